@@ -140,7 +140,7 @@ fn cost_of_requests(with_floors: bool, more: &[String]) -> Result<()> {
     let built = workspace::root().join(target).join("release");
     let path = |name: &str| built.join(name).to_string_lossy().into_owned();
     let server = ["build", "--release", "--package", "oip-server"];
-    // Both builds write the same file name, so this one is built first and copied.
+    // Both builds write to the same file name, so the counting build is made first and copied.
     let counting = path("oip-server-counting");
     if with_floors {
         cargo::run(&[&server[..], &["--features", "count-allocations"]].concat(), &[])?;

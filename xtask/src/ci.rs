@@ -172,7 +172,7 @@ fn check_other_target() -> Result<()> {
         "--exclude",
         "xtask",
     ];
-    // These need C code and assembly, for zstd and TLS.
+    // These crates need C code and assembly, for zstd and TLS.
     let without = [
         "fmt-zstd",
         "fmt-ztensor",
@@ -305,7 +305,7 @@ fn in_words(seconds: u64) -> String {
 mod tests {
     use super::*;
 
-    /// CI checks every combination of features that the documentation recommends.
+    /// Every combination of features that the documentation recommends must be among CI's checks.
     #[test]
     fn the_choices_of_features_that_people_build_are_checked() {
         let is_checked = |features: &str, has_default: bool| {

@@ -35,7 +35,7 @@ pub(crate) fn version() -> Result<String> {
 pub(crate) fn of(packages: &[&str], target: &str) -> Result<Components> {
     let metadata = MetadataCommand::new()
         .manifest_path(workspace::root().join("Cargo.toml"))
-        // The build has already downloaded everything.
+        // The build has already downloaded all crates, so this works offline.
         .other_options([
             "--filter-platform".into(),
             target.into(),
@@ -137,7 +137,7 @@ impl Components {
                     "purl": reference(package),
                 });
                 if let Some(licence) = &package.license {
-                    // In the past, Cargo permitted a slash for OR.
+                    // Older manifests have a slash instead of OR, which Cargo used to permit.
                     component["licenses"] = json!([{"expression": licence.replace('/', " OR ")}]);
                 }
                 if let Some(sum) = self.checksums.get(&key) {

@@ -422,7 +422,7 @@ const CRATES: &[Crate] = &[
             "oip-http",
             "oip-grpc",
             "oip-engine",
-            // In the wheel, one program contains both (feature `tool`).
+            // In the wheel, one program contains the server and the tool (feature `tool`).
             "tensor-cli",
             "tensor-mmap",
             "model-repository",

@@ -24,7 +24,7 @@ pub(crate) fn check(broken: &mut Vec<String>) -> Result<()> {
     promises::check(promises, &read(promises), broken);
     let pages = workspace::pages()?;
     for path in &pages {
-        // This text comes from a test that failed while its output was written into the page.
+        // A page contains this text if a test failed while its output was written into the page.
         if fs::read_to_string(path)?.contains("rust_begin_unwind") {
             broken.push(format!(
                 "{}: contains a panic's stack trace",
@@ -76,7 +76,7 @@ fn check_crates_named(document: &str, text: &str, crates: &BTreeSet<String>, bro
 /// Checks that README.md has the figures of the latest run of the zoo.
 fn check_figures(broken: &mut Vec<String>) -> Result<()> {
     let said = zoo::summary(&read("docs/measured/zoo.md"))?;
-    // README.md may break lines anywhere.
+    // Line breaks in README.md are ignored.
     let readme = read("README.md");
     let words: Vec<&str> = readme.split_whitespace().collect();
     if !words.join(" ").contains(&said) {

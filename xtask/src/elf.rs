@@ -71,7 +71,7 @@ const END: u64 = 0;
 struct Section {
     offset: u64,
     size: u64,
-    /// Number of entries, for section types that have it.
+    /// Number of entries, for section types that store it.
     info: u64,
     /// Offset of the section's string table.
     names: u64,
@@ -261,7 +261,8 @@ pub(crate) mod tests {
     #[test]
     fn files_that_end_early_are_errors() {
         let file = file();
-        // The last 16 bytes are never read, because only the type of the last section is needed.
+        // Truncations of the last 16 bytes are left out: of the last section only the type is read, so they
+        // have no effect.
         for length in 4..file.len() - 16 {
             assert!(oldest(&file[..length]).is_err(), "{length}");
         }

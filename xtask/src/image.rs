@@ -65,7 +65,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         .arg(program)
         .arg(root.join("target/image"))
         .args(["--arch", options.arch.name()])
-        // The manifests of docs/deploy use the same tag.
+        // This is the tag that the manifests of docs/deploy use.
         .arg("--tag")
         .arg(format!("localhost/oip-server:{}", components::version()?));
     if options.arch != Arch::here() {

@@ -17,7 +17,7 @@ const LAYERS: &[Layer] = &[
         module: "batching",
         unknown: &["run", "pipeline", "versions", "load", "engine"],
     },
-    // These two modules answer requests independently of each other.
+    // These two modules respond to requests independently of each other.
     Layer {
         of: "oip-engine",
         module: "run",

@@ -71,7 +71,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             "--current-rustdoc",
             path(&after)?,
         ];
-        // The tool calls changes that break callers major, whatever the version number.
+        // The tool calls every change that breaks callers major, whatever the version number.
         let output = tools::SEMVER
             .command()
             .args(["check-release", "--release-type", "minor"])

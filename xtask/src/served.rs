@@ -98,5 +98,5 @@ pub(crate) fn first_answer(command: &[OsString], folder: &Path) -> Result<Durati
     Ok(taken)
 }
 
-/// Timeout for the first response. An emulator takes about twenty times as long as the processor.
+/// Timeout for the first response. Under an emulator the server is about twenty times slower.
 const PATIENCE: Duration = Duration::from_secs(120);

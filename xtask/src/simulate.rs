@@ -158,13 +158,13 @@ fn simulate(options: &Options, autoscaler: Autoscaler) -> Outcome {
         let mean = |values: &[f64]| {
             let end = values.len().saturating_sub((age / STEP) as usize);
             let count = (window / STEP) as usize;
-            // Values from before the burst are zero.
+            // Values from before the burst count as zero.
             values[end.saturating_sub(count)..end].iter().sum::<f64>() / count as f64
         };
         let known = outcome.replicas + coming.len();
         let wanted = match autoscaler {
             Autoscaler::Processors => (outcome.replicas as f64 * mean(&busy) / 0.7).ceil(),
-            // KEDA itself starts the first replica at its next poll.
+            // From zero replicas, KEDA itself starts the first one at its next poll.
             Autoscaler::Running if known == 0 => 1.0,
             Autoscaler::Running | Autoscaler::Knative => (mean(&running) / options.target).ceil(),
         };
@@ -297,7 +297,8 @@ mod tests {
             simulate(&Options { replicas: 1, ..cheap }, Autoscaler::Running).refused,
             0.0
         );
-        // Two replicas serve 2000 of 10,000 before the first decision at 15 s and the start of 4 s; 512 wait.
+        // Two replicas serve 2000 of 10,000 requests per second until the first decision at 15 s and the
+        // start of new replicas 4 s later; 512 requests wait.
         let first = simulate(
             &Options {
                 seconds: 15.0,

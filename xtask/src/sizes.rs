@@ -58,8 +58,8 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// Returns the CPU time of all child processes that have ended. It varies less than wall-clock time on a busy
-/// machine. Returns 0 on systems other than Linux.
+/// Returns the CPU time of all child processes that have ended. CPU time varies less than wall-clock time on
+/// a busy machine. Returns 0 on systems other than Linux.
 fn children_time() -> Duration {
     /// Clock ticks per second in /proc, on every Linux that Rust supports.
     const PER_SECOND: u64 = 100;
@@ -101,7 +101,7 @@ impl Choice {
             String::from_utf8_lossy(&output.stderr)
         );
         let tree = String::from_utf8(output.stdout)?;
-        // An asterisk marks a crate that was listed before.
+        // An asterisk marks a crate that the tree has already listed, so it is removed.
         let crates: BTreeSet<&str> = tree.lines().map(|line| line.trim_end_matches(" (*)")).collect();
         Ok(crates.len().saturating_sub(1))
     }

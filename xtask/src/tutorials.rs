@@ -374,7 +374,8 @@ mod tests {
         assert!(environment("d", &all).is_none());
     }
 
-    /// A page that starts no server, or has no output to compare, would pass without checking anything.
+    /// Each page must start a server and have output to compare; otherwise it would pass without checking
+    /// anything.
     #[test]
     fn each_page_serves_and_checks() {
         let pages = fs::read_dir(workspace::root().join("docs/tutorials")).unwrap();

@@ -240,7 +240,7 @@ pub(crate) fn build(options: &Options) -> Result<PathBuf> {
         .context("the wheel has no name")?;
     let scripts = tree.join(format!("{name}.data/scripts"));
     fs::create_dir_all(&scripts)?;
-    // The build profile already strips symbols.
+    // The programs need no stripping, since the build profile strips symbols.
     let server = scripts.join(PROGRAM);
     fs::copy(&program, &server).with_context(|| format!("copying {}", program.display()))?;
     let tensor = scripts.join("tensor");

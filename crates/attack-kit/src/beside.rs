@@ -61,7 +61,7 @@ struct Counts {
 }
 
 /// Two HTTP and two gRPC clients that send small inferences sequentially, one client that checks liveness
-/// every 10 ms, and a thread that only sleeps. They stop on drop.
+/// every 10 ms, and a thread that only sleeps. All stop on drop.
 pub struct Beside {
     counts: Arc<Counts>,
     since: Instant,

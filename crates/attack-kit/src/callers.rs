@@ -76,7 +76,7 @@ impl Pace {
         if turn >= self.end {
             return None;
         }
-        // tokio's timers have millisecond resolution, so spin for the rest.
+        // tokio's timers have millisecond resolution, so the rest of the time is spent spinning.
         while Instant::now() < turn {
             yield_now().await;
         }
@@ -109,7 +109,8 @@ pub(crate) async fn call_http(to: Destination, request: Bytes, mut pace: Pace) -
         let Some(start) = pace.turn().await else {
             return Ok(times);
         };
-        // An echo server responds to large bodies while they are sent.
+        // An echo server responds to a large body while it is still being sent, so the client reads and
+        // writes concurrently.
         let send = async {
             write.write_all(&request).await?;
             write.flush().await

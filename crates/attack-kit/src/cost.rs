@@ -347,7 +347,7 @@ fn pinned(program: &Path) -> Command {
 /// A server or baseline to measure.
 struct MeasuredServer {
     name: String,
-    /// `None` if the server was already running.
+    /// The process; `None` if the server was already running.
     process: Option<Child>,
     pid: u32,
     http: SocketAddr,
@@ -558,7 +558,7 @@ impl MeasuredServer {
         let mut used = (Duration::ZERO, 0);
         for thread in fs::read_dir(format!("/proc/{}/task", self.pid)).context("it has ended")? {
             let folder = thread?.path();
-            // A thread may end meanwhile.
+            // A thread may end while its files are read.
             let read = |file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default();
             let nanos = read("schedstat")
                 .split(' ')

@@ -86,7 +86,7 @@ fn attack(options: &Options, name: &str, rows: &[Row]) -> Result<bool> {
     )?;
     let target = server.target();
     let mut beside = Beside::start(target, Duration::ZERO);
-    // Warms up connections and threads, whose memory is not due to the attack.
+    // Warms up connections and threads, so that their memory is not attributed to the attack.
     sleep(Duration::from_millis(500));
     beside.take();
     sleep(QUIET);

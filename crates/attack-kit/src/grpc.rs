@@ -61,7 +61,7 @@ impl Framed {
         }
     }
 
-    /// Returns its size on the wire.
+    /// Returns the size of the framed message on the wire.
     #[must_use]
     pub fn wire_length(&self) -> usize {
         self.bytes.len()
@@ -194,7 +194,7 @@ impl Grpc {
         // A call that fails immediately has its status in the headers.
         let trailers = body.trailers().await?.unwrap_or(head.headers);
         let text = |name: &str| trailers.get(name).and_then(|value| value.to_str().ok());
-        // A stream's errors are in its messages.
+        // The errors of a stream's requests are in its messages.
         let code = text("grpc-status").context("the answer has no status")?.parse()?;
         let message = text("grpc-message").unwrap_or_default().to_owned();
         Ok(Answer {

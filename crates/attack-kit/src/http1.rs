@@ -17,7 +17,7 @@ pub struct Http {
 pub struct Answer {
     /// Its status.
     pub status: u16,
-    /// Its status line and headers.
+    /// The status line and the headers.
     pub head: String,
     /// Its body.
     pub body: Vec<u8>,

@@ -45,7 +45,7 @@ impl Violations {
         self.unless(share >= LEAST_SHARE, "good clients' rate");
     }
 
-    /// Records a violation of the guarantee `part` unless it is held.
+    /// Records a violation of the guarantee `part`, unless `is_held`.
     pub(crate) fn unless(&mut self, is_held: bool, part: &'static str) {
         if !is_held {
             self.0.push(part);

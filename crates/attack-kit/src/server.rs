@@ -37,11 +37,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts the program and waits until its models are loaded. It is killed when its memory exceeds
+    /// Starts the program and waits until its models are loaded. The server is killed when its memory exceeds
     /// `ceiling`.
     ///
     /// # Errors
-    /// When it cannot be started, or exits before its models are loaded.
+    /// When the program cannot be started, or exits before its models are loaded.
     pub fn start(program: &Path, repository: &Path, options: &[&str], ceiling: usize) -> Result<Self> {
         let mut command = Command::new(program);
         command

@@ -1,5 +1,5 @@
-//! A server with various options that operators enable: TLS, identities, logs, traces, recording. Their
-//! prerequisites are created here: certificates, a token, a collector that accepts everything.
+//! A server with various options that operators enable: TLS, identities, logs, traces, recording. This module
+//! also creates what the options need: certificates, a token, a collector that accepts everything.
 
 use std::{
     fs,

@@ -1,6 +1,6 @@
 use crate::layout::{WORD, word};
 
-/// The dimensions of many tensors, in chunks of one size, so that growing never copies all of them.
+/// The dimensions of many tensors, in chunks of equal size: growing adds a chunk and copies none.
 #[derive(Debug, Default)]
 pub(crate) struct Arena(Vec<Vec<u64>>);
 

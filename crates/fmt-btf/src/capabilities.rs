@@ -1,4 +1,4 @@
-//! What BTF files can contain.
+//! The capabilities of BTF: what its files can contain.
 
 use fmt_core::{Capabilities, Names};
 

@@ -56,7 +56,7 @@ impl Format for Btf {
         let room = len.saturating_sub(WORD) / WORD;
         let is_plausible = match word(WORD as usize) {
             _ if count > room => false,
-            // A file of zeros could be anything.
+            // A file of eight zero bytes is a valid file without tensors, but may be of any format.
             _ if count == 0 => len == WORD,
             // The first record follows the table, at a multiple of 8, and has room for its header.
             Some(offset) => {

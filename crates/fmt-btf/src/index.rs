@@ -12,8 +12,8 @@ use crate::{
 
 /// The validated table and records of a file.
 ///
-/// It is small compared with the file, whatever that claims: records shared by several table entries are
-/// stored once, and records are known to be disjoint.
+/// The index is small compared with the file, whatever counts the file claims: records shared by several
+/// table entries are stored once, and records are known to be disjoint.
 #[derive(Debug)]
 pub(crate) struct Index {
     /// The distinct records, in file order.
@@ -40,7 +40,7 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// Returns the end of the header and dimensions.
+    /// Returns the offset in the file where the header and dimensions end, and the body begins.
     pub(crate) fn body(&self) -> u64 {
         self.offset + HEADER + WORD * u64::from(self.rank)
     }
@@ -104,7 +104,7 @@ impl Index {
                 if is_new(at) {
                     stored.push(records.read(number as usize, table.at(number))?);
                 }
-                // It is at most the number of tensors, which fits 32 bits.
+                // The index of a record is less than the number of tensors, which fits 32 bits.
                 places[number as usize] = (stored.len() - 1) as u32;
             }
             record_of = Some(places.into_boxed_slice());
@@ -187,7 +187,8 @@ fn read_count(source: &dyn ByteSource, limits: &Limits) -> Result<u64, Error> {
                 "the length of the table of offsets does not fit 63 bits: the number of tensors",
             )
         } else if count > limits.tensors {
-            // No writer produces that many tensors, so this is not a count.
+            // No writer produces that many tensors, so these bytes are not a count: the file has another
+            // format.
             (ErrorKind::OutOfBounds, "the number of tensors")
         } else {
             (
@@ -262,8 +263,8 @@ impl Records<'_> {
         Ok(stored)
     }
 
-    /// Reads a record. Returns it and its end, without padding. The check of the table has proven that it has
-    /// a header.
+    /// Reads a record. Returns it and its end, without padding. The table check has ensured that the file has
+    /// room for the header.
     fn read_unnamed(&mut self, offset: u64) -> Result<(Stored, u64), Error> {
         let header = self.window.get(offset, HEADER, "the header of the record")?;
         let rank = word(header);
@@ -289,7 +290,7 @@ impl Records<'_> {
             has_reserved_bits: reserved.is_some(),
         };
         let end = match stored.readable_dtype() {
-            // The end of such a record is unknown.
+            // The end of a record with an unknown dtype or layout is unknown.
             None => {
                 self.check_shape(&stored, 1)?;
                 body
@@ -322,7 +323,7 @@ impl Records<'_> {
         if end > self.file_len {
             let room = (self.file_len - dims_start) / WORD;
             let (kind, what) = if rank > most {
-                // No writer produces that many dimensions, so this is not a rank.
+                // No writer produces that many dimensions, so these bytes are not a rank.
                 (ErrorKind::OutOfBounds, "the rank")
             } else {
                 (ErrorKind::Truncated, "the dimensions are cut off: the rank")
@@ -370,7 +371,7 @@ impl Records<'_> {
         })
     }
 
-    /// Returns the end of a part of `len` bytes, which must be within the file (rule B18).
+    /// Returns the end of a part of `len` bytes at `start`, and checks that it is within the file (rule B18).
     fn check_end(&self, start: u64, len: Option<u64>, what: &str) -> Result<u64, Error> {
         let end = len
             .and_then(|len| len.checked_add(start))

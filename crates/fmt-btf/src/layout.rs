@@ -11,7 +11,7 @@ pub(crate) const WORD: u64 = 8;
 /// Size of a record before its dimensions: rank, dtype, layout, six reserved bytes.
 pub(crate) const HEADER: u64 = 16;
 
-/// Maximum length of a file, and of any length in it: systems use signed 64-bit file sizes (rule B19).
+/// Maximum length of a file and of anything in it: operating systems use signed 64-bit file sizes (rule B19).
 pub(crate) const LONGEST: u64 = i64::MAX as u64;
 
 /// The dense layout: all elements, row-major.
@@ -40,7 +40,7 @@ pub(crate) const DTYPES: [DType; 10] = [
     DType::U64,
 ];
 
-/// Returns the dtype with a code.
+/// Returns the dtype that `code` stands for.
 pub(crate) fn dtype_of(code: u8) -> Option<DType> {
     DTYPES.get(usize::from(code)).copied()
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// The names of `weights.btf` are in `weights.btf.names.json`: `{"names": [...], "metadata": {...}}`, with
 /// one name per tensor in the file's order. Tools that convert to BTF write this file, and tools that convert
-/// from BTF use it if it matches. The BTF file itself never refers to it.
+/// from BTF use the file if it matches. The BTF file itself never refers to its names file.
 ///
 /// ```
 /// use fmt_btf::Names;
@@ -55,8 +55,8 @@ impl Names {
     /// Parses the names of a file with `tensors` tensors.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] unless it is JSON of this form, [`ErrorKind::SizeMismatch`] when the number
-    /// of names differs, [`ErrorKind::Duplicate`] when a name occurs twice.
+    /// [`ErrorKind::Malformed`] unless `json` has the form of a names file, [`ErrorKind::SizeMismatch`] when
+    /// the number of names differs, [`ErrorKind::Duplicate`] when a name occurs twice.
     pub fn from_json(json: &[u8], tensors: usize) -> Result<Self, Error> {
         let names: Self = serde_json::from_slice(json).map_err(|error| {
             let what = format!("the file of names is invalid: {error}");

@@ -57,7 +57,7 @@ pub struct BtfReader {
     index: Index,
     options: ReadOptions,
     metadata: Metadata,
-    /// Names from the file next to it, and their lookup table.
+    /// Names from the names file next to this file, and their lookup table.
     names: Option<(Names, NameTable)>,
     /// Created on demand: an entry takes many times the memory of a small tensor's record.
     entries: OnceLock<Box<[Entry]>>,
@@ -83,18 +83,18 @@ pub struct BtfReader {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Record<'a> {
-    /// Its offset in the file in bytes.
+    /// The offset of the record in the file in bytes.
     pub offset: u64,
-    /// The code of its dtype (B2).
+    /// The code of the tensor's dtype (B2).
     pub dtype: u8,
-    /// The code of its layout: 0 for dense, 2 for COO, 1 for COO as TFRT writes it (B1).
+    /// The code of the tensor's layout: 0 for dense, 2 for COO, 1 for COO as TFRT writes it (B1).
     pub layout: u8,
     /// The dimensions; for a sparse tensor, the dimensions of the dense one.
     pub dims: &'a [u64],
     /// The number of entries of a sparse tensor that can be read.
     pub nnz: Option<u64>,
-    /// The range of its elements: for a sparse tensor the indices, the eight bytes of the values' length, and
-    /// the values. Empty if dtype or layout are unknown.
+    /// The range of the tensor's elements in the file: for a sparse tensor the indices, the eight bytes of
+    /// the values' length, and the values. Empty if dtype or layout are unknown.
     pub data: Range<u64>,
 }
 
@@ -189,7 +189,7 @@ impl BtfReader {
             || StoredDType::Unknown(stored.dtype.to_string()),
             StoredDType::Known,
         );
-        // The same shape was already created at open.
+        // This cannot fail: opening the file has already created a shape with these dimensions.
         let shape = Shape::new(self.index.dims(stored)).unwrap_or_default();
         let mut entry = Entry::new(
             self.name(number).into_owned(),
@@ -260,7 +260,7 @@ impl BtfReader {
             .and_then(|(indices, values)| SparseCoo::new(shape, indices, values));
         let sparse = sparse.map_err(|error| bad_entry(&error, indices_range.start, rank))?;
         if !self.options.lenient {
-            // Any order is fine (B11); this only checks whether it can be sorted.
+            // Any order is fine (B11); sorting only checks for invalid and duplicate coordinates.
             let sorted = sparse.sorted();
             sorted.map_err(|error| bad_entry(&error, indices_range.start, rank))?;
         }

@@ -8,7 +8,7 @@ pub(crate) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// Wraps the bytes between count and records.
+    /// Wraps the bytes of the offset table, which are between the count and the records.
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
     }

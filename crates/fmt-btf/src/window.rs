@@ -22,7 +22,7 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// Returns some bytes, which are within the source.
+    /// Returns `len` bytes at offset `at`, which must be within the source; `what` describes them in errors.
     pub(crate) fn get(&mut self, at: u64, len: u64, what: &str) -> Result<&[u8], Error> {
         let end = self.start + self.bytes.len() as u64;
         if at < self.start || at + len > end {

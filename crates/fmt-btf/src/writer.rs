@@ -13,8 +13,8 @@ use crate::{
 /// Writes a BTF file sequentially to any [`Write`].
 ///
 /// The offset table comes first, so all tensors are declared in advance, and anything that the format cannot
-/// store is refused before the first byte. Their bytes follow in pieces of any size; memory holds only the
-/// declarations. The same tensors in the same order give the same bytes.
+/// store is refused before the first byte. The tensors' bytes follow in pieces of any size; memory holds only
+/// the declarations. The same tensors in the same order give the same bytes.
 ///
 /// ```
 /// use fmt_btf::{BtfReader, BtfWriter, RecordSpec, WriteOptions};
@@ -180,13 +180,15 @@ impl<W: Write> BtfWriter<W> {
     /// Writes the next tensor, which must be dense and match its declaration.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when another one is next; otherwise the errors of [`BtfWriter::write`].
+    /// [`ErrorKind::SizeMismatch`] when the next declared tensor is a different one; otherwise the errors of
+    /// [`BtfWriter::write`].
     pub fn tensor(&mut self, tensor: &Tensor) -> Result<(), Error> {
         self.expect_next(&tensor.into())?;
         self.write(tensor.bytes())
     }
 
-    /// Writes the next tensor, which must be sparse and match its declaration. It is sorted first (B11).
+    /// Writes the next tensor, which must be sparse and match its declaration. The entries are sorted first
+    /// (B11).
     ///
     /// # Errors
     /// The errors of [`BtfWriter::tensor`]; [`ErrorKind::Duplicate`] for duplicate coordinates; nothing is
@@ -218,7 +220,7 @@ impl<W: Write> BtfWriter<W> {
 
     /// Returns the index of the next tensor, which must be `wanted`.
     fn expect_next(&mut self, wanted: &RecordSpec) -> Result<usize, Error> {
-        // Empty tensors are skipped once everything before them is complete, so any of them may be meant.
+        // Several empty tensors may be next, and each may be the wanted one.
         self.write(&[])?;
         if wanted.byte_len() == Some(0) {
             return Ok(0);

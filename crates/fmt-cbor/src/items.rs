@@ -125,7 +125,7 @@ impl<'a> Items<'a> {
         Some(found)
     }
 
-    /// Skips the next item if it is null; returns whether it was.
+    /// Skips the next item if that is null; returns whether it was skipped.
     pub fn null(&mut self) -> bool {
         match self.rest {
             [0xf6, rest @ ..] => {
@@ -173,7 +173,7 @@ impl<'a> Items<'a> {
     /// Reads a text.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] for another item, and for invalid UTF-8.
+    /// [`ErrorKind::Malformed`] if the item is not a text, or its UTF-8 is invalid.
     pub fn text(&mut self, what: &str) -> Result<Cow<'a, str>, Error> {
         let at = self.position();
         match self.header(what)? {
@@ -185,7 +185,7 @@ impl<'a> Items<'a> {
     /// Reads an unsigned integer.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] for another item.
+    /// [`ErrorKind::Malformed`] if the item is not an unsigned integer.
     pub fn unsigned(&mut self, what: &str) -> Result<u64, Error> {
         let at = self.position();
         match self.header(what)? {
@@ -197,8 +197,8 @@ impl<'a> Items<'a> {
     /// Reads an array of dimensions.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] for another item, [`ErrorKind::TooLarge`] for more dimensions than the limit,
-    /// and [`ErrorKind::Overflow`] when the number of elements overflows 64 bits.
+    /// [`ErrorKind::Malformed`] if the item is not an array of integers, [`ErrorKind::TooLarge`] for more
+    /// dimensions than the limit, and [`ErrorKind::Overflow`] when the number of elements overflows 64 bits.
     pub fn shape(&mut self, limits: &Limits) -> Result<Shape, Error> {
         const WHAT: &str = "shape";
         let at = self.position();

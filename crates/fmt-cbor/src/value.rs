@@ -72,7 +72,7 @@ impl CborValue {
         &self.0
     }
 
-    /// Returns the text, if it is one.
+    /// Returns the value as a string, if it is a text.
     #[must_use]
     pub fn as_text(&self) -> Option<String> {
         let mut items = Items::new(&self.0, 0);
@@ -82,7 +82,7 @@ impl CborValue {
         }
     }
 
-    /// Returns the number, if it is an unsigned integer.
+    /// Returns the value, if it is an unsigned integer.
     #[must_use]
     pub fn as_u64(&self) -> Option<u64> {
         match Items::new(&self.0, 0).header("the value") {
@@ -91,7 +91,7 @@ impl CborValue {
         }
     }
 
-    /// Returns the number, if it is a float or an integer.
+    /// Returns the value as `f64`, if it is a float or an integer.
     #[must_use]
     pub fn as_f64(&self) -> Option<f64> {
         match Items::new(&self.0, 0).header("the value") {

@@ -154,7 +154,7 @@ impl AppendFile {
             len: old_len,
         };
         if let Err(error) = is_whole(Arc::new(head)) {
-            // Another file may have replaced this one; then there is nothing to undo.
+            // Another program may have replaced the file; then there is nothing to undo.
             if is_whole(source).is_ok() {
                 return remove_journal(&journal).map(|()| 0);
             }
@@ -167,9 +167,9 @@ impl AppendFile {
     }
 }
 
-/// Opens a file under a lock to change it in place. It must be the file that was opened before, unchanged,
-/// and without the journal of an interrupted change. The bytes of `proof`, such as the index, are compared
-/// with those of `known`.
+/// Opens a file under a lock to change it in place. Fails unless this is the file that was opened before,
+/// unchanged, and without the journal of an interrupted change. The bytes of `proof`, such as the index, are
+/// compared with those of `known`.
 pub(crate) fn reopen(
     path: &Path,
     opened: &FileSource,
@@ -298,7 +298,7 @@ impl ByteSource for Head {
 mod tests {
     use super::*;
 
-    /// Returns whether a file is complete: it ends with a full stop.
+    /// Checks that a test file is complete: complete files end with a full stop.
     #[allow(clippy::needless_pass_by_value, reason = "as `recover` hands it over")]
     fn is_whole(source: Arc<dyn ByteSource>) -> Result<(), Error> {
         let len = source.len();
@@ -360,7 +360,8 @@ mod tests {
     fn a_file_that_changed_is_left_alone() {
         let Fixture { path, opened, .. } = &fixture();
         fs::write(path, "new.").unwrap();
-        // The file was overwritten in place, so only its bytes differ.
+        // The file was overwritten in place within one clock tick: the same inode, length and time, but other
+        // bytes.
         let other = fixture();
         fs::write(&other.path, "now.").unwrap();
         let error = AppendFile::open(path, &other.opened, 0..4).unwrap_err();
@@ -402,7 +403,7 @@ mod tests {
             AppendFile::recover(path, is_whole).unwrap_err().kind(),
             ErrorKind::Truncated
         );
-        // Another file has replaced this one.
+        // Another program replaces the file.
         fs::write(path, "quite another.").unwrap();
         assert_eq!(AppendFile::recover(path, is_whole).unwrap(), 0);
         assert!(!journal_of(path).exists());

@@ -172,7 +172,7 @@ fn unnamed(folder: &Path, mode: u32) -> io::Result<Option<File>> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     match rustix::fs::open(folder, flags, Mode::from_raw_mode(mode)) {
         Ok(descriptor) => Ok(Some(descriptor.into())),
-        // These are errors of kernels and file systems that do not support the flag.
+        // Kernels and file systems that do not support the flag return these errors.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -202,8 +202,8 @@ impl AtomicFile {
     /// Starts writing a file that will become `target`.
     ///
     /// # Errors
-    /// [`ErrorKind::NotAFile`] when the target is a directory, a device or a pipe; [`ErrorKind::Io`] when it
-    /// is a dangling link, or the temporary file cannot be created.
+    /// [`ErrorKind::NotAFile`] when the target is a directory, a device or a pipe; [`ErrorKind::Io`] when the
+    /// target is a dangling link, or the temporary file cannot be created.
     pub fn create(target: &Path) -> Result<Self, Error> {
         Self::create_with(target, &OutputOptions::default())
     }
@@ -292,8 +292,8 @@ impl AtomicFile {
         self.complete()?.persist()
     }
 
-    /// Syncs the data, so that only the rename is left. For files that belong together: all are written
-    /// before the first one is renamed.
+    /// Syncs the data, so that only the rename is left. Use this for several files that belong together:
+    /// complete all of them before renaming the first one.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] when a system call fails; the target is unchanged.
@@ -315,8 +315,8 @@ impl AtomicFile {
     }
 }
 
-/// A complete file that is not yet at its target path, from [`AtomicFile::complete`]. Dropping it removes it.
-/// It holds an open file and hardly any memory.
+/// A complete file that is not yet at its target path, from [`AtomicFile::complete`]. Dropping the value
+/// removes the file. The value keeps the file open and takes little memory.
 #[derive(Debug)]
 pub struct CompleteFile(AtomicFile);
 
@@ -336,7 +336,7 @@ impl CompleteFile {
         let named = temporary.named(folder_of(&target));
         let named = named.map_err(|error| Error::io("the file cannot be named", error))?;
         if let Some(identity) = replaces {
-            // Checked as late as possible: only the rename follows.
+            // The identity is checked as late as possible: only the rename follows.
             identity.check(&target)?;
         }
         let renamed = if is_new {
@@ -454,7 +454,7 @@ mod tests {
         names
     }
 
-    /// Both kinds of temporary files.
+    /// The two ways to create a temporary file.
     const KINDS: [fn(&Path, u32) -> io::Result<Temporary>; 2] = [Temporary::create, Temporary::with_name];
 
     #[test]
@@ -531,7 +531,7 @@ mod tests {
         }
     }
 
-    /// WR-04, WR-10: the target is a directory, a link, or a file with special permissions.
+    /// WR-04, WR-10: writes to a target that is a directory, a link, or a file with special permissions.
     #[cfg(unix)]
     #[test]
     fn wr_10_what_stands_in_the_targets_place() {

@@ -7,7 +7,8 @@ use crate::{
     check_name,
 };
 
-/// What files of a format can contain. [`Plan::check`] checks a plan against it, and tools can display it.
+/// What files of a format can contain. [`Plan::check`] checks a plan against these capabilities, and tools
+/// can display them.
 ///
 /// Limits that depend on a tensor's position in the file, such as 32-bit offsets, are checked by the writer.
 ///

@@ -23,13 +23,13 @@ pub struct Entry {
     pub encoding: Encoding,
     /// Whether bytes are stored big-endian.
     pub is_big_endian: bool,
-    /// The position of its bytes in the file.
+    /// The range of the tensor's bytes in the file.
     pub range: Range<u64>,
     /// The checksum, as written in the file.
     pub checksum: Option<String>,
     /// Format-specific attributes.
     pub attributes: Attributes,
-    /// The reason why it cannot be read, if so: it is listed nevertheless.
+    /// The reason why the tensor cannot be read, if it cannot; readers list it nevertheless.
     pub unsupported: Option<String>,
 }
 
@@ -57,8 +57,8 @@ impl Entry {
         TensorSpec::new(self.dtype.known()?, self.shape.clone()).ok()
     }
 
-    /// Returns whether its bytes are available from [`TensorReader::stream`](crate::TensorReader::stream),
-    /// although they cannot be read as numbers.
+    /// Returns whether the tensor's bytes are available from
+    /// [`TensorReader::stream`](crate::TensorReader::stream), although they cannot be read as numbers.
     #[must_use]
     pub fn is_copied_only(&self) -> bool {
         matches!(self.dtype, StoredDType::Opaque(_)) && self.layout == Layout::Dense

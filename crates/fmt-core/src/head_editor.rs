@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Encodes the first part of a file from its tensors and metadata. The last argument is the length of the old
-/// first part, which the new one should match if possible. The tensors after it do not move.
+/// first part, which the new one should match if possible. The data after the first part does not move.
 pub type EncodeHead = fn(&[Entry], &Metadata, u64) -> Result<Vec<u8>, Error>;
 
 /// Changes names and metadata of a file with the index before the data, such as safetensors and GGUF.
@@ -163,7 +163,7 @@ impl HeadEditor {
         if found != len || file.read_exact(&mut current).is_err() {
             return Err(misfit());
         }
-        // After an interrupted edit, each byte is either an old or a new one.
+        // After an interrupted edit, each byte equals the old or the new byte at its position.
         let mut bytes = current.iter().zip(old).zip(new);
         if !bytes.all(|((current, old), new)| current == old || current == new) {
             return Err(misfit());
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn what_was_interrupted_is_undone() {
-        // The state before, during and after writing the bytes.
+        // The process crashed before, during or after it wrote the new bytes.
         for current in [b"old!->data", b"new!->data", b"new?->data"] {
             let (_folder, path) = interrupted(current);
             assert!(HeadEditor::recover(&path).unwrap());

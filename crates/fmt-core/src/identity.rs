@@ -10,8 +10,8 @@ use crate::{Error, ErrorKind};
 
 /// A file's identity, length and modification time.
 ///
-/// A program that reads a file and then replaces it compares this first: another program, such as a trainer
-/// with its next checkpoint, may have replaced the file meanwhile, and that file must not be lost.
+/// A program that reads a file and then replaces it compares the identities first: another program, such as a
+/// trainer with its next checkpoint, may have replaced the file meanwhile, and that file must not be lost.
 ///
 /// ```
 /// use fmt_core::{ErrorKind, FileIdentity};
@@ -33,7 +33,7 @@ pub struct FileIdentity {
     /// Device and inode on Unix.
     node: Option<(u64, u64)>,
     len: u64,
-    /// `None` if the file system does not record it.
+    /// Modification time; `None` if the file system does not record it.
     modified: Option<SystemTime>,
 }
 
@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    /// A file that a trainer overwrites has the same inode and length, but a later time.
+    /// A trainer overwrites the file in place: the inode and length stay the same, but the time is later.
     #[test]
     fn a_file_that_was_written_to_is_another_one() {
         let folder = tempfile::tempdir().unwrap();

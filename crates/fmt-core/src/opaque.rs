@@ -73,7 +73,7 @@ impl OpaqueDType {
         blocks.checked_mul(self.0.block_bytes.into())
     }
 
-    /// Returns the reason why such a tensor cannot be read as numbers.
+    /// Returns the reason why a tensor of this dtype cannot be read as numbers.
     #[must_use]
     pub fn reason(&self) -> String {
         format!("elements of the dtype {self} are copied, not computed with")

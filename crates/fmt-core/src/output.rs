@@ -8,7 +8,7 @@ use std::{
 
 use crate::{AtomicFile, Error, OutputOptions};
 
-/// An output at a path, whether that is a file, a device or a pipe.
+/// An output at a path, which may be a file, a device or a pipe.
 ///
 /// A regular file, a link to one or an unused path becomes an [`AtomicFile`]. Devices and pipes are written
 /// directly, and what was written cannot be undone.

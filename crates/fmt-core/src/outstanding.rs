@@ -31,9 +31,9 @@ use crate::{Error, ErrorKind};
 pub struct Outstanding {
     /// Indices and lengths of the incomplete tensors.
     tensors: VecDeque<(usize, u64)>,
-    /// Remaining bytes of the first of them, once it has begun.
+    /// Remaining bytes of the first incomplete tensor, once some of its bytes have arrived.
     rest: Option<u64>,
-    /// Remaining bytes of all of them.
+    /// Remaining bytes of all incomplete tensors.
     bytes: u64,
 }
 

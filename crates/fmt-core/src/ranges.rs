@@ -34,7 +34,7 @@ pub fn read_range(source: &dyn ByteSource, range: Range<u64>, what: &str) -> Res
     Ok(bytes)
 }
 
-/// Fills `out` with a source's bytes starting at `at`. `what` describes them in errors.
+/// Fills `out` with the bytes of `source` starting at offset `at`. `what` describes the bytes in errors.
 ///
 /// # Errors
 /// The errors of [`read_range`].
@@ -91,7 +91,7 @@ pub fn row_range(spec: &TensorSpec, rows: Range<u64>) -> Result<(TensorSpec, Ran
                 .expected(format_args!("rows within 0..{available}"))
                 .found(format_args!("{}..{}", rows.start, rows.end))
         }
-        // This occurs only for shapes like `[0, 2^63, 2^63]`.
+        // A row's size overflows only for shapes like `[0, 2^63, 2^63]`.
         other => Error::new(ErrorKind::Overflow, other.to_string()),
     })
 }

@@ -117,8 +117,8 @@ pub trait TensorReader: Send + Sync {
         self.raw(index)?.rows(rows)
     }
 
-    /// Returns a stream of a dense tensor's bytes. The checksum is verified at the end. Readers need memory
-    /// for one frame or part only; the provided implementation reads tensors that are not raw as a whole.
+    /// Returns a stream of a dense tensor's bytes. The checksum is verified at the end. Readers keep only one
+    /// frame or part in memory; the default implementation reads tensors that are not raw as a whole.
     ///
     /// # Errors
     /// The errors of [`TensorReader::tensor`].
@@ -145,7 +145,7 @@ pub trait TensorReader: Send + Sync {
         self.raw(index)?.read_into(out)
     }
 
-    /// Verifies a tensor's checksum, and decodes compressed bytes. The provided implementation is for formats
+    /// Verifies a tensor's checksum, and decodes compressed bytes. The default implementation suits formats
     /// without checksums.
     ///
     /// # Errors
@@ -158,21 +158,22 @@ pub trait TensorReader: Send + Sync {
         self.raw(index).map(|_| Verification::Unchecked)
     }
 
-    /// Returns what is valid but suspicious in the file: bytes that belong to no tensor, nonzero padding, and
-    /// the lints of the format's page.
+    /// Returns findings that are valid but suspicious in the file: bytes that belong to no tensor, nonzero
+    /// padding, and the lints of the format's page.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] when the bytes cannot be read.
     fn lints(&self) -> Result<Vec<Lint>, Error>;
 
     /// Returns the tensors that share the bytes of an earlier one, as in
-    /// [`shared_ranges`](crate::shared_ranges). Empty for formats that do not allow or do not record it.
+    /// [`shared_ranges`](crate::shared_ranges). The list is empty for formats that do not allow sharing, or
+    /// do not record it.
     fn shared(&self) -> Vec<(usize, usize)> {
         Vec::new()
     }
 
     /// Returns the names of parts of the file that are neither tensors nor metadata, such as a text file in
-    /// an archive of arrays. Empty for other formats.
+    /// an archive of arrays. The list is empty for formats without such parts.
     fn foreign_parts(&self) -> &[String] {
         &[]
     }

@@ -52,8 +52,8 @@ pub trait ByteSource: Send + Sync {
         Ok(())
     }
 
-    /// Announces that a range will be read sequentially in parts. A source may prefetch all of it, or ignore
-    /// this.
+    /// Announces that a range will be read sequentially in parts. A source may prefetch the whole range, or
+    /// ignore the call.
     fn will_read(&self, range: Range<u64>) {
         let _ = range;
     }
@@ -105,8 +105,8 @@ impl<S: ByteSource + ?Sized> ByteSource for Arc<S> {
 
 /// A regular file, read on demand.
 ///
-/// The safe way to read files: if the file changes meanwhile, reads return errors or other bytes, and never
-/// raise a signal. The length is that at opening.
+/// This is the safe way to read files: if the file changes meanwhile, reads return errors or different bytes,
+/// and never raise a signal (mappings can). The length is the one at opening.
 #[derive(Debug)]
 pub struct FileSource {
     file: File,

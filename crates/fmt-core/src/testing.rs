@@ -18,7 +18,7 @@ use crate::{Error, ErrorKind, FileSource, Format, Layout, ReadOptions, TensorRea
 
 /// Stack size for opening and reading a file, in bytes.
 const STACK: usize = 256 << 10;
-/// After this time, a file counts as hanging.
+/// Time limit for reading a file; beyond it, the test fails because the reader hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes that may be allocated regardless of the file's size.
 pub const BASE_ALLOWANCE: u64 = 64 << 10;
@@ -33,7 +33,7 @@ pub type Contents = Vec<(String, Result<Vec<u8>, ErrorKind>)>;
 ///
 /// # Panics
 /// When opening or reading panics, overflows a small stack, hangs, allocates more than twice the file and its
-/// decoded tensors, or gives another result for the same bytes in a file on disk.
+/// decoded tensors, or gives a different result for the same bytes in a file on disk.
 pub fn open_hostile(
     format: &'static dyn Format,
     bytes: &[u8],
@@ -66,7 +66,7 @@ pub fn open_hostile(
                 .map(|len| len.min(options.limits.decoded_bytes))
                 .fold(0, u64::saturating_add);
             let allocated = allocation_counter::measure(|| contents = read_everything(&*reader));
-            // Both the contents and the data being read are in memory, and each way of reading may hold a
+            // The contents and the data being read are both in memory, and each way of reading may hold a
             // copy.
             let allowance = BASE_ALLOWANCE + 8 * (bytes.len() as u64).saturating_add(decoded);
             let most = allocated.bytes_max;
@@ -137,7 +137,7 @@ pub fn read_everything(reader: &dyn TensorReader) -> Contents {
         .collect()
 }
 
-/// Returns what a stream yields when it is read in small pieces.
+/// Returns the bytes or the error of a stream that is read in small pieces.
 fn read_stream(reader: &dyn TensorReader, index: usize) -> Result<Vec<u8>, Error> {
     let (mut stream, mut piece) = (reader.stream(index)?, [0; 4096]);
     let mut bytes = Vec::new();
@@ -222,7 +222,7 @@ pub struct CorpusFile {
 pub enum Verdict {
     /// The file opens and can be read, except for unsupported tensors.
     Accept,
-    /// It is rejected with this kind of error, because it breaks this rule of the format's description.
+    /// The file is rejected with this kind of error, because it breaks this rule of the format's description.
     Reject(ErrorKind, &'static str),
     /// The file opens, but reading one of its tensors fails with this kind of error.
     Damaged(ErrorKind),

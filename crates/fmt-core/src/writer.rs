@@ -19,7 +19,7 @@ pub struct Plan {
 pub struct PlannedEntry {
     /// The tensor's name.
     pub name: String,
-    /// The dtype and shape; for a sparse tensor, those of the dense tensor.
+    /// The dtype and shape; for a sparse tensor, the dtype and shape of the dense tensor.
     pub spec: TensorSpec,
     /// [`Layout::Dense`] or [`Layout::Coo`]. A COO tensor's bytes are its indices (`u64[nnz, rank]`) and then
     /// its values.
@@ -28,8 +28,8 @@ pub struct PlannedEntry {
     pub attributes: BTreeMap<String, String>,
     /// The actual dtype of the bytes, if it is opaque; `spec` then describes plain bytes.
     pub opaque: Option<(OpaqueDType, Shape)>,
-    /// The index in the plan of an earlier tensor with the same bytes; they are written once. Only for
-    /// formats that support it ([`Format::shares_bytes`](crate::Format::shares_bytes)).
+    /// The index in the plan of an earlier tensor with the same bytes, which are then written once. Only some
+    /// formats support this ([`Format::shares_bytes`](crate::Format::shares_bytes)).
     pub same_as: Option<usize>,
 }
 
@@ -84,7 +84,7 @@ impl PlannedEntry {
         Ok(Some(&other.name))
     }
 
-    /// Returns the number of bytes to write for it; `None` if that overflows 64 bits.
+    /// Returns the number of bytes to write for the tensor; `None` if that overflows 64 bits.
     #[must_use]
     pub fn byte_len(&self) -> Option<u64> {
         match self.layout {

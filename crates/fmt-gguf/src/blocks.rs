@@ -92,8 +92,8 @@ fn q2_k(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Returns the bytes that contain a group of sixteen two-bit numbers, and their shift: in each run of 32
-/// bytes, the lowest bits are two groups, the next bits two more, and so on.
+/// Returns the bytes that contain a group of sixteen two-bit numbers, and their shift: each run of 32 bytes
+/// holds two groups in bits 0-1 of its bytes, two more in bits 2-3, and so on.
 fn two_bits(packed: &[u8], group: usize) -> (&[u8], usize) {
     let start = group / 8 * 32 + group % 2 * 16;
     (&packed[start..start + 16], group % 8 / 2 * 2)

@@ -1,4 +1,4 @@
-//! What GGUF files can hold.
+//! The capabilities of GGUF: what its files can hold.
 
 use fmt_core::{Capabilities, Error, ErrorKind, Limits, Names, Texts};
 use tensor_core::DType;

@@ -14,9 +14,9 @@ use crate::{
 
 /// Opens a file to edit names and metadata.
 ///
-/// A changed value keeps its type, and a new one is a string; `gguf.types` sets other types (G5). The file is
-/// changed in place if the new header ends before the data as the old one does, for which alignment leaves a
-/// few bytes; otherwise it is rewritten.
+/// A changed value keeps its type, and a new one is a string; `gguf.types` sets other types (G5). If the new
+/// header fits before the data (the alignment padding leaves a few bytes), the file is changed in place;
+/// otherwise it is rewritten.
 ///
 /// ```
 /// # use fmt_core::{Format, Plan, TensorReader};

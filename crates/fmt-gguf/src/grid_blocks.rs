@@ -57,7 +57,7 @@ fn moved(out: &mut [f32], point: u16, delta: f32, scale: f32) {
     }
 }
 
-/// Expands seven signs to eight; the last one makes their number even.
+/// Expands seven signs to eight; the last one makes the number of negative signs even.
 fn even_signs(packed: u32) -> u8 {
     let seven = (packed & 0x7f) as u8;
     seven | ((seven.count_ones() & 1) as u8) << 7

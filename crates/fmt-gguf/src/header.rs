@@ -24,8 +24,8 @@ const DEFAULT_ALIGNMENT: u64 = 32;
 pub(crate) const MOST_DIMS: usize = 4;
 /// Maximum length of a metadata key in bytes.
 pub(crate) const LONGEST_KEY: u64 = u16::MAX as u64;
-/// A virtual metadata key with the types of values that are not strings, as a JSON object. It is not in the
-/// file.
+/// A virtual metadata key with the types of values that are not strings, as a JSON object. The key is not in
+/// the file.
 pub(crate) const TYPES_KEY: &str = "gguf.types";
 
 /// A parsed header.
@@ -80,7 +80,7 @@ impl Header {
         let mut names = NameTable::default();
         for number in 0..tensors {
             let info = Info::read(&mut cursor, limits)?;
-            // The header's size limit is reached before 2^32 tensors.
+            // The size limit of the header allows fewer than 2^32 tensors, so the index fits.
             let number = u32::try_from(number).unwrap_or(u32::MAX);
             let name_of = |number: u32| infos.get(number as usize).map_or("", |info: &Info<'_>| info.name);
             if names.insert(number, info.name, name_of).is_err() {
@@ -155,7 +155,7 @@ fn count(cursor: &mut Cursor<'_>, what: &str, least: u64, file_len: u64) -> Resu
     if count <= most {
         return Ok(count);
     }
-    // Reading more of the file does not help.
+    // The error must not be `Truncated`, after which the caller would read more of the file.
     let error = Error::new(ErrorKind::OutOfBounds, format!("the number of {what}"));
     Err(error
         .at(at)

@@ -8,7 +8,7 @@ use crate::header::{ALIGNMENT_KEY, TYPES_KEY};
 
 /// A file's position among the shards of a model, as llama.cpp writes it into each shard.
 ///
-/// It describes the sharding rather than the model, so a single file merged from shards does not have it.
+/// This metadata describes the sharding rather than the model, so a file that is merged from shards lacks it.
 ///
 /// ```
 /// use fmt_core::Metadata;

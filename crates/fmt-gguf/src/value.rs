@@ -54,7 +54,7 @@ const BASES: [(u32, &str, Base); 13] = [
     (10, "u64", Base::U64),
     (11, "i64", Base::I64),
     (12, "f64", Base::F64),
-    // This row must come after the type that normally has this number.
+    // This row must come after the usual type with the same number, `string`.
     (STRING, "hex", Base::Hex),
 ];
 const STRING: u32 = 8;
@@ -275,7 +275,8 @@ fn json(cursor: &mut Cursor<'_>, number: u32, depth: u8, out: &mut String) -> Re
         Base::I64 => write!(out, "{}", i64::from_le_bytes(cursor.array(name)?)),
         Base::F32 => {
             let value = f32::from_le_bytes(cursor.array(name)?);
-            // Prints the shortest decimal that parses to this `f32`, not that of the widened double.
+            // Prints the shortest decimal that parses to this `f32`, rather than all digits of the value as
+            // an `f64`.
             match value.to_string().parse::<Number>() {
                 Ok(number) => write!(out, "{number}"),
                 Err(_) => write!(out, "\"{value}\""),

@@ -37,7 +37,7 @@ pub(crate) struct Form {
 pub(crate) enum StorageKind {
     /// Uncompressed, without a checksum.
     Plain,
-    /// Uncompressed. The checksum covers the header too, whose own checksum is known.
+    /// Uncompressed. `crc` covers header and elements; `head_crc` is the checksum of the header alone.
     Stored { head_crc: u32, crc: u32 },
     /// Deflated, header and elements together.
     Deflated {
@@ -113,7 +113,7 @@ impl Array<'_> {
         self.form.is_column_major && self.entry.shape.rank() > 1
     }
 
-    /// Returns whether the stored bytes are the tensor's.
+    /// Returns whether the stored bytes are the tensor's bytes in memory, without any conversion.
     fn is_plain(&self) -> bool {
         let is_swapped = self.entry.is_big_endian && self.form.element.is_none_or(|element| element.word > 1);
         !is_swapped && !self.is_transposed()

@@ -1,4 +1,4 @@
-//! What NumPy's files can hold.
+//! The capabilities of NumPy's formats: what their files can hold.
 
 use fmt_core::{Capabilities, Error, ErrorKind, Limits, Names};
 

@@ -29,7 +29,7 @@ pub(crate) struct RowsOfColumns<'a> {
 const BLOCK: u64 = 16 << 20;
 /// For shorter contiguous runs, reading everything is cheaper.
 const SHORTEST_RUN: u64 = 128;
-/// Cost of a separate read, in bytes that could be read sequentially meanwhile.
+/// Cost of a separate read, as the number of bytes that a sequential read returns in the same time.
 const COST_OF_A_RUN: u64 = 4 << 10;
 
 impl<'a> RowsOfColumns<'a> {
@@ -57,7 +57,7 @@ impl<'a> RowsOfColumns<'a> {
         most: u64,
     ) -> Option<Self> {
         let (&count, others) = dims.split_first()?;
-        // The total product was checked.
+        // The product of all dimensions was checked for overflow.
         let columns: u64 = others.iter().product();
         let row = columns * element.size;
         if source.is_remote() || dims.contains(&0) {
@@ -66,7 +66,7 @@ impl<'a> RowsOfColumns<'a> {
         let wanted = rows.end - rows.start;
         let block = (most / row).clamp(1, wanted.max(1));
         let is_cheap = match block == wanted {
-            // All rows fit one block: a few rows, or a small array.
+            // All rows fit in one block, because the rows are few or the array is small.
             true => row * block <= most && columns.saturating_mul(COST_OF_A_RUN) <= count * row,
             false => block * element.size >= SHORTEST_RUN,
         };
@@ -137,7 +137,7 @@ fn scatter(column: &[u8], width: usize, rows: &mut [u8], row: usize) {
     }
 }
 
-/// Does the same for a constant width, which is much faster.
+/// Scatters like [`scatter`] for elements of a constant width, which is much faster.
 fn scatter_by<const WIDTH: usize>(column: &[u8], rows: &mut [u8], row: usize) {
     for (element, row) in column.as_chunks::<WIDTH>().0.iter().zip(rows.chunks_mut(row)) {
         row[..WIDTH].copy_from_slice(element);

@@ -120,7 +120,7 @@ impl<W: Write> NpzWriter<W> {
         let PlannedArray { name, head, len } = std::mem::take(&mut self.members[number]);
         let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Stored)
-            // The bytes depend on the tensors alone, not on time or system.
+            // The archive's bytes depend only on the tensors, not on the time or the operating system.
             .last_modified_time(DateTime::default())
             .system(zip::System::Unix)
             .unix_permissions(0o644)
@@ -135,7 +135,7 @@ impl<W: Write> NpzWriter<W> {
     fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let written = self.zip()?.write_all(bytes);
         written.map_err(|error| Error::io("the file cannot be written", error))?;
-        // The archive writer's buffered writes may have failed silently.
+        // Writes from the archive writer's buffer may have failed without an error from it.
         self.valve.check()
     }
 

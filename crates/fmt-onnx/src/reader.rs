@@ -113,7 +113,7 @@ impl OnnxReader {
                     if let Some(reason) = reason {
                         let name = external.location.escape_debug();
                         entry.unsupported = Some(format!("its data stands in the file '{name}': {reason}"));
-                        // An unknown dtype keeps tools from copying missing data.
+                        // The dtype becomes unknown, so that tools do not try to copy the missing data.
                         entry.dtype = fmt_core::StoredDType::Unknown(entry.dtype.to_string());
                     }
                     let file = files[known].1.as_ref().unwrap_or(&source);
@@ -284,7 +284,7 @@ impl fmt::Debug for OnnxReader {
     }
 }
 
-/// The format, for tools that support several formats. It is read-only.
+/// The format, for tools that support several formats. The format is read-only.
 ///
 /// ```
 /// use fmt_core::{Format, Sniff};

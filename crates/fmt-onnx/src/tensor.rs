@@ -33,7 +33,7 @@ pub(crate) struct External {
     length: Option<u64>,
 }
 
-/// Where and how elements are stored.
+/// The location and form of a weight's elements.
 pub(crate) enum Stored {
     /// Raw bytes in the model's file.
     Here,

@@ -1,4 +1,4 @@
-//! What safetensors files can hold.
+//! The capabilities of safetensors: what its files can hold.
 
 use fmt_core::{Capabilities, Error, ErrorKind, Limits, Names, Texts};
 

@@ -140,7 +140,7 @@ struct RawTensor {
     data_offsets: [u64; 2],
 }
 
-/// A dtype in the header: most files have many tensors of few dtypes.
+/// A dtype in the header. Known dtypes take no allocation, since files may have many tensors.
 enum RawDType {
     Known(DType),
     Other(Box<str>),
@@ -167,7 +167,7 @@ impl RawTensor {
             )),
         };
         let [start, end] = self.data_offsets;
-        // The range is inside the file, so the sums do not overflow.
+        // The data range was checked to be inside the file, so the sums do not overflow.
         let mut entry = Entry::new(name, stored, shape, data_start + start..data_start + end);
         entry.unsupported = unsupported;
         Ok(entry)

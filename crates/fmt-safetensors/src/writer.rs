@@ -26,7 +26,7 @@ pub struct SafetensorsWriter<W> {
     sink: Sink<W>,
     /// The header, until it is written.
     header: Option<Vec<u8>>,
-    /// The bytes of all tensors, which follow each other.
+    /// The bytes that are still expected for the tensors.
     outstanding: Outstanding,
 }
 

@@ -1,4 +1,4 @@
-//! What TensorBuffers files can contain.
+//! The capabilities of TensorBuffers: what its files can contain.
 
 use fmt_core::{Capabilities, Texts};
 use tensor_core::DType;

@@ -48,7 +48,7 @@ impl Format for TensorBuffers {
         if head.starts_with(&MAGIC) && len >= SHORTEST {
             Sniff::Certain
         } else if head.starts_with(FAMILY) {
-            // Another version, or a truncated file: opening reports which.
+            // The file has another version or is truncated; opening it returns an error that says which.
             Sniff::Possible
         } else {
             Sniff::No

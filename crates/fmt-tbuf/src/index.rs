@@ -18,7 +18,7 @@ pub(crate) struct Index {
     pub(crate) version: String,
     pub(crate) model: Option<String>,
     pub(crate) entries: Vec<Entry>,
-    /// Data that [`Entry`] lacks, in the same order.
+    /// Data of each tensor that [`Entry`] lacks, in the order of `entries`.
     pub(crate) stored: Vec<Stored>,
     names: NameTable,
     /// Whether the root table has unknown fields.
@@ -49,12 +49,12 @@ impl Index {
                 .expected(format_args!("at most {limit}, the reader's limit"))
                 .found(count));
         }
-        // The verifier has the same limit, because a vector's length has 32 bits.
+        // The verifier rejects larger counts, since a vector's length has 32 bits.
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let name = |number: u32| tensors.get(number as usize).name();
 
-        // Checked before anything larger than its source is allocated: an index may refer to the same table
-        // many times.
+        // Names are checked before entries are allocated: an index may refer to one table many times, so
+        // entries can take much more memory than the index.
         let names = NameTable::new(count, name);
         if !options.lenient {
             check_names(&names, &tensors, start, name)?;
@@ -337,8 +337,8 @@ impl Check<'_> {
         Shape::new(&self.dims[..dims.len()]).map_err(|error| place.overflow(&error))
     }
 
-    /// Checks that data lies between the magic and the index (T13); an empty tensor's only before the index
-    /// (T11).
+    /// Checks that data lies between the magic and the index (T13); data of an empty tensor only has to be
+    /// before the index (T11).
     fn range(&mut self, offset: u64, size: u64, place: &Place<'_>) -> Result<Range<u64>, Error> {
         let end = offset + size;
         let is_inside = end <= self.start && (size == 0 || offset >= DATA_START);

@@ -44,9 +44,9 @@ pub(crate) struct Record {
     pub(crate) offset: u32,
     pub(crate) size: u32,
     id: u64,
-    /// Start and end of its name in [`Ledger::names`].
+    /// Start and end of the tensor's name in [`Ledger::names`].
     name: (u32, u32),
-    /// Start of its dimensions in [`Ledger::dims`].
+    /// Start of the tensor's dimensions in [`Ledger::dims`].
     dims: u32,
     rank: u8,
     dtype: DataType,
@@ -88,7 +88,7 @@ impl Ledger {
     ) -> Result<Self, Error> {
         let mut ledger = Self::new(options)?;
         for (entry, stored) in entries {
-            // The reader has validated both; they were read from 32 bits.
+            // The reader has validated offset and length, which have 32 bits in the file.
             let place = u32::try_from(entry.range.start)
                 .and_then(|offset| Ok((offset, u32::try_from(entry.stored_size())?)));
             let (offset, size) = place.map_err(|_| {
@@ -119,7 +119,7 @@ impl Ledger {
     pub(crate) fn admit(&mut self, name: &str, spec: &TensorSpec) -> Result<Record, Error> {
         let dtype = self.check(name, spec).map_err(|error| error.of_tensor(name))?;
         let offset = self.next_offset().map_err(|error| error.of_tensor(name))?;
-        // `check` guarantees that this fits.
+        // `check` guarantees that the size fits 32 bits.
         let size = u32::try_from(spec.byte_len()).unwrap_or(u32::MAX);
         let record = self.push(name, spec.shape(), dtype, offset, size)?;
         self.end = u64::from(offset) + u64::from(size);
@@ -178,7 +178,7 @@ impl Ledger {
         let bound = self.index_bound + Self::TENSOR_BOUND + name.len() as u64 + 4 * shape.rank() as u64;
         self.check_bound(bound).map_err(|error| error.of_tensor(name))?;
         let id = tensor_id(name);
-        // The bound on the index keeps these below 32 bits.
+        // The bound on the index keeps both lengths below 32 bits.
         let word = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
         let vacant = match self.ids.entry(id) {
             hash_map::Entry::Vacant(vacant) => vacant,
@@ -233,7 +233,7 @@ impl Ledger {
         self.names.push_str(to);
         let record = &mut self.records[number];
         self.ids.remove(&record.id);
-        // Record indices fit: each was in the map already.
+        // Record indices fit 32 bits: the map already contained them as `u32`.
         self.ids.insert(id, u32::try_from(number).unwrap_or(u32::MAX));
         (record.id, record.name) = (id, place);
         self.index_bound = bound;
@@ -341,7 +341,7 @@ impl Encoded {
 
 /// Returns the span that an appended name will have.
 fn name_span(names: &str, name: &str) -> Result<(u32, u32), Error> {
-    // Only renaming tensors again and again, for gigabytes of names, reaches this limit.
+    // This limit is reached only if tensors are renamed so often that the names take gigabytes.
     let word = |len| {
         u32::try_from(len).map_err(|_| {
             Error::new(ErrorKind::TooLarge, "all names together")
@@ -356,8 +356,8 @@ fn span((start, end): (u32, u32)) -> Range<usize> {
     start as usize..end as usize
 }
 
-/// Hashes ids, which are hashes already but may come from names chosen to collide: so they are mixed with a
-/// random key.
+/// Hashes tensor ids by mixing them with a random key. The ids are hashes themselves, but an attacker can
+/// choose names whose ids collide in a table.
 #[derive(Clone, Debug)]
 struct IdHashing(u64);
 

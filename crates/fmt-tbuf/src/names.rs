@@ -4,8 +4,8 @@ use crate::layout::tensor_id;
 
 /// Maps the hashes of names to tensor indices.
 ///
-/// A sorted list rather than a hash table: it takes 16 bytes per tensor, files of this crate are already in
-/// its order, and colliding names cost `log2 n` comparisons rather than a linear scan.
+/// The map is a sorted list rather than a hash table: it takes 16 bytes per tensor, files that this crate
+/// writes are already in this order, and colliding names cost `log2 n` comparisons rather than a linear scan.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NameTable {
     /// The names, sorted by hash, then by name, then by index.

@@ -81,7 +81,8 @@ impl TbufReader {
         })
     }
 
-    /// Returns the version of the format that the file claims; usually `1.0.0`. It has no effect (T8).
+    /// Returns the version of the format that the file claims, usually `1.0.0`. The version has no effect
+    /// (T8).
     #[must_use]
     pub fn version(&self) -> &str {
         &self.index.version

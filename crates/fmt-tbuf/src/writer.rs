@@ -160,8 +160,8 @@ impl<W: Write> TbufWriter<W> {
     ///
     /// # Errors
     /// The errors of [`TbufWriter::begin`]; [`ErrorKind::OutOfBounds`](fmt_core::ErrorKind::OutOfBounds) when
-    /// there is no such tensor, [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when it has a
-    /// different number of bytes.
+    /// there is no such tensor, [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when that
+    /// tensor has a different number of bytes.
     pub fn alias(&mut self, name: &str, spec: &TensorSpec, of: &str) -> Result<(), Error> {
         self.ledger.admit_alias(name, spec, of)
     }

@@ -29,9 +29,9 @@ pub(crate) struct Checkpoint {
 pub(crate) struct StorageLocation {
     pub(crate) start: u64,
     pub(crate) len: u64,
-    /// Its CRC-32, if the archive has one.
+    /// The CRC-32 of the storage, if the archive has one.
     pub(crate) crc: Option<u32>,
-    /// The reason why it is unreadable, if it is.
+    /// The reason why the storage cannot be read, if it cannot.
     pub(crate) unsupported: Option<String>,
 }
 
@@ -132,8 +132,8 @@ impl Checkpoint {
             let error = Error::new(ErrorKind::BadVersion, "the version of the checkpoint").rule("P1");
             return Err(error.expected(1001));
         }
-        // This pickle describes the host that wrote the file. It is ignored: this layout is always
-        // little-endian.
+        // This pickle describes the host that wrote the file. The description is ignored, because this layout
+        // is always little-endian.
         next(Classes::Known)?;
         let value = next(match options.lenient {
             true => Classes::All,

@@ -10,7 +10,7 @@ pub(crate) enum Elements {
     Opaque(&'static str, u32),
     /// Two four-bit floats in a byte, which counts as one element.
     PairsOfF4,
-    /// Bytes, until a tensor gives them a dtype.
+    /// Bytes of unknown type; the tensor that uses the storage specifies the dtype.
     Untyped,
 }
 
@@ -39,7 +39,8 @@ pub(crate) enum Global {
     Dict,
     /// `defaultdict`, whose first argument is the default factory.
     DefaultDict,
-    /// A constructor from a list that is represented by the list: a set, a `TorchScript` list.
+    /// A constructor that takes a list, such as that of a set or a `TorchScript` list; its result is
+    /// represented by that list.
     List,
     /// `_rebuild_tensor` and `_rebuild_tensor_v2`.
     Tensor,
@@ -134,7 +135,7 @@ pub(crate) fn find(module: &str, name: &str) -> Option<Global> {
         ("torch._utils", name) if name.starts_with("_rebuild_") => unread(UnreadKind::Other),
         ("numpy.core.multiarray" | "numpy._core.multiarray", "_reconstruct")
         | ("numpy.core.numeric" | "numpy._core.numeric", "_frombuffer") => unread(UnreadKind::NumPy),
-        // These include NumPy scalars, such as the best loss so far.
+        // Checkpoints contain these for NumPy scalars, such as the best loss so far.
         ("numpy", "ndarray")
         | (
             "torch",

@@ -114,7 +114,7 @@ impl TorchReader {
         let (entry, stored) = (&self.entries[index], &self.stored[index]);
         let wrong = |kind, what: &str| Error::new(kind, what).of_tensor(&entry.name);
         let byte_len = entry.byte_len().unwrap_or(u64::MAX);
-        // The whole range of its elements is held in memory, too.
+        // Gathering also holds the whole stored range in memory, including the gaps between elements.
         let span = entry.range.end - entry.range.start;
         if byte_len.max(span) > self.limits.decoded_bytes {
             let error = wrong(

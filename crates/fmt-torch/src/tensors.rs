@@ -104,7 +104,7 @@ impl CheckpointContents {
                     found.add_unread(name, tensor, limits)?;
                     continue;
                 }
-                // The value is a storage without a tensor, such as bytes.
+                // The value is a storage that no tensor uses, such as bytes.
                 Some(Node::Storage(storage)) => {
                     let elements = match storage.elements {
                         Elements::Untyped => Elements::Known(DType::U8),
@@ -277,7 +277,7 @@ impl CheckpointContents {
                 LazyOperation::Conj => "conj",
                 LazyOperation::Neg => "neg",
             };
-            // Even copying the raw elements would be wrong.
+            // Copying the raw elements would be wrong too, so the dtype becomes unknown.
             entry.dtype = StoredDType::Unknown(format!("{} before {step}()", entry.dtype));
             let reason =
                 format!("its elements are those before {step}(); call resolve_{step}() and save it again");

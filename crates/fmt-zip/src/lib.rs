@@ -44,9 +44,9 @@ pub struct Directory {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Member {
-    /// Its name, with slashes between directories.
+    /// The member's name, with slashes between directories.
     pub name: String,
-    /// The range of its stored bytes in the archive.
+    /// The range of the member's stored bytes in the archive.
     pub range: Range<u64>,
     /// Its uncompressed size.
     pub size: u64,
@@ -75,7 +75,7 @@ pub fn members(source: &dyn ByteSource, options: &ReadOptions) -> Result<Directo
     let budget = Arc::clone(&cursor.budget);
     budget.store(options.limits.index_bytes.max(LONGEST_END), Relaxed);
     let mut archive = ZipArchive::new(BufReader::with_capacity(512, cursor)).map_err(not_an_archive)?;
-    // The directory has been read; what follows is one short read per member.
+    // The directory has been read; only one short read per member follows.
     budget.store(u64::MAX, Relaxed);
     let count = archive.len() as u64;
     if count > options.limits.tensors {
@@ -225,7 +225,7 @@ mod tests {
 
     use super::*;
 
-    /// A terabyte of zeros between a start and an end, which counts the bytes read.
+    /// A file with a terabyte of zeros between its start and its end, which counts the bytes that are read.
     struct Huge {
         head: &'static [u8],
         end: Vec<u8>,

@@ -52,7 +52,7 @@ pub struct Blob<'a> {
     pub swapped: usize,
     /// The checksum in the file.
     pub checksum: Option<&'a str>,
-    /// The bytes that the checksum covers, which also determines its notation.
+    /// Which bytes the checksum covers; this also determines its notation.
     pub checksum_is_of: ChecksumOf,
     /// Whether every byte must be 0 or 1, as some formats require of booleans.
     pub is_zero_or_one: bool,

@@ -21,7 +21,7 @@ use crate::rules::CHECKSUMS;
 pub enum ChecksumKind {
     /// CRC-32C (Castagnoli): detects damage, almost for free on CPUs with an instruction for it.
     Crc32c,
-    /// SHA-256: also detects tampering, if the index itself can be trusted. Its speed is about a tenth.
+    /// SHA-256: also detects tampering, if the index itself can be trusted. It is about ten times slower.
     Sha256,
     /// 64-bit XXH3: detects damage, fast on any CPU.
     Xxh3,

@@ -255,7 +255,7 @@ impl Crew {
 
     fn hand_over(&self, frame: Frame) -> Receiver<Frame> {
         let (done, receiver) = mpsc::channel();
-        // If all threads have ended, the receiver reports it.
+        // If all threads have ended, the receiver of the frame reports the error.
         let _ = self.jobs.send((frame, done));
         receiver
     }

@@ -24,8 +24,8 @@ pub struct Compression {
     /// Input size of one frame in bytes, for tensors of more than 4 MiB: from 4 KiB to 1 GiB (default 1 MiB).
     pub frame_bytes: u64,
     /// Threads that compress one tensor; 0, the default, uses one per CPU, at most 16. The output is the same
-    /// for any number. Memory holds two frames and their compressed bytes per thread, at most 256 MiB, or a
-    /// single frame if two exceed that.
+    /// for any number. Each thread takes the memory of two frames and their compressed bytes, at most 256 MiB
+    /// in total; if two frames exceed that, only one frame is compressed at a time.
     pub threads: usize,
 }
 

@@ -45,7 +45,7 @@ pub fn memory(len: u64, limits: &Limits) -> Result<Box<[u8]>, Error> {
     zeroed(len)
 }
 
-/// Allocates zeroed memory for data whose size is known to be real.
+/// Allocates zeroed memory for data whose size was checked against the file.
 pub(crate) fn zeroed(len: u64) -> Result<Box<[u8]>, Error> {
     let memory = usize::try_from(len)
         .ok()
@@ -77,7 +77,7 @@ pub(crate) fn decode(
 ) -> Result<bool, Error> {
     let table = SeekTable::of_blob(blob);
     let survey = survey(blob, table.as_ref(), start, out.len() as u64, limits)?;
-    // Threads pay only for large frames, and this bounds the memory for jobs.
+    // Several threads are faster only for large frames. The limit also bounds the memory for jobs.
     let are_large = out.len() / WORTH_A_JOB >= survey.frames;
     if survey.is_sized && are_large && threads > 1 && survey.frames > 1 && out.len() >= WORTH_THREADS {
         // The survey has already walked all frames.
@@ -113,9 +113,9 @@ pub(crate) fn check_ratio(stored: u64, decoded: u64, start: u64) -> Result<(), E
         .found(format_args!("{stored}, which hold {most} at most")))
 }
 
-/// Walks the frames and checks them against the expected size, and against their table if there is one,
-/// because reading a part by a table must give the same bytes as reading everything. So a table must be the
-/// only skippable frame: another one could hide frames from one of the two ways to read.
+/// Walks the frames and checks them against the expected size. If there is a seek table, checks it against
+/// the frames, because reading a part by the table must give the same bytes as reading everything. So the
+/// table must be the only skippable frame: another one could hide frames from one of the two ways to read.
 pub(crate) fn survey(
     blob: impl Look,
     table: Option<&(usize, SeekTable)>,

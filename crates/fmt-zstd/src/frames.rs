@@ -35,9 +35,9 @@ pub(crate) enum Piece {
 /// A frame with data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
-    /// Its range in the blob.
+    /// The range of the frame in the blob.
     pub(crate) range: Range<usize>,
-    /// Its declared content size, if any.
+    /// The declared content size of the frame, if any.
     pub(crate) content: Option<u64>,
     pub(crate) has_checksum: bool,
     /// Whether the frame is decoded into a single buffer for all of its content.
@@ -105,7 +105,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes))
 }
 
-/// A blob of which a few bytes are examined at a time.
+/// A blob that is examined a few bytes at a time.
 pub(crate) trait Look {
     fn len(&self) -> usize;
 
@@ -413,7 +413,7 @@ mod tests {
     #[test]
     fn heads_of_every_form() {
         let head = |bytes: &[u8]| Head::parse(&[&[0x28, 0xb5, 0x2f, 0xfd], bytes].concat());
-        // The reference implementation writes this: window 2 MiB, nothing else known.
+        // The reference implementation writes this header when it streams: window of 2 MiB, no content size.
         let streamed = head(&[0x00, 0x58]).unwrap();
         assert_eq!(
             (streamed.window, streamed.content, streamed.len),

@@ -22,8 +22,9 @@ impl ProvenTables {
     /// Reads the decoded bytes `wanted` of tensor `index`, which has `whole` bytes, if its blob ends with a
     /// reliable table.
     ///
-    /// A table that does not match the frames would give other bytes than reading everything. So the frame
-    /// headers are compared with it first, once per tensor. `None` means: fall back to a full read.
+    /// A table that does not match the frames would give different bytes than a full read. So the table is
+    /// first compared with the frame headers, once per tensor. If the result is `None`, the caller must do a
+    /// full read.
     pub(crate) fn read(
         &self,
         decoding: Decoding<'_>,
@@ -103,9 +104,9 @@ pub(crate) fn read_table(
 
 /// The frames that contain the requested range.
 struct Part {
-    /// Their range in the file.
+    /// The range of the frames in the file.
     stored: Range<u64>,
-    /// Their range in the decoded tensor.
+    /// The range of the frames' content in the decoded tensor.
     decoded: Range<u64>,
 }
 

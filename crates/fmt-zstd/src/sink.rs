@@ -1,4 +1,4 @@
-//! A sink that hashes what is written.
+//! A sink that computes the checksum of the written bytes.
 
 use std::{io::Write, thread};
 
@@ -24,8 +24,8 @@ pub struct HashingSink<W> {
     hasher: Option<Hasher>,
 }
 
-/// Bytes hashed and written at once, so that they are still in the cache. At least the size of file buffers,
-/// which pass such pieces through.
+/// Bytes hashed and written at once, so that they are still in the cache. Pieces of at least the size of a
+/// file buffer are written without being copied into it.
 const CHUNK: usize = 1 << 20;
 /// Minimum size of a write for hashing on another thread in parallel.
 const WORTH_A_THREAD: usize = 8 << 20;

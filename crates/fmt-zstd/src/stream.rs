@@ -320,7 +320,7 @@ impl TensorStream for Compressed<'_> {
 /// A frame without a declared size, or with a large one.
 struct OpenFrame {
     decoder: Decoder<'static>,
-    /// The range in the file of its unread bytes.
+    /// The range of the frame's unread bytes in the file.
     rest: Range<u64>,
     at: u64,
     input: Vec<u8>,

@@ -1,4 +1,4 @@
-//! What zTensor files of version 0.1 can contain.
+//! The capabilities of zTensor 0.1: what its files can contain.
 
 use fmt_core::{Capabilities, Texts};
 

@@ -34,7 +34,7 @@ pub(crate) fn check_offset(offset: u64, size: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the end of the data.
+/// Returns the offset where the data ends, and checks that it is before the index at `index_start`.
 pub(crate) fn check_end(offset: u64, size: u64, index_start: u64) -> Result<u64, Error> {
     let Some(end) = offset.checked_add(size) else {
         let error = Error::new(ErrorKind::Overflow, "offset and size together").rule("Z10");

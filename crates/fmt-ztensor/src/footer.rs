@@ -11,7 +11,7 @@ pub(crate) fn locate_index(source: &dyn ByteSource, options: &ReadOptions) -> Re
     let len = source.len();
     let head = read_range(source, 0..len.min(MAGIC.len() as u64), "the magic")?;
     check_magic(&head)?;
-    // A lenient reader accepts an empty index as one without tensors.
+    // A lenient reader accepts an empty index, which means no tensors.
     let shortest = SHORTEST - u64::from(options.lenient);
     if len < shortest {
         let error = Error::new(ErrorKind::Truncated, "the file").at(len).rule("Z22");

@@ -96,7 +96,7 @@ pub(crate) fn dtype_name(dtype: DType) -> &'static str {
 
 /// Returns the dtype with this name in the format.
 pub(crate) fn dtype_of(name: &str) -> Option<DType> {
-    // Faster than searching the list of all names; a test below compares the two.
+    // A match is faster than searching the list of all names; a test below compares the two.
     Some(match name {
         "bool" => DType::Bool,
         "uint8" => DType::U8,

@@ -253,7 +253,7 @@ impl Ledger {
 
     /// Returns the maximum size of the index with one record replaced.
     fn bound_with(&self, number: usize, record: &Record) -> u64 {
-        // A record's bound does not grow after it was added.
+        // Cannot underflow: the bound of a record does not grow after the record was added.
         self.index_bound - self.records[number].index_bound() + record.index_bound()
     }
 
@@ -291,7 +291,7 @@ impl Ledger {
         self.names
             .remove(from, |number| &self.records[number as usize].name);
         self.records[number] = renamed;
-        // Its index is below 2^32, as checked in `push`, and its name is unused.
+        // The record's index is below 2^32, as checked in `push`, and the new name is unused.
         let _ = self
             .names
             .insert(number as u32, to, |number| &self.records[number as usize].name);
@@ -336,7 +336,7 @@ impl Ledger {
 
     /// Encodes the index: definite lengths, shortest integers, keys in a fixed order (Z2).
     pub(crate) fn encode(&self) -> Vec<u8> {
-        // Reserved memory that is never touched costs nothing.
+        // Reserving too much costs nothing, because memory that is never touched is not allocated.
         let room = usize::try_from(self.index_bound.min(Self::MOST_ROOM)).unwrap_or(0);
         let mut out = Vec::with_capacity(room);
         push_head(&mut out, Header::Array(Some(self.records.len())));

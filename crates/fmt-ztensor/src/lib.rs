@@ -1,5 +1,5 @@
 //! zTensor files of version 0.1, read and written: tensors at multiples of 64 bytes, raw or in Zstandard
-//! frames, and a CBOR index at the end. Versions 1.x and 2.x, which share little more than the name with it,
+//! frames, and a CBOR index at the end. Versions 1.x and 2.x, which are different formats of the same name,
 //! are in `fmt-ztensor2`.
 //!
 //! docs/formats/ztensor.md describes the format byte for byte and gives a reason for every decision that the

@@ -65,7 +65,7 @@ pub struct ZtensorWriter<W> {
 /// Storage of a tensor whose bytes are still expected.
 struct Pending {
     len: u64,
-    /// The offset of its bytes, once they have begun.
+    /// The offset of the tensor's bytes, once the first was written.
     offset: u64,
     compression: Option<Compression>,
     checksum: Option<ChecksumKind>,

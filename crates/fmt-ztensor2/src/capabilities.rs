@@ -1,4 +1,4 @@
-//! What zTensor 2.x files written by this crate can contain.
+//! The capabilities of zTensor 2.x: what files written by this crate can contain.
 
 use fmt_core::{Capabilities, Names, StoredDType, Texts};
 

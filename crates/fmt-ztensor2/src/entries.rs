@@ -23,7 +23,7 @@ pub(crate) struct Draft<'a> {
     pub(crate) attributes: Option<Fields>,
 }
 
-/// Data of an object that has no place in its entry.
+/// Data of an object that is needed to read it, and is not in its entry.
 #[derive(Debug)]
 pub(crate) enum Content {
     Dense {
@@ -135,7 +135,7 @@ enum Kind {
     Other,
 }
 
-/// Fills an object's entry from one of its parts, for listing only.
+/// Fills the entry of an object that is only listed, from one of its parts.
 fn show(entry: &mut Entry, part: &Part) {
     entry.dtype = match &part.types {
         Ok(types) => types.dtype.clone(),
@@ -164,7 +164,7 @@ fn dense(entry: &mut Entry, data: &Part) -> Result<Content, Error> {
         }
     }
     if let Some(reason) = data.unsupported() {
-        // With an opaque dtype, tools would copy the bytes.
+        // The dtype becomes unknown: with an opaque dtype, tools would copy the bytes.
         entry.dtype = StoredDType::Unknown(entry.dtype.to_string());
         entry.unsupported = Some(reason);
         return Ok(Content::Listed);

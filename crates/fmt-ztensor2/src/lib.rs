@@ -1,6 +1,6 @@
-//! zTensor files of versions 1.x and 2.x: a file has named objects, each made of parts, a blob for each part,
-//! and a CBOR manifest of all objects. This crate reads both versions and writes 2.x. Version 0.1, another
-//! format of the same name, is in `fmt-ztensor`.
+//! zTensor files of versions 1.x and 2.x: a file contains named objects that consist of parts, a blob for
+//! each part, and a CBOR manifest of all objects. This crate reads both versions and writes 2.x. Version 0.1,
+//! another format of the same name, is in `fmt-ztensor`.
 //!
 //! docs/formats/ztensor2.md describes both; errors have the number of the violated rule
 //! ([`fmt_core::Error::broken_rule`]).

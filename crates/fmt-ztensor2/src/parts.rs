@@ -80,10 +80,10 @@ fn blob(items: &mut Items<'_>) -> Result<(u64, u64), Error> {
     }
 }
 
-/// A part, validated as far as that is possible without the object.
+/// A part after the checks that do not need the other parts of its object.
 #[derive(Debug)]
 pub(crate) struct Part {
-    /// The range of its bytes, in this file or in a shard.
+    /// The range of the part's bytes, in this file or in a shard.
     pub(crate) range: Range<u64>,
     pub(crate) encoding: Encoding,
     /// The decoded size, if it is declared or the part is not encoded.
@@ -91,7 +91,7 @@ pub(crate) struct Part {
     pub(crate) digest: Option<String>,
     /// The index of the shard with the bytes; `None` for this file.
     pub(crate) shard: Option<u32>,
-    /// The type of its elements, or the reason why it is unknown.
+    /// The type of the part's elements, or the reason why the type is unknown.
     pub(crate) types: Result<PartType, Unknown>,
 }
 

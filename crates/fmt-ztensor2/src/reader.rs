@@ -148,7 +148,7 @@ impl ObjectsReader {
 
     fn part_blob<'a>(&'a self, entry: &'a Entry, part: &'a Part) -> Result<Blob<'a>, Error> {
         let is_zero_or_one = part.types.as_ref().is_ok_and(|types| types.is_zero_or_one);
-        // Opening has checked that the length exists.
+        // Opening the file has checked that the part has a length.
         let len = part
             .decoded
             .ok_or_else(|| Error::new(ErrorKind::Unsupported, "a part without a length").rule("O12"))?;

@@ -30,7 +30,7 @@ pub(crate) fn joined(
         4 => u64::from(word::<4, u32>(bytes, at, u32::from_le_bytes)),
         _ => word::<8, u64>(bytes, at, u64::from_le_bytes),
     };
-    // The entries are in memory, so their number fits.
+    // The entries are in memory, so their number fits `usize`.
     let count = usize::try_from(nnz).unwrap_or(usize::MAX);
     let mut put = |number: usize, axis: usize, index: u64| {
         let at = 8 * (number * rank + axis);
@@ -88,7 +88,7 @@ pub(crate) fn joined(
         .map_err(SparseError::Spec)
         .and_then(|(indices, values)| SparseCoo::new(entry.shape.clone(), indices, values));
     let joined = joined.map_err(|error| of_sparse(&error))?;
-    // Any order is fine; this only checks for duplicate coordinates.
+    // Any order is fine; sorting only checks for duplicate coordinates.
     joined.sorted().map_err(|error| of_sparse(&error))?;
     Ok(joined)
 }

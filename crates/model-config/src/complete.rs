@@ -114,8 +114,8 @@ pub struct Completed {
     /// Whether the first dimension of outputs is the batch dimension, because it is free and the
     /// configuration does not contradict it.
     pub counts_rows: bool,
-    /// If requests are batched by default and not by configuration: the configuration to switch to if an
-    /// output has another number of rows than the inputs.
+    /// The configuration to switch to if an output does not have as many rows as the inputs; only for models
+    /// that are batched by default and not by configuration.
     pub without_batches: Option<ModelConfig>,
     /// Inputs for which clients omit or add axes of length one.
     pub reshaped_inputs: Vec<(String, Axes)>,
@@ -154,7 +154,7 @@ pub fn complete(
         rows,
         &mut reshaped_outputs,
     )?;
-    // Outputs may be omitted from the configuration, but all inputs are needed.
+    // The configuration may omit outputs of the model, but not inputs.
     let is_listed = |output: &TensorMetadata| {
         written.outputs.is_empty() || written.outputs.iter().any(|listed| listed.name == output.name)
     };
@@ -208,7 +208,7 @@ pub fn complete(
 
 /// Whether requests have a batch dimension, and whether they are batched.
 struct Batching {
-    /// The configuration's field; 0 without a batch dimension.
+    /// The value of the configuration's field; 0 without a batch dimension.
     max_batch_size: u32,
     joining: Joining,
     written_rows: WrittenRows,
@@ -284,7 +284,8 @@ impl Batching {
         if model.inputs.is_empty() {
             return Ok(Self::alone(Joining::alone("it has no inputs")));
         }
-        // If the configuration does not mention batching, its dimensions show what is meant.
+        // If the configuration does not mention batching, the number of its dimensions shows whether they
+        // include the batch dimension.
         if has_full_rank(written, model) {
             let joining = Joining::alone("the dims of its configuration have the first dimension");
             return Ok(Self::alone(
@@ -298,7 +299,8 @@ impl Batching {
             Joining::Declared => declared(size),
             Joining::Proven if size < 2 => declared(size),
             joining => Self {
-                // Otherwise clients would also have to add a batch dimension to inputs that have none.
+                // A batch size would add a batch dimension to all inputs, so it is set only if every input
+                // has rows.
                 max_batch_size: match joining.is_joined() && defaults.shared_inputs.is_empty() {
                     true => size,
                     false => 0,
@@ -399,7 +401,7 @@ fn narrow_one(
             Some(_) => Err(MismatchError::Reshape { role, name: name() }),
         };
     };
-    // These dimensions are checked against the model's.
+    // The dimensions that the model sees are checked against the model's own.
     let dims = written.model_dims().unwrap_or(dims);
     let is_batched = match rows {
         WrittenRows::Written => false,
@@ -429,7 +431,7 @@ fn narrow_one(
     }
     let mut narrowed = known.clone();
     narrowed.shape = ShapePattern::from_wire(&full);
-    // A configured shape is not approximate.
+    // A shape in the configuration is exact.
     narrowed.approximate = false;
     if let (Some(_), Some(dims)) = (&written.reshape, &written.dims) {
         let client = with_rows(dims);

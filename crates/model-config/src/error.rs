@@ -45,8 +45,8 @@ impl fmt::Display for Role {
     }
 }
 
-/// Why a configuration is invalid, regardless of its model. The message gives the position and the
-/// expectation, but not the file name.
+/// The error for a configuration that is invalid regardless of its model. The message gives the position and
+/// the expectation, but not the file name.
 ///
 /// ```
 /// use model_config::{ConfigError, Syntax, WrittenConfig};
@@ -151,7 +151,7 @@ pub enum ConfigError {
     /// A file name would escape the model's directory.
     #[error("{}{source}", Prefix(&tensor.as_ref().map(|(role, name)| format!("{role} {}", Quoted(name)))))]
     FileName {
-        /// The input or output that names it, if one does.
+        /// The input or output that names the file, if one does.
         tensor: Option<(Role, String)>,
         /// The violated rule.
         source: ServiceError,
@@ -177,7 +177,7 @@ pub enum ConfigError {
     },
 }
 
-/// Why a configuration does not fit its model.
+/// The error for a configuration that does not fit its model.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MismatchError {
@@ -268,7 +268,7 @@ pub enum MismatchError {
     },
 }
 
-/// Why a configuration is not a valid pipeline.
+/// The error for a configuration that is not a valid pipeline.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PipelineError {

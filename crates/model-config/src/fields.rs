@@ -1,7 +1,8 @@
 //! The fields of Triton's model configuration, and whether each is implemented, ignored or rejected.
 //! docs/models.md has the same table, and a test compares them.
 //!
-//! A field without effect here is rejected if ignoring it would change responses, and otherwise accepted.
+//! A field that this server does not implement is rejected if ignoring it would change responses, and
+//! otherwise accepted.
 
 /// A field of a message.
 pub(crate) struct Field {
@@ -62,7 +63,7 @@ const UINT32: Kind = Int(0, u32::MAX as i128);
 const UINT64: Kind = Int(0, u64::MAX as i128);
 /// A dimension; -1 for a free one.
 const DIM: Kind = Int(-1, i64::MAX as i128);
-/// Maximum number of instances; more are a mistake.
+/// Maximum number of instances; a larger number is taken for a mistake.
 pub(crate) const MAX_INSTANCES: u64 = 1024;
 const INSTANCES: Kind = Int(0, MAX_INSTANCES as i128);
 
@@ -351,7 +352,7 @@ mod tests {
     fn the_page_on_models_lists_what_becomes_of_each_field() {
         let (mut acts, mut accepted, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         walk("", MODEL_CONFIG, &mut |path, field| match field.effect {
-            // Messages are listed by their fields.
+            // The page lists the fields of a message rather than the message.
             Acts if matches!(field.kind, Message(fields) if !fields.is_empty()) => {}
             Acts => acts.push(path),
             Accepted(what) => accepted.push((path, what)),

@@ -1,8 +1,8 @@
 //! Triton's model configuration: reads protobuf text, JSON or TOML, and returns a checked and completed
 //! configuration.
 //!
-//! It needs no server, engine or repository, so tools can check configurations before they are deployed.
-//! There are two steps:
+//! The crate needs no server, engine or repository, so tools can check configurations before they are
+//! deployed. There are two steps:
 //!
 //! 1. [`WrittenConfig::read`] parses the text and checks that it is consistent: fields have the right form
 //!    and do not contradict each other. Unknown fields and fields without effect are listed as

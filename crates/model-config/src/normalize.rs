@@ -151,7 +151,7 @@ impl Walk<'_> {
         match field.effect {
             Effect::Acts => {}
             Effect::Accepted(what) => list(&mut self.without_effect, format!("{path} ({what})")),
-            // Disabled or empty: the same as absent.
+            // A feature that is disabled, or has an empty list, is the same as an absent one.
             Effect::Refused(_) if value == Json::Bool(false) || value == Json::Array(Vec::new()) => {
                 return Ok(());
             }
@@ -199,7 +199,7 @@ impl Walk<'_> {
                     (Some(Value::Text(key) | Value::Word(key)), Some(value)) => {
                         entries.push((key.clone(), value));
                     }
-                    // A field without effect may have any form.
+                    // A field that has no effect may have any form.
                     _ if matches!(field.kind, Kind::Opaque) => {}
                     _ => return self.expected(node, path, "an entry with 'key' and 'value'"),
                 }

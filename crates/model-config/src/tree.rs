@@ -40,7 +40,7 @@ pub(crate) fn place(text: &str, at: usize) -> Place {
 }
 
 impl Value {
-    /// Returns its description for messages.
+    /// Returns a description of the value for messages.
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::Word(word) => tensor_core::Quoted(word).to_string(),
@@ -51,7 +51,7 @@ impl Value {
     }
 }
 
-/// From JSON and TOML. Null members count as absent; duplicates are kept and rejected later.
+/// Deserializes from JSON and TOML. Null members count as absent; duplicates are kept and rejected later.
 impl<'de> Deserialize<'de> for Node {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = deserializer.deserialize_any(Reader)?;

@@ -24,7 +24,7 @@ pub struct WrittenConfig {
     pub outputs: Vec<WrittenTensor>,
     /// Whether the model's file is mapped instead of read.
     pub is_mapped: bool,
-    /// `None` if absent, which does not mean 0.
+    /// The maximum batch size; `None` if absent, which does not mean 0.
     pub max_batch_size: Option<u32>,
     /// Warnings for the operator.
     pub warnings: Vec<String>,
@@ -42,11 +42,11 @@ pub struct WrittenTensor {
     pub data_type: Option<DataType>,
     /// The layout of an image.
     pub format: oip_types::model_config::InputFormat,
-    /// Its dimensions, without the batch dimension if the model batches; -1 for free ones.
+    /// The dimensions, without the batch dimension if the model batches; -1 for free ones.
     pub dims: Option<Vec<i64>>,
     /// The dimensions that the model sees, if clients see different ones.
     pub reshape: Option<Reshape>,
-    /// Whether requests may omit it.
+    /// Whether requests may omit the input.
     pub optional: bool,
     /// The file with an output's labels; empty if the output has none.
     pub label_filename: String,
@@ -165,7 +165,7 @@ impl WrittenConfig {
         })
     }
 
-    /// Returns whether it is a pipeline of other models rather than a model with a file.
+    /// Returns whether this configures a pipeline of other models rather than a model with a file.
     pub fn is_pipeline(&self) -> bool {
         self.config.ensemble_scheduling.is_some() || self.config.platform == Self::PIPELINE
     }
@@ -179,7 +179,7 @@ impl WrittenConfig {
     }
 
     /// Returns the inputs and the outputs that have both datatype and dimensions, for backends whose models
-    /// have no metadata. The dimensions are the model's, from which `reshape` can make the clients' differ.
+    /// have no metadata. The dimensions are those that the model sees; with `reshape`, clients see others.
     pub fn complete_tensors(&self) -> (Vec<InputConfig>, Vec<OutputConfig>) {
         let input = |tensor: &WrittenTensor| {
             Some(InputConfig {

@@ -307,7 +307,7 @@ impl Cache {
 
     /// Removes objects without links from views, least recently linked first; returns the bytes freed.
     fn give_up_objects(&self, wanted: u64) -> Result<u64, StoreError> {
-        // Adding or removing a link changes the file's ctime.
+        // The file's ctime shows when a link was last added or removed.
         let mut free: Vec<_> = self.files("objects")?;
         free.retain(|(_, file)| file.nlink() == 1);
         free.sort_by_key(|(_, file)| (file.ctime(), file.ctime_nsec()));
@@ -376,7 +376,7 @@ impl Cache {
         }
     }
 
-    /// Prevents other processes from tidying while the lock is held.
+    /// Returns a lock that keeps other processes from removing leftovers while it is held.
     pub(crate) fn lock_shared(&self) -> Result<Lock, StoreError> {
         self.lock(FlockOperation::LockShared)
     }
@@ -457,7 +457,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::open(folder.path(), None).unwrap();
         let running = cache.begin(&object("m/1/x", 100)).unwrap();
-        // As after a crash, no process has this file open.
+        // No process has this file open, as after a crash.
         let left = folder.path().join("partial/left.part");
         fs::write(&left, "half").unwrap();
         let other = Cache::open(folder.path(), None).unwrap();
@@ -475,7 +475,7 @@ mod tests {
         fs::hard_link(&linked, folder.path().join("views/a")).unwrap();
         cache.make_room("c", 3).unwrap();
         assert!(old.exists());
-        // File times have millisecond resolution here.
+        // Waits, so that the times of the files differ: they have a resolution of milliseconds.
         std::thread::sleep(std::time::Duration::from_millis(20));
         let newer = add(&cache, "c", "ccc");
         cache.make_room("d", 2).unwrap();
@@ -487,7 +487,7 @@ mod tests {
             "{error}"
         );
         assert!(linked.exists());
-        // Removed files are no longer found.
+        // Objects whose files were removed are no longer found.
         assert_eq!(cache.find("s3://b", &object("b", 3)), None);
         assert_eq!(cache.files("records").unwrap().len(), 1);
     }

@@ -53,7 +53,7 @@ struct SharedState {
     /// The store's URL in error messages.
     url: String,
     hint: &'static str,
-    /// Provides timers and blocking threads for requests; callers drive the requests.
+    /// The runtime with timers and blocking threads for requests. The callers' threads drive the requests.
     runtime: Option<Runtime>,
 }
 
@@ -289,7 +289,7 @@ impl SharedState {
     fn block_on<F: Future>(&self, future: F) -> F::Output {
         match &self.runtime {
             Some(runtime) => runtime.block_on(future),
-            // The store is taken only on drop.
+            // The runtime is taken only on drop.
             None => unreachable!("a store is used after its end"),
         }
     }

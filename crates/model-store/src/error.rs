@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use thiserror::Error;
 
-/// Why models cannot be fetched or cached.
+/// The error when models cannot be fetched or cached.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -49,7 +49,7 @@ pub enum StoreError {
         url: String,
         /// The requested object.
         what: String,
-        /// Tells where credentials are configured.
+        /// A text that tells where credentials are configured.
         hint: &'static str,
         /// The store's message.
         why: String,

@@ -289,7 +289,7 @@ impl Mirror {
         }
     }
 
-    /// Returns the error of a model without content: its last synchronisation failed, and there was no
+    /// Returns the error of a model without content, whose last synchronisation failed when there was no
     /// earlier copy.
     #[must_use]
     pub fn failure(&self, model: &str) -> Option<String> {
@@ -396,7 +396,7 @@ impl Mirror {
                 _ => true,
             };
             if !is_wanted {
-                // If an earlier copy exists it is kept, and loading it checks it again.
+                // An earlier copy, if any, is kept; it is checked again when it is loaded.
                 self.view.make_place(entry)?;
                 continue;
             }

@@ -14,7 +14,7 @@ use std::{fmt, path::PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectName(String);
 
-/// Why a name is not a valid path.
+/// The reason why a name is not a valid path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameProblem(String);
 
@@ -72,7 +72,7 @@ impl ObjectName {
         self.0.split('/').next().unwrap_or(&self.0)
     }
 
-    /// Returns whether it has only one component.
+    /// Returns whether the name has only one component.
     #[must_use]
     pub fn is_top(&self) -> bool {
         !self.0.contains('/')

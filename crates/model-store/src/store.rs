@@ -54,15 +54,15 @@ pub struct Listing {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Object {
-    /// Its name below the location.
+    /// The object's name below the location.
     pub name: ObjectName,
-    /// Its key in the store.
+    /// The object's key in the store.
     pub key: String,
     /// Its size in bytes.
     pub size: u64,
     /// The version: an entity tag, a commit, or a date.
     pub etag: String,
-    /// The SHA-256 of its bytes, if the store provides it.
+    /// The SHA-256 of the object's bytes, if the store provides it.
     pub sha256: Option<String>,
 }
 

@@ -91,7 +91,7 @@ impl FakeServer {
         Self { address, requests }
     }
 
-    /// Returns its URL without a trailing slash.
+    /// Returns the server's URL without a trailing slash.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.address)

@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use thiserror::Error;
 
-/// Why recording or reading a recording failed.
+/// The error of recording, or of reading a recording.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CaptureError {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// A line of an index.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Line {
-    /// The common prefix of its two file names.
+    /// The common prefix of the two file names of the exchange.
     pub(crate) name: String,
     /// When the response was complete, in UTC.
     pub(crate) time: String,

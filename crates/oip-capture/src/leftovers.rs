@@ -1,5 +1,5 @@
-//! Removes leftovers of crashed runs: partial files, and files that no index lists. They would count towards
-//! the limit forever.
+//! Removes leftovers of crashed runs: partial files, and files that no index lists. Without this they would
+//! count towards the limit forever.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -48,7 +48,7 @@ pub(crate) fn clear(folder: &Path) -> io::Result<u64> {
 /// A file that belongs to a run.
 struct PartOf<'a> {
     run: &'a str,
-    /// The exchange it belongs to, unless it is unfinished.
+    /// The exchange that the file belongs to, unless the file is unfinished.
     exchange: Option<&'a str>,
 }
 
@@ -67,9 +67,9 @@ fn part_of(name: &str) -> Option<PartOf<'_>> {
 
 /// Another run in the directory.
 enum Run {
-    /// Alive, or in an unknown state.
+    /// The run is alive, or its state is unknown.
     Lives,
-    /// Ended; its index lists these exchanges.
+    /// The run has ended; its index lists these exchanges.
     Ended(BTreeSet<String>),
 }
 

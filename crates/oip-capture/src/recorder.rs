@@ -27,7 +27,7 @@ use crate::{
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RecorderConfig {
-    /// The directory to write to. It is created if needed, for its owner only.
+    /// The directory to write to. The directory is created if needed, with permissions for its owner only.
     pub folder: PathBuf,
     /// The fraction of requests to record, from 0 to 1.
     pub rate: f64,
@@ -91,7 +91,7 @@ struct Exchange {
     response: InferResponse,
     /// Bytes of its tensors.
     tensors: u64,
-    /// Its size in the queue.
+    /// The size of the exchange, as charged to the queue.
     bytes: u64,
 }
 
@@ -111,7 +111,8 @@ impl Recorder {
             dropped: AtomicU64::new(0),
             is_full: AtomicBool::new(false),
         });
-        // Unbounded, because the limit is in bytes, and an exchange counts for more than it takes here.
+        // The channel is unbounded, because the limit is in bytes, and each exchange is charged more than it
+        // takes in the channel.
         let (queue, messages) = channel();
         let working = {
             let shared = shared.clone();
@@ -204,7 +205,7 @@ fn fits(pattern: &str, name: &str) -> bool {
 /// The outcome of recording an exchange.
 enum WriteOutcome {
     Recorded,
-    /// The exchange exceeds the limit by its size; smaller exchanges may fit.
+    /// The exchange is too large for the remaining space, at this size; smaller exchanges may fit.
     TooLarge(u64),
     /// The limit is reached.
     Full,
@@ -313,8 +314,8 @@ impl Writer {
         }
     }
 
-    /// Returns the outcome for an exchange of `bytes` that does not fit: if it is of typical size, later ones
-    /// will not fit either.
+    /// Returns the outcome for an exchange of `bytes` that does not fit: [`WriteOutcome::Full`] if it has a
+    /// typical size, since later ones will not fit either.
     fn beyond(&self, bytes: u64) -> Option<WriteOutcome> {
         let left = self.limit.saturating_sub(self.used);
         if bytes <= left {
@@ -327,9 +328,9 @@ impl Writer {
         })
     }
 
-    /// Writes an exchange. It counts as recorded once both files and its index line are on disk.
+    /// Writes an exchange. The exchange counts as recorded once both files and its index line are on disk.
     fn write(&mut self, exchange: &Exchange) -> Result<WriteOutcome, CaptureError> {
-        // Checked before encoding tensors that will not fit.
+        // The limit is checked first, so that tensors that will not fit are not encoded.
         if let Some(beyond) = self.beyond(exchange.tensors) {
             return Ok(beyond);
         }
@@ -377,7 +378,8 @@ impl Writer {
 
     /// Appends a line to the index atomically.
     fn append(&mut self, line: &str) -> Result<(), CaptureError> {
-        // A single write at the end: a crash leaves no line or a partial one, which readers ignore.
+        // The line is written by a single call at the end: a crash leaves no line or a partial one, which
+        // readers ignore.
         let before = self.index.metadata().map(|metadata| metadata.len());
         let written = self
             .index

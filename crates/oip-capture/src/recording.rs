@@ -120,7 +120,7 @@ impl Recording {
     /// When its file is missing or damaged.
     pub fn request(&self, entry: &Entry) -> Result<InferRequest, CaptureError> {
         let path = self.folder.join(format!("{}{REQUEST}", entry.name()));
-        // Recorders write neither links nor pipes.
+        // Recorders write only regular files, so links and pipes are refused.
         let kind = fs::symlink_metadata(&path).map_err(CaptureError::io(&path))?;
         if !kind.is_file() {
             let error = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");

@@ -55,7 +55,7 @@ impl<S: InferenceService + ?Sized> InferenceService for Captured<S> {
             return self.service.infer(request, cx);
         }
         Box::pin(async move {
-            // Tensors are shared, not copied.
+            // Cloning the request shares its tensors rather than copying them.
             let response = self.service.infer(request.clone(), cx).await?;
             self.recorder.record(request, response.clone());
             Ok(response)

@@ -41,7 +41,7 @@ pub struct Builder<C> {
     client: PhantomData<fn() -> C>,
 }
 
-/// Not derived, because `C` need not be `Clone`.
+/// `Clone` is not derived, because `C` need not be `Clone`.
 impl<C> Clone for Builder<C> {
     fn clone(&self) -> Self {
         Self {
@@ -73,8 +73,8 @@ impl<C> Builder<C> {
     /// have no timeout.
     ///
     /// The timeout is sent to the server: over gRPC the remaining time as `grpc-timeout`; over HTTP the full
-    /// time as the parameter `timeout` of inference requests, in microseconds, unless the request has one.
-    /// Servers that ignore it merely finish work whose result nobody reads.
+    /// time as the parameter `timeout` of inference requests, in microseconds, unless the request has one. If
+    /// a server ignores the timeout, it only finishes work whose result is not read.
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.settings.request_timeout = Some(timeout);
         self

@@ -36,10 +36,10 @@ pub(crate) fn pool(
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(settings.connect_timeout));
-    // Keepalive detects a dead host while we wait for its response. If the request was not acknowledged, the
-    // system's retransmission limit applies, about 15 minutes on Linux. HTTP/2 pings would detect it too, but
-    // some servers close connections that ping more often than every five minutes. TCP_USER_TIMEOUT would
-    // also end connections to live servers that pause reading.
+    // Keepalive detects a dead host while the client waits for its response. If the request was not
+    // acknowledged, the system's retransmission limit applies, about 15 minutes on Linux. HTTP/2 pings would
+    // detect a dead host too, but some servers close connections that ping more often than every five
+    // minutes. TCP_USER_TIMEOUT would also end connections to live servers that pause reading.
     connector.set_keepalive(Some(SILENCE));
     connector.set_keepalive_interval(Some(SILENCE));
     connector.set_keepalive_retries(Some(PROBES));
@@ -118,13 +118,13 @@ fn of_tls(error: &(dyn Error + Send + Sync + 'static)) -> Option<String> {
         let inner = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>());
         inner.or_else(|| cause.downcast_ref::<rustls::Error>())
     });
-    // Over HTTP/2 only the message of an error is left.
+    // Over HTTP/2 the error's type is lost, so its message is parsed.
     found
         .map(tls::explain)
         .or_else(|| causes(error).find_map(|cause| tls::explain_alert(&cause.to_string())))
 }
 
-/// Creates the error for a truncated response. `place` says how much of it had arrived.
+/// Creates the error for a truncated response. `place` describes how much of the response had arrived.
 pub(crate) fn broken_off(error: hyper::Error, place: &str) -> ClientError {
     let kind = match error.is_parse() || is_no_http2(&error) {
         true => ErrorKind::Protocol,
@@ -144,7 +144,7 @@ fn speaks_first(message: &str) -> bool {
 #[cfg(feature = "grpc")]
 fn is_no_http2(error: &(dyn Error + 'static)) -> bool {
     let mut of_http2 = causes(error).filter_map(|cause| cause.downcast_ref::<h2::Error>());
-    // Errors that this side detects in frames, not errors reported by the peer.
+    // Matches errors that this side detects in frames, not errors that the peer reported.
     of_http2.any(|error| error.is_library() && error.is_go_away())
 }
 

@@ -9,7 +9,7 @@ use crate::{ClientError, ErrorKind};
 /// The address of a server and its protocol.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
-    /// As the user wrote it, for error messages.
+    /// The URL as the user wrote it, for error messages.
     pub(crate) url: String,
     pub(crate) transport: Transport,
     pub(crate) is_encrypted: bool,
@@ -44,7 +44,7 @@ impl Endpoint {
             None => (String::new(), url),
         };
         if scheme.is_empty() && rest.starts_with("unix:") {
-            // The form in which servers are configured to listen on a socket.
+            // `unix:PATH` is the form in which servers are configured to listen on a socket.
             let expected = "expected http+unix:// or grpc+unix:// for a socket, and its absolute path";
             return Err(wrong(format!("{expected}, such as http+unix:///run/oip.sock")));
         }
@@ -117,7 +117,7 @@ impl Endpoint {
 }
 
 impl Endpoint {
-    /// Returns the URL scheme of its requests.
+    /// Returns the URL scheme of requests to this endpoint.
     pub(crate) fn scheme(&self) -> &'static str {
         if self.is_encrypted { "https" } else { "http" }
     }

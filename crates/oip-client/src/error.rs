@@ -4,7 +4,7 @@ use std::{error::Error, fmt, time::Duration};
 
 use oip_types::ErrorCode;
 
-/// Why a call failed.
+/// The error of a failed call.
 ///
 /// [`ClientError::kind`] is for programs; the message is for people and names the server, the expected value
 /// and the value found.
@@ -173,8 +173,8 @@ impl ClientError {
         self.0.kind
     }
 
-    /// Returns the protocol's error code of an error response, if any. Servers use status codes differently;
-    /// the mapping accounts for other servers' usage.
+    /// Returns the protocol's error code of an error response, if any. The mapping from status codes accounts
+    /// for servers that use them differently.
     #[must_use]
     pub fn code(&self) -> Option<ErrorCode> {
         self.0.code

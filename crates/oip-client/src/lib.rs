@@ -37,8 +37,8 @@
 //! # }
 //! ```
 //!
-//! It needs a Tokio runtime with timers and I/O; `BlockingClient` needs none and blocks the calling thread.
-//! `https://` and `grpcs://` use TLS 1.2 and 1.3 via rustls.
+//! The clients need a Tokio runtime with timers and I/O; `BlockingClient` needs none and blocks the calling
+//! thread. `https://` and `grpcs://` use TLS 1.2 and 1.3 via rustls.
 //!
 //! # Retries
 //!

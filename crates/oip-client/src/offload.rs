@@ -8,7 +8,7 @@ use crate::{ClientError, ErrorKind, Result};
 pub(crate) async fn offload<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    // It is lost only on a panic or when the runtime shuts down.
+    // The result is lost only if the work panics or the runtime shuts down.
     let lost = |error| ClientError::new(ErrorKind::Request, "the work on the body was lost").caused_by(error);
     spawn_blocking(work).await.map_err(lost)?
 }

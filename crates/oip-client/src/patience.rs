@@ -25,7 +25,7 @@ pub struct Patience {
     check: Option<Check>,
 }
 
-/// Why a call is interrupted.
+/// The error of an interrupt check, which ends the call.
 type Cause = Box<dyn Error + Send + Sync>;
 type Check = Arc<dyn Fn() -> Result<(), Cause> + Send + Sync>;
 

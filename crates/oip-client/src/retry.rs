@@ -260,7 +260,8 @@ mod tests {
         );
     }
 
-    /// `Retry-After` may be any number, and a policy may allow an unlimited total time.
+    /// `Retry-After` exceeds every time that `Instant` can represent, and the policy has no limit on the
+    /// total time.
     #[tokio::test]
     async fn a_pause_beyond_all_time_is_the_error_that_asked_for_it() {
         let patient = RetryPolicy::default().with(|policy| policy.max_total = Duration::MAX);

@@ -138,7 +138,8 @@ pub(crate) fn explain_alert(text: &str) -> Option<String> {
 pub(crate) fn explain(error: &rustls::Error) -> String {
     use rustls::{CertificateError, Error};
     match error {
-        // A bad signature means that another authority has the same name as the trusted one.
+        // `BadSignature` means that the certificate's authority has the same name as a trusted one, but a
+        // different key.
         Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
             "the server's certificate is signed by no authority that this client knows; name its authority"
                 .to_owned()

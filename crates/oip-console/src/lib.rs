@@ -71,7 +71,7 @@ const fn script(path: &'static str, content: &'static str) -> File {
     (path, "text/javascript; charset=utf-8", content)
 }
 
-/// The response at `/` for programs. It is public, so it does not include the version.
+/// The response at `/` for programs. The response is public, so it does not include the version.
 const FOR_PROGRAMS: &str = concat!(
     "Tensorferry, a server of the Open Inference Protocol (KServe V2)\n\n",
     "models       GET  /v2/models\n",
@@ -81,7 +81,7 @@ const FOR_PROGRAMS: &str = concat!(
     "description  GET  /openapi.json, or /docs in a browser\n",
 );
 
-/// Creates the routes of the page. Without a log, its lines get 403.
+/// Creates the routes of the page. Without a log, requests for log lines get 403.
 pub fn router(log: Option<LogTail>) -> Router {
     let mut router = Router::new()
         .route("/", get(root))

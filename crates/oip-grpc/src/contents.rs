@@ -43,7 +43,7 @@ pub(crate) fn read(
         DType::I64 => exact(shape, contents.int64_contents),
         DType::F32 => exact(shape, contents.fp32_contents),
         DType::F64 => exact(shape, contents.fp64_contents),
-        // Unreachable: `field_of` has no field for it, so it was rejected above.
+        // Unreachable: datatypes without a field were rejected above.
         _ => Err(ServiceError::internal(format!("{datatype} has no field"))),
     }
 }

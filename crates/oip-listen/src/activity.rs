@@ -40,7 +40,7 @@ struct SharedState {
     lane: AtomicU8,
     /// How often the connection was polled.
     turns: AtomicU32,
-    /// Whether it used up its turn and must yield, even with data left to read.
+    /// Whether the connection used up its turn and must yield, even with data left to read.
     is_turn_over: AtomicBool,
     /// Whether the socket's send buffer is full because the client does not read.
     is_write_stalled: AtomicBool,
@@ -60,7 +60,7 @@ struct State {
     had_request: bool,
     /// Whether a response was sent before the request was fully read; the connection then has to end.
     has_unread_request: bool,
-    /// When it was asked to make room for another connection.
+    /// When the connection was asked to make room for another one.
     asked_to_close: Option<Instant>,
     /// Responses being sent over HTTP/1.
     sending: Vec<Sending>,
@@ -375,8 +375,8 @@ impl Activity {
         }
     }
 
-    /// Returns the current time. Within the turn that handed out a piece it returns the time of that, so
-    /// small responses read the clock once.
+    /// Returns the current time. Within the turn that handed out a piece, returns the time of that, so that
+    /// small responses read the clock only once.
     fn now_or_when_given(&self, state: &State) -> Instant {
         match state.given {
             Some((turn, given)) if turn == self.0.turns.load(Ordering::Relaxed) => given,
@@ -387,8 +387,8 @@ impl Activity {
     /// Returns what to do with the connection at `now`.
     pub(crate) fn verdict(&self, now: Instant) -> Verdict {
         let limits = &self.0.limits;
-        // The deadline may move closer while the watchdog sleeps: an idle client may start a request head and
-        // stall.
+        // The watchdog must not sleep too long, because the deadline may move closer meanwhile: an idle
+        // client may start a request head and stall.
         let look_again = now
             + limits
                 .head_timeout
@@ -409,7 +409,7 @@ impl Activity {
             return patience(deadline, Verdict::Cut("the client does not read its answer"));
         }
         if !state.open.is_empty() {
-            // From here on, everything slow has its own deadline.
+            // From here on, every phase that a client can delay has its own deadline.
             return Verdict::WaitUntil(look_again);
         }
         let (since, timeout, verdict) = match state.protocol {
@@ -458,7 +458,7 @@ impl Occupant for Activity {
     }
 
     fn is_about_to_close(&self, now: Instant) -> bool {
-        /// After this time it is closed or busy again.
+        /// After this time, a connection that was asked to close is closed or busy again.
         const LONGEST: Duration = Duration::from_secs(1);
         let asked = self.lock().asked_to_close;
         asked.is_some_and(|asked| now.saturating_duration_since(asked) < LONGEST)
@@ -530,7 +530,7 @@ mod tests {
         activity.piece_left(other, 10);
         assert!(waits(&activity, 29 * SECOND));
         assert!(matches!(after(&activity, 31 * SECOND), Verdict::Cut(_)));
-        // Fully handed out, but not yet written.
+        // The response was fully handed out, but not yet written.
         activity.request_ended(stuck, &seats[0]);
         activity.request_ended(other, &seats[1]);
         assert!(matches!(after(&activity, 31 * SECOND), Verdict::Cut(_)));

@@ -54,7 +54,7 @@ pin_project! {
 
 /// A body of either protocol.
 enum Inner {
-    /// The body is taken out if it is dropped before its end.
+    /// `None` once the body was moved out, to be drained after it was dropped before its end.
     Http1(Option<Incoming>),
     Http2(StreamBody),
 }
@@ -154,7 +154,7 @@ impl Pace {
         if self.min_rate == 0 {
             return by_gap;
         }
-        // The received bytes pay for this much waiting.
+        // At the minimum rate, a client may take this long for the bytes received so far.
         let earned = Duration::from_secs_f64(self.received as f64 / self.min_rate as f64);
         let by_rate = now + (self.grace + earned).saturating_sub(self.waited);
         by_gap.min(by_rate)

@@ -24,7 +24,8 @@ use tokio::{
 pub struct ConnectionCap(Arc<SharedState>);
 
 struct SharedState {
-    /// Maximum number of connections asked to make room at a time. Further ones are asked only after these.
+    /// Maximum number of connections asked to make room at a time. Others are asked only after these have
+    /// closed.
     asked: usize,
     permits: Arc<Semaphore>,
     open: Mutex<HashMap<u64, Arc<dyn Occupant>>>,
@@ -48,10 +49,10 @@ pub struct ConnectionCounts {
 
 /// A connection that occupies a slot.
 pub(crate) trait Occupant: Send + Sync {
-    /// Returns since when it is idle; `None` if it is busy or about to close.
+    /// Returns since when the connection is idle; `None` if it is busy or about to close.
     fn idle_since(&self) -> Option<Instant>;
 
-    /// Asks it to make room for another connection.
+    /// Asks the connection to make room for another one.
     fn ask_to_close(&self);
 
     /// Returns whether the connection was asked so recently that it may still be closing.

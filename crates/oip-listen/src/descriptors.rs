@@ -1,5 +1,5 @@
-//! File descriptors that clients pass over Unix sockets: one, with the first byte of a connection, if its
-//! first request asks for it.
+//! File descriptors that clients pass over Unix sockets: at most one per connection, with its first byte, and
+//! only if its first request asks for it.
 //!
 //! All other descriptors are closed. After the first request the connection is read without space for
 //! ancillary data, so the kernel closes any further ones.

@@ -63,7 +63,7 @@ impl Frames {
             price += match kind {
                 DATA if payload < LITTLE_DATA && flags & END_STREAM == 0 => 1,
                 DATA => 0,
-                // A request comes with a few frames: window updates for its response.
+                // A request earns two tokens, because its client sends a few window updates for the response.
                 HEADERS => -2,
                 // Processing a cancelled request costs more than reading the frame.
                 RST_STREAM => 4,
@@ -136,7 +136,7 @@ impl Patience {
     }
 }
 
-/// The frame that tells a client why its connection ends: GOAWAY with `ENHANCE_YOUR_CALM`.
+/// A GOAWAY frame with `ENHANCE_YOUR_CALM`, which tells a client why its connection ends.
 pub(crate) const GO_AWAY: [u8; 17] = [
     0, 0, 8, 7, 0, 0, 0, 0, 0, // the frame's header
     0x7f, 0xff, 0xff, 0xff, // any stream may have been processed

@@ -29,7 +29,8 @@ use crate::{
 #[cfg(unix)]
 use crate::{Descriptors, descriptors::Reception};
 
-/// State that the first request of a connection provides for all its requests: a descriptor passed with it.
+/// State that the first request of a connection provides for all requests of the connection: a passed
+/// descriptor.
 #[derive(Default)]
 pub(crate) struct FirstRequest {
     #[cfg(unix)]
@@ -105,7 +106,7 @@ where
         let (head, body) = request.into_parts();
         // After a body that has ended, the next request does not have to wait for this one.
         let leftover = (!body.is_end_stream()).then(Leftover::default);
-        // A client that waits for 100-continue does not send its body after another response.
+        // A client that waits for 100-continue does not send its body after a different response.
         let will_send = !head.headers.contains_key(EXPECT);
         let body = RequestBody::http1(body, head.uri.path(), &report, leftover.clone());
         let answer = self.call(head, brought, body);
@@ -117,7 +118,7 @@ where
             }
             let Ok(answer) = answer.await;
             let is_read = match leftover {
-                // It is not read either if another connection needs the slot.
+                // The rest is not read either if another connection needs the slot.
                 Some(leftover) => leftover.read(will_send && !report.seat().is_revoked()).await,
                 None => true,
             };

@@ -1,7 +1,7 @@
 //! One HTTP/2 connection: dispatches its streams, and pings a silent client.
 //!
 //! hyper's server hides what it buffers for a stream, so it cannot reset a single stream whose client does
-//! not read; it can only end the connection. This one is built directly on h2, as hyper is.
+//! not read; it can only end the connection. This server is built directly on h2, like hyper's.
 
 use std::{
     io,
@@ -117,7 +117,7 @@ struct Silence {
     timer: Pin<Box<Sleep>>,
     /// Bytes read by the time the timer was set.
     bytes_read: u64,
-    /// A ping was sent since then.
+    /// Whether a ping was sent since the timer was set.
     is_pinged: bool,
 }
 
@@ -146,7 +146,7 @@ impl Silence {
                 return Poll::Ready(());
             }
             self.bytes_read = bytes_read;
-            // h2 rejects a second ping while one is outstanding; then one is under way anyway.
+            // h2 rejects a second ping while one is outstanding, whose pong then counts.
             self.is_pinged = was_silent && pings.send_ping(Ping::opaque()).is_ok();
             let next = Instant::now() + activity.limits().ping_interval;
             self.timer.as_mut().reset(next);

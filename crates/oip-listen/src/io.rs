@@ -37,7 +37,7 @@ pin_project! {
         is_plain: bool,
         // Bytes read since the last yield.
         work: usize,
-        // When it last had more to read than one turn allows, if recently.
+        // When the connection last had more to read than one turn allows, if that was recently.
         busy_since: Option<Instant>,
         // Whether the last write was complete, so that a frame may be written after it.
         is_write_whole: bool,
@@ -46,7 +46,8 @@ pin_project! {
         #[pin]
         stall: Sleep,
         stalled_since: Option<Instant>,
-        // Limits how long data is discarded after a response that was sent before its request was read.
+        // Limits how long received data is discarded, after a response that was sent before its request was
+        // read completely.
         #[pin]
         linger: Sleep,
         lingering: LingerState,
@@ -101,7 +102,8 @@ impl WatchedStream {
         Self::with(Socket::new(stream), frames, true, activity)
     }
 
-    /// Creates the stream under TLS, accepted on this runtime. The decrypting layer reports its contents.
+    /// Creates the stream under TLS, accepted on this runtime. The decrypting layer above reports the
+    /// plaintext.
     pub(crate) fn below_tls(stream: Stream, home: Handle, activity: Activity) -> Self {
         Self::with(Socket::with_home(stream, home), None, false, activity)
     }
@@ -357,8 +359,8 @@ mod tests {
         let (stream, _) = listener.accept().await.unwrap();
         let activity = Activity::new(Protocol::Http2, &ConnectionLimits::default());
         let mut stream = Box::pin(WatchedStream::new(Stream::Tcp(stream), Protocol::Http2, activity));
-        // The preface is followed only by empty frames, so the number of frames ends the turn and not the
-        // number of bytes.
+        // After the preface the client sends only empty frames, so the limit on frames ends the turn, not the
+        // limit on bytes.
         let frames = [&[0; 24][..], &[0, 0, 0, HEADERS, 4, 0, 0, 0, 1].repeat(600)].concat();
         client.write_all(&frames).unwrap();
         let (mut read, mut pauses) = (0, 0);

@@ -17,7 +17,7 @@ pub(crate) struct Leftover(Arc<Mutex<Option<Incoming>>>);
 /// Maximum number of bytes read to keep the connection usable.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// Maximum time for reading them.
+/// Maximum time for reading these bytes.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 impl Leftover {

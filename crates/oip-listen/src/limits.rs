@@ -27,12 +27,12 @@ pub struct ConnectionLimits {
     /// (default 1 KiB/s).
     pub min_body_rate: u64,
     /// Paths of requests whose body and response form a conversation, such as gRPC streams (default none).
-    /// Their bodies may pause for the lifetime of the connection; the service has to end those that stall
-    /// within a message.
+    /// Bodies of these requests may pause for the lifetime of the connection; the service has to end those
+    /// that stall within a message.
     pub conversations: &'static [&'static str],
     /// Long-lived, mostly idle HTTP/2 requests, whose services can observe eviction (default none).
     pub lasting: Option<Lasting>,
-    /// How long the rate of a body is not checked (default 5 s).
+    /// How long the rate of a body is not checked at its start (default 5 s).
     pub body_rate_grace: Duration,
     /// Maximum time that sending a response may be blocked by the client (default 30 s).
     pub write_timeout: Duration,
@@ -40,7 +40,7 @@ pub struct ConnectionLimits {
     /// [`ConnectionLimits::send_rate_grace`] is used up (default 16 KiB/s). Faster reading earns no credit
     /// for later.
     pub min_send_rate: u64,
-    /// How long a client may be slower than that (default 30 s).
+    /// How long a client may be slower than [`ConnectionLimits::min_send_rate`] (default 30 s).
     pub send_rate_grace: Duration,
     /// Interval of pings to a silent HTTP/2 client, and the time it has to reply (default 20 s).
     pub ping_interval: Duration,
@@ -57,7 +57,7 @@ pub struct ConnectionLimits {
     pub windows: Windows,
     /// Threads for busy connections (`None`: connections stay where they are accepted).
     pub lanes: Option<Lanes>,
-    /// Receives a descriptor passed over a Unix socket (`None`: it is closed, like all others).
+    /// Receives a descriptor that a client passes over a Unix socket (`None`: all descriptors are closed).
     #[cfg(unix)]
     pub descriptors: Option<Descriptors>,
     /// Maximum size of an HTTP/2 request's decoded headers in bytes, plus 32 bytes per header (default 64

@@ -30,8 +30,8 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Opens a listening Unix socket at `path` with the permission bits `mode`. Its file is removed when the
-/// listener is dropped.
+/// Opens a listening Unix socket at `path` with the permission bits `mode`. The socket's file is removed when
+/// the listener is dropped.
 ///
 /// Clients need write permission on the socket's file. The permissions are set before the first client can
 /// connect. A stale socket, left behind by a killed server, is replaced; one with a listening process is not.
@@ -250,7 +250,7 @@ struct SocketFile {
 #[cfg(unix)]
 impl SocketFile {
     fn new(path: &std::path::Path) -> io::Result<Self> {
-        // The working directory may change.
+        // The path is made absolute, because the working directory may change.
         let path = std::path::absolute(path)?;
         let identity = Self::identity(&path)?;
         Ok(Self { path, identity })

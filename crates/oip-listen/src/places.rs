@@ -39,10 +39,10 @@ struct SharedState {
     unread: AtomicU64,
 }
 
-/// Which slots a new stream may take.
+/// The slots that a new stream may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Admission {
-    /// One of its connection's own slots.
+    /// One of the slots reserved for its connection.
     Assured,
     /// The slot of any waiting stream: this one has work to do.
     Work,
@@ -122,7 +122,7 @@ impl StreamCap {
 
     fn take(&self, connection: u64, kind: Admission, seat: &Arc<Seat>, now: Instant) -> bool {
         let places = self.0.places;
-        // Its tasks are woken after the lock is released.
+        // The tasks of the revoked stream are woken after the lock is released.
         let mut revoked = None;
         let mut taken = self.lock();
         let own = taken.by.get(&connection).map_or(0, Vec::len);
@@ -134,8 +134,8 @@ impl StreamCap {
             0
         };
         if free <= kept_for_others {
-            // While slots are free, only the connection's share can block it, so it evicts from connections
-            // with about as many.
+            // While slots are free, a stream is blocked only by its connection's share, so it may only evict
+            // from connections with about as many streams.
             let least = match kind {
                 Admission::Lasting => own,
                 Admission::Assured | Admission::Work if free > 0 => own / 2,
@@ -191,7 +191,8 @@ impl Occupancy {
                 self.remove(connection, &seat);
                 return Some(revoked);
             }
-            // Its client just resumed. The next check finds it working.
+            // The stream's client just resumed, so nothing was revoked. The next check finds the stream
+            // working.
         }
     }
 
@@ -234,7 +235,7 @@ impl Drop for Place {
     }
 }
 
-/// What a stream is waiting for the client to send or grant.
+/// The reason why a stream waits for its client.
 #[derive(Clone, Copy)]
 pub(crate) enum Wait {
     /// The next request of a conversation.
@@ -266,7 +267,7 @@ pub(crate) struct Seat(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// For each kind of wait, when the stream becomes evictable. It works while all are `None`.
+    /// For each kind of wait, when the stream becomes evictable. The stream is working while all are `None`.
     waits: [Option<Instant>; Wait::COUNT],
     is_revoked: bool,
     /// The wakers of the connection's task and of the service's task.
@@ -282,8 +283,8 @@ impl State {
     }
 }
 
-/// The wakers of an evicted stream. They are called without holding a lock: a waker may drop something that
-/// locks.
+/// The wakers of an evicted stream. The wakers are called without holding a lock, because a waker may drop
+/// something that locks.
 #[must_use]
 struct RevokedTasks([Option<Waker>; 2]);
 
@@ -306,7 +307,7 @@ impl Seat {
         self.set(wait, Some(Instant::now() + wait.patience()));
     }
 
-    /// Records that the stream no longer waits for this.
+    /// Records that the stream no longer waits for `wait`.
     pub(crate) fn goes_on(&self, wait: Wait) {
         self.set(wait, None);
     }
@@ -488,7 +489,7 @@ mod tests {
         let cap = StreamCap::new(10);
         let many: Vec<_> = (0..6).map(|_| take(&cap, 1).unwrap()).collect();
         let few: Vec<_> = (0..4).map(|_| take(&cap, 2).unwrap()).collect();
-        // The longest idle streams belong to the connection with few.
+        // The streams that are idle the longest belong to the connection with few streams.
         few.iter().chain(&many).for_each(|(seat, _)| is_ripe(seat));
         let third: Vec<_> = (0..2).map(|_| take(&cap, 3).unwrap()).collect();
         let lost =

@@ -37,7 +37,8 @@ use crate::{
     tls::{HandshakeError, SecureConnection, Transport, secure},
 };
 
-/// Serves a listener's connections until a shutdown, and returns how many connections had to be cut.
+/// Serves a listener's connections until a shutdown, and returns the number of connections that had to be
+/// cut.
 ///
 /// On shutdown, connections in the backlog are still accepted, then the listener is closed. HTTP/2 clients
 /// get GOAWAY; HTTP/1 responses get `Connection: close`, and idle connections are closed after a moment, so
@@ -368,8 +369,8 @@ impl Connection {
         }
     }
 
-    /// Detects the client's protocol. The error means that the connection ended first; it is true if the
-    /// client ended it.
+    /// Detects the client's protocol. An error means that the connection ended first; the value is true if
+    /// the client ended it.
     async fn detect(&self, mut stream: Pin<&mut WatchedStream>) -> Result<Protocol, bool> {
         let makes_room = async {
             loop {
@@ -400,7 +401,7 @@ impl Connection {
         let mut connection = pin!(connection);
         // HTTP/2 requests have their own tasks.
         let self_wakes = (self.protocol != Protocol::Http2).then(SelfWakes::new);
-        /// Time for a well-behaved client to notice that its connection ends.
+        /// Time that a well-behaved client gets to notice that its connection ends.
         const GRACE: Duration = Duration::from_millis(500);
         let (mut is_closing, mut is_cut_soon) = (false, false);
         let mut wake = Instant::now();

@@ -14,7 +14,7 @@ use tokio::{
 /// Interval of the check whether the threads keep up.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// The interval while they are idle.
+/// Interval of the check while the threads are idle.
 const IDLE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Maximum scheduling delay of a new task.
@@ -28,7 +28,7 @@ pub(crate) async fn keep_one_asleep(runtime: &Handle) {
         return;
     }
     loop {
-        // Dropping it wakes the parked thread.
+        // Dropping the sender wakes the parked thread.
         let (awake, spare) = mpsc::channel::<()>();
         let (asleep, is_asleep) = oneshot::channel();
         runtime.spawn(async move {
@@ -50,8 +50,8 @@ pub(crate) async fn keep_one_asleep(runtime: &Handle) {
     }
 }
 
-/// Returns whether a new task is scheduled soon. If the thread that polls I/O and timers starts blocking
-/// work, no other thread polls them; the new task also wakes another thread, which does.
+/// Returns whether a new task is scheduled soon. The new task also wakes a thread to poll I/O and timers: if
+/// the thread that polled them is now blocked by work, no other thread would.
 async fn comes_to_its_turn(runtime: &Handle) -> bool {
     timeout(PATIENCE, runtime.spawn(async {})).await.is_ok()
 }
@@ -139,7 +139,7 @@ mod tests {
             watch.block_on(async {
                 let handle = watched.handle();
                 for _ in 0..2 {
-                    // The thread is parked soon; then one thread is missing, whatever the load.
+                    // Once the spare thread is parked, one thread fewer runs tasks, whatever the load.
                     let start = Instant::now();
                     while at_once(handle, 10).await >= threads {
                         assert!(start.elapsed() < Duration::from_secs(30), "nobody sleeps");

@@ -27,7 +27,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::{body::Report, date, places::Waiter, send_pace::SendPace};
 
-/// Why a stream ended before its whole response was handed out.
+/// The reason why a stream ended before its whole response was handed out.
 enum End {
     /// The client reset it or disconnected.
     Gone,
@@ -54,14 +54,14 @@ where
         if let Poll::Ready(Ok(response)) = service.as_mut().poll(cx) {
             return Poll::Ready(Ok(response));
         }
-        // Checked only while the service works: an available response is sent.
+        // A reset is checked only while the service works; a response that is ready is sent anyway.
         respond.poll_reset(cx).map(|_| Err(End::Gone))
     });
     let response = match response.await {
         Ok(response) => response,
         Err(end) => {
             if matches!(end, End::Evicted) {
-                // Its request is not complete, so nothing was processed.
+                // The request is not complete, so nothing was processed.
                 respond.send_reset(Reason::REFUSED_STREAM);
             }
             return;
@@ -124,10 +124,11 @@ fn complete(response: &mut Response<()>, len: Option<u64>) {
 /// Window requested at a time for a response, in bytes.
 const PIECE: usize = 64 << 10;
 
-/// A response passed to h2, tracked until its last byte is written: a client may shrink its window again.
+/// A response passed to h2, tracked until its last byte is written: the client may shrink its window again,
+/// so h2 may not be able to write all of it.
 struct PendingResponse {
     report: Report,
-    /// Whether the remaining bytes are all in h2.
+    /// Whether all remaining bytes were passed to h2, and the sender waits until they are written.
     is_waited_for: AtomicBool,
     sent: Arc<AtomicWaker>,
 }
@@ -319,7 +320,7 @@ impl Sender {
                 if is_revoked {
                     return Poll::Ready(Err(End::Evicted));
                 }
-                // Minus one for the reference held here.
+                // One reference is held here; the others belong to unwritten pieces.
                 let now_left = Arc::strong_count(&given) - 1;
                 if now_left >= left {
                     given.report.is_stuck(since);

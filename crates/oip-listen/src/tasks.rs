@@ -12,8 +12,8 @@ use tokio::{runtime::Handle, task::JoinSet};
 
 use crate::{activity::Activity, lanes::Lane, stream::Stream};
 
-/// A connection's socket. It is registered with the runtime of the connection's lane: another one would have
-/// to wake the connection across threads.
+/// A connection's socket. It is registered with the runtime of the connection's lane: with another runtime,
+/// each event would have to wake the connection across threads.
 #[derive(Debug)]
 pub(crate) struct Socket {
     stream: Option<Stream>,
@@ -60,8 +60,8 @@ impl Socket {
     }
 }
 
-/// The tasks of a connection, which run on its lane. They migrate between two polls; timers stay with the
-/// runtime that created them and wake their task wherever it is.
+/// The tasks of a connection, which run on its lane. A task moves to another lane between two polls. Timers
+/// stay with the runtime that created them, and wake their task wherever it runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Tasks {
     activity: Activity,
@@ -95,7 +95,7 @@ impl Tasks {
                 return Some(turns.await);
             };
             let (tasks, mut moved) = (self.clone(), future);
-            // Aborts its tasks when this future is dropped.
+            // Dropping this set, with the future, aborts the task on the other lane.
             let mut away = JoinSet::new();
             away.spawn_on(
                 async move {

@@ -15,8 +15,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns the backend's name for users, such as `onnx`.
     fn name(&self) -> &'static str;
 
-    /// Returns other names for it in a configuration's fields `backend` and `platform`, such as Triton's
-    /// names for the same kind of model.
+    /// Returns other names of the backend in a configuration's fields `backend` and `platform`, such as
+    /// Triton's names for the same kind of model.
     fn other_names(&self) -> &'static [&'static str] {
         &[]
     }
@@ -25,15 +25,15 @@ pub trait Backend: Send + Sync + 'static {
     /// If several exist, the first one is taken.
     fn file_names(&self) -> &[&str];
 
-    /// Returns whether its files may contain only weights, whose computation another program defines. If a
-    /// Hugging Face configuration is next to such a file, the file is served only when the operator asks for
-    /// it.
+    /// Returns whether this backend's files may contain only weights, without the computation that uses them.
+    /// If a Hugging Face configuration is next to such a file, the file is served only when the operator asks
+    /// for it.
     fn holds_weights_only(&self) -> bool {
         false
     }
 
     /// Returns the names of the files in the same directory that a model with this content needs, such as its
-    /// weights. They are opened under the same rules as the model's own file, and passed to
+    /// weights. The files are opened under the same rules as the model's own file, and passed to
     /// [`Backend::load`].
     ///
     /// # Errors
@@ -43,8 +43,8 @@ pub trait Backend: Send + Sync + 'static {
         Ok(vec![])
     }
 
-    /// Returns whether a directory that has one of [its files](Self::file_names) is one of its models. If
-    /// not, the other backends that load a file of that name are tried.
+    /// Returns whether a directory that has one of the [backend's files](Self::file_names) is a model of this
+    /// backend. If not, the other backends that load a file of that name are tried.
     fn accepts(&self, _files: &dyn ModelFiles) -> bool {
         true
     }
@@ -60,8 +60,8 @@ pub trait Backend: Send + Sync + 'static {
         files.collect()
     }
 
-    /// Loads a model. It may take long and may panic: the engine calls it on a separate thread and handles
-    /// both.
+    /// Loads a model. Loading may take long and may panic: the engine calls it on a separate thread and
+    /// handles both.
     ///
     /// # Errors
     /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the model is invalid or needs an
@@ -168,7 +168,7 @@ pub struct LoadContext {
 pub struct NeedsProcess(String);
 
 impl NeedsProcess {
-    /// Creates it with a human-readable reason.
+    /// Creates the cause from a human-readable reason.
     #[must_use]
     pub fn new(reason: impl Into<String>) -> Self {
         Self(reason.into())

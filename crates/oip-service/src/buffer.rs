@@ -117,7 +117,7 @@ impl Buffer {
                     self.charge.budget().keep(old);
                     return Ok(());
                 }
-                // Allocating only what is needed may still fit.
+                // The kept buffer is larger than needed; an allocation of only the needed size may still fit.
                 Err(_) => self.charge.budget().keep(warm),
             }
         }
@@ -150,7 +150,7 @@ impl Buffer {
     /// Returns the bytes, which stay charged until the last slice of them is dropped.
     #[must_use]
     pub fn finish(mut self) -> Bytes {
-        // If the length was unknown, much of the buffer may be unused.
+        // If the length was unknown in advance, much of the buffer may be unused.
         let unused = self.bytes.capacity() - self.bytes.len();
         if unused > self.bytes.len() / 4 {
             self.bytes.shrink_to_fit();
@@ -235,7 +235,8 @@ mod tests {
         drop(charge);
     }
 
-    /// A kept buffer that is larger than needed is not used where only a smaller one fits the budget.
+    /// The kept buffer is larger than needed and exceeds the budget; a new, smaller one fits, so the request
+    /// is accepted.
     #[test]
     fn a_request_that_just_fits_is_not_refused_for_a_kept_buffer() {
         let budget = ByteBudget::new(1 << 20);

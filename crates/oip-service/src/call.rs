@@ -37,9 +37,9 @@ pub struct Call<'c> {
     /// `decoupled`. `None` if the caller wants one response, which the run returns.
     pub responses: Option<&'c mut dyn ResponseSink>,
     /// How long this thread may wait for a run that takes place [elsewhere](crate::Capabilities::elsewhere).
-    /// After that the run returns [`Outcome::Unfinished`], and another thread does the rest: waits on, calls
-    /// other models, reads large outputs, finds out why a process exited. `None`: the run continues until it
-    /// is finished.
+    /// After that the run returns [`Outcome::Unfinished`], and another thread does the rest: it waits for the
+    /// result, calls other models, reads large outputs, or finds out why a process exited. With `None` the
+    /// run blocks until it is finished.
     pub patience: Option<Duration>,
 }
 
@@ -135,7 +135,7 @@ impl fmt::Debug for Call<'_> {
 pub struct RequestPart {
     /// The request id from the client.
     pub id: Option<String>,
-    /// The number of its rows in the joined inputs.
+    /// The number of rows that this request has in the joined inputs.
     pub rows: u64,
     /// The names of the requested outputs; empty for all.
     pub outputs: Vec<String>,
@@ -148,7 +148,7 @@ pub enum Outcome {
     Outputs(Outputs),
     /// All responses were sent through [`Call::responses`].
     Streamed,
-    /// The run exceeded [`Call::patience`] and continues elsewhere; this finishes it.
+    /// The run exceeded [`Call::patience`] and continues elsewhere; [`RestOfRun::finish`] waits for it.
     Unfinished(RestOfRun),
 }
 
@@ -176,7 +176,8 @@ impl Outcome {
         }
     }
 
-    /// Sends what a run with a sink returned: the response of a model that returns one for each request.
+    /// Sends the outcome of a run that had a sink: if the model returned its only response instead of sending
+    /// it, sends that response.
     ///
     /// # Errors
     /// See [`ResponseSink::send_last`]; [`Internal`](oip_types::ErrorCode::Internal) for an unfinished run.
@@ -250,8 +251,8 @@ fn unasked_rest() -> ServiceError {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Outputs {
-    /// The outputs, with the rows of all parts. The rows of failed parts may have any value. Empty if all
-    /// parts failed.
+    /// The outputs, with the rows of all parts. The rows of failed parts may have any value. The list is
+    /// empty if all parts failed.
     pub outputs: Vec<InferOutput>,
     /// The index in [`Call::parts`] of each failed part, and its error.
     pub failed: Vec<(usize, ServiceError)>,

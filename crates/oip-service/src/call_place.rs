@@ -44,7 +44,7 @@ pub trait KeptPlace: Send + Sync {
     /// Marks the call as working. Returns false if its slot was revoked; the call must then end.
     fn work(&self) -> bool;
 
-    /// Becomes ready when the slot was revoked and the call must end. Only one task may poll it.
+    /// Returns `Ready` once the slot is revoked and the call must end. Only one task may poll it.
     fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<()>;
 }
 

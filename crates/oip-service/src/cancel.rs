@@ -6,9 +6,10 @@ use std::{
     time::Instant,
 };
 
-/// Tells running work that its result is no longer wanted: it was cancelled, or its deadline passed.
+/// Tells running work that its result is no longer wanted, because the work was cancelled or its deadline has
+/// passed.
 ///
-/// Clones share one state. Long-running models should check it between steps.
+/// Clones share one state. Long-running models should check the token between steps.
 ///
 /// ```
 /// use oip_service::CancelToken;

@@ -26,8 +26,8 @@ pub trait ModelRepository: Send + Sync {
         Ok(())
     }
 
-    /// Loads a model, or reloads it if the repository has changed, and waits until it is done. The running
-    /// versions keep running until the new ones are ready.
+    /// Loads a model, or reloads it if the repository has changed, and waits until loading is finished. The
+    /// running versions keep running until the new ones are ready.
     ///
     /// # Errors
     /// [`NotFound`](oip_types::ErrorCode::NotFound) when the repository has no such model;

@@ -1,7 +1,8 @@
 //! Compressed bodies and messages, for all transports (feature `compression`).
 //!
-//! Both directions work in pieces: each piece is charged before it is allocated, and between pieces the lease
-//! is checked for cancellation. They can take long, so run them on a [`CpuPool`](crate::CpuPool).
+//! Compression and decompression work in pieces: each piece is charged before it is allocated, and between
+//! pieces the lease is checked for cancellation. Both can take long, so run them on a
+//! [`CpuPool`](crate::CpuPool).
 
 use std::io::{self, Read, Write};
 
@@ -206,7 +207,7 @@ mod tests {
             .concat()
     }
 
-    /// HT-38: decompression bombs, truncated bodies, and bodies in another format.
+    /// HT-38: refuses decompression bombs, truncated bodies, and bodies that are not in the declared format.
     #[test]
     fn ht_38_hostile_compressed_bodies() {
         let lease = Lease::unlimited();

@@ -35,13 +35,13 @@ pub trait OpenConnectionMemory: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) for any other descriptor,
     /// [`TooLarge`](oip_types::ErrorCode::TooLarge) and [`Overloaded`](oip_types::ErrorCode::Overloaded) when
-    /// it is too large or too much memory is mapped.
+    /// the memory is too large, or too much is mapped already.
     fn open(&self, descriptor: OwnedFd) -> Result<Arc<dyn ConnectionMemory>, ServiceError>;
 }
 
 /// The memory of one connection: an extension of all requests on a connection whose first request came with a
-/// descriptor. Clones share the memory. It is unmapped when the connection is closed and its last request is
-/// done.
+/// descriptor. Clones share the memory. The memory is unmapped when the connection is closed and its last
+/// request is done.
 #[derive(Clone, Debug)]
 pub struct ConnectionRegion(Arc<Inner>);
 

@@ -20,7 +20,8 @@ use crate::Lease;
 /// that a few large bodies do not delay all other requests. A job whose request was cancelled or is past its
 /// deadline is not started. On Linux the threads have a lower priority than those of transports and models.
 ///
-/// It needs no async runtime. Threads start when there is work, and end with the last clone of the pool.
+/// The pool needs no async runtime. Threads start when there is work, and end with the last clone of the
+/// pool.
 ///
 /// ```
 /// use oip_service::{CpuPool, Lease};
@@ -58,7 +59,7 @@ struct Queue {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// One of this many started jobs is a large one, if a large job is waiting and may run.
+/// While large jobs are waiting and may run, one in this many started jobs is large.
 const TURN_OF_LARGE: u64 = 4;
 
 impl CpuPool {
@@ -78,8 +79,8 @@ impl CpuPool {
     /// Runs `work` for a request. `bytes` is roughly how much memory it reads or writes.
     ///
     /// When the future is dropped before the work starts, the work is dropped immediately, with everything it
-    /// holds. Work that is running is not interrupted, so long-running work should call [`Lease::check`].
-    /// There is no timer here; the caller enforces the deadline.
+    /// holds. Work that is running is not interrupted, so long-running work should call [`Lease::check`]. The
+    /// pool has no timer; the caller enforces the deadline.
     ///
     /// # Errors
     /// The errors of `work`; the errors of [`Lease::check`] when the work is about to start;
@@ -190,7 +191,7 @@ impl Pool {
                 queue = self.lock();
                 if is_large {
                     queue.running_large -= 1;
-                    // A job that had to wait for this one may now run.
+                    // A large job that waited for this one to finish may now run.
                     self.changed.notify_one();
                 }
             } else if queue.is_closed {

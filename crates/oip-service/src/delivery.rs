@@ -16,7 +16,8 @@ use crate::{
 /// Outputs of more bytes than this are delivered by a thread of the pool.
 const LARGE: usize = 64 << 10;
 
-/// This limit also applies to outputs that are only copied into mapped memory.
+/// Outputs of more bytes than this are delivered by a thread of the pool even if they are only copied into
+/// mapped memory.
 const QUICK: usize = 256 << 10;
 
 /// The memory that classification needs per element: its index, its string and its part of the response.
@@ -43,7 +44,7 @@ pub async fn respond(
     cx: RequestContext,
 ) -> Result<InferResponse, ServiceError> {
     let model = Named::of(&request);
-    // Pinned here, so that this future contains it only once.
+    // The inner future is pinned, so that this future contains it only once.
     let answered = pin!(run_and_deliver(service, cpu, &model, request, cx));
     catch_panic(answered)
         .await
@@ -190,8 +191,8 @@ async fn deliver_planned(
     }
 }
 
-/// The model name and version of a request, kept for error messages after the request is consumed. It is
-/// formatted like a [`ModelRef`], and only when needed.
+/// The model name and version of a request, kept for error messages after the request is consumed. The value
+/// displays like a [`ModelRef`], and is formatted only when needed.
 ///
 /// ```
 /// use oip_service::Named;
@@ -371,7 +372,7 @@ fn classify_output(
     lease: &Lease,
 ) -> Result<(), ServiceError> {
     let labels = classes.labels.iter().map(String::len).max().unwrap_or(0) as u64;
-    // More elements than that are refused.
+    // Outputs with more elements are refused.
     let elements = output.value.shape().element_count().min(1 << 20);
     let mut charge = lease.charge(elements.saturating_mul(BYTES_PER_CLASS + 2 * labels))?;
     let classified = classify(&output.value, count, classes.is_batched, &classes.labels)?;
@@ -522,7 +523,8 @@ mod tests {
         ))
     }
 
-    /// A service that checks nothing: returns `x` as `y`, and `z`, and counts its requests.
+    /// A service that checks nothing: it returns input `x` as output `y`, adds an output `z`, and counts its
+    /// requests.
     struct Careless {
         metadata: Arc<ModelMetadata>,
         requests: AtomicUsize,
@@ -571,7 +573,7 @@ mod tests {
             Box::pin(async move { self.respond(request) })
         }
 
-        /// Sends the response several times, and then one of another type.
+        /// Sends the response several times, and then a response whose output has a different type.
         fn infer_stream(
             &self,
             request: InferRequest,

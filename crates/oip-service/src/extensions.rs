@@ -114,7 +114,7 @@ macro_rules! offers {
         #[doc = concat!("The extension `", $name, "`, where it must be there.")]
         ///
         /// # Errors
-        /// [`Unimplemented`](ErrorCode::Unimplemented) when it is not offered.
+        /// [`Unimplemented`](ErrorCode::Unimplemented) when the extension is not offered.
         pub fn $offer(service: &dyn InferenceService) -> Result<&dyn $capability, ServiceError> {
             service.$offer().ok_or_else(|| not_offered($name))
         }

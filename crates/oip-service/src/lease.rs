@@ -18,9 +18,9 @@ use crate::{ConnectionMemory, ConnectionRegion};
 
 /// A request's memory, deadline and cancellation. Clones share one lease.
 ///
-/// A transport creates it when the first byte of a request arrives. Each step that allocates for the request
-/// charges it first ([`Lease::charge`]). Each long-running step checks between pieces whether the response is
-/// still wanted ([`Lease::check`]).
+/// A transport creates the lease when the first byte of a request arrives. Each step that allocates for the
+/// request charges it first ([`Lease::charge`]). Each long-running step checks between pieces whether the
+/// response is still wanted ([`Lease::check`]).
 ///
 /// ```
 /// use oip_service::{ByteBudget, Lease, TimeLimits};
@@ -95,7 +95,8 @@ impl Lease {
         self.0.received
     }
 
-    /// Lets the request read and write the connection's shared memory, if it is open. The first call wins.
+    /// Lets the request read and write the connection's shared memory, if that is open. Later calls have no
+    /// effect.
     #[cfg(unix)]
     pub fn use_memory_of(&self, region: &ConnectionRegion) {
         if let Some(memory) = region.memory() {
@@ -119,7 +120,7 @@ impl Lease {
         false
     }
 
-    /// Sets where to record what is done for the request. The first call wins.
+    /// Sets the notes that record what the server does for the request. Later calls have no effect.
     pub fn set_notes(&self, notes: Arc<RequestNotes>) {
         self.0.notes.get_or_init(|| notes);
     }
@@ -177,7 +178,7 @@ impl Lease {
     }
 
     /// Returns a guard that cancels the request when it is dropped before it is disarmed. A transport keeps
-    /// it in the future that handles the request, so that all work stops when the client disconnects.
+    /// the guard in the future that handles the request, so that all work stops when the client disconnects.
     #[must_use]
     pub fn guard(&self) -> CancelGuard {
         self.0.cancel.guard()
@@ -204,8 +205,8 @@ impl Lease {
     /// Charges the budget for a buffer that is about to be allocated.
     ///
     /// # Errors
-    /// [`ErrorCode::TooLarge`] when the request can never fit, because with these bytes it would exceed the
-    /// whole budget; [`ErrorCode::Overloaded`] when other requests hold the memory that it needs.
+    /// [`ErrorCode::TooLarge`] when the request with these bytes exceeds the whole budget;
+    /// [`ErrorCode::Overloaded`] when other requests hold the memory that this one needs.
     pub fn charge(&self, bytes: u64) -> Result<Charge, ServiceError> {
         let mut charge = Charge {
             lease: self.clone(),

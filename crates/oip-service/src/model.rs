@@ -4,7 +4,7 @@ use oip_types::{InferOutput, InferRequest, ModelMetadata, Placement, ServiceErro
 
 use crate::{Call, CancelToken, Outcome, RowIndependence};
 
-/// A model that is ready to run: plain blocking code. It is called on the engine's own threads, or on a
+/// A model that is ready to run: plain blocking code. Runs are called on the engine's own threads, or on a
 /// transport's thread if its runs are [bounded](Capabilities::bounded) and measured to be short.
 ///
 /// There is one way to run a model. [`Model::run`] takes a [`Call`], which carries the request and everything
@@ -65,8 +65,8 @@ pub trait Model: Send + Sync + 'static {
         Capabilities::default()
     }
 
-    /// Stops the model, which gets no more requests. It may take about a second. Called at least once, but
-    /// not while a thread still hangs in the model.
+    /// Stops the model, which gets no more requests. Stopping may take about a second. The engine calls this
+    /// at least once, but not while a run still hangs.
     fn end(&self) {}
 }
 
@@ -109,8 +109,8 @@ impl dyn Model + '_ {
     }
 }
 
-/// The model's capabilities, and defaults for what its configuration does not set. The server decides where a
-/// field is `None`.
+/// The model's capabilities, and defaults for what its configuration does not set. The server chooses the
+/// value of a field that is `None`.
 ///
 /// ```
 /// use oip_service::Capabilities;
@@ -122,7 +122,7 @@ impl dyn Model + '_ {
 #[non_exhaustive]
 pub struct Capabilities {
     /// The backend's runtime that runs the model, such as `built-in` or `onnxruntime`; `None` if the backend
-    /// has only one. It is shown in the complete configuration.
+    /// has only one. The complete configuration shows this name.
     pub runtime: Option<String>,
     /// The devices and execution providers that the model runs on, if its backend has a choice. The
     /// configuration cannot change them after loading.

@@ -48,7 +48,7 @@ struct Stages {
 pub struct Stage {
     /// The phase.
     pub kind: StageKind,
-    /// The pipeline step that it belongs to; 0 for the request itself.
+    /// The number of the pipeline step that the stage belongs to; 0 for the request itself.
     pub step: u32,
     /// The start time.
     pub start: Instant,
@@ -73,7 +73,7 @@ pub enum StageKind {
     Split,
     /// A step of a pipeline, which has its own stages.
     Step {
-        /// Its number among the request's steps, from 1.
+        /// The number of the step among the request's steps, from 1.
         number: u32,
         /// The model that the step runs.
         model: String,
@@ -167,7 +167,7 @@ impl RequestNotes {
             .clone()
     }
 
-    /// Records the model. The first call wins, because a stream can have requests to several models.
+    /// Records the model. Later calls have no effect; a stream can have requests to several models.
     pub fn set_model(&self, name: &str) {
         self.model.get_or_init(|| shortened(name));
     }

@@ -59,8 +59,9 @@ impl ModelCall {
 /// The server's other models, for a model that is running a request; see
 /// [`Call::others`](crate::Call::others).
 ///
-/// A call is made on behalf of that request: it has its deadline, ends when it is cancelled, and is charged
-/// to the same budget. Client permissions are not checked, because the server makes the call.
+/// A call is made on behalf of that request: the call has the request's deadline, ends when the request is
+/// cancelled, and is charged to the same budget. Client permissions are not checked, because the server makes
+/// the call.
 pub trait OtherModels {
     /// Returns the lease on which to charge memory for calls before allocating it.
     fn lease(&self) -> &Lease;

@@ -19,8 +19,8 @@ pub fn catch_panic<F: Future>(work: F) -> CatchPanic<F> {
 }
 
 pin_project! {
-    /// A future whose panics become errors; made by [`catch_panic`]. It is no larger than `F`, because
-    /// request futures are large and are moved.
+    /// A future whose panics become errors; made by [`catch_panic`]. This type must be no larger than `F`,
+    /// because request futures are large and are moved.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless they are awaited"]
     pub struct CatchPanic<F> {

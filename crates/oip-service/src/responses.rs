@@ -47,16 +47,16 @@ pub trait ResponseSink {
     /// responses are refused.
     fn send(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError>;
 
-    /// Sends the last response, for models that know which one it is. The client then sees the end of the
-    /// stream with it.
+    /// Sends the last response, for models that know that no other follows. The client then sees the end of
+    /// the stream together with this response.
     ///
     /// # Errors
     /// See [`ResponseSink::send`].
     fn send_last(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError>;
 
-    /// Declares that the rest of the responses needs only this thread: another thread may run the model for
-    /// the next request, as if this call had returned. The caller may do so for a limited number of requests,
-    /// or ignore it.
+    /// Declares that producing the remaining responses blocks only this thread: the caller may run the model
+    /// for the next request on another thread, as if this run had returned. The caller may do so for a
+    /// limited number of requests, or not at all.
     fn free_instance(&mut self) {}
 }
 
@@ -74,13 +74,13 @@ pub enum Responses {
 pub struct StreamedResponse {
     /// The response.
     pub response: InferResponse,
-    /// Whether the model marked it as the last one. A stream can also end after a response that was not
-    /// marked.
+    /// Whether the model marked this response as the last one. A stream can also end after a response that
+    /// was not marked.
     pub is_last: bool,
 }
 
-/// Several responses to one request, taken one at a time. It ends after an error. Dropping it cancels the
-/// model's work for the request.
+/// Several responses to one request, taken one at a time. The stream ends after an error. Dropping the stream
+/// cancels the model's work for the request.
 ///
 /// ```
 /// use oip_service::ResponseStream;

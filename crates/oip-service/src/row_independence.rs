@@ -18,10 +18,10 @@
 pub enum RowIndependence {
     /// Row i of every output depends only on row i of the inputs, and on inputs without rows. So running
     /// concatenated requests gives the concatenation of their outputs. Results may differ by rounding,
-    /// because kernels for many rows add in another order than those for one.
+    /// because kernels for many rows add in a different order than kernels for one row.
     Proven(IndependentRows),
-    /// The rows depend on each other, or it is not known; with the reason, as in "`CumSum` 'y' runs along
-    /// axis 0".
+    /// The rows depend on each other, or their independence could not be proven; with the reason, such as
+    /// "`CumSum` 'y' runs along axis 0".
     Unproven(String),
 }
 

@@ -67,8 +67,8 @@ pub trait InferenceService: Send + Sync + 'static {
         Box::pin(async { answer.await.map(Responses::One) })
     }
 
-    /// Makes the service report that it is not ready. It still accepts requests. A server calls this when a
-    /// drain begins.
+    /// Makes the service report that it is not ready. The service still accepts requests. A server calls this
+    /// when it begins to drain.
     fn start_draining(&self) {}
 
     /// Stops the service, which gets no more requests; blocks. Returns whether all of its work ended before
@@ -78,8 +78,8 @@ pub trait InferenceService: Send + Sync + 'static {
     }
 
     /// Returns whether the service checks requests and outputs itself, and puts the request's id into the
-    /// response. An engine does, because it knows the version that a request runs on and joins requests only
-    /// after the check. The caller then skips these steps.
+    /// response. An engine returns true, because it knows the version that a request runs on, and must check
+    /// requests before it joins them. The caller then skips these steps.
     fn checks_requests(&self) -> bool {
         false
     }
@@ -152,8 +152,8 @@ pub struct RequestContext {
 }
 
 impl RequestContext {
-    /// Creates the context of a request that was just received and has this deadline. Its memory is not
-    /// limited.
+    /// Creates the context of a request that was just received and has this deadline. The request's memory is
+    /// not limited.
     #[must_use]
     pub fn new(deadline: Option<Instant>) -> Self {
         let lease = Lease::unlimited();
@@ -172,9 +172,9 @@ impl RequestContext {
         }
     }
 
-    /// Creates the context of a request that the model `caller` makes to another model. It is charged to
-    /// `lease`, ends when `work`, the token of the caller's own request, is cancelled or expires, and takes
-    /// `timeout` at most.
+    /// Creates the context of a request that the model `caller` makes to another model. The request is
+    /// charged to `lease`, ends when `work`, the token of the caller's own request, is cancelled or expires,
+    /// and takes at most `timeout`.
     #[must_use]
     pub fn for_call(
         lease: Lease,
@@ -210,8 +210,8 @@ impl RequestContext {
         self
     }
 
-    /// Returns the pipeline step that it belongs to; 0 for the request itself, or if the request is not
-    /// traced.
+    /// Returns the pipeline step that the context belongs to; 0 for the request itself, or if the request is
+    /// not traced.
     #[must_use]
     pub fn step(&self) -> u32 {
         self.step
@@ -249,7 +249,7 @@ impl RequestContext {
         };
         let priority = number("priority", "a priority of 0 or more")?.unwrap_or(0);
         let parameter = number("timeout", "microseconds")?;
-        // In Triton, 0 means no timeout of the request's own.
+        // As in Triton, a `timeout` of 0 counts as absent.
         let parameter = parameter.filter(|micros| *micros > 0).map(Duration::from_micros);
         if transport_timeout.is_some_and(|timeout| timeout.is_zero()) {
             return Err(ServiceError::new(

@@ -92,7 +92,7 @@ impl SharedInputs<'_> {
         self.lease.check()?;
         let (offset, byte_size) = (slice.offset, slice.byte_size);
         let mut buffer = Buffer::new(self.lease)?;
-        // Checked before memory is allocated.
+        // The size is checked before memory is allocated.
         if byte_size > memory.byte_size() {
             let found = format!("expected at most {} bytes, found {byte_size}", memory.byte_size());
             return Err(ServiceError::invalid(found).within(named()));

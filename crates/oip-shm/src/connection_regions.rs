@@ -18,8 +18,8 @@ use tensor_mmap::SharedMemory;
 /// Opens the shared memory that clients pass over their connections.
 ///
 /// The memory of all connections together is limited to a quarter of the request budget. It is charged to the
-/// budget while it is mapped, because pages that the server touches are its own too and remain after the
-/// client exits.
+/// budget while it is mapped, because pages that the server touches also count as its memory, and remain
+/// after the client exits.
 ///
 /// ```
 /// use oip_service::{ByteBudget, ConnectionMemory, OpenConnectionMemory};

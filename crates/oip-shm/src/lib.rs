@@ -6,12 +6,12 @@
 //!
 //! On Linux a `shm_open` object is a file in `/dev/shm`. [`Regions`] opens it and reads and writes it as a
 //! file, with one copy in each direction. It is never mapped: if a client shrinks its memory during a
-//! request, the client gets an error, and the server no `SIGBUS`. A request holds a copy, which the client
-//! cannot change while a model reads it.
+//! request, the request fails, and the server does not get a `SIGBUS`. A request holds a copy, which the
+//! client cannot change while a model reads it.
 //!
 //! Every client of the server can name any object in that directory, and read and write it with the server's
-//! permissions. The extension is defined like this, in every server. So offer it only if all clients may
-//! access all shared memory of the server's user. The protections:
+//! permissions. This follows from the definition of the extension, and is the same in every server. So offer
+//! it only if all clients may access all shared memory of the server's user. The protections:
 //!
 //! - The server creates no shared memory that a client could name.
 //! - A key is the name of one file in the directory: not a path, link, pipe or device.

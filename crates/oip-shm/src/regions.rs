@@ -117,8 +117,8 @@ impl Regions {
 impl ReadSharedMemory for Regions {
     fn read(&self, slice: &SharedMemorySlice) -> Result<Bytes, ServiceError> {
         let (open, start) = self.locate(slice)?;
-        // Bounded by the transfer limit, and by the region, which was within its object when it was
-        // registered.
+        // The allocation is bounded by the transfer limit, and by the size of the region, whose object was at
+        // least as large when it was registered.
         let mut bytes = vec![0; slice.byte_size as usize];
         open.object
             .read_exact_at(&mut bytes, start)
@@ -152,7 +152,8 @@ impl SystemSharedMemory for Regions {
         self.has_room(&self.known.read().unwrap_or_else(PoisonError::into_inner), &name)?;
         let (object, is_writable) =
             open_object(&path).map_err(|error| match Errno::from_io_error(&error) {
-                // This reveals nothing about the object, and the client should know that it can retry.
+                // The error for missing descriptors reveals nothing about the object, and tells the client
+                // that it can retry.
                 Some(Errno::MFILE | Errno::NFILE) => {
                     no_room(&name, "the server has no file descriptor left for it").caused_by(error)
                 }

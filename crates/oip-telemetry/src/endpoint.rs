@@ -58,7 +58,7 @@ impl fmt::Debug for Authorities {
     }
 }
 
-/// Why a URL, a list of pairs or a certificate is invalid.
+/// The error for an invalid URL, list of pairs or certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointError(String);
 
@@ -67,8 +67,8 @@ const TRACES: &str = "/v1/traces";
 const METRICS: &str = "/v1/metrics";
 
 impl Endpoint {
-    /// Parses a collector's URL; traces are sent to `/v1/traces` below it, metrics to `/v1/metrics`. It may
-    /// already end with one of these.
+    /// Parses a collector's URL; traces are sent to `/v1/traces` below it, metrics to `/v1/metrics`. The URL
+    /// may already end with one of these paths.
     ///
     /// # Errors
     /// Returns what is wrong with the URL.

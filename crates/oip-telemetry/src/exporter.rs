@@ -26,7 +26,7 @@ use crate::{
 pub struct ExporterConfig {
     /// The collector.
     pub endpoint: Endpoint,
-    /// Headers of each request to it, such as authorization.
+    /// Headers of each request to the collector, such as authorization.
     pub headers: Vec<(String, String)>,
     /// CA certificates for the collector; `None` for the public ones.
     pub authorities: Option<Authorities>,

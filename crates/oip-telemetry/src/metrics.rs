@@ -42,7 +42,7 @@ pub struct MetricFamily {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MetricKind {
-    /// Monotonic, except for resets to 0.
+    /// A monotonic counter, except for resets to 0.
     Counter,
     /// Goes up and down.
     Gauge,
@@ -103,7 +103,7 @@ impl MetricFamily {
 pub struct MetricsConfig {
     /// The collector.
     pub endpoint: Endpoint,
-    /// Headers of each request to it, such as authorization.
+    /// Headers of each request to the collector, such as authorization.
     pub headers: Vec<(String, String)>,
     /// CA certificates for the collector; `None` for the public ones.
     pub authorities: Option<Authorities>,
@@ -140,8 +140,8 @@ impl MetricsConfig {
     }
 }
 
-/// Pushes metrics to a collector from a background thread. Values are cumulative, so a failed push loses
-/// nothing that the next one does not contain, and nothing waits for it.
+/// Pushes metrics to a collector from a background thread. Values are cumulative, so the next push contains
+/// what a failed one lost. The program never waits for a push.
 #[derive(Clone, Debug)]
 pub struct MetricsExporter {
     messages: Sender<SyncSender<()>>,
@@ -360,7 +360,7 @@ fn data(
     };
     let mut number = |sample: Sample, is_counter: bool| {
         let (real, value) = match sample.value {
-            // Counts never exceed the type.
+            // The counts fit in the type of the message field.
             SampleValue::Integer(value) => {
                 let integer = i64::try_from(value).unwrap_or(i64::MAX);
                 (value as f64, Number::Integer(integer))

@@ -17,14 +17,14 @@ pub(crate) struct Poster {
     headers: Vec<(String, String)>,
 }
 
-/// Why a message was not accepted.
+/// The reason why a message was not accepted.
 pub(crate) struct Refusal {
     pub(crate) reason: String,
     /// Whether a retry may succeed.
     pub(crate) is_passing: bool,
 }
 
-/// Maximum number of bytes read of a response, and of characters shown of an error.
+/// Maximum number of bytes to read of a response, and of characters to show of an error.
 const MOST_ANSWER: u64 = 64 << 10;
 const MOST_SHOWN: usize = 200;
 

@@ -13,7 +13,7 @@ impl Sampler {
     /// Creates a sampler for this ratio of requests without a caller's decision: 0 for none, 1 for all.
     #[must_use]
     pub fn new(ratio: f64) -> Self {
-        // Rounding is irrelevant here, and the cast saturates.
+        // The ratio may be rounded, and the cast saturates.
         let bound = (ratio.clamp(0.0, 1.0) * (1_u64 << 63) as f64) as u64;
         Self { bound }
     }

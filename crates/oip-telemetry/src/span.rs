@@ -8,7 +8,7 @@ use crate::ids::{SpanId, TraceId};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Span {
-    /// The trace that it belongs to.
+    /// The trace that the span belongs to.
     pub trace: TraceId,
     /// Its own id.
     pub id: SpanId,
@@ -22,9 +22,9 @@ pub struct Span {
     pub start: SystemTime,
     /// The end time.
     pub end: SystemTime,
-    /// Its attributes, named by OpenTelemetry's conventions where they exist.
+    /// The attributes of the operation, named by OpenTelemetry's conventions where they exist.
     pub attributes: Vec<(&'static str, Value)>,
-    /// The error, if it failed.
+    /// The error, if the operation failed.
     pub failure: Option<String>,
 }
 

@@ -65,7 +65,7 @@ pub struct ReceivedPoint {
 /// A received span.
 #[derive(Debug, Default)]
 pub struct Received {
-    /// The trace id in hexadecimal digits; the next two are hexadecimal too.
+    /// The trace id in hexadecimal digits, like the next two ids.
     pub trace: String,
     /// Its own id.
     pub id: String,
@@ -88,7 +88,7 @@ pub struct Received {
 /// A collector on a local socket.
 #[derive(Debug)]
 pub struct Collector {
-    /// Its URL without a path.
+    /// The collector's URL without a path.
     pub url: String,
     posted: Receiver<Posted>,
 }

@@ -57,7 +57,7 @@ pub(crate) fn wants_labels(call: &Call<'_>) -> bool {
     names.into_iter().any(|name| name == LABELS)
 }
 
-/// Returns the label of a class; its number if the files have no labels.
+/// Returns the label of a class, or its index if the files have no labels.
 pub(crate) fn label(labels: &[String], class: usize) -> String {
     labels
         .get(class)

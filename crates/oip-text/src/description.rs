@@ -10,12 +10,12 @@ use crate::{error::TextError, labels, labels::Activation, pooling::Pooling};
 pub(crate) const CONFIG: &str = "config.json";
 /// The steps of a sentence model, written by sentence-transformers.
 pub(crate) const MODULES: &str = "modules.json";
-/// Has the maximum length of a sentence model.
+/// The file with the maximum length of a sentence model.
 pub(crate) const SENTENCE: &str = "sentence_bert_config.json";
-/// Has the maximum length of other models.
+/// The file with the maximum length of other models.
 pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
-/// Lists special tokens, for tokenizers whose file does not mark them.
+/// The file with the special tokens, for tokenizers whose own file does not mark them.
 pub(crate) const SPECIAL_TOKENS: &str = "special_tokens_map.json";
 
 /// The maximum length if no file declares one.
@@ -69,8 +69,8 @@ pub struct TextDescription {
     pub task: Task,
     /// The maximum sequence length in tokens.
     pub max_length: usize,
-    /// Steps after the pooling that are not implemented here, such as `Dense`; an exported graph may contain
-    /// them.
+    /// Steps after the pooling that this crate does not implement, such as `Dense`; the exported graph may
+    /// contain them.
     pub other_steps: Vec<String>,
 }
 

@@ -7,7 +7,7 @@ use oip_types::{ErrorCode, ServiceError};
 /// The tokenizer's file name, also used in error messages.
 pub(crate) const TOKENIZER: &str = "tokenizer.json";
 
-/// Why a model's file or a text is rejected.
+/// The error for a rejected model file or text.
 ///
 /// ```
 /// use oip_text::TextError;
@@ -42,7 +42,7 @@ pub enum TextError {
     TooLong {
         /// The text's index in the request.
         index: usize,
-        /// Its length and the limit.
+        /// The length of the text and the limit.
         reason: String,
     },
     /// Tokenization was interrupted by its caller.

@@ -15,7 +15,8 @@ use crate::{
     limits::TokenizerLimits,
 };
 
-/// Maximum nesting of `Sequence`s. The tokenizer's deserializer tries several forms at each level.
+/// Maximum nesting of `Sequence`s. The deserializer of the `tokenizers` crate tries several forms at each
+/// level, so its time grows exponentially with the depth.
 const MAX_DEPTH: usize = 8;
 
 /// Maximum size of a component's JSON in bytes; the largest known one is a character map of 420 KB.
@@ -43,7 +44,7 @@ const BACKTRACKING: &[&str] = &[
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 ];
 
-/// The inspected parts of the file; the others are ignored.
+/// The parts of the file that are inspected; all others are ignored.
 #[derive(Deserialize)]
 struct File<'a> {
     #[serde(default)]
@@ -321,8 +322,8 @@ fn affix_fits(affix: &str) -> Result<(), TextError> {
 }
 
 /// Returns the length in bytes of the longest replacement in a `SentencePiece` character map. The map is
-/// base64 of a trie, which follows its own length, and of NUL-terminated strings. The `tokenizers` crate
-/// refuses damaged maps.
+/// base64 of a trie, which follows its own length, and of NUL-terminated strings. Damaged maps are not
+/// reported here, since the `tokenizers` crate refuses them.
 fn longest_replacement(map: &str) -> usize {
     let bytes = base64(map);
     let trie = bytes

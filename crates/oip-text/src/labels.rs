@@ -51,8 +51,8 @@ pub fn best(scores: &[f32]) -> Option<usize> {
     indices.reduce(|best, index| if scores[index] > scores[best] { index } else { best })
 }
 
-/// Returns the labels in a `config.json`'s `id2label`, ordered by class; `None` unless it has every class
-/// from 0 to the last.
+/// Returns the labels in a `config.json`'s `id2label`, ordered by class; `None` unless the map has every
+/// class from 0 to the last.
 pub(crate) fn of_config(labels: &Map<String, Json>) -> Option<Vec<String>> {
     let label = |index: usize| Some(labels.get(&index.to_string())?.as_str()?.to_owned());
     (0..labels.len()).map(label).collect()

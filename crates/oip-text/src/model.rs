@@ -107,7 +107,7 @@ impl TextModel {
         self.run(tokens, cancel, |index, _, values, found| {
             width = found as u64;
             vectors[index] = match self.graph.rank {
-                // The graph does the pooling.
+                // The output has one vector per text: the graph contains the pooling.
                 2 => values.to_vec(),
                 _ => pooling.pool(values, found),
             };

@@ -182,7 +182,7 @@ impl Model for StepModel {
             Step::Labels { labels, activation } => {
                 let (mut values, shape) = floats(&request, LOGITS)?;
                 let (rows, width) = (shape[0], shape[1]);
-                // Without values the number of rows is not bounded by the data.
+                // A tensor without values can have any number of rows, so the data does not bound it.
                 if width == 0 {
                     return Err(ServiceError::invalid(
                         "input 'logits' has no classes, expected at least one",
@@ -255,7 +255,7 @@ fn pool(
         let message = format!("input 'attention_mask' has the shape {found}, expected [{rows}, {length}]");
         return Err(ServiceError::invalid(message));
     }
-    // Without values the number of rows is not bounded by the data.
+    // A tensor without values can have any number of rows, so the data does not bound it.
     if length == 0 || width == 0 {
         let message =
             "input 'token_embeddings' has no values, expected at least one token with one value in each row";

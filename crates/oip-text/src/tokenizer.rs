@@ -19,8 +19,8 @@ use crate::{
     limits::TokenizerLimits,
 };
 
-/// A word takes a few milliseconds at most: it has up to 200 characters, and from each of them parts of all
-/// lengths are looked up.
+/// Number of words between interrupt checks. A word takes at most a few milliseconds: it has up to 200
+/// characters, and substrings of all lengths are looked up from each.
 const WORDS_BETWEEN_CHECKS: usize = 16;
 
 /// A loaded tokenizer with a maximum sequence length. It can be shared between threads.
@@ -52,7 +52,7 @@ pub struct TextTokenizer {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tokens {
-    /// Their ids, including special tokens.
+    /// The ids of the tokens, including special tokens.
     pub ids: Vec<u32>,
     /// 1 for tokens of the second text if the tokenizer distinguishes the two, else 0.
     pub type_ids: Vec<u32>,
@@ -162,7 +162,7 @@ impl TextTokenizer {
         }
     }
 
-    /// Disables token offsets, which saves time; they are then all (0, 0).
+    /// Disables token offsets, which saves time; all offsets are then (0, 0).
     #[must_use]
     pub fn without_offsets(self) -> Self {
         Self {
@@ -220,10 +220,10 @@ impl TextTokenizer {
         self.encode_until(index, text, pair, &|| false)
     }
 
-    /// Like [`Self::encode`], but stops when `is_over` returns true; it is called every few words.
+    /// Like [`Self::encode`], but stops when `is_over`, which is called every few words, returns true.
     ///
     /// # Errors
-    /// The errors of [`Self::encode`]; [`TextError::Interrupted`] when it was stopped.
+    /// The errors of [`Self::encode`]; [`TextError::Interrupted`] when `is_over` returned true.
     pub fn encode_until(
         &self,
         index: usize,
@@ -234,8 +234,8 @@ impl TextTokenizer {
         let text = self.check(index, text)?;
         let pair = pair.map(|pair| self.check(index, pair)).transpose()?;
         let encoded = catch_unwind(AssertUnwindSafe(|| {
-            // One token above the limit shows that the text is too long. For a pair, both lengths count, so
-            // everything is tokenized.
+            // One token above the limit is enough to see that the text is too long. For a pair, both lengths
+            // count, so everything is tokenized.
             let most = pair.map_or(self.max_length + 1, |_| usize::MAX);
             let first = self.tokenize(text, 0, most, is_over)?;
             let second = pair.map(|pair| self.tokenize(pair, 1, most, is_over));

@@ -15,7 +15,7 @@ const MAX_ELEMENTS: u64 = 1_000_000;
 /// Removes the requested number of classes from an output's parameters and returns it, if present.
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when it is not a positive integer.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the number is not a positive integer.
 pub fn take_class_count(parameters: &mut Parameters) -> Result<Option<u64>, ServiceError> {
     let Some(value) = parameters.remove(CLASSIFICATION) else {
         return Ok(None);

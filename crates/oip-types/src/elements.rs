@@ -8,8 +8,8 @@ use crate::TensorValue;
 
 /// The elements of a tensor in row-major order, with its shape.
 /// [`InferRequest::take`](crate::InferRequest::take) returns it to a model, and
-/// [`InferResponse::get`](crate::InferResponse::get) to a client. It dereferences to a slice of its elements,
-/// and converts into a tensor.
+/// [`InferResponse::get`](crate::InferResponse::get) to a client. The value dereferences to a slice of its
+/// elements, and converts into a tensor.
 ///
 /// ```
 /// use oip_types::{DataType, Elements, TensorValue};

@@ -37,7 +37,7 @@ impl<'m> ExampleInput<'m> {
 
     fn of(tensor: &'m TensorMetadata) -> Self {
         let own = tensor.shape.dims();
-        // Image batches, NCHW or NHWC.
+        // Dimensions of an image batch, NCHW or NHWC: the channels come first or last.
         let is_image = matches!(own, [_, Some(1 | 3 | 4), ..] | [.., Some(1 | 3 | 4)]) && own.len() == 4;
         let size = |(axis, dim): (usize, &Option<u64>)| match dim {
             Some(dim) => *dim,
@@ -80,7 +80,7 @@ impl<'m> ExampleInput<'m> {
     }
 }
 
-/// JSON forms. They allocate for each value and list, so check [`ExampleInput::width`] first.
+/// Methods that return JSON. They allocate for each value and list, so check [`ExampleInput::width`] first.
 #[cfg(feature = "rest")]
 impl ExampleInput<'_> {
     /// Returns the input as an item of `inputs` in a request body, with flat data.

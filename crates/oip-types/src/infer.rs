@@ -47,7 +47,7 @@ impl InferRequest {
     /// elements are not included.
     #[must_use]
     pub fn overhead_bytes(&self) -> usize {
-        /// One entry of a collection, with its share of the spare capacity.
+        /// Memory of one entry of a collection, with its share of the spare capacity.
         const ENTRY: usize = 128;
         let parameters = |parameters: &Parameters| {
             let entries = parameters.iter().map(|(name, value)| {
@@ -175,7 +175,7 @@ fn elements<T: Element>(value: &TensorValue) -> Result<Elements<T>, String> {
     let (expected, found) = (DataType::Fixed(T::DTYPE), value.datatype());
     let values = value.as_fixed().and_then(|tensor| tensor.to_vec().ok());
     let values = values.ok_or_else(|| format!("expected {expected}, found {found}"))?;
-    // The number of a tensor's elements always matches its shape.
+    // `Elements::new` succeeds: a tensor has as many elements as its shape says.
     Elements::new(value.shape().clone(), values).map_err(|error| error.to_string())
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{ModelConfig, model_config::ConfigParameter};
 
-/// Why requests of different clients are, or are not, joined into batches.
+/// Whether requests of different clients are joined into batches, and the reason.
 ///
 /// ```
 /// use oip_types::Joining;
@@ -74,7 +74,7 @@ impl Joining {
         }
     }
 
-    /// Writes this into a model's complete configuration.
+    /// Writes this value into `config`, a model's complete configuration.
     pub fn show_in(&self, config: &mut ModelConfig) {
         let shown = ConfigParameter {
             string_value: self.to_string(),
@@ -82,7 +82,7 @@ impl Joining {
         config.parameters.insert(Self::PARAMETER.to_owned(), shown);
     }
 
-    /// Reads this from a model's complete configuration, if the server reported it.
+    /// Reads the text that [`Self::show_in`] wrote into `config`, if the server reported one.
     #[must_use]
     pub fn shown_in(config: &ModelConfig) -> Option<&str> {
         let shown = config.parameters.get(Self::PARAMETER)?;

@@ -98,7 +98,7 @@ impl RequestLimits {
     /// Checks the length of a request id; an empty id becomes `None`.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when it is too long.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the id is too long.
     pub fn id(&self, id: String) -> Result<Option<String>, ServiceError> {
         self.check_id(&id)?;
         Ok(Some(id).filter(|id| !id.is_empty()))
@@ -107,7 +107,7 @@ impl RequestLimits {
     /// Checks the length of a request id.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when it is too long.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the id is too long.
     pub fn check_id(&self, id: &str) -> Result<(), ServiceError> {
         within("bytes of id", id.len(), self.id_bytes)
     }

@@ -4,10 +4,10 @@ use bytes::Bytes;
 
 use crate::ServiceError;
 
-/// A memory budget for a request. Code that may allocate much asks it before allocating.
+/// A memory budget for a request. Code that may allocate much memory calls [`Memory::reserve`] first.
 ///
-/// `oip-service` implements it for the lease of a request; [`Unlimited`] is for callers that trust their
-/// input.
+/// `oip-service` implements this trait for the lease of a request; [`Unlimited`] is for callers that trust
+/// their input.
 pub trait Memory {
     /// Grants a buffer of `bytes`.
     ///
@@ -19,7 +19,7 @@ pub trait Memory {
     /// Checks whether to continue; called between steps of long work.
     ///
     /// # Errors
-    /// When the response is not needed any more.
+    /// If the response is no longer needed.
     fn check(&self) -> Result<(), ServiceError> {
         Ok(())
     }

@@ -137,7 +137,7 @@ impl TensorMetadata {
         }
     }
 
-    /// Marks its shape as approximate.
+    /// Returns the tensor with its shape marked as approximate.
     #[must_use]
     pub fn approximate(self) -> Self {
         Self {

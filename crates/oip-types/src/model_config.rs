@@ -18,7 +18,7 @@ pub struct ModelConfig {
     pub name: String,
     /// The platform that runs the model, as `<project>_<format>`.
     pub platform: String,
-    /// The backend that loads it.
+    /// The backend that loads the model.
     pub backend: String,
     /// The runtime to use, if the backend has several.
     pub runtime: String,
@@ -93,7 +93,7 @@ pub struct InputConfig {
     /// `FORMAT_NONE`, or the layout of an image.
     #[cfg_attr(feature = "rest", serde(default))]
     pub format: InputFormat,
-    /// Its dimensions; -1 for free ones.
+    /// The dimensions of the input; -1 for free ones.
     #[cfg_attr(feature = "rest", serde(default))]
     pub dims: Vec<i64>,
     /// The shape that the model sees, if different.
@@ -105,7 +105,7 @@ pub struct InputConfig {
     /// Whether a batch may contain requests of different shapes.
     #[cfg_attr(feature = "rest", serde(default))]
     pub allow_ragged_batch: bool,
-    /// Whether requests may omit it.
+    /// Whether requests may omit the input.
     #[cfg_attr(feature = "rest", serde(default))]
     pub optional: bool,
 }
@@ -119,7 +119,7 @@ pub struct OutputConfig {
     /// Its datatype.
     #[cfg_attr(feature = "rest", serde(with = "crate::rest::config_datatype"))]
     pub data_type: DataType,
-    /// Its dimensions; -1 for free ones.
+    /// The dimensions of the output; -1 for free ones.
     #[cfg_attr(feature = "rest", serde(default))]
     pub dims: Vec<i64>,
     /// The shape that clients see, if different.
@@ -342,7 +342,7 @@ pub struct EnsembleScheduling {
 pub struct EnsembleStep {
     /// The model's name.
     pub model_name: String,
-    /// Its version; -1 lets the server choose.
+    /// The version of the model; -1 lets the server choose.
     pub model_version: i64,
     /// Maps the model's inputs to tensors of the pipeline.
     pub input_map: BTreeMap<String, String>,
@@ -387,7 +387,7 @@ pub struct Warmup {
     pub batch_size: u32,
     /// The inputs by name.
     pub inputs: BTreeMap<String, WarmupInput>,
-    /// How often to run it; 0 counts as 1.
+    /// How often to run the request; 0 counts as 1.
     pub count: u32,
 }
 
@@ -398,7 +398,7 @@ pub struct WarmupInput {
     /// Its datatype.
     #[cfg_attr(feature = "rest", serde(with = "crate::rest::config_datatype"))]
     pub data_type: DataType,
-    /// Its dimensions, without the batch dimension.
+    /// The dimensions of the input, without the batch dimension.
     #[cfg_attr(feature = "rest", serde(default))]
     pub dims: Vec<i64>,
     /// Its contents.

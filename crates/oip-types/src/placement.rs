@@ -25,7 +25,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// The configuration parameter that shows it. Only the server writes it.
+    /// The configuration parameter that shows the providers. Only the server writes it.
     pub const PARAMETER: &str = "execution_providers";
 
     /// Creates a placement on the CPU with these providers.
@@ -45,7 +45,7 @@ impl Placement {
         }
     }
 
-    /// Writes it into a model's complete configuration.
+    /// Writes the placement into `config`, a model's complete configuration.
     pub fn show_in(&self, config: &mut ModelConfig) {
         let shown = ConfigParameter {
             string_value: self.to_string(),
@@ -53,7 +53,7 @@ impl Placement {
         config.parameters.insert(Self::PARAMETER.to_owned(), shown);
     }
 
-    /// Reads it from a model's complete configuration, if the server reported it.
+    /// Reads the text that [`Self::show_in`] wrote into `config`, if the server reported one.
     #[must_use]
     pub fn shown_in(config: &ModelConfig) -> Option<&str> {
         let shown = config.parameters.get(Self::PARAMETER)?;

@@ -19,7 +19,7 @@ pub struct ModelIndexEntry {
     /// The state; `None` for models never loaded.
     #[cfg_attr(feature = "rest", serde(default, skip_serializing_if = "Option::is_none"))]
     pub state: Option<ModelState>,
-    /// The reason it is not ready, in human-readable form; may be empty.
+    /// The reason why this version is not ready, in human-readable form; may be empty.
     #[cfg_attr(feature = "rest", serde(default, skip_serializing_if = "String::is_empty"))]
     pub reason: String,
 }

@@ -16,7 +16,7 @@ pub struct StatisticDuration {
 pub struct ModelStatistics {
     /// The model's name.
     pub name: String,
-    /// Its version; empty for models without versions.
+    /// The model's version; empty for models without versions.
     pub version: String,
     /// The time of the last inference, in milliseconds since 1970; 0 for never.
     pub last_inference: u64,
@@ -26,8 +26,8 @@ pub struct ModelStatistics {
     pub execution_count: u64,
     /// Requests by outcome and by phase.
     pub inference_stats: InferStatistics,
-    /// For models with several responses per request, which are not supported. Clients expect the member all
-    /// the same.
+    /// Statistics of models with several responses per request. They are not supported, so this is empty, but
+    /// clients expect the member.
     #[cfg_attr(feature = "rest", serde(default))]
     pub response_stats: ResponseStatistics,
     /// Runs by batch size, smallest first.

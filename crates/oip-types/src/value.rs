@@ -7,7 +7,7 @@ use crate::{BytesTensor, DataType, ServiceError};
 
 /// The value of an input or output: a tensor of fixed-width elements or of byte strings.
 ///
-/// In both cases it is a shape and shared bytes in the protocol's raw form, which agree.
+/// Both are a shape and shared bytes in the protocol's raw form; the bytes match the shape.
 ///
 /// ```
 /// use oip_types::{DataType, TensorValue};
@@ -39,7 +39,8 @@ impl TensorValue {
             DataType::Bytes => return BytesTensor::new(shape, raw).map(Self::Bytes),
             DataType::Fixed(dtype) => dtype,
         };
-        // Reports the only possible failure with the protocol's name of the datatype.
+        // The only possible error is an overflow of the size; the message has the protocol's name of the
+        // datatype.
         let overflow = |error| match error {
             SpecError::ByteLengthOverflow { shape, .. } => {
                 format!("the byte length of {datatype}{shape} does not fit 64 bits")

@@ -78,7 +78,8 @@ impl Backend for IsolatedBackend {
                     "the parameter '{MEMORY_LIMIT}' of its configuration needs '{ISOLATION}' to be 'process'"
                 )));
             }
-            // A model configured as `none` stays in this process, even if its backend prefers isolation.
+            // With the isolation `none`, the model stays in this process, even if its backend prefers
+            // isolation.
             let own = cx.clone().with_config(Arc::new(config.clone()));
             let own = own.with_isolation(wish.is_isolated.is_none());
             let loaded = self.inner.load(source, &own);

@@ -20,18 +20,19 @@ use crate::{
 /// Maximum number of idle connections kept for later requests.
 const MOST_SPARE: usize = 16;
 
-/// Maximum total size of their regions in bytes. Larger ones are recreated when needed: a burst of large
-/// tensors must not stay in memory.
+/// Maximum total size of the idle connections' regions in bytes. Larger regions are recreated when needed, so
+/// that a burst of large tensors does not stay in memory.
 const MOST_SPARE_BYTES: u64 = 16 << 20;
 
-/// Maximum reads of the control socket in a row. Each reads up to 512 numbers, so more than one is rare.
+/// Maximum reads of the control socket in a row. One read returns up to 512 numbers, so more reads are rarely
+/// needed.
 const MOST_READS: usize = 4;
 
 /// Maximum number of abandoned requests that the worker may still be running.
 const MOST_GIVEN_UP: usize = 64;
 
-/// Announces a connection on the control socket, in place of a cancelled request's number; its file is
-/// attached.
+/// Sent on the control socket in place of a cancelled request's number: announces a connection, whose
+/// descriptor is attached.
 const CONNECTION: u64 = u64::MAX;
 
 /// A connection to a process, for one request at a time, with the shared regions of that connection.
@@ -94,7 +95,7 @@ impl Beside {
     /// Tells the worker that there will be no further requests.
     pub(crate) fn finish_sending(&self) {
         for lane in &self.lock().spare {
-            // If the worker has exited, it need not be told.
+            // Errors are ignored: they mean that the worker has exited.
             let _ = lane.connection.finish_sending();
         }
     }
@@ -160,7 +161,7 @@ mod tests {
         for number in 1..=MOST_GIVEN_UP as u64 {
             assert!(beside.give_up(number, &control));
         }
-        // Two are finished, one of which was never abandoned.
+        // The worker reports two requests as finished, one of which was never abandoned.
         for number in [7u64, 10_000] {
             theirs.write_all(&number.to_le_bytes()).unwrap();
         }

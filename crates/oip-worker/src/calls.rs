@@ -33,7 +33,7 @@ use crate::region::{LEAST_IN_REGION, REGION_ALIGNMENT, Region};
 /// Maximum number of open calls of one request. Workers respect it.
 const MOST_CALLS: usize = 256;
 
-/// Interval in milliseconds at which a wait checks whether to continue.
+/// Interval in milliseconds at which waiting code checks whether to continue.
 const TICK: u16 = 10;
 
 /// Work for a worker: a request, its deadline, and the models that it may call.

@@ -31,7 +31,7 @@ const STACK_SIZE: usize = 16 << 20;
 /// exits. Must be called before the process starts other threads; it does not return unless it fails.
 ///
 /// Standard input and output must be the sockets that [`IsolatedBackend`](crate::IsolatedBackend) starts
-/// workers with. Sends the model's prints to standard error, and so to the server's log.
+/// workers with. What the model prints goes to standard error, and so to the server's log.
 pub fn run(backends: &[Arc<dyn Backend>]) -> ExitCode {
     match start(backends) {
         Ok(never) => match never {},
@@ -51,7 +51,7 @@ enum Never {}
 fn start(backends: &[Arc<dyn Backend>]) -> io::Result<Never> {
     let data = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let control = UnixStream::from(io::stdout().as_fd().try_clone_to_owned()?);
-    // Only sockets have an address.
+    // Fails unless standard input is a socket, since only sockets have an address.
     data.local_addr()?;
     control.local_addr()?;
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
@@ -87,11 +87,13 @@ fn end() -> ! {
     std::process::abort()
 }
 
-/// Sets process options that protect the server. The worker also runs without them.
+/// Sets process options that protect the server. Errors are ignored, because the worker also runs without
+/// these options.
 fn settle() {
     #[cfg(target_os = "linux")]
     {
-        // The thread that started this process lives as long as the model does.
+        // The signal is sent when the server's thread that started this process ends, and that thread lives
+        // as long as the model.
         let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
         // When memory runs out, the kernel should kill the worker rather than the server.
         let _ = std::fs::write("/proc/self/oom_score_adj", "800");
@@ -99,7 +101,7 @@ fn settle() {
     }
 }
 
-/// The running request and the cancelled one; their numbers can arrive in any order.
+/// The numbers of the running request and of the cancelled one, which can arrive in any order.
 #[derive(Default)]
 struct Running(Mutex<State>);
 

@@ -10,7 +10,7 @@ use crate::protocol::Broken;
 /// How a worker ended. Displays as a clause: "it was ended by SIGSEGV".
 pub(crate) struct Death {
     pub(crate) broken: Broken,
-    /// `None` if it had to be killed.
+    /// The exit status; `None` if the worker had to be killed.
     pub(crate) status: Option<ExitStatus>,
     pub(crate) hint: Option<&'static str>,
     pub(crate) memory_limit: Option<u64>,

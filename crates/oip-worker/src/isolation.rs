@@ -18,7 +18,7 @@ pub struct Isolation {
 impl Isolation {
     /// Starts workers with a command, which must call [`run`](crate::run). The name and version of the model
     /// are appended to its arguments, so that process lists show them; standard input, output and error are
-    /// replaced. It inherits the server's environment.
+    /// replaced. The process inherits the server's environment.
     pub fn new(command: impl Fn() -> Command + Send + Sync + 'static) -> Self {
         Self {
             command: Arc::new(command),
@@ -38,8 +38,8 @@ impl Isolation {
     }
 
     /// Sets the memory limit of a worker in bytes, unless the model's configuration sets one (default: none).
-    /// It applies to what the system can limit per process: on Linux private writable memory (`RLIMIT_DATA`),
-    /// elsewhere address space (`RLIMIT_AS`).
+    /// The limit applies to the memory that the system can limit per process: on Linux private writable
+    /// memory (`RLIMIT_DATA`), elsewhere address space (`RLIMIT_AS`).
     #[must_use]
     pub fn memory_limit(self, memory_limit: Option<u64>) -> Self {
         Self { memory_limit, ..self }

@@ -167,7 +167,7 @@ pub fn this_program() -> std::path::PathBuf {
     let itself = std::path::Path::new("/proc/self/exe");
     match itself.exists() {
         true => itself.to_owned(),
-        // If the path does not exist, starting it fails with an error.
+        // If the path does not exist, starting the program fails with an error.
         false => std::env::current_exe().unwrap_or_else(|_| itself.to_owned()),
     }
 }

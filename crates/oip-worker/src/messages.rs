@@ -49,7 +49,7 @@ pub(crate) struct RunPart<'r> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<&'r str>,
     pub(crate) rows: u64,
-    /// The names of its requested outputs; empty for all.
+    /// The names of the request's outputs; empty for all.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub(crate) outputs: &'r [String],
 }
@@ -74,7 +74,7 @@ pub(crate) struct Results {
     /// Whether this message only marks the end of several responses.
     #[serde(default)]
     pub(crate) is_end: bool,
-    /// The merged requests that failed, and why; their rows of the outputs are undefined.
+    /// The merged requests that failed, with their errors; their rows in the outputs are undefined.
     #[serde(default)]
     pub(crate) failed: Vec<FailedPart>,
 }
@@ -91,7 +91,7 @@ pub(crate) struct FailedPart {
 #[derive(Debug, Deserialize)]
 pub(crate) struct Part {
     pub(crate) outputs: Vec<OutputPlace>,
-    /// Whether the model marked this as the last one.
+    /// Whether the model marked this response as the last one.
     pub(crate) is_last: bool,
 }
 
@@ -195,7 +195,7 @@ pub(crate) struct Load {
     pub(crate) backend: String,
     pub(crate) name: String,
     pub(crate) version: String,
-    /// As a string: a path that is not UTF-8 has no files next to it.
+    /// The path of the model file as a string. If it is not UTF-8, there are no files next to the model's.
     pub(crate) path: String,
     /// The names and lengths of the other files, in order.
     pub(crate) beside: Vec<(String, u64)>,
@@ -239,7 +239,7 @@ pub(crate) struct Loaded {
     runtime: Option<String>,
     #[serde(default)]
     placement: Option<PlacementForm>,
-    /// Its row independence; unknown if absent.
+    /// The model's row independence; unknown if absent.
     #[serde(default)]
     rows: Option<Rows>,
 }
@@ -274,7 +274,7 @@ impl From<RowIndependence> for Rows {
                 equal_dims,
             },
             RowIndependence::Unproven(reason) => Self::Unproven(reason),
-            // Added to the interface, but not to this protocol.
+            // A variant that was added to the interface, but not to this protocol.
             _ => RowIndependence::default().into(),
         }
     }
@@ -354,7 +354,7 @@ impl Loaded {
             capabilities.placement = self
                 .placement
                 .map(|PlacementForm { providers, gpus }| Placement::new(providers).on_gpus(gpus));
-            // Only on systems where waiting for a worker can time out.
+            // Runs are declared as elsewhere only on systems where waiting for a worker can time out.
             capabilities.elsewhere = cfg!(target_os = "linux");
         });
         let tensor = |port: Port| {

@@ -26,14 +26,15 @@ use crate::{
 pub(crate) struct Places {
     #[cfg(target_os = "linux")]
     regions: Regions,
-    /// Created when a model first calls another one.
+    /// The bell of the connection, created when the model first calls another model.
     bell: Option<Arc<Bell>>,
 }
 
 /// Receives the responses of a model that sends several.
 pub(crate) struct Several<'s> {
     pub(crate) answers: &'s mut dyn ResponseSink,
-    /// Makes the worker available to other requests while this one continues; returns whether it was.
+    /// Makes the worker available to other requests while this one continues; returns whether that was
+    /// possible.
     pub(crate) free: &'s mut dyn FnMut() -> bool,
 }
 
@@ -174,7 +175,7 @@ impl Places {
             Kind::Failed if head.binary == 0 => {
                 let mut failed: Failed = read_json(&connection.bytes(head.json.into(), go_on)?)?;
                 log.failed(&mut failed);
-                // A failed request may still hold on to its inputs.
+                // After a failed request the model may still use its inputs.
                 self.finish(true);
                 Ok(Err(failure.unwrap_or_else(|| failed.into_error())))
             }
@@ -206,7 +207,8 @@ impl Places {
                 (Kind::Free, Some(several)) if head.binary == 0 && !is_free => {
                     is_free = true;
                     connection.bytes(head.json.into(), go_on)?;
-                    // The worker must be idle before the next request looks for one.
+                    // The worker becomes idle before the response is passed on, so that the next request
+                    // finds it.
                     if (several.free)() {
                         several.answers.free_instance();
                     }
@@ -231,15 +233,15 @@ impl Places {
                 is_wanted: failure.is_none(),
             };
             connection.send_json(Kind::Taken, number, &taken, go_on)?;
-            // This is checked even if no wait was necessary.
+            // `go_on` is checked even if there was nothing to wait for.
             if !go_on() {
                 return Err(Broken::GivenUp);
             }
         }
     }
 
-    /// Reads the header of the response, or of one of several. Before that it serves the worker's needs: room
-    /// for its outputs, and requests to other models.
+    /// Reads the header of the response, or of one of several. Before it arrives, gives the worker room for
+    /// its outputs, and handles its requests to other models.
     fn answer(
         &mut self,
         exchange: &mut Exchange<'_>,
@@ -277,7 +279,7 @@ impl Places {
                 Kind::Room => return Err(Broken::wrong("that it wants room again and again")),
                 _ => return Ok(head),
             }
-            // This is checked even if no wait was necessary.
+            // `go_on` is checked even if there was nothing to wait for.
             if !go_on() {
                 return Err(Broken::GivenUp);
             }
@@ -324,7 +326,7 @@ impl Places {
                 Ok(inputs)
             }
         };
-        // The model may write to either region once it knows that this was read.
+        // The model waits for this reply: after it, the model may write to either region.
         if ask.inputs.iter().any(|input| is_copied(&input)) {
             connection.send_json(Kind::Taken, number, &PartReply { is_wanted: true }, go_on)?;
         }

@@ -49,7 +49,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// The most recently used worker is taken first: its memory is warm.
+    /// Idle workers. The most recently used one is taken first, because its memory is in the caches.
     idle: Vec<Worker>,
     /// Number of workers, idle or busy.
     living: usize,
@@ -95,7 +95,7 @@ impl Pool {
                 if let Some(about) = about.filter(|_| is_heard) {
                     shared.supervise(&about);
                 }
-                // No worker outlives this thread.
+                // When this thread ends, all workers are ended.
                 let mut idle = std::mem::take(&mut shared.lock().idle);
                 idle.iter_mut().for_each(Worker::dismiss);
                 drop(idle);
@@ -181,7 +181,8 @@ impl Pool {
         let mut state = self.shared.lock();
         state.living -= usize::from(is_first);
         if was_given_up {
-            // A single impatient client may be the cause; other clients must not suffer.
+            // A single impatient client may be the cause, so this does not count as a crash that delays other
+            // clients.
             self.shared.work.notify_one();
             return nobody_waits(cancel);
         }
@@ -197,7 +198,7 @@ impl Pool {
     }
 }
 
-/// Starts runs on a thread that must not block for long.
+/// Methods that start runs on a thread that must not block for long.
 #[cfg(target_os = "linux")]
 impl Pool {
     /// Sends a small request to an idle worker, and waits at most `patience` for the response. Everything
@@ -266,7 +267,7 @@ fn one_response(answer: Option<Outputs>) -> Result<Vec<InferOutput>, ServiceErro
 #[cfg(target_os = "linux")]
 fn is_small(request: &InferRequest) -> bool {
     const MOST: usize = 48 << 10;
-    /// JSON bytes for a tensor or parameter, apart from its name.
+    /// Estimated JSON bytes of a tensor or parameter, apart from its name.
     const EACH: usize = 256;
     let inputs = request.inputs.iter();
     let inputs = inputs.map(|input| {
@@ -407,7 +408,7 @@ impl Shared {
     /// status is collected.
     fn bury_idle<'s>(&'s self, mut state: MutexGuard<'s, State>, worker: Worker) -> MutexGuard<'s, State> {
         if !worker.is_first_to_count() {
-            // Another request of this process was lost, and its thread has counted the crash.
+            // The crash was already counted by the thread of another request that ran in this process.
             return state;
         }
         state.living -= 1;
@@ -487,7 +488,7 @@ impl Shared {
         }
     }
 
-    /// Starts a worker, which must describe the model like the previous one.
+    /// Starts a worker. It must return the same description of the model as the first one.
     fn start(
         self: &Arc<Self>,
         known: Option<&About>,

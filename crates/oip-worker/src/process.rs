@@ -75,7 +75,7 @@ struct Process {
     grace: Duration,
     /// Deadline for exiting voluntarily.
     farewell: Mutex<Option<Instant>>,
-    /// Whether its end has been counted.
+    /// Whether the end of the process was counted.
     is_counted: AtomicBool,
     /// How it ended.
     cause: OnceLock<String>,
@@ -113,7 +113,7 @@ fn patience<'w>(
     }
 }
 
-/// Why a worker could not be started.
+/// The reason why a worker could not be started.
 pub(crate) enum StartError {
     /// The model cannot be loaded, and a retry would fail too.
     Refused(ServiceError),
@@ -124,8 +124,8 @@ pub(crate) enum StartError {
 }
 
 impl Worker {
-    /// Starts a process that loads the model. The model's description is the worker's claim: the caller
-    /// checks it against what it knows.
+    /// Starts a process that loads the model. The worker's description of the model is not trusted: the
+    /// caller checks it against what it knows.
     pub(crate) fn start(
         recipe: &Recipe,
         on_end: impl Fn() + Send + 'static,
@@ -161,7 +161,7 @@ impl Worker {
             .stdin(OwnedFd::from(theirs))
             .stdout(OwnedFd::from(their_control))
             .stderr(their_voice)
-            // Ctrl-C is for the server, which ends workers after draining.
+            // Ctrl-C must reach only the server, which ends its workers after draining.
             .process_group(0);
         let child = command.spawn()?;
         // This closes the server's copies of the worker's socket ends, so only the worker has them from here
@@ -363,8 +363,7 @@ impl Worker {
                     )));
                 }
                 let body = Bytes::from(connection.bytes(length, go_on)?);
-                // The limits on a model's outputs are the same everywhere; the frame's length bounds the
-                // rest.
+                // Only the tensors are limited here; the length of the frame bounds everything else.
                 let limits = RequestLimits::default().with(|limits| {
                     limits.tensors = usize::MAX;
                     limits.rank = usize::MAX;
@@ -395,7 +394,7 @@ impl Worker {
     }
 
     /// Abandons this request without killing the process, which runs other requests. Returns whether that is
-    /// possible. Dropping this then closes the connection, which notifies the process.
+    /// possible. If so, dropping this value closes the connection, which notifies the process.
     pub(crate) fn can_leave(&self) -> bool {
         let Process { beside, control, .. } = &*self.process;
         self.is_beside && beside.give_up(self.number, control)

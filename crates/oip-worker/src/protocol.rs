@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 /// Interval at which a call that waits for a worker checks whether to continue.
 pub(crate) const TICK: Duration = Duration::from_millis(10);
 
-/// Must change with the messages. Both sides are normally the same program, so a mismatch is a mistake.
+/// The version of the protocol; increment it when messages change. Both sides are normally the same program,
+/// so a mismatch means a wrong setup.
 pub(crate) const VERSION: u32 = 6;
 
 /// Size of a frame header in bytes.
@@ -29,7 +30,7 @@ pub(crate) const MAX_JSON: u32 = 64 << 20;
 /// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Worker: it has started. JSON: `Hello`.
+    /// Worker: the worker has started. JSON: `Hello`.
     Hello = 1,
     /// Server: load this model. JSON: `Load`; binary: the model file.
     Load = 2,
@@ -52,8 +53,8 @@ pub(crate) enum Kind {
     Region = 10,
     /// Worker: one of several responses, before `Results`. JSON: `Part`; binary: as in `Results`.
     Part = 11,
-    /// Server, after each `Part`, and after each `Ask` with inputs in a region: it was read. JSON:
-    /// `PartReply`.
+    /// Server, after each `Part`, and after each `Ask` with inputs in a region: the server has read the
+    /// message. JSON: `PartReply`.
     Taken = 12,
     /// Worker: a request to another model, before `Results` or `Failed`. JSON: `Ask`; binary: its inputs, as
     /// in `Results`.
@@ -132,14 +133,14 @@ impl Head {
     }
 }
 
-/// Why a connection is unusable.
+/// The reason why a connection is unusable.
 #[derive(Debug)]
 pub(crate) enum Broken {
     /// The other process closed the connection.
     Ended,
     /// The caller has given up waiting.
     GivenUp,
-    /// The other side violated the protocol; how.
+    /// The other side violated the protocol; the string says how.
     Wrong(String),
     /// A system call failed on this side.
     System(io::Error),
@@ -349,7 +350,7 @@ impl Connection {
         Head::read(&head)
     }
 
-    /// Reads the next bytes of a frame. The length was checked before; even so, memory is touched only as
+    /// Reads the next bytes of a frame. The caller has checked the length. Memory is still touched only as
     /// bytes arrive.
     pub(crate) fn bytes(&self, count: u64, go_on: &mut dyn FnMut() -> bool) -> Result<Vec<u8>, Broken> {
         let no_room = || Broken::System(ErrorKind::OutOfMemory.into());
@@ -383,7 +384,7 @@ impl Connection {
                 Ok(read) => rest = &mut rest[read..],
                 Err(error) => wait_or_fail(error)?,
             }
-            // Also checked after each read, because a worker could send one byte at a time.
+            // `go_on` is also checked after each read, because a worker could send one byte at a time.
             if !rest.is_empty() && !go_on() {
                 return Err(Broken::GivenUp);
             }
@@ -398,7 +399,7 @@ impl Connection {
 fn is_answer(bytes: &[u8]) -> Option<bool> {
     /// Longer frames are left to threads that may block.
     const LONGEST: u64 = 256 << 10;
-    /// Tensors outside the frame are copied from elsewhere.
+    /// JSON fields which show that tensors are outside the frame, and are copied from a region.
     const ELSEWHERE: [&[u8]; 2] = [br#""region""#, br#""inputs""#];
     let (head, rest) = bytes.split_at_checked(HEAD)?;
     let Ok(head) = Head::read(head) else {
@@ -478,7 +479,7 @@ mod tests {
         assert!(matches!(connection.head(&mut go_on), Err(Broken::GivenUp)));
         (&other).write_all(&[3]).unwrap();
         assert!(matches!(connection.head(&mut || false), Err(Broken::GivenUp)));
-        // The reader has ended, so sending fails too.
+        // The reading side was dropped, so sending fails too.
         let parts = [Bytes::from(vec![0; 8 << 20])];
         let sent = connection.send(Kind::Load, 0, b"{}", &parts, &mut || false);
         assert!(matches!(sent, Err(Broken::GivenUp)));

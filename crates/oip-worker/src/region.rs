@@ -36,7 +36,8 @@ impl Region {
     /// # Errors
     /// When the system is out of memory or descriptors.
     pub(crate) fn new(number: u64, room: u64) -> Result<Self, Errno> {
-        // Rounded up for slightly larger requests; more would count against what is kept.
+        // The size is rounded up so that slightly larger requests fit too, but not more, because it counts
+        // towards the kept memory.
         let step = (room.min(KEPT).next_power_of_two() / 8).max(1 << 20);
         let length = room.next_multiple_of(step);
         Self::of_length(number, if length <= KEPT { length.max(step) } else { room })

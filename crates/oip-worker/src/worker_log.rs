@@ -150,8 +150,8 @@ impl WorkerLog {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Returns the reason of a crash, guessed from the output. The wording is ours, because a model's lines
-    /// may lie.
+    /// Returns the reason of a crash, guessed from the output. The text does not quote the output, because a
+    /// model can print anything.
     pub(crate) fn hint(&self) -> Option<&'static str> {
         self.shared.lock().hint
     }
@@ -260,8 +260,8 @@ impl Allowance {
         let passed = now.saturating_duration_since(self.last).as_secs_f64();
         self.lines = (self.lines + passed * self.a_second).min(self.most);
         self.last = now;
-        // Once it drops lines, it must have room for a second's lines before it logs again; this limits
-        // reports of dropping.
+        // After dropping a line, the bucket must refill to the tokens of one second before it logs again,
+        // which limits the number of reports about dropped lines.
         let least = if self.is_dropping { self.a_second } else { 1.0 };
         if self.lines >= least {
             self.lines -= 1.0;
@@ -298,7 +298,7 @@ fn skip_line(lines: &mut BufReader<PipeReader>) -> io::Result<()> {
     }
 }
 
-/// Recognizes what Rust, C++ and our Python code print before they abort.
+/// Recognizes the messages that Rust, C++ and this project's Python code print before they abort.
 fn hint(line: &str) -> Option<&'static str> {
     let known = [
         ("has overflowed its stack", "out of its stack"),
@@ -341,7 +341,7 @@ mod tests {
             verdicts[1000..],
             [Verdict::FirstDropped, Verdict::Dropped, Verdict::Dropped]
         );
-        // Half a second later there is room for five, which is too few to resume.
+        // Half a second later the bucket has five tokens, too few to resume.
         assert_eq!(
             allowance.take(start + Duration::from_millis(500)),
             Verdict::Dropped

@@ -13,8 +13,8 @@ pub(crate) fn completing(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Options::command(), "tensor", &mut script);
     let script = String::from_utf8_lossy(&script);
-    // bash completes file names only if there is no other candidate, so without options unless a word was
-    // begun.
+    // bash completes file names only if there are no other candidates, so options are offered only for a word
+    // that begins with `-`.
     script.replace(
         r#"compgen -W "${opts}" --"#,
         r#"compgen -W "${opts}" -X "$([[ ${cur} == -* ]] || echo '-*')" --"#,

@@ -74,7 +74,7 @@ pub(crate) fn run(options: &Extract, out: &mut (impl Write + Send)) -> Outcome {
                 one.copy(&mut |bytes| out.write_all(bytes).map_err(failed))
                     .about(path)
                     .map_err(unless_interrupted)?;
-                // Output already written cannot be undone, but the command fails.
+                // The output is already written and cannot be undone, but the command fails.
                 return refuse_loss(&late(), path);
             }
             let output = source_files.output_for(target, &output);

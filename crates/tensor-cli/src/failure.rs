@@ -30,9 +30,9 @@ pub(crate) enum Failure {
     },
     /// I/O error on standard output or similar.
     Io(io::Error),
-    /// The command found differences or damage, which it has printed.
+    /// The command found differences or damage, and has printed them.
     Found,
-    /// Two files could not be compared completely, which it has printed.
+    /// Two files could not be compared completely; the command has printed why.
     NotCompared,
     /// The user interrupted it.
     Interrupted,

@@ -23,7 +23,7 @@ static READ_OPTIONS: OnceLock<ReadOptions> = OnceLock::new();
 
 /// Sets how files are read.
 pub(crate) fn read_with(options: ReadOptions) {
-    // It is set only once, by `main`.
+    // The value is set only once, by `main`.
     let _ = READ_OPTIONS.set(options);
 }
 
@@ -118,8 +118,8 @@ fn file_of_a_model(repository: &Path) -> Option<PathBuf> {
     files.find(|file| tensor_files::format_of_path(file).is_some())
 }
 
-/// Returns the size of a file, or of all files of a checkpoint. Unknown for standard input and for an index
-/// on a server.
+/// Returns the size of a file, or of all files of a checkpoint. The size is unknown for standard input and
+/// for an index on a server.
 pub(crate) fn len(path: &Path) -> Option<u64> {
     if is_standard(path) {
         return None;

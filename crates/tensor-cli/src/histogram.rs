@@ -25,7 +25,8 @@ impl Histogram {
         if !value.is_finite() {
             return;
         }
-        // Both are halved, so that the range of all doubles does not overflow.
+        // Both numbers are halved, so that their difference does not overflow, even for the range of all
+        // doubles.
         let place = (value / 2.0 - self.min / 2.0) / self.width;
         let part = if place.is_nan() {
             0

@@ -29,7 +29,7 @@ struct File<'r> {
     tensors: Tensors<'r>,
 }
 
-/// The tensors shown. Each is described lazily: a file may have millions.
+/// The tensors shown. Tensors are described one by one during output, because a file may have millions.
 struct Tensors<'r> {
     reader: &'r Composite<'r>,
     indices: Vec<usize>,
@@ -70,7 +70,7 @@ struct Tensor<'r> {
     encoding: &'r str,
     #[serde(skip_serializing_if = "is_false")]
     big_endian: bool,
-    /// The shard that contains it.
+    /// The shard that contains the tensor.
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<&'r str>,
     offset_bytes: u64,

@@ -40,7 +40,7 @@ pub(crate) fn run(options: &Options, out: &mut impl Write) -> Outcome {
         None => &all,
     };
     let manifest = of(reader, &options.paths[0])?;
-    // A number that became infinite differs from the checkpoint's.
+    // If a number became infinite, the manifest does not describe the values of the checkpoint.
     let lost = recast.as_ref().map(Recast::losses).unwrap_or_default();
     if let Some(loss) = lost.first() {
         let error = Error::new(

@@ -19,7 +19,7 @@ static OPEN: Mutex<Option<HashMap<String, Arc<RemoteSource>>>> = Mutex::new(None
 
 /// Sets how servers are accessed.
 pub(crate) fn read_with(servers: Servers) {
-    // It is set only once, by `main`.
+    // The value is set only once, by `main`.
     let _ = SERVERS.set(servers);
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn len(location: &str) -> u64 {
 }
 
 fn source(location: &str) -> Result<Arc<RemoteSource>, Error> {
-    // No critical section panics halfway.
+    // No critical section can panic while the state is inconsistent, so a poisoned lock is usable.
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     let open = open.get_or_insert_default();
     if let Some(source) = open.get(location) {
@@ -70,7 +70,8 @@ fn source(location: &str) -> Result<Arc<RemoteSource>, Error> {
     }
     let servers = SERVERS.get().cloned().unwrap_or_default();
     let mut options = RemoteOptions::default().with_plain_http(servers.allow_http);
-    // Not read by clap, which would list the option in each usage line as if it were required.
+    // The variable is read here, because clap would list the option in each usage line as if it were
+    // required.
     let named = std::env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty());
     if let Some(path) = servers.ca.or_else(|| named.map(Into::into)) {
         options = options.with_authorities(&path)?;

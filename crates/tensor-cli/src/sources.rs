@@ -33,7 +33,7 @@ pub(crate) fn watched(sources: Composite<'_>) -> Composite<'_> {
     let lens = sources.entries().iter().filter_map(Entry::byte_len);
     let progress = Mutex::new(Progress::new(lens.fold(0, u64::saturating_add)));
     sources.watched(move |bytes| {
-        // A panic elsewhere leaves the progress bar usable.
+        // The progress bar is usable even after a panic in another thread.
         let mut progress = progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         progress.advance(bytes);
         match progress::is_interrupted() {

@@ -94,7 +94,7 @@ impl DType {
         self.name_in(Naming::Canonical)
     }
 
-    /// Returns its name in another project.
+    /// Returns the name of the dtype in another project.
     #[must_use]
     pub const fn name_in(self, naming: Naming) -> &'static str {
         let row = NAMES[self as usize];

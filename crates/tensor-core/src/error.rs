@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{DType, Shape, SpecError, TensorSpec};
 
-/// Why bytes cannot be cast to a slice of a Rust type.
+/// The error when bytes cannot be cast to a slice of a Rust type.
 ///
 /// ```
 /// use tensor_core::{CastError, DType, Tensor};
@@ -75,7 +75,8 @@ impl fmt::Debug for CastError {
     }
 }
 
-/// Why coordinates and values do not form a sparse tensor, or one is too large to make dense.
+/// The error when coordinates and values do not form a sparse tensor, or when a sparse tensor is too large to
+/// make dense.
 ///
 /// ```
 /// use tensor_core::{Shape, SparseCoo, SparseError, Tensor};
@@ -105,7 +106,7 @@ pub enum SparseError {
         axis: usize,
         /// The coordinate.
         index: u64,
-        /// The size of that axis.
+        /// The size of the dimension.
         dim: u64,
     },
     /// Two entries have the same coordinates.

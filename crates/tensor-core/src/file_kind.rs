@@ -5,7 +5,7 @@ use std::fmt;
 use crate::Quoted;
 
 /// The kind of a file, detected from its first bytes and its length. Every reader that fails to open a file
-/// uses it, so that a Git LFS pointer or an error page in place of a model is reported as such.
+/// reports the kind, so that a Git LFS pointer or an error page in place of a model is reported as such.
 ///
 /// ```
 /// use tensor_core::FileKind;
@@ -299,7 +299,8 @@ mod tests {
         for (head, expected) in cases {
             assert_eq!(kind(head).as_ref(), Some(&expected), "{expected}");
         }
-        // Tensor counts and offsets as in BTF headers, and other bytes.
+        // Files that begin like BTF (a tensor count, and the offset of the first record) have no known kind,
+        // whatever bytes the count has.
         for tensors in [8u64, 640, 0x0308, 10, 0x010a] {
             let head = [tensors, 8 * tensors + 8].map(u64::to_le_bytes).concat();
             assert_eq!(kind(&head), None, "{tensors}");

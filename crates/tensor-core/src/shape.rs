@@ -196,7 +196,7 @@ fn checked_product(dims: &[u64]) -> Option<u64> {
         .try_fold(1u64, |product, &dim| product.checked_mul(dim))
 }
 
-/// Why a dtype, a shape and bytes do not form the tensor, or the requested part of it.
+/// The error when a dtype, a shape and bytes do not form a tensor, or a requested part of it.
 ///
 /// ```
 /// use tensor_core::{Shape, SpecError};

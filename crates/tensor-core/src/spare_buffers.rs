@@ -38,7 +38,7 @@ struct Pool {
     buffers: BTreeMap<(usize, u64), Vec<u8>>,
     bytes: u64,
     arrivals: u64,
-    /// The low-water mark in bytes since the last [`SpareBuffers::trim`]: this much was not needed.
+    /// The lowest total size in bytes since the last [`SpareBuffers::trim`]: this much was never needed.
     lowest: u64,
 }
 
@@ -62,7 +62,8 @@ impl SpareBuffers {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Takes a buffer with at least this capacity, and at most a quarter more. It still has its old contents.
+    /// Takes a buffer with at least this capacity, and at most a quarter more. The buffer still has its old
+    /// contents.
     #[must_use]
     pub fn take(&self, capacity: usize) -> Option<Vec<u8>> {
         if capacity < Self::LEAST_KEPT || self.bytes() == 0 {
@@ -246,7 +247,7 @@ mod tests {
         }
         spare.trim();
         assert_eq!(spare.bytes(), 400 << 10, "they have just come");
-        // At most three are in use at the same time, so one is not needed.
+        // At most three of the four buffers are in use at the same time, so one is not needed.
         let used: Vec<_> = (0..3).map(|_| spare.take(100 * KIB).unwrap()).collect();
         used.into_iter().for_each(|buffer| spare.put(buffer));
         spare.trim();

@@ -220,7 +220,7 @@ impl SparseCoo {
     /// Returns the coordinates of each entry, in stored order.
     fn entries<'a>(&self, flat: &'a [u64]) -> impl Iterator<Item = &'a [u64]> + use<'a> {
         let rank = self.shape().rank();
-        // Not `chunks_exact`, because entries of a sparse scalar have no coordinates.
+        // `chunks_exact` would panic for a sparse scalar, whose entries have no coordinates.
         (0..self.nnz() as usize).map(move |entry| &flat[entry * rank..][..rank])
     }
 }
@@ -268,7 +268,7 @@ mod tests {
             }
         );
         assert!(sparse(&[2, 3], &[u64::MAX, 0], &[1]).is_err());
-        // A shape with a 0 dimension cannot have entries.
+        // A shape with a dimension of 0 has no elements, so any entry is out of range.
         assert!(sparse(&[0, 3], &[0, 0], &[1]).is_err());
         assert_eq!(
             sparse(&[0, 3], &[], &[])

@@ -8,7 +8,7 @@ use fmt_core::{Error, TENSOR_STREAM_UNIT, TensorReader, TensorStream};
 const PIECE: usize = 1 << 20;
 /// Maximum number of pieces read ahead.
 const AHEAD: usize = 3;
-/// Tensors up to this size are not worth a thread.
+/// Tensors up to this size are read without another thread.
 const WORTH_A_THREAD: u64 = 4 * PIECE as u64;
 
 /// Passes a dense tensor's bytes to `see` in order, row-major and little-endian, in pieces of 1 MiB. For a
@@ -58,7 +58,7 @@ pub fn read_ahead(
         });
         match tried {
             Some(outcome) => return outcome,
-            // Without another thread, this one reads too.
+            // If no thread can be started, this thread also reads.
             None => stream = reader.stream(index)?,
         }
     }
@@ -102,7 +102,7 @@ fn show_all(
     for piece in arriving {
         let (piece, len) = piece?;
         see(&piece[..len])?;
-        // If the other thread has ended, the buffer is no longer needed.
+        // If the other thread has ended, sending fails, and the buffer is no longer needed.
         let _ = empty.send(piece);
     }
     Ok(())

@@ -22,7 +22,7 @@ pub(crate) fn open_btf(
     let Some(names_path) = names_paths.find(|path| path.exists()) else {
         return Ok(Box::new(reader));
     };
-    // Only a regular file is read; a pipe does not block.
+    // Only a regular file is read; opening a pipe fails instead of blocking.
     let json = FileSource::open(&names_path)
         .and_then(|file| read_range(&file, 0..file.len().min(LONGEST), "the file of names"));
     Ok(

@@ -102,7 +102,8 @@ fn to_odd(value: f64) -> f32 {
         return nearest;
     }
     let bits = nearest.to_bits();
-    // Truncate, then make odd. Beyond the range, truncation gives the largest finite number, which is odd.
+    // Truncates the value, then makes the mantissa odd. Beyond the range, truncation gives the largest finite
+    // number, which is odd.
     let cut = if f64::from(nearest).abs() > value.abs() {
         bits - 1
     } else {
@@ -185,7 +186,8 @@ mod tests {
         }
     }
 
-    /// Compares rounding around every positive 16-bit float, and around the midpoint to the next one.
+    /// Rounds values at and next to every positive 16-bit float, and at and next to the midpoint to the
+    /// following one.
     #[test]
     fn rounding_is_to_the_nearest_and_even() {
         around_all(DType::F16, |bits| f16::from_bits(bits).to_f64(), 0x7bff);

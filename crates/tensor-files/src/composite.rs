@@ -45,7 +45,7 @@ use crate::split::remove_split;
 /// ```
 pub struct Composite<'r> {
     parts: Vec<Part<'r>>,
-    /// The selected tensors, unless they are exactly those of the first part: files may have millions, which
+    /// The selected tensors; `None` if they are exactly those of the first part, so that millions of entries
     /// are not stored twice.
     chosen: Option<Chosen>,
     names: NameTable,
@@ -334,7 +334,7 @@ impl<'r> Composite<'r> {
 
     fn find_names_anew(&mut self) {
         let entries = self.entries();
-        // Entries are so large that there are always fewer than 2^32.
+        // Entries take so much memory that there are always fewer than 2^32.
         let (names, _) = NameTable::of(entries.len(), |index| &entries[index as usize].name);
         self.names = names;
     }
@@ -436,7 +436,7 @@ impl TensorReader for Composite<'_> {
         if firsts.iter().all(HashMap::is_empty) {
             return Vec::new();
         }
-        // The first tensor with these bytes in its file may not be selected.
+        // The file's first tensor with these bytes may not be among the selected ones.
         let (mut chosen, mut shared) = (HashMap::new(), Vec::new());
         for index in 0..self.entries().len() {
             let (part, own) = self.place_of(index);

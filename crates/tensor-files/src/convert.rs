@@ -77,7 +77,7 @@ pub struct Progress {
 pub struct Converted {
     /// The target's length in bytes.
     pub len: u64,
-    /// What the target does not contain.
+    /// The parts of the source that the target does not contain.
     pub losses: Vec<Loss>,
 }
 
@@ -112,7 +112,7 @@ pub fn convert(
     let len = adapted.write(reader, target, &mut file, options)?;
     let losses = adapted.all_losses(target, options)?;
     let beside = adapted.names_beside(reader, path)?;
-    // The names file of a file that has replaced the target must not be touched.
+    // If another file has replaced the target, that file's names file must not be touched.
     output.check_replaced(path)?;
     remove_names_beside(target, path)?;
     file.persist()?;
@@ -287,7 +287,7 @@ impl AdaptedPlan {
     /// Plans to write bytes shared by tensors only once, if the target supports that.
     fn settle_sharing(&mut self, reader: &dyn TensorReader, target: &dyn Format) {
         for (index, first) in reader.shared() {
-            // The indices are sorted, in the order in which they were planned.
+            // The indices are in ascending order, because tensors were planned in this order.
             let [number, same_as] = [index, first].map(|index| self.indices.binary_search(&index));
             let (Ok(number), Ok(same_as)) = (number, same_as) else {
                 continue;
@@ -331,11 +331,12 @@ impl AdaptedPlan {
 
     fn settle_metadata(&mut self, metadata: &Metadata, accepts: &dyn Fn(Plan) -> Result<(), Error>) {
         if accepts(self.plan.clone()).is_err() {
-            // The format refuses something else, which the writer will report.
+            // The format refuses something other than the metadata; the writer will report it.
             self.plan.metadata = metadata.clone();
             return;
         }
-        // One tensor is enough: whether a format accepts a key does not depend on the number of tensors.
+        // A plan with one tensor is enough, since a format accepts a metadata key regardless of the number of
+        // tensors.
         let entries = &self.plan.entries[..self.plan.entries.len().min(1)];
         let holds = |metadata: Metadata| {
             let entries = entries.to_vec();
@@ -460,7 +461,8 @@ fn without_name(error: &Error, name: &str) -> String {
 }
 
 /// Removes the names files of the file to be replaced, next to it and next to a link to it: other tensors
-/// must not get them. If the last steps fail, no names are better than wrong ones.
+/// must not get them. They are removed first: if a later step fails, a file without names is better than one
+/// with wrong names.
 #[cfg(feature = "btf")]
 pub(crate) fn remove_names_beside(target: &dyn Format, path: &Path) -> Result<(), Error> {
     if target.id() != "btf" {
@@ -483,11 +485,11 @@ pub(crate) fn remove_names_beside(_target: &dyn Format, _path: &Path) -> Result<
     Ok(())
 }
 
-/// The reason why a tensor cannot be read.
+/// The reason why a tensor cannot be planned.
 #[derive(Debug)]
 enum Unplanned {
     Unsupported(String),
-    /// Its elements do not fill whole blocks.
+    /// The tensor's elements do not fill whole blocks.
     Blocks(OpaqueDType),
     DType(StoredDType),
     Layout,

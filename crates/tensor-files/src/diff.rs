@@ -21,7 +21,7 @@ use crate::distance::{Distance, Sums};
 pub struct Tolerance {
     /// The absolute tolerance, in units of the elements.
     pub absolute: f64,
-    /// Relative to the second file's element.
+    /// The tolerance relative to the second file's element.
     pub relative: f64,
 }
 
@@ -56,8 +56,7 @@ pub enum DifferenceKind {
         /// Maximum absolute difference; NaN if one is NaN and the other is not. 0 if only bits differ: signs
         /// of zeros, NaN payloads.
         farthest: f64,
-        /// The distance of the two as vectors. `None` if unknown: elements that are not numeric or not
-        /// finite.
+        /// The distance between the tensors as vectors; `None` if elements are not numeric or not finite.
         distance: Option<Distance>,
     },
     /// A metadata value.
@@ -210,7 +209,7 @@ fn compare_dense(
         return Ok(None);
     }
     drop((x, y));
-    // The equal parts at the front are not in the sums yet.
+    // The sums do not yet include the equal parts at the front.
     found.add_front(&mut *first.stream(index)?, dtype)?;
     Ok(Some(DifferenceKind::Values {
         elements: found.elements,
@@ -258,7 +257,7 @@ struct Found {
     farthest: f64,
     /// Length of the equal prefix in bytes.
     front: u64,
-    /// Over all elements after that prefix.
+    /// Sums over all elements after the equal prefix.
     sums: Sums,
 }
 
@@ -328,7 +327,8 @@ impl Found {
         let mut part = vec![0; PART];
         while self.front > 0 {
             let len = stream.read(&mut part)?;
-            // The equal prefix may arrive in pieces of other lengths now.
+            // This stream may return pieces of other lengths than before, so the last one may exceed the
+            // prefix.
             let equal = self.front.min(len as u64);
             self.add_equal(&part[..equal as usize], dtype);
             self.front = if len == 0 { 0 } else { self.front - equal };

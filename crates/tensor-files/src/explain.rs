@@ -1,4 +1,4 @@
-//! Explains which kind of file it is if a file cannot be opened in a given format.
+//! Explains the actual kind of a file that cannot be opened in the expected format.
 
 use fmt_core::{Error, ErrorKind, Format};
 use tensor_core::FileKind;

@@ -12,7 +12,7 @@ pub enum Loss {
     Tensor(String, String),
     /// A sparse tensor becomes dense.
     Sparsity(String),
-    /// All names: tensors become `0`, `1` and so on.
+    /// The names of all tensors, which become `0`, `1` and so on.
     Names,
     /// A metadata entry of the file, by key.
     Metadata(String),

@@ -70,7 +70,8 @@ impl<'r> Recast<'r> {
     /// Converts floats, and quantised blocks of known types, to one float dtype; except the tensors to keep,
     /// by index. Rounds to nearest, ties to even. 8-bit floats are multiplied by their scales,
     /// `NAME_scale_inv` (DeepSeek) or `NAME_scale` (compressed-tensors), which are omitted from the result.
-    /// Integers and bools are kept: they are positions, steps and masks, see [`Recast::unconverted`].
+    /// Integers and bools keep their dtype, because they are positions, steps or masks; see
+    /// [`Recast::unconverted`].
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] for sparse tensors and opaque elements, unless they are kept, and for a
@@ -85,8 +86,7 @@ impl<'r> Recast<'r> {
             return Err(error.expected("f16, bf16, f32 or f64").found(dtype));
         }
         let mut recast = Self::unchanged(inner);
-        // Scales that are already applied are skipped, because a later reader that found them would scale
-        // again.
+        // Scales that were applied are left out, because a later reader would otherwise apply them again.
         let mut taken = BTreeSet::new();
         let tensors = recast.entries.iter_mut().zip(&mut recast.changes);
         for (index, (entry, change)) in tensors.enumerate() {
@@ -362,7 +362,8 @@ impl TensorReader for Recast<'_> {
                 bytes.truncate(read);
                 self.of_spec(index, shape, bytes)
             }
-            // Blocks need not end with a row: elements before the rows are read and skipped.
+            // A block may contain elements of several rows, so the elements before the requested rows are
+            // read and skipped.
             _ => {
                 let (shape, dtype) = (&self.entries[index].shape, self.entries[index].dtype.known());
                 let spec = TensorSpec::new(dtype.unwrap_or(DType::U8), shape.clone());

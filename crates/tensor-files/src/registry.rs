@@ -95,7 +95,8 @@ pub fn detect(head: &[u8], len: u64, path: Option<&Path>) -> Result<&'static dyn
         return Ok(format);
     }
     if let Some(format) = path.and_then(format_of_path) {
-        // This holds even if the bytes do not match, because opening the file then explains why.
+        // The name decides even if the bytes do not match, because opening the file then explains the
+        // mismatch.
         return Ok(format);
     }
     match that_are(Sniff::Possible) {

@@ -24,8 +24,8 @@ enum Float8 {
     E5M2,
 }
 
-/// Suffixes that turn a tensor's name into the name of its scales. Both kinds of scales multiply, whatever
-/// their name.
+/// Suffixes that turn a tensor's name into the name of its scales. Elements are multiplied by both kinds of
+/// scales, despite the name `inv`.
 const ENDINGS: [&str; 2] = ["_scale_inv", "_scale"];
 
 /// The side length of a block used by DeepSeek and most others.
@@ -135,7 +135,8 @@ fn fit(tensor: &Shape, scales: &Shape) -> Option<([u64; 2], [u64; 2], [u64; 2])>
         blocks if len.div_ceil(USUAL_BLOCK) == blocks => Some(USUAL_BLOCK),
         blocks => len.is_multiple_of(blocks).then(|| len / blocks),
     };
-    // A single block that covers a whole side may also have the usual size, because no element is beyond it.
+    // A single block gets the length of its side. The writer may have meant the larger usual size, which
+    // makes no difference, because no element is beyond the side.
     let block = [side(rows, down)?, side(columns, across)?];
     Some((dims, block, [across, down * across]))
 }

@@ -53,7 +53,7 @@ impl FromStr for Pattern {
             }
         };
         let regex = Regex::new(&expression).map_err(|error| {
-            // The last line has the message; those before draw an arrow.
+            // The last line of the error has the message; the lines before it show the position.
             let why = error.to_string();
             let why = why
                 .lines()
@@ -193,7 +193,7 @@ impl FromStr for Renaming {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Selection {
-    /// Keep only these; all if empty.
+    /// Patterns of the tensors to keep; empty for all.
     pub include: Vec<Pattern>,
     /// Remove these.
     pub exclude: Vec<Pattern>,

@@ -11,9 +11,9 @@ use crate::checkpoint::checkpoint_files;
 
 /// The source files of a conversion, recorded before they are opened.
 ///
-/// If the target is one of them, it replaces only that file, and not one that has replaced it since. Files of
-/// a sharded checkpoint are never replaced by a conversion's result: if the process were killed meanwhile,
-/// neither checkpoint would be complete.
+/// If the target is one of the sources, it replaces only the file that was read, not a file that has since
+/// taken its place. Files of a sharded checkpoint are never replaced by a conversion's result: if the process
+/// were killed meanwhile, neither checkpoint would be complete.
 ///
 /// ```
 /// use tensor_files::{ConvertOptions, SourceFiles, convert, format, open};

@@ -61,8 +61,8 @@ pub unsafe fn map(file: &File) -> io::Result<Bytes> {
     Ok(Bytes::from_owner(mapping))
 }
 
-/// The guarantee that [`map`] requires, given once for many files. The code that knows that they do not
-/// change creates it, and passes it to the code that maps them.
+/// The guarantee that [`map`] requires, given once for many files. Code that knows that the files do not
+/// change creates this value, and passes it to the code that maps them.
 ///
 /// A server, for example, cannot know how its files are used, but the operator may, and can give the
 /// guarantee at startup.
@@ -115,7 +115,7 @@ impl Promise {
 pub unsafe fn map_and_prefault(file: &File) -> io::Result<Bytes> {
     let metadata = file.metadata()?;
     if metadata.len() == 0 || !metadata.is_file() {
-        // SAFETY: the caller guarantees what `map` demands.
+        // SAFETY: the caller fulfils the contract of `map`, which is the same.
         return unsafe { map(file) };
     }
     // SAFETY: the caller guarantees that the file does not change while the mapping lives.
@@ -148,7 +148,7 @@ mod tests {
             assert_eq!((&mapped[..], &prefaulted[..]), (&content[..], &content[..]));
         }
         let folder = File::open(folder.path()).unwrap();
-        // SAFETY: a directory cannot be mapped.
+        // SAFETY: the call fails, since a directory cannot be mapped.
         let refused = unsafe { map(&folder) }.unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
     }

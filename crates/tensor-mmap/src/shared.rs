@@ -31,7 +31,7 @@ use rustix::fs::{
 /// ```
 pub struct SharedMemory {
     len: u64,
-    /// Serializes threads of this process.
+    /// The mapping, with a lock that serializes access by threads of this process.
     mapping: Mutex<MmapRaw>,
 }
 
@@ -75,7 +75,7 @@ impl SharedMemory {
         check_overcommit()?;
         let expected =
             "expected a descriptor of memfd_create with the seals F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL";
-        // Only memfds and tmpfs files have seals, and the latter never these.
+        // Only memfds and files on tmpfs have seals, and files on tmpfs never have these.
         let seals = fcntl_get_seals(&file)
             .map_err(|_| wrong(format!("{expected}, found a descriptor that cannot have seals")))?;
         if !seals.contains(SIZE_SEALS) {
@@ -132,7 +132,7 @@ impl SharedMemory {
     #[expect(unsafe_code, reason = "shared memory is reached by its pointer")]
     pub fn append_to(&self, offset: u64, len: u64, buffer: &mut Vec<u8>) -> io::Result<()> {
         self.check(offset, len)?;
-        // Both lie within a mapping, whose size is a `usize`.
+        // The range is within the mapping, so both numbers fit `usize`.
         let (offset, len) = (offset as usize, len as usize);
         buffer
             .try_reserve_exact(len)
@@ -142,7 +142,7 @@ impl SharedMemory {
         // SAFETY: the range is in the mapping, which is alive and whose file cannot shrink; the vector has
         // capacity for it and does not overlap the mapping; no other thread of this process writes there
         // while the lock is held; concurrent writes by another process yield arbitrary bytes, all of which
-        // are valid. The length is set after they are written.
+        // are valid. The length is set after the bytes are written.
         unsafe {
             ptr::copy_nonoverlapping(mapping.as_ptr().add(offset), buffer.as_mut_ptr().add(end), len);
             buffer.set_len(end + len);
@@ -179,7 +179,7 @@ impl SharedMemory {
 }
 
 /// Rejects strict overcommit, under which the first access to a page can fail with `SIGBUS`. With the other
-/// two settings the system provides a page, or reclaims one as for any other memory.
+/// two settings the system provides a page, or frees memory for it as on any other access.
 fn check_overcommit() -> io::Result<()> {
     let setting = fs::read_to_string("/proc/sys/vm/overcommit_memory");
     match setting.as_deref().map(str::trim) {
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn huge_pages_are_refused() {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
-        // On a system that cannot create such memory, no client passes it either.
+        // If the system cannot create such memory, no client can pass it either, so there is nothing to test.
         let Ok(file) = memfd_create("test", flags) else {
             return;
         };

@@ -21,7 +21,8 @@ pub enum IndexPlace {
     End(u64),
 }
 
-/// Bytes requested at the start of a file with its index at the end. They show the file's length and format.
+/// Bytes requested at the start of a file with its index at the end. The response shows the file's length,
+/// and these bytes its format.
 const BEGINNING: u64 = 32 << 10;
 /// Assumed ratio of file size to index size.
 const DATA_PER_INDEX: u64 = 8192;

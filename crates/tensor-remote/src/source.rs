@@ -99,7 +99,7 @@ impl RemoteSource {
         for (start, bytes) in parts {
             let len = bytes.len() as u64;
             (requests, received) = (requests + 1, received + len);
-            // An index that extends beyond this part needs at least as many bytes again.
+            // If the index extends beyond this part, at least as many bytes will be needed again.
             state.ends.push_back((start + len, len / 2));
             state.blocks.push_back(Block {
                 start,
@@ -133,7 +133,7 @@ impl RemoteSource {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No critical section panics halfway.
+        // No critical section can panic while the state is inconsistent, so a poisoned lock is usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -251,7 +251,8 @@ impl State {
         let announced = announced.and_then(|place| self.announced.remove(place));
         let announced = announced.map_or(0, |range| range.end);
         let mut end = wanted.max(announced).max(at.saturating_add(window)).min(len);
-        // For an index that is longer than guessed, only the beginning is missing.
+        // If the index is longer than guessed, only its beginning is missing, so the request ends where the
+        // cached end begins.
         let pinned = self.blocks.iter().filter(|block| block.is_pinned);
         for start in pinned.map(|block| block.start) {
             if (at + 1..end).contains(&start) {

@@ -48,8 +48,8 @@ impl Buffer {
 
 /// Contiguous bytes owned by Python: an array, `bytes`, a `memoryview`.
 ///
-/// Python code in another thread may change them at any time, so no Rust reference to them is ever made: they
-/// are copied out piece by piece.
+/// Python code in another thread may change these bytes at any time, so they are never borrowed as a Rust
+/// slice, but copied out piece by piece.
 pub(crate) struct Borrowed(PyBuffer<u8>);
 
 impl Borrowed {
@@ -73,8 +73,8 @@ impl Borrowed {
     #[expect(unsafe_code, reason = "Python's memory is read through its pointer")]
     fn copy_out(&self, from: usize, out: &mut [u8]) {
         assert!(from <= self.len() && out.len() <= self.len() - from);
-        // SAFETY: the buffer is held, so Python neither frees nor resizes its memory; the range was just
-        // checked; the target is memory of Rust's, so they do not overlap.
+        // SAFETY: `PyBuffer` holds the buffer, so Python neither frees nor resizes its memory; the range was
+        // just checked; `out` is a Rust slice, so source and target do not overlap.
         unsafe {
             let start = self.0.buf_ptr().cast::<u8>().cast_const().add(from);
             ptr::copy_nonoverlapping(start, out.as_mut_ptr(), out.len());
@@ -119,9 +119,9 @@ impl Borrowed {
         let len = self.len();
         let mut bytes = Vec::<u8>::with_capacity(len);
         if len > 0 {
-            // SAFETY: the buffer is held, so Python neither frees nor resizes its memory; the vector is new
-            // and has room for as many bytes, so they do not overlap, and all of them are written before they
-            // count.
+            // SAFETY: `PyBuffer` holds the buffer, so Python neither frees nor resizes its memory; the vector
+            // is new and has capacity for as many bytes, so source and target do not overlap; the length is
+            // set after all bytes are written.
             unsafe {
                 let start = self.0.buf_ptr().cast::<u8>().cast_const();
                 ptr::copy_nonoverlapping(start, bytes.as_mut_ptr(), len);
@@ -132,13 +132,13 @@ impl Borrowed {
     }
 }
 
-/// Writable memory of Python that nothing else uses while this exists: a newly created array.
+/// Writable memory of Python that nothing else uses while this value exists: a newly created array.
 pub(crate) struct Fresh(PyBuffer<u8>);
 
 impl Fresh {
     /// Borrows an object's memory for writing.
     ///
-    /// The Python half passes arrays that it has just created and given to nobody; [`Fresh::as_mut`] relies
+    /// The Python half must pass an array that it has just created and not shared; [`Fresh::as_mut`] relies
     /// on that.
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let buffer = PyBuffer::<u8>::get(object)?;
@@ -161,7 +161,7 @@ impl Fresh {
     }
 }
 
-/// Maps a file. The Python caller has promised that nothing changes it meanwhile.
+/// Maps a file. The Python caller has promised that nothing changes the file while it is mapped.
 #[expect(
     unsafe_code,
     reason = "`mmap=True` is that promise, as the documentation of `safe_open` says"

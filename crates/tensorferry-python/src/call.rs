@@ -28,8 +28,8 @@ pub(crate) struct Call {
 
 #[pymethods]
 impl Call {
-    /// Cancels the call, unless it has ended; its callback is not called then. Does nothing in a forked
-    /// process.
+    /// Cancels the call unless it has ended; the callback of a cancelled call is not called. Does nothing in
+    /// a forked process.
     fn cancel(&self) {
         if self.process.is_current() {
             self.task.abort();
@@ -67,7 +67,7 @@ where
     F: Future<Output = oip_client::Result<T>>,
 {
     static UNTIL_A_SIGNAL: LazyLock<Patience> = LazyLock::new(|| {
-        // `None` when the interpreter is shutting down.
+        // `try_attach` returns `None` when the interpreter is shutting down.
         Patience::default().unless(|| match Python::try_attach(|py| py.check_signals()) {
             Some(Err(signal)) => Err(signal.into()),
             Some(Ok(())) | None => Ok(()),
@@ -131,7 +131,7 @@ where
     };
     let task = runtime.spawn(async move {
         let outcome = call.await;
-        // `None` when the interpreter is shutting down.
+        // `attached` returns `None` when the interpreter is shutting down.
         python_code::attached(|py| {
             let outcome = match outcome {
                 Ok(value) => value.into_py_any(py),

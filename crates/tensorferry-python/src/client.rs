@@ -465,7 +465,7 @@ impl Client {
                 let runtime = runtime()?;
                 let _entered = runtime.enter();
                 let made = (self.make)().map_err(failed)?;
-                // Another thread may have been faster.
+                // Another thread may have created the client first; then that one is used.
                 self.driven.get_or_init(|| (made.into(), runtime)).clone()
             }
         };
@@ -525,7 +525,8 @@ impl Drop for Client {
             return;
         }
         // In a forked process, dropping connections would wake the tasks that drive them, whose locks a
-        // thread of the parent may have held. Connections that callers drive themselves have no such locks.
+        // thread of the parent may have held at the fork. Connections that callers drive themselves have no
+        // such locks.
         if let Waiting::Shared(client, _) = &self.waiting {
             mem::forget(client.clone());
         }

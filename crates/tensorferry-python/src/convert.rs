@@ -48,7 +48,7 @@ pub(crate) fn convert(
     selection.rename = parsed::<Renaming>("rename", &options.rename)?;
     let kept: Vec<Pattern> = parsed("keep_dtype", &options.keep_dtype)?;
     let dtype = options.dtype.as_deref().map(float).transpose()?;
-    // Set when the callback raises, which ends the conversion.
+    // The exception of the callback, which ends the conversion.
     let raised: Mutex<Option<PyErr>> = Mutex::new(None);
     let report = |progress: Progress| {
         Python::attach(|py| {

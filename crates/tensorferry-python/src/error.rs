@@ -59,7 +59,7 @@ pub(crate) fn number(error: &(dyn Error + 'static)) -> Option<i32> {
 }
 
 fn of_kind_or_raw(error: &io::Error) -> Option<i32> {
-    // The same numbers on all POSIX systems.
+    // These errno values are the same on all POSIX systems.
     error.raw_os_error().or(match error.kind() {
         io::ErrorKind::NotFound => Some(2),
         io::ErrorKind::PermissionDenied => Some(13),
@@ -88,7 +88,7 @@ pub(crate) fn usage(message: impl Into<String>) -> PyErr {
 pub(crate) fn of_call(py: Python<'_>, error: &ClientError) -> PyErr {
     let status = error.status().map(|status| {
         let status = status.to_string();
-        // Without the name of the transport.
+        // Only the last word, without the name of the transport.
         status.rsplit(' ').next().unwrap_or_default().to_owned()
     });
     let exception = InferenceError::new_err(error.to_string());

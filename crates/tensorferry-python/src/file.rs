@@ -25,7 +25,7 @@ use crate::{
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct File {
     reader: Box<dyn TensorReader>,
-    /// `None` for a file in memory.
+    /// The path; `None` for a file in memory.
     path: Option<PathBuf>,
 }
 
@@ -210,14 +210,15 @@ impl File {
         let room = len
             .checked_next_multiple_of(TENSOR_STREAM_UNIT)
             .ok_or_else(no_room)?;
-        // Compressed data may claim any length.
+        // The declared length of compressed data is not trusted.
         if entry.encoding != Encoding::Raw && len as u64 > ReadOptions::default().limits.decoded_bytes {
             return Err(no_room());
         }
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(room).map_err(|_| no_room())?;
         let mut stream = self.reader.stream(index)?;
-        // Memory grows as it is filled. The last read reaches the end, where checksums are compared.
+        // Memory grows as bytes arrive. The loop reads to the end of the stream, where checksums are
+        // compared.
         loop {
             let start = bytes.len();
             let piece = PIECE.min(room.saturating_sub(start)).max(TENSOR_STREAM_UNIT);
@@ -235,7 +236,7 @@ impl File {
         Ok(bytes.into())
     }
 
-    /// Reads rows of such a tensor, which is read as a whole.
+    /// Reads rows of a tensor with an opaque dtype, by reading the whole tensor.
     fn copied_rows(&self, index: usize, start: u64, stop: u64) -> Result<(Bytes, Vec<u64>), fmt_core::Error> {
         let entry = &self.reader.entries()[index];
         let mut shape = entry.shape.dims().to_vec();
@@ -249,7 +250,7 @@ impl File {
         }
         let bytes = self.copied(index)?;
         let row = bytes.len() / usize::try_from(rows).unwrap_or(usize::MAX).max(1);
-        // Within the bytes, so they fit.
+        // The rows are within the bytes, so the offsets fit `usize`.
         let bytes = bytes.slice(start as usize * row..stop as usize * row);
         shape[0] = stop - start;
         Ok((bytes, shape))

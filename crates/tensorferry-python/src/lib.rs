@@ -1,8 +1,8 @@
 //! The native half of the Python package `tensorferry`: files, clients, and a server for models of the same
 //! process.
 //!
-//! What Python users see is in `python/tensorferry`; this module, `tensorferry._native`, is private to it. It
-//! knows bytes, names of dtypes and shapes; NumPy is known to the Python half only.
+//! The public interface is in `python/tensorferry`; this module, `tensorferry._native`, is private to it.
+//! This module handles only bytes, names of dtypes and shapes; the Python half converts them to NumPy arrays.
 
 mod buffer;
 mod call;

@@ -1,5 +1,5 @@
-//! Opaque dtypes: files hold them and NumPy (with `ml_dtypes`) or torch support them, but this project does
-//! not compute with them.
+//! Opaque dtypes: files contain them, and NumPy (with `ml_dtypes`) or torch supports them, but this project
+//! does not compute with them.
 
 use fmt_core::OpaqueDType;
 

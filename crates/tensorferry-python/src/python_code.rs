@@ -1,22 +1,23 @@
-//! Calls of Python code that may run for long, such as models, and still run when the interpreter ends.
+//! Calls Python code that may run for long, such as models, and may still be running when the interpreter
+//! ends.
 //!
-//! A thread that asks for the interpreter's lock after that is ended by Python up to 3.13 with
-//! `pthread_exit`, which unwinds its stack. Frames of Rust cannot take that: guards on it would give back a
-//! lock that the thread does not have, and the process aborts. So the thread stops here instead, as Python
-//! 3.14 does by itself, and ends with the process.
+//! If a thread requests the GIL after that, Python up to 3.13 ends the thread with `pthread_exit`, which
+//! unwinds its stack. This must not reach Rust frames: guards in them would release a GIL that the thread
+//! does not hold, and the process would abort. So the thread blocks here instead, as in Python 3.14, and ends
+//! with the process.
 //!
-//! Threads that Python did not start keep what Python knows of them from one call to the next, as its own
-//! threads do.
+//! Threads that Python did not start keep their Python thread state from one call to the next, like Python's
+//! own threads.
 
 use std::{mem, thread};
 
 use pyo3::{ffi, prelude::*, types::PyTuple};
 
-/// Does something with the interpreter. `None` if that is ending.
+/// Runs `step` with the GIL; returns `None` if the interpreter is shutting down.
 ///
-/// Python forgets a thread that it did not start when the thread gives back the interpreter's lock, and with
-/// it what models and libraries keep in `threading.local` and context variables. From the first call of this
-/// on, it forgets the thread when that ends.
+/// Python deletes the state of a thread that it did not start when the thread releases the GIL, and with it
+/// all values that models and libraries keep in `threading.local` and context variables. After the first call
+/// of this function, the state is kept until the thread ends.
 pub(crate) fn attached<T>(step: impl FnOnce(Python<'_>) -> T) -> Option<T> {
     thread_local! {
         static KNOWN: AttachedThread = const { AttachedThread };
@@ -30,15 +31,15 @@ pub(crate) fn attached<T>(step: impl FnOnce(Python<'_>) -> T) -> Option<T> {
     })
 }
 
-/// Whether Python knows this thread: one of its own, or one that it was told to remember.
+/// Returns whether this thread has a Python thread state: Python started it, or [`know`] created the state.
 #[expect(unsafe_code, reason = "the stable ABI has a function for it, pyo3 has none")]
 fn is_known() -> bool {
-    // SAFETY: it may be called at any time, also before and after the interpreter's life: it gives null then.
+    // SAFETY: the function may be called at any time; without an interpreter it returns null.
     let state = unsafe { ffi::PyGILState_GetThisThreadState() };
     !state.is_null()
 }
 
-/// Has Python remember this thread, until [`AttachedThread`] is dropped.
+/// Keeps the Python state of this thread until [`AttachedThread`] is dropped.
 #[expect(unsafe_code, reason = "pyo3 counts no further than its own guards")]
 fn know(_attached: Python<'_>) {
     // SAFETY: the thread is attached, so this call only increments its counter. `AttachedThread` decrements
@@ -46,13 +47,14 @@ fn know(_attached: Python<'_>) {
     unsafe { ffi::PyGILState_Ensure() };
 }
 
-/// Has Python forget this thread when it ends.
+/// Deletes the Python state of this thread when the thread ends.
 struct AttachedThread;
 
 impl Drop for AttachedThread {
     #[expect(unsafe_code, reason = "see `know`")]
     fn drop(&mut self) {
-        // Python has forgotten all other threads where it was forked or is ending.
+        // After a fork, or while the interpreter shuts down, Python has already deleted the states of other
+        // threads.
         if is_known() {
             // SAFETY: the thread is attached, and its thread state's counter is one higher than `try_attach`
             // made it: `know` incremented it. `PyGILState_LOCKED` says that the thread was already attached,
@@ -76,7 +78,7 @@ unsafe extern "C-unwind" {
     ) -> *mut ffi::PyObject;
 }
 
-/// Stops the thread for good when it is dropped.
+/// Blocks the thread forever when it is dropped.
 struct Stop;
 
 impl Drop for Stop {
@@ -94,10 +96,11 @@ pub(crate) fn call<'py>(
     arguments: &Bound<'py, PyTuple>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let stop = Stop;
-    // SAFETY: both pointers are borrowed from live objects, the second is a tuple, and no named arguments are
-    // a null pointer. The thread is attached, as `Bound` says. Unwinding ends at `stop`.
+    // SAFETY: both pointers are borrowed from live objects, the second one is a tuple, and a null pointer
+    // means no named arguments. The thread is attached, since it has a `Bound`. Unwinding does not go beyond
+    // `stop`.
     let found = unsafe { PyObject_Call(callable.as_ptr(), arguments.as_ptr(), std::ptr::null_mut()) };
     mem::forget(stop);
-    // SAFETY: the call gives a new reference, or null with an exception set.
+    // SAFETY: the call returns a new reference, or null with an exception set.
     unsafe { Bound::from_owned_ptr_or_err(callable.py(), found) }
 }

@@ -64,7 +64,7 @@ impl<T> OfProcess<T> {
     }
 }
 
-/// Returns the runtime with a background thread, for calls that nobody blocks on.
+/// Returns the runtime with a background thread, for calls that no thread blocks on.
 pub(crate) fn runtime() -> PyResult<&'static Runtime> {
     static RUNTIME: OfProcess<Runtime> = OfProcess::new();
     RUNTIME.get(|| {
@@ -160,7 +160,7 @@ impl Keeper {
             return;
         }
         self.is_driving.store(true, Ordering::SeqCst);
-        // A caller that comes meanwhile is either counted here, or sees the flag.
+        // A caller that arrives meanwhile is either in this count, or sees the flag.
         if self.callers.load(Ordering::SeqCst) == 0 {
             runtime.block_on(self.give_way.notified());
         }
@@ -177,10 +177,10 @@ impl Drop for Calling<'_> {
     }
 }
 
-/// Lets connections notice what happened while nobody drove them, above all that the server has closed them:
-/// a request on a closed connection is lost, and not every request can be repeated.
+/// Lets connections process events from the time when no thread drove them, above all that the server closed
+/// them: a request on a closed connection is lost, and not every request can be repeated.
 pub(crate) async fn let_connections_notice() {
-    // One poll of the system, and one of the connections that became readable.
+    // The first yield polls the system for events, the second one the connections that became readable.
     yield_now().await;
     yield_now().await;
 }

@@ -129,7 +129,7 @@ fn write<'w>(
     writer.finish()
 }
 
-/// Growing memory as the target of a writer.
+/// A growing buffer in memory as the target of a writer.
 #[derive(Clone, Default)]
 struct Memory(Arc<Mutex<Vec<u8>>>);
 

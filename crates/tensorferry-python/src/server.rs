@@ -162,13 +162,13 @@ impl Drop for Server {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         if !self.process.is_current() {
-            // A forked process has neither its threads nor the locks that they held.
+            // A forked process does not have the server's threads, and locks that they held stay locked.
             std::mem::forget(running);
             return;
         }
         if let Some((running, runtime)) = running {
             drop(running);
-            // Its threads may wait for the GIL, which this thread holds.
+            // The server's threads may wait for the GIL, which this thread holds.
             runtime.shutdown_background();
         }
     }
@@ -262,7 +262,7 @@ impl Model for Callable {
                     step => outputs(&step.map_err(failed)?).map(Some),
                 }
             });
-            // Without the GIL, since this waits for the client.
+            // The response is sent without the GIL, since sending waits for the client.
             let sent = match step? {
                 None => return Ok(Outcome::Streamed),
                 Some(outputs) => responses.send(outputs),
@@ -277,7 +277,7 @@ impl Model for Callable {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities::default().with(|capabilities| {
-            // The GIL admits one thread at a time.
+            // Only one thread at a time can hold the GIL.
             capabilities.instances = Some(1);
             capabilities.max_batch_size = self.max_batch_size;
             capabilities.decoupled = self.is_decoupled;
@@ -412,7 +412,7 @@ impl Remote {
     }
 }
 
-/// Adds the remaining time to a request, which the remote server does not know.
+/// Adds the request's remaining time as its timeout, which the remote server does not know otherwise.
 fn within(mut request: InferRequest, cancel: &CancelToken) -> InferRequest {
     if let Some(deadline) = cancel.deadline() {
         let left = deadline.saturating_duration_since(Instant::now()).as_micros();
@@ -424,7 +424,7 @@ fn within(mut request: InferRequest, cancel: &CancelToken) -> InferRequest {
     request
 }
 
-/// Converts an error of the remote server. Streams have no codes.
+/// Converts an error of the remote server. Errors on streams have no code.
 fn refused(error: &ClientError) -> ServiceError {
     let code = error.code().unwrap_or(match error.kind() {
         ErrorKind::Refused => ErrorCode::Internal,
@@ -453,7 +453,7 @@ impl Model for Remote {
         Capabilities::default().with(|capabilities| {
             capabilities.instances = Some(Self::CALLS);
             capabilities.decoupled = self.is_decoupled;
-            // The remote server joins requests.
+            // Requests are not joined here, because the remote server joins them.
             capabilities.max_batch_size = Some(0);
         })
     }

@@ -54,7 +54,7 @@ impl Stream {
                 }
             };
             while let Some(item) = std::future::poll_fn(|cx| stream.as_mut().poll_next(cx)).await {
-                // No receiver is left: the stream ends with this task.
+                // The receiver was dropped, so this task ends, and the stream with it.
                 if received.send(item).await.is_err() {
                     return;
                 }
@@ -136,8 +136,8 @@ impl Stream {
         }
     }
 
-    /// Cancels the stream at the server. Does nothing in a forked process, which may leak memory of its
-    /// parent's.
+    /// Cancels the stream at the server. Does nothing in a forked process, where the stream's memory is
+    /// leaked.
     fn cancel(&self) {
         if self.process.is_current() {
             drop(self.requests().take());

@@ -109,7 +109,7 @@ impl InferArguments<'_> {
 fn read_parameters(values: Values) -> PyResult<Parameters> {
     let mut parameters = Parameters::new();
     for (name, value) in values {
-        // The only reserved name that clients send, over streams.
+        // This is the only reserved name that clients may send; they send it over streams.
         if name != "triton_enable_empty_final_response" {
             check_parameter_name(&name).map_err(|error| error::usage(error.message()))?;
         }
@@ -166,7 +166,7 @@ fn elsewhere(datatype: &str, shape: &[u64]) -> Result<TensorValue, String> {
     value.map_err(|error| error.message().to_owned())
 }
 
-/// Converts a tensor's value. Copies the bytes once, or not at all from Python's `bytes`.
+/// Converts a tensor's value. Copies the bytes once; Python's `bytes` are not copied.
 pub(crate) fn value(
     datatype: &str,
     shape: &[u64],

@@ -18,8 +18,8 @@ use crate::{
 
 /// Writes a file whose tensors are not known in advance.
 ///
-/// Formats need to know all tensors before the first byte. So tensors go to an unnamed file in the target's
-/// directory first, and are copied when all are there.
+/// The formats need a list of all tensors before the first byte. So tensors are first written to an unnamed
+/// file in the target's directory, and copied into the target once all are there.
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct Writer {
     path: PathBuf,
@@ -81,7 +81,7 @@ impl Writer {
         match added {
             Ok(added) => added.map_err(error::usage),
             Err(error) => {
-                // What was written of it would end up in the next one's place.
+                // The writer is closed: the part that was written would precede the bytes of the next tensor.
                 self.abort();
                 let error: std::io::Error = error;
                 Err(system(
@@ -102,13 +102,13 @@ impl Writer {
         written.map_err(|error| error::of_file(py, &error, Some(&self.path)))
     }
 
-    /// Gives up; what was added is dropped.
+    /// Closes the writer, and drops all tensors that were added.
     fn abort(&self) {
         drop(self.gathered().take());
     }
 }
 
-/// What the system refuses, of a target.
+/// Creates the error for a target that the system could not write.
 fn system(error: &std::io::Error, what: &str, path: &Path) -> PyErr {
     match error::number(error) {
         Some(number) => error::of_system(number, format!("{what}: {error}"), Some(path)),

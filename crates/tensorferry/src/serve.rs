@@ -100,7 +100,7 @@ impl<S: InferenceService> Serve<S> {
             let message = "the server has no address: give it one by `http` or `grpc`";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        // Listens on all addresses before serving any, so that it starts completely or not at all.
+        // Listens on all addresses before serving any, so that the server starts completely or not at all.
         let http = http.map(listen).transpose()?;
         let grpc = grpc.map(listen).transpose()?;
         let address = |listener: &Option<tokio::net::TcpListener>| {
@@ -207,9 +207,9 @@ impl<S: InferenceService> Running<S> {
         &self.service
     }
 
-    /// Drains: accepts no new connections, reports that it is not ready, finishes running requests, and stops
-    /// the service with its models' threads. At the timeout, everything that is left is cut. Returns whether
-    /// nothing had to be cut.
+    /// Drains: accepts no new connections, reports the server as not ready, finishes running requests, and
+    /// stops the service with its models' threads. At the timeout, everything that is left is cut. Returns
+    /// whether nothing had to be cut.
     pub async fn drain(mut self) -> bool {
         let start = Instant::now();
         let (patience, service, shutdown) = (self.drain_timeout, self.service.clone(), self.shutdown.clone());

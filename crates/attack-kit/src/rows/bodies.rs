@@ -15,7 +15,7 @@ use crate::{
     server::Target,
 };
 
-/// Returns a valid request padded with leading spaces to the size limit; it compresses a thousandfold.
+/// Returns a valid request padded with leading spaces to the size limit, which compresses a thousandfold.
 fn padded_echo(size: usize) -> Vec<u8> {
     let mut body = vec![b' '; size - SMALL_ECHO.len()];
     body.extend_from_slice(SMALL_ECHO.as_bytes());

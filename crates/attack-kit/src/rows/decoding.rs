@@ -17,7 +17,7 @@ pub struct Bomb {
     pub message: fn(usize) -> Vec<u8>,
 }
 
-/// Every repeated field, and slow ones.
+/// Messages with many items of every repeated field, and messages that are slow to decode.
 pub const BOMBS: &[Bomb] = &[
     Bomb {
         name: "empty inputs",
@@ -129,7 +129,7 @@ pub fn bomb(
     kind: &Bomb,
     method: Method,
 ) -> impl Future<Output = ()> + use<> {
-    // The enclosing messages take some bytes of the limit.
+    // The enclosing messages also count towards the limit.
     let message = (kind.message)(scale.request - 64);
     let messages = [Framed::gzip(&message), Framed::plain(&message)];
     async move {

@@ -22,7 +22,7 @@ pub struct Flood {
     /// The repeated bytes, by index.
     piece: fn(u32) -> Vec<u8>,
     is_http1: bool,
-    /// Whether the server closes the connection for it, because no well-behaved client sends so much.
+    /// Whether the server closes the connection because of this flood, which no well-behaved client sends.
     pub is_ended: bool,
 }
 
@@ -284,7 +284,7 @@ async fn once(target: Target, kind: &Flood, start: Instant) -> io::Result<u32> {
                 pieces.extend_from_slice(&(kind.piece)(number));
                 number += 1;
             }
-            // While the server does not read, this waits, because the flood then costs the server nothing.
+            // Waits while the server does not read, because the flood then costs the server nothing.
             match timeout(Duration::from_secs(1), writer.write_all(&pieces)).await {
                 Ok(written) => written?,
                 Err(_) => continue,

@@ -36,7 +36,7 @@ pub struct Row {
     pub name: String,
     /// Server options in addition to the defaults.
     pub options: &'static [&'static str],
-    /// The kind of resource it exhausts.
+    /// The kind of resource that the attack exhausts.
     pub kind: Kind,
     /// Prepares the attack, which begins when the future is first polled.
     pub start: Box<dyn Fn(Target, Scale, Tally) -> Attack + Send + Sync>,

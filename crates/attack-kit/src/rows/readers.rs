@@ -65,7 +65,7 @@ pub async fn slow_streams(target: Target, tally: Tally, method: Method) {
                     return tally.add("closed");
                 };
                 match response.headers().get("grpc-status") {
-                    // Only the head of the response has arrived.
+                    // For a response that is still being read, only the head is counted.
                     None => tally.add("an answer"),
                     Some(code) => tally.add(format_args!("grpc {}", code.to_str().unwrap_or("?"))),
                 }

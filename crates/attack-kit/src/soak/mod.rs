@@ -47,7 +47,7 @@ pub(crate) struct Options {
 
 /// Duration of each attack.
 const TURN: Duration = Duration::from_secs(5);
-/// The attackers' nice value: a lower priority than the server's.
+/// The attackers' nice value, which gives them a lower priority than the server.
 const NICE: i32 = 10;
 /// How long the server may take to release its budget after an attack.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -64,7 +64,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         println!("each with a delay of {delay:?}: {restarts}");
         return Ok(restarts.is_clean());
     }
-    // Alternates with and without the delay.
+    // Every second restart has the delay.
     let delay = move |number| if number % 2 == 0 { delay } else { Duration::ZERO };
     let restarts = thread::spawn(move || restarts::run(&program, ceiling, time, count, delay));
 

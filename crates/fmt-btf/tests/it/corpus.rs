@@ -110,7 +110,7 @@ fn counts(cases: &mut Cases) {
     count("bt-04-count-beyond-what-readers-take", OutOfBounds, 2_000_001, 16);
     count("bt-25-count-1-in-big-endian", OutOfBounds, 1u64.swap_bytes(), 16);
     count("bt-25-count-2-in-big-endian", OutOfBounds, 2u64.swap_bytes(), 16);
-    // A table of that length would not fit 63 bits, but in the other byte order it is small.
+    // The count is in the wrong byte order: read as little-endian, the table would not fit 63 bits.
     count(
         "bt-25-count-128-in-big-endian",
         OutOfBounds,
@@ -161,7 +161,7 @@ fn offsets(cases: &mut Cases) {
         behind(&nested),
     );
     let mut dims_as_record = Forged::plain();
-    // Its two dimensions of 0 are interpreted as the header of an i8 scalar.
+    // The record's two dimensions of 0 are interpreted as the header of an i8 scalar.
     dims_as_record.dims = vec![0, 0];
     dims_as_record.payload = Vec::new();
     overlap("bt-08-within-the-dimensions", &[24, 40], behind(&dims_as_record));
@@ -483,7 +483,8 @@ fn foreign(cases: &mut Cases) {
         "B17",
         b"\x00\x80\xff\0\0\0\0\0{\"w\":{\"dtype\":\"F32\"",
     );
-    // A header of eight bytes is interpreted as eight tensors.
+    // A safetensors file begins with the length of its header; a length of 8 looks like a count of eight
+    // tensors.
     foreign(
         "safetensors-with-a-short-header",
         Misaligned,

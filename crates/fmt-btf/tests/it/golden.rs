@@ -86,7 +86,7 @@ fn bt_29_poolings() {
     }
 }
 
-/// This crate writes the same bytes as TFRT.
+/// Writing the tensors of TFRT's files again gives the same bytes.
 #[test]
 fn writing_them_again_gives_the_same_bytes() {
     for name in [

@@ -28,7 +28,8 @@ fn a_hundred_thousand_mutants() {
         };
         let bases = accepted.clone();
         let derived = bases.into_iter().flat_map(move |base| {
-            // Truncations and flips come first; half of each base's share is left for mixtures.
+            // The mutants of a file begin with truncations and flips. Most of these are skipped for large
+            // files, so that half of the mutants are mixtures.
             let skip = (base.len() * 9).saturating_sub(each / 2);
             mutants(&base, skip + each).skip(skip).collect::<Vec<_>>()
         });

@@ -119,7 +119,7 @@ fn fs_06_a_sparse_file_of_a_terabyte() {
         out.set_len(far).unwrap();
         let mut out = File::options().append(true).open(&path).unwrap();
         if out.write_all(&Forged::plain().bytes()).is_err() {
-            // Not every file system supports files of that length.
+            // The file system does not support files of that length, so the test is skipped.
             return;
         }
         let start = Instant::now();
@@ -183,7 +183,7 @@ impl ByteSource for Failing {
     }
 }
 
-/// FS-09, FS-10: each read fails once, and nothing partial is returned.
+/// FS-09, FS-10: the n-th read fails, for each n, and no partial data is returned.
 #[test]
 fn fs_09_every_read_fails_once() {
     let bytes: Bytes = file(&[

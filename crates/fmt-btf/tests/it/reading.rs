@@ -385,7 +385,7 @@ fn bt_26_other_files() {
         assert_eq!(Btf.sniff(&bytes, 4096), Sniff::No);
         assert!(open(&bytes).is_err());
     }
-    // A file of zeros could be anything.
+    // A file of zeros may have any format, so it is not detected as BTF.
     assert_eq!(Btf.sniff(&[0; 512], 512), Sniff::No);
     assert_eq!(Btf.sniff(&[0; 8], 8), Sniff::Possible);
     assert_eq!(Btf.sniff(&Forged::plain().file(), 64), Sniff::Possible);
@@ -426,7 +426,7 @@ fn bt_28_truncations_and_flipped_bits() {
     let derived = mutants(&bytes, bytes.len() * 9).collect::<Vec<_>>();
     let opened = open_many_hostile(&Btf, derived.clone(), &ReadOptions::default(), BASE_ALLOWANCE);
     assert!(opened > 0 && opened < derived.len());
-    // Of the truncated files, only those that lack nothing but padding open.
+    // The only truncated files that open are those that lack only padding.
     let whole = (0..bytes.len())
         .filter(|len| open(&bytes[..*len]).is_ok())
         .count();

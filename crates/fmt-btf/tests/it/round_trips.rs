@@ -28,7 +28,8 @@ fn tensors() -> impl Strategy<Value = Any> {
                     state ^= state << 13;
                     state ^= state >> 7;
                     state ^= state << 17;
-                    // Many elements are zero, so that sparse tensors are sparse.
+                    // Every third element or so is zero, so that sparse tensors have fewer entries than
+                    // elements.
                     if state.is_multiple_of(3) {
                         (state >> 32) as u8
                     } else {

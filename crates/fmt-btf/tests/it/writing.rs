@@ -132,7 +132,7 @@ fn write_to(sink: &mut Sink) -> Result<u64, fmt_core::Error> {
     writer.finish()
 }
 
-/// WR-02: the disk becomes full at any byte.
+/// WR-02: the disk becomes full after any number of bytes.
 #[test]
 fn wr_02_a_sink_that_is_full_anywhere() {
     let whole = whole();
@@ -209,7 +209,7 @@ fn wr_11_tensors_that_were_not_announced() {
     );
 }
 
-/// FS-05: a file is saved over the one that it is read from.
+/// FS-05: a file is saved over the file that its tensors are read from.
 #[test]
 fn fs_05_saving_over_the_file_that_is_being_read() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! WR-02 and WR-03: a disk that fails or is full, simulated at system calls.
 //!
-//! A seccomp filter makes selected system calls of one thread fail. It cannot be removed, so each test uses a
-//! separate thread.
+//! A seccomp filter makes selected system calls of one thread fail. The filter cannot be removed, so each
+//! test uses a separate thread.
 
 use std::{
     collections::BTreeMap,
@@ -76,14 +76,15 @@ fn replace(
     fs::write(&target, "old").unwrap();
     let outcome = thread::spawn(move || {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        // A new file gets the lowest free descriptor, so with the lower ones in use, later files get one of
-        // those and not this file's. Tests that run concurrently may free a lower one meanwhile.
+        // A new file gets the lowest free descriptor. The file must not have a descriptor that a later file
+        // could get, so all lower ones must be in use. Tests that run concurrently may free a lower one
+        // meanwhile.
         let (mut file, descriptor) = loop {
             let lower: Vec<File> = (0..64)
                 .map(|_| File::open("/proc/self/status").unwrap())
                 .collect();
             let file = AtomicFile::create(&target).unwrap();
-            // It is the only open file in the directory, with a random name or none.
+            // The new file is the only open one in the directory; it has a random name or none.
             let descriptor = descriptors_of(target.parent().unwrap())[0];
             if lower.iter().all(|lower| lower.as_raw_fd() < descriptor) {
                 break (file, descriptor);
@@ -181,8 +182,8 @@ fn wr_02_a_full_disk_leaves_the_target() {
     assert_eq!(names(&folder), ["a"]);
 }
 
-/// Appends to a file on a thread whose system calls `breaking` breaks just before the commit; it gets the
-/// file's descriptors.
+/// Appends to a file on a thread whose system calls `breaking` breaks just before the commit. `breaking` gets
+/// the file's descriptors.
 fn append(breaking: impl FnOnce(&[RawFd]) + Send + 'static) -> (Result<(), Error>, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a");

@@ -120,7 +120,7 @@ fn n11_checksums_and_lengths() {
         let reader = open_archive(&bytes).unwrap();
         assert_eq!(verdict(reader.verify(0)), Err((Corrupt, "N11")));
         assert_eq!(verdict(reader.read_into(0, &mut [0; 400])), Err((Corrupt, "N11")));
-        // Data read from a file is copied, and so it is checked.
+        // Data that is read from a file is copied, so its checksum is verified.
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.npz");
         std::fs::write(&path, &bytes).unwrap();
@@ -227,7 +227,7 @@ fn wr_12_the_same_tensors_give_the_same_bytes() {
     }
 }
 
-/// WR-02: a sink that becomes full at any byte.
+/// WR-02: the sink becomes full after any number of bytes.
 #[test]
 fn wr_02_a_sink_that_is_full() {
     let tensor = counting(DType::U8, &[50]);

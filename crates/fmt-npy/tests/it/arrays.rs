@@ -209,7 +209,7 @@ fn n7_byte_order_and_memory_order() {
         let wanted = if is_plain { Ok(()) } else { Err((TooLarge, "N7")) };
         assert_eq!(verdict(limited.tensor(0)), wanted);
     }
-    // A vector has only one order.
+    // For a vector, both orders are the same.
     let vector = open(&npy(&header("|u1", true, "(3,)"), &[1, 2, 3])).unwrap();
     assert_eq!(vector.tensor(0).unwrap().to_vec::<u8>().unwrap(), [1, 2, 3]);
 }

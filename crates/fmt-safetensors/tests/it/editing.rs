@@ -71,7 +71,7 @@ fn what_cannot_be_is_refused_and_nothing_changes() {
     editor.rename("w", "__metadata__").unwrap();
     assert_eq!(editor.save().unwrap_err().kind(), ErrorKind::BadName);
     assert_eq!(fs::read(&path).unwrap(), bytes);
-    // Another process changed it meanwhile.
+    // Another process changes the file while the editor is open.
     let editor = open();
     let mut other = bytes.clone();
     other[100] = b' ';

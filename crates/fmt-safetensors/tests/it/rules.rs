@@ -99,7 +99,7 @@ fn s2_the_header_is_an_object() {
     assert!(open(&file(&GOOD.replace("\"shape\"", "\"more\":[{}],\"shape\""), 2)).is_ok());
 }
 
-/// The reference crate keeps an arbitrary tensor of two with the same name.
+/// Of two tensors with the same name, the reference crate silently keeps an arbitrary one.
 #[test]
 fn s3_names_occur_once() {
     let twice = r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#;

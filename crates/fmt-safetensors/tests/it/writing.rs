@@ -109,7 +109,7 @@ fn wr_12_the_same_tensors_give_the_same_bytes() {
     assert_eq!(reader.find("other"), None);
 }
 
-/// FS-05: a file is saved over the one that is being read.
+/// FS-05: a file is saved over the file that its tensors are read from.
 #[test]
 fn fs_05_saving_over_the_file_that_is_being_read() {
     let folder = tempfile::tempdir().unwrap();
@@ -127,7 +127,7 @@ fn fs_05_saving_over_the_file_that_is_being_read() {
     assert_eq!((saved.find("b"), saved.tensor(0).unwrap()), (Some(0), tensor));
 }
 
-/// WR-02: a sink that becomes full at any byte.
+/// WR-02: the sink becomes full after any number of bytes.
 #[test]
 fn wr_02_a_sink_that_is_full() {
     let tensor = counting(DType::U8, &[50]);

@@ -547,7 +547,7 @@ fn tensors_of_bytes_in_memory_are_slices_of_them() {
 #[test]
 fn tb_25_misaligned_data() {
     let mut aligned = Forge::of(&[Forged::new("a", 2, &[2], 5, 16)]).file();
-    // Whatever the alignment of the allocation, one of eight shifts misaligns the data.
+    // Whatever the alignment of the allocation is, some of the eight shifts misalign the data.
     let tensor = tensor(&aligned, "a").unwrap();
     let expected: Vec<f64> = aligned[5..21]
         .chunks_exact(8)

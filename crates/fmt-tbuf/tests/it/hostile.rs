@@ -372,7 +372,7 @@ fn tb_26_other_files_in_holes() {
     }
 }
 
-/// Opens and reads like [`open_hostile`], except for the file on disk; returns whether it was rejected.
+/// Opens and reads a file like [`open_hostile`], but only from memory; returns whether it was rejected.
 fn judge(bytes: Vec<u8>) -> bool {
     let len = bytes.len() as u64;
     let bytes = Bytes::from(bytes);
@@ -467,7 +467,8 @@ fn mutants_never_get_the_better_of_the_reader() {
     assert!((20_000..99_000).contains(&rejected), "{rejected}");
 }
 
-/// The second reader gives the same results for mutants, if `TBUF_PYTHON` names an interpreter to run it.
+/// An independent reader in Python gives the same results for mutants. Runs only if `TBUF_PYTHON` names an
+/// interpreter.
 #[test]
 fn a_second_reader_agrees() {
     let Some(python) = std::env::var_os("TBUF_PYTHON") else {

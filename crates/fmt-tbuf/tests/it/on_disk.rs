@@ -89,7 +89,7 @@ fn fs_04_replaced_while_it_is_open() {
     assert_eq!(TbufReader::from_path(&path).unwrap().find("new"), Some(0));
 }
 
-/// FS-05, also with a mapping: a file is saved over the one that it is read from.
+/// FS-05: a file is saved over the file that it is read from, also while that is mapped.
 #[test]
 #[expect(unsafe_code, reason = "the file is this test's own")]
 fn fs_05_saved_to_where_it_was_read_from() {
@@ -121,7 +121,7 @@ fn fs_06_sparse_files() {
     let (index, _) = Forge::new().index();
     let end = 1u64 << 40;
     if file.set_len(end).is_err() {
-        // The file system does not support files of that size.
+        // The file system does not support files of that size, so the test is skipped.
         return;
     }
     {

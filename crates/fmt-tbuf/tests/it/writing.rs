@@ -129,7 +129,8 @@ fn wr_06_a_sink_that_takes_a_byte_at_a_time() {
     assert_eq!(sink.bytes, written(WriteOptions::default(), &[("a", &a)]));
 }
 
-/// A file with a part that never reached the disk is invalid, unless that part is data.
+/// After a power failure, a part of the file may be missing on disk and read as zeros. Such a file is
+/// invalid, unless the part is tensor data.
 #[test]
 fn wr_09_torn_files() {
     let tensors: Vec<_> = (0..40)

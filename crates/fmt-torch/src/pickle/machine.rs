@@ -6,11 +6,10 @@ use fmt_core::{Error, ErrorKind};
 
 use crate::pickle::values::{Node, PickleResult, Value};
 
-/// Which unknown classes are accepted. Their objects are represented by attributes; none of their code is
-/// run.
+/// The unknown classes to accept. Their objects are represented by attributes; none of their code is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Classes {
-    /// No class: the first unknown one is rejected by name.
+    /// None: the first unknown class is rejected, and the error names it.
     Known,
     /// The classes of a `TorchScript` program, which the archive describes.
     TorchScript,
@@ -36,8 +35,8 @@ pub(super) struct Machine {
     pub(super) at: u64,
 }
 
-/// Memory of a value on the stack, in a list or in the memo, and of a node: vectors have up to twice the
-/// needed capacity.
+/// Memory charged for a value on the stack, in a list or in the memo: twice its size, since vectors may
+/// reserve up to twice the needed capacity.
 pub(super) const VALUE: u64 = 2 * size_of::<Value>() as u64;
 const NODE: u64 = 2 * size_of::<Node>() as u64;
 

@@ -1,5 +1,5 @@
-//! An interpreter for the subset of pickle that checkpoints need. It builds values, runs no code, and rejects
-//! unknown globals by name.
+//! An interpreter for the subset of pickle that checkpoints need. The interpreter builds values, runs no
+//! code, and rejects unknown globals by name.
 
 mod machine;
 mod objects;

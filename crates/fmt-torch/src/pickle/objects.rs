@@ -1,4 +1,5 @@
-//! What calls of known globals build: tensors, storages, containers and attributes. No code is run.
+//! Builds the results of calls of known globals: tensors, storages, containers and attributes. No code is
+//! run.
 
 use fmt_core::{Error, ErrorKind};
 use tensor_core::Quoted;
@@ -77,9 +78,9 @@ impl Machine {
                          lenient reading passes over what is not known",
                     )
                     .found(Quoted(&full));
-                // Charge for the name and the strings of the error.
+                // Charges the memory of the name and of the error's strings.
                 self.charge(2 * full.len() as u64 + 1024)?;
-                // Take the number of the next node.
+                // The placeholder gets the number of the next node.
                 let number = u32::try_from(self.built.nodes.len());
                 let number = number.map_err(|_| self.malformed("too many values"))?;
                 self.refused.insert(number, (full, error));
@@ -254,7 +255,7 @@ impl Machine {
             storage.elements
         };
         let offset = u64::try_from(*offset).map_err(|_| self.malformed("the offset of a tensor"))?;
-        // The metadata follows the hooks, or the dtype.
+        // In the arguments, the metadata follows the hooks, or for a typed tensor the dtype.
         let pending = match rest
             .get(if is_typed { 3 } else { 2 })
             .map(|notes| self.built.node(*notes))
@@ -290,8 +291,8 @@ impl Machine {
         }
     }
 
-    /// Resolves a persistent id to a storage: `('storage', type, key, location, count)`, plus `None` for a
-    /// view of another.
+    /// Resolves a persistent id to a storage: `('storage', type, key, location, count)`, plus `None` unless
+    /// the storage is a view of another one, which is refused.
     pub(super) fn persistent(&mut self) -> Result<bool, Error> {
         let id = self.pop()?;
         let id = self.tuple_of(id)?;

@@ -31,7 +31,7 @@ pub(crate) enum Node {
     Other,
 }
 
-/// Bytes of which tensors are views.
+/// Bytes that tensors are views of.
 #[derive(Clone, Debug)]
 pub(crate) struct Storage {
     pub(crate) key: Box<str>,
@@ -59,7 +59,7 @@ pub(crate) struct UnreadTensor {
     pub(crate) kind: UnreadKind,
     /// The dimensions, if known.
     pub(crate) dims: Option<Vec<u64>>,
-    /// Its attributes, which may include the tensors it consists of.
+    /// The attributes of the object, which may include the tensors that it consists of.
     pub(crate) attributes: Vec<(Value, Value)>,
 }
 

@@ -50,7 +50,7 @@ fn every_prefix_is_refused() {
     }
 }
 
-/// A few bytes expand to many values.
+/// Pickles whose few bytes expand to many values are rejected.
 #[test]
 fn bombs_are_bounded() {
     let open = |pickle: Pickle| {
@@ -107,7 +107,8 @@ fn bombs_are_bounded() {
     assert_eq!(contents[0].1, Err(ErrorKind::TooLarge));
 }
 
-/// A metadata dictionary is scanned for each tensor that shares it; the scan is charged like memory.
+/// Many tensors share a metadata dictionary, which is scanned for each of them; each scan is charged like
+/// memory.
 #[test]
 fn notes_that_many_tensors_share_are_bounded() {
     let open = |pairs: usize, tensors: usize| {

@@ -229,7 +229,7 @@ impl Write for Full {
     }
 }
 
-/// WR-02, WR-06: the sink becomes full at any byte, or accepts one byte at a time.
+/// WR-02, WR-06: the sink becomes full after any number of bytes, or accepts one byte at a time.
 #[test]
 fn wr_02_wr_06_sinks_that_are_full_or_slow() {
     let write = |room: usize, piece: usize| {

@@ -1,5 +1,5 @@
 //! Limits on hostile files, one test per numbered case. The corpus has most of the files; these tests check
-//! what its verdicts leave out.
+//! facts that its verdicts do not contain.
 
 use std::{
     fs::File,
@@ -84,7 +84,8 @@ fn zt_03_lengths_of_the_index() {
     );
 }
 
-/// Also FS-06: files that consist almost entirely of a hole.
+/// ZT-04, FS-06: files that consist almost entirely of a hole are opened or rejected quickly and in little
+/// memory.
 #[test]
 fn zt_04_sparse_files_with_large_claims() {
     let mut file = tempfile::tempfile().unwrap();
@@ -104,7 +105,7 @@ fn zt_04_sparse_files_with_large_claims() {
         opened.unwrap()
     };
     assert_eq!(open(&file).unwrap_err().kind(), ErrorKind::TooLarge);
-    // The same sparse file with a small, valid index.
+    // With a small, valid index, the same file opens.
     file.seek(SeekFrom::End(-9)).unwrap();
     file.write_all(&[0x80, 1, 0, 0, 0, 0, 0, 0, 0]).unwrap();
     assert_eq!(open(&file).unwrap().entries().len(), 0);
@@ -138,7 +139,7 @@ fn zt_07_nesting() {
         assert_eq!(error.kind(), ErrorKind::Malformed, "{byte:#x}");
         assert!(start.elapsed() < Duration::from_secs(1));
     }
-    // The caller sets the limit.
+    // The limit is the one that the caller sets.
     let mut options = ReadOptions::default();
     for (depth, is_taken) in [(4, false), (5, true), (6, true)] {
         options.limits.depth = depth;
@@ -219,7 +220,7 @@ fn zt_16_overlaps() {
     );
 }
 
-/// Also ZT-30: the memory budget for decoding covers all tensors of a file together.
+/// ZT-17, ZT-30: the memory budget for decoding covers all tensors of a file together.
 #[test]
 fn zt_17_zt_30_loading_everything_has_a_budget() {
     const MIB: usize = 1 << 20;

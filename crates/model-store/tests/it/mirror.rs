@@ -60,7 +60,7 @@ fn a_repository_is_there_and_follows_its_store() {
             "c/1/model.onnx=c1"
         ]
     );
-    // The file is the same one, so a server does not see a change.
+    // The file has the same inode, so a server does not see a change.
     assert_eq!(inode("a/config.pbtxt"), before);
 }
 

@@ -66,10 +66,10 @@ fn a_bucket_of_several_pages_is_mirrored() {
     // There are three list pages, one request per small object, and three ranges of the large one.
     assert_eq!(server.take_requests().len(), 3 + 4 + 3);
 
-    // A poll costs only its lists.
+    // A poll without changes requests only the list pages.
     mirror.refresh(None);
     assert_eq!(server.take_requests().len(), 3);
-    // Loading one model costs one list.
+    // Loading one model requests one list page.
     mirror.refresh(Some("a"));
     assert_eq!(server.take_requests().len(), 1);
 }
@@ -189,7 +189,7 @@ fn lists_without_entity_tags_are_enough() {
     objects.put("large/1/model.onnx", vec![0; large.len()]);
     let error = open.read(10_000_000..20_000_000).unwrap_err();
     assert!(matches!(error, StoreError::Changed { .. }), "{error}");
-    // A later one is detected by its time.
+    // A version with a later time is detected by the time.
     *modified.lock().unwrap() = "Sun, 01 Nov 2026 00:00:01 GMT";
     let error = store
         .open(named("a/1/model.onnx"))

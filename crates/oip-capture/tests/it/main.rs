@@ -1,4 +1,4 @@
-//! Exchanges written to files and read back, and failures.
+//! Tests that exchanges are written to files and read back, and the failures of both.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -74,7 +74,7 @@ fn what_is_recorded_is_read_as_it_was() {
         }
         recorder.finish(PATIENCE);
         assert_eq!((recorder.recorded(), recorder.dropped()), (2, 0), "run {run}");
-        // Runs are identified by their start time.
+        // Waits, because runs are identified by their start time in milliseconds.
         std::thread::sleep(Duration::from_millis(5));
     }
     let recording = Recording::open(&folder).unwrap();
@@ -138,7 +138,7 @@ fn the_folder_stays_within_its_limit_and_memory_too() {
         recorder.record(request("m"), response("m"));
     }
     recorder.finish(PATIENCE);
-    // Earlier files count towards the limit.
+    // Files from before this run count towards the limit.
     assert_eq!((recorder.recorded(), recorder.dropped()), (2, 8));
     assert!(size(&folder) <= limit && !recorder.wants("m"));
     assert_eq!(Recording::open(&folder).unwrap().entries().len(), 3);
@@ -202,7 +202,7 @@ fn what_a_crash_leaves_behind_is_passed_over_and_damage_is_told() {
         fs::read(recording.answer_path(&recording.entries()[0])).unwrap(),
     )
     .unwrap();
-    // This is a response in place of the request, so it has no inputs.
+    // The file of the request contains a response, so it has no inputs.
     assert!(
         recording
             .request(&recording.entries()[0])

@@ -59,8 +59,8 @@ impl GrpcClient {
     }
 }
 
-/// A stream that encodes requests as messages. Named because the compiler cannot prove that a closure here is
-/// `Send`.
+/// A stream that encodes requests as messages. It is a named type because the compiler cannot prove that a
+/// closure is `Send` here.
 struct Messages {
     requests: BoxStream<InferRequest>,
     is_raw: bool,

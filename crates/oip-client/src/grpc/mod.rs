@@ -24,7 +24,7 @@ use crate::{
 
 /// A gRPC client. Clones share one HTTP/2 connection.
 ///
-/// The messages are a superset of KServe's and Triton's, so it works with both.
+/// The messages are a superset of KServe's and Triton's, so the client works with both.
 ///
 /// On Linux, large request tensors to a Unix socket go through memory shared with the server, if it supports
 /// that, over separate connections. They are copied into and out of that memory.
@@ -32,7 +32,7 @@ use crate::{
 pub struct GrpcClient {
     client: Client,
     shared: Arc<SharedState>,
-    /// `None` if the server cannot be on this machine.
+    /// Connections with shared memory; `None` if the server cannot be on this machine.
     #[cfg(target_os = "linux")]
     memory: Option<Arc<connections::Connections>>,
 }

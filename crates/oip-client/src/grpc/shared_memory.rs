@@ -110,8 +110,8 @@ impl GrpcClient {
         for output in &mut response.outputs {
             output.shared_memory = None;
         }
-        // After an error response the server may still write into the region. After a successful response it
-        // is done with it.
+        // After an error response the server may still write into the region. After a successful response the
+        // server no longer uses the region.
         if !shared.connection.transport.is_closed() {
             memory.keep(shared);
         }
@@ -231,7 +231,7 @@ impl Write for DescriptorStream {
             match stream.try_io(Interest::WRITABLE, send) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 sent => {
-                    // The peer has its own copy now.
+                    // The peer now has its own copy of the descriptor.
                     self.descriptor = None;
                     return Poll::Ready(sent);
                 }

@@ -29,7 +29,7 @@ pub(super) fn error(status: &tonic::Status, record: &Record, max_answer_bytes: u
     let number = Status::Grpc(status.code() as i32);
     ClientError::refused(code(status), number, message)
         .retry_after(delay.or(seconds.map(Duration::from_secs)))
-        // A pushback that is not a number of milliseconds forbids further attempts.
+        // A `grpc-retry-pushback-ms` that is not a number forbids further attempts.
         .finally(pushback == Some(None))
 }
 
@@ -53,7 +53,7 @@ fn code(status: &tonic::Status) -> Option<ErrorCode> {
     // wording for the former.
     let is_too_large = status.message().contains("larger than") || status.message().contains("too large");
     Some(match status.code() {
-        // OVMS returns the second for malformed requests.
+        // OVMS returns `FailedPrecondition` for malformed requests.
         Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => ErrorCode::InvalidArgument,
         Code::Unauthenticated => ErrorCode::Unauthenticated,
         Code::PermissionDenied => ErrorCode::PermissionDenied,

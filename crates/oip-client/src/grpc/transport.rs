@@ -152,7 +152,8 @@ impl Service<Request<tonic::body::Body>> for Http2Client {
     }
 }
 
-/// Returns an error if the response is not gRPC. Proxies respond like that when the server is down or busy.
+/// Returns an error if the response is not gRPC: proxies send other responses when the server is down or
+/// busy.
 fn foreign(response: &Response<Incoming>) -> Option<ClientError> {
     let content_type = response
         .headers()

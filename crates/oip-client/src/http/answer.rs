@@ -103,7 +103,7 @@ impl Answer {
         let header = self.headers.get(HEADER_LENGTH);
         let parsed = header.map(|value| parse_header_length(value.as_bytes(), self.body.len()));
         match parsed.transpose().map_err(broken)? {
-            // Only requests may omit the JSON.
+            // A JSON length of 0 is allowed only in requests.
             Some(0) => Err(broken(ServiceError::invalid(
                 "Inference-Header-Content-Length: expected a number from 1, found 0",
             ))),
@@ -170,7 +170,7 @@ impl Answer {
             return format!("the server is at {}; redirects are not followed", one_line(&to));
         }
         let reason = self.status.canonical_reason().unwrap_or("no reason given");
-        // Proxies that compress everything also compress errors.
+        // Some proxies compress error responses too.
         let Ok(body) = self.decompressed_error() else {
             return reason.to_owned();
         };

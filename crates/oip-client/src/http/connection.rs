@@ -44,7 +44,7 @@ const MAX_PIECES: usize = 1024;
 /// How much of a request was sent.
 pub(super) enum SendProgress {
     Whole,
-    /// The server stopped reading. Without an error, it has already responded.
+    /// The server stopped reading. If there is no error, the server has already responded.
     Partly {
         bytes: usize,
         why: Option<io::Error>,
@@ -130,8 +130,8 @@ impl Connection {
     }
 
     /// Reads a whole response and returns it, and whether the connection can be reused. `most` returns the
-    /// maximum body size, or as an error the number of bytes to read of it. Large bodies are read into a
-    /// spare buffer, if available.
+    /// maximum body size, or `Err` with the number of bytes to read of the body if the rest is to be ignored.
+    /// Large bodies are read into a spare buffer, if available.
     pub(super) fn answer(
         &mut self,
         wait: &Wait<'_>,
@@ -456,7 +456,7 @@ struct Body {
 }
 
 impl Body {
-    /// Returns how many more bytes are allowed.
+    /// Returns how many more bytes the body may have.
     fn room(&self) -> usize {
         let (Ok(most) | Err(most)) = self.most;
         most - self.bytes.len()

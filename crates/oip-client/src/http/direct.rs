@@ -67,7 +67,7 @@ impl Pool {
     ) -> Result<(Connection, SendProgress)> {
         while let Some(mut connection) = self.kept() {
             match connection.send(&mut parts, wait)? {
-                // The connection was just closed by the server, before any of the request was sent.
+                // The server closed the idle connection before any part of the request was sent.
                 SendProgress::Partly {
                     bytes: 0,
                     why: Some(_),
@@ -148,7 +148,7 @@ fn receive(
 ) -> Result<(Answer, bool)> {
     let outcome = connection.answer(wait, &settings.spare, |status| match status.is_success() {
         true => Ok(settings.max_answer_bytes),
-        // An error response carries only a message; for a page from another server, the beginning is enough.
+        // An error body is a short message, or a proxy's error page, of which the beginning is enough.
         false => Err(MAX_REFUSAL.min(settings.max_answer_bytes)),
     });
     match (outcome, sent) {
@@ -249,7 +249,7 @@ fn open(endpoint: &Endpoint, timeout: Duration) -> io::Result<OwnedFd> {
         match TcpStream::connect_timeout(address, share.max(Duration::from_millis(1))) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
-                // A connection works without keepalive too.
+                // If setting keepalive fails, the connection works without it.
                 let _ = ask_whether_it_is_there(&stream);
                 return Ok(stream.into());
             }

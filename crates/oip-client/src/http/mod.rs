@@ -60,7 +60,7 @@ use crate::{
 pub struct HttpClient {
     way: Way,
     shared: Arc<SharedState>,
-    /// `None` if the server cannot be on this machine.
+    /// Connections with shared memory; `None` if the server cannot be on this machine.
     #[cfg(target_os = "linux")]
     memory: Option<Arc<Connections>>,
 }
@@ -264,7 +264,7 @@ impl HttpClient {
         }
     }
 
-    /// Adds what the client's settings require to a request.
+    /// Returns the request with the parameters that the client's settings require.
     fn prepared(&self, request: &InferRequest) -> InferRequest {
         let settings = self.settings();
         let mut request = request.clone();

@@ -1,5 +1,6 @@
 //! Large tensors in memory shared with a server on the same machine. Each such connection over a Unix socket
-//! has its own region, with the same lifetime. Servers without support receive bytes.
+//! has its own region, which lives as long as the connection. Servers without support receive the tensors'
+//! bytes over the socket.
 
 pub(crate) mod descriptor;
 pub(crate) mod pool;

@@ -24,7 +24,7 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// Refuses regions of any size for a while.
+    /// Creates a refusal of regions of all sizes, for `pause`.
     pub(crate) fn all(pause: Duration) -> Self {
         Self { pause, least: 0 }
     }

@@ -17,8 +17,8 @@ const LEAST: usize = 16 << 10;
 /// Alignment of tensors in the region.
 const ALIGNMENT: u64 = 64;
 
-/// Memory that the server has mapped too. It must not be reused while a request that names it may still be
-/// running.
+/// Memory that the server has also mapped. The memory must not be reused while a request that names it may
+/// still be running.
 #[derive(Clone, Debug)]
 pub(crate) struct Region(Arc<SharedMemory>);
 
@@ -51,7 +51,7 @@ impl Region {
         Ok(placed)
     }
 
-    /// Returns a reader for the outputs in it.
+    /// Returns a reader for the outputs in the region.
     pub(crate) fn outputs<'r>(&'r self, settings: &'r Settings) -> Outputs<'r> {
         Outputs {
             memory: &self.0,

@@ -289,7 +289,7 @@ async fn answers_have_a_largest_size() {
         let error = failure(vec![Step::Send(bytes)]).await;
         assert_eq!(error.kind(), kind, "{error}");
     }
-    // Only the beginning of an error response is read, whether it ends or not.
+    // Only the beginning of an error response is read, whether or not the body ends.
     let page = "no entry ".repeat(8 << 10);
     for head in ["Content-Length: 100000000", "x: y"] {
         let refusal = format!("HTTP/1.1 403 Forbidden\r\n{head}\r\n\r\n{page}");
@@ -374,7 +374,7 @@ async fn large_answers_take_the_memory_of_earlier_ones() {
         assert!(spare.bytes() >= 400_000);
         // Slightly smaller responses use the same buffer.
         for (count, value) in [(100_000, 3.0), (99_000, 4.0), (90_000, 5.0), (100_000, 6.0)] {
-            // The JSON before the tensor varies in length.
+            // In these responses, the JSON before the tensor varies in length.
             assert!(
                 address(&ask(count, value)).addr().abs_diff(place.addr()) < 16,
                 "{count}"
@@ -565,7 +565,7 @@ fn calls_end_in_time_while_large_bodies_trickle() {
     }
 }
 
-/// A server may reject a large request after its head and stop reading, with or without closing the
+/// The server rejects a large request after its head and stops reading, with or without closing the
 /// connection.
 #[test]
 fn an_answer_that_comes_before_the_request_is_sent() {

@@ -271,7 +271,7 @@ async fn configurations_are_the_same_over_both_transports() {
     };
     assert_eq!(default_queue_policy, Some(policy));
 
-    // Perf analyzer accepts metadata with only a name, and so does this client.
+    // Metadata with only a name is accepted, as by Triton's perf analyzer.
     let server = ScriptedServer::new(vec![ok(r#"{"name":"m"}"#)]);
     assert_eq!(
         server

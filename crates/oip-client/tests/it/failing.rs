@@ -45,7 +45,7 @@ async fn time_is_over_here_and_at_the_server() {
     }
 }
 
-/// The server enforces the timeout even if the client does not.
+/// The client sends its timeout, so that the server enforces the timeout even if the client does not.
 #[tokio::test]
 async fn the_server_is_told_how_long() {
     let served = TestServers::new();
@@ -184,8 +184,8 @@ async fn a_grpc_answer_that_breaks_off_is_told() {
     assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
 }
 
-/// Servers that close a kept connection just before it is reused: an unsent request is sent again on a new
-/// one.
+/// The server closes an idle connection just before the client reuses it; the request, which was not sent
+/// yet, is sent on a new connection.
 #[tokio::test]
 async fn kept_connections_that_are_gone_do_no_harm() {
     let body = r#"{"name":"s","version":"1","extensions":[]}"#;

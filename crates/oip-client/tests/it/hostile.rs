@@ -264,7 +264,7 @@ async fn grpc_messages_that_lie() {
     for (message, expected) in [
         (good(vec![output("FP32", &[1], None)], raw(&[&[0; 4]])), None),
         (good(vec![output("FP32", &[1], Some(fp32.clone()))], vec![]), None),
-        // Some servers set both; the raw form takes precedence.
+        // Some servers set both raw and typed contents; the raw contents take precedence.
         (
             good(
                 vec![output("FP32", &[1], Some(InferTensorContents::default()))],

@@ -162,7 +162,7 @@ async fn kserve() {
     assert_eq!(error.message(), "body.inputs: Field required");
 }
 
-/// Servers of other kinds that may listen at a URL.
+/// Servers of other protocols that may listen at the URL.
 #[tokio::test]
 async fn no_inference_server_at_all() {
     let page = "<!doctype html>\n<html><head><TITLE>Sign in</TITLE></head></html>";

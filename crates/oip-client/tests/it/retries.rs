@@ -95,7 +95,8 @@ async fn the_server_says_when() {
         .unwrap();
     assert!(start.elapsed() >= Duration::from_secs(1));
 
-    // A client does not wait for an hour, nor past its own deadline.
+    // The server asks for a retry after an hour. The client does not wait that long, nor past its own
+    // deadline.
     let server = ScriptedServer::new(vec![after("3600"), ok(GOOD)]);
     let start = Instant::now();
     let error = client(&server, RetryOn::Refused)
@@ -145,7 +146,7 @@ async fn not_ready_is_an_answer() {
     assert_eq!(server.requests().len(), 1);
 }
 
-/// The server is not listening yet.
+/// The server does not listen yet when the client sends its first request.
 #[tokio::test]
 async fn refused_connections_are_tried_again() {
     let address = std::net::TcpListener::bind("127.0.0.1:0")

@@ -28,7 +28,7 @@ async fn every_datatype_survives_in_every_form() {
             });
             for client in &clients {
                 for datatype in datatypes() {
-                    // Large requests leave the reactor's thread when JSON must be written.
+                    // Requests of this size are encoded as JSON on another thread.
                     let large = if compression.is_none() { 20_000 } else { 300 };
                     for count in [0, 1, large] {
                         let request = identity_request(some_values(datatype, count));

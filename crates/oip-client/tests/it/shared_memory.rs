@@ -366,7 +366,7 @@ async fn cancelled_requests_leave_nothing() {
                 let _ = tokio::time::timeout(Duration::from_millis(5), &mut running).await;
             }
             drop(running);
-            // It uses another region, because the first one may still be written to.
+            // The next request uses another region, because the server may still write to the first one.
             let response = client.infer(&identity_request(value.clone())).await.unwrap();
             assert_eq!(response.outputs[0].value, value);
             let start = Instant::now();

@@ -24,7 +24,7 @@ pub fn decode_index(message: RepositoryIndexResponse) -> Vec<ModelIndexEntry> {
     let entry = |model: proto::repository_index_response::ModelIndex| ModelIndexEntry {
         name: model.name,
         version: filled(model.version),
-        // MLServer sends names instead of enum values.
+        // MLServer sends the state's name rather than the enum value.
         state: filled(model.state)
             .map(|state| ModelState::from_name(state.strip_prefix("State.").unwrap_or(&state))),
         reason: model.reason,

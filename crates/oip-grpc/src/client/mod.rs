@@ -53,7 +53,7 @@ pub fn encode_request(request: &InferRequest, is_raw: bool) -> ModelInferRequest
     let here = || request.inputs.iter().filter(is_here);
     let typed = match is_raw {
         true => None,
-        // The two forms cannot be mixed.
+        // A request cannot mix raw and typed contents.
         false => here()
             .map(|input| contents::write(&input.value))
             .collect::<Option<Vec<_>>>(),

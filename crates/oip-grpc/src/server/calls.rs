@@ -58,7 +58,8 @@ fn answered_elsewhere() -> ServiceError {
 /// Implements calls of extensions that are never supported.
 macro_rules! not_offered {
     ($($call:ident($request:ty) -> $response:ty as $extension:literal;)*) => {$(
-        // The signature that `async_trait` generates; it cannot expand inside this macro.
+        // This is the signature that `async_trait` generates, because that macro cannot expand inside this
+        // one.
         fn $call<'life0, 'async_trait>(
             &'life0 self,
             _: Request<$request>,

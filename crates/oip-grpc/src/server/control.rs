@@ -1,5 +1,5 @@
-//! Messages of all calls except inference, which `tonic` reads and `prost` decodes. They are small, and their
-//! decoded size is charged before they are decoded.
+//! Messages of all calls except inference, which `tonic` reads and `prost` decodes. These messages are small,
+//! and their decoded size is charged before they are decoded.
 
 use std::{
     error::Error,
@@ -72,7 +72,7 @@ struct Messages {
 enum MessagePart {
     /// An incomplete frame header.
     Nothing,
-    /// The first bytes after the header, this many, but not all.
+    /// This many bytes of the message have arrived, but not all.
     Part(usize),
     Whole {
         is_compressed: bool,

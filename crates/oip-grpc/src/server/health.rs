@@ -57,7 +57,7 @@ impl Health for HealthService {
 
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Watch>, Status> {
         let place = request.extensions().get::<CallPlace>().cloned();
-        // Watching never counts as work.
+        // A watcher never counts as working, so its slot can always be revoked.
         place.iter().for_each(CallPlace::rest);
         let service = request.into_inner().service;
         let is_known = SERVICES.contains(&service.as_str());
@@ -75,7 +75,7 @@ impl Health for HealthService {
 
 /// Sends the server's status now and on every change.
 struct Watch {
-    /// `None` for an unknown service, which may be watched too.
+    /// The service to watch; `None` for an unknown service, which gRPC allows to watch.
     health: Option<Arc<dyn InferenceService>>,
     is_draining: watch::Receiver<bool>,
     /// The watcher's slot, if concurrent streams are limited.
@@ -103,7 +103,8 @@ impl Stream for Watch {
                     status: status.into(),
                 })));
             }
-            // The watcher has seen that the server is not ready, and a drain waits for this stream.
+            // The watcher has been told that the server is not ready. The stream ends now, because the drain
+            // waits for it.
             if *self.is_draining.borrow() {
                 return Poll::Ready(None);
             }

@@ -57,7 +57,7 @@ pub(crate) struct ResponseOptions {
 
 /// Why a request failed.
 pub(crate) enum RequestFailure {
-    /// Its message cannot be decoded, which ends the call.
+    /// The request's message cannot be decoded; the error ends the call.
     Unreadable(Status),
     /// The request itself failed.
     Request(Echo, ServiceError),
@@ -81,7 +81,8 @@ pub(crate) struct SeveralAnswers {
     wanted: ResponseOptions,
     lease: Lease,
     model: Named,
-    /// The charge for what the request occupies in addition to its tensors, held while the model may use it.
+    /// The charge for the memory that the request takes in addition to its tensors; kept while the model may
+    /// use the request.
     _charge: Charge,
     /// Whether the end was reported.
     is_over: bool,
@@ -353,7 +354,7 @@ impl Inference {
         &self,
         list: impl FnOnce(&dyn InferenceService) -> Result<T, ServiceError> + Send + 'static,
     ) -> Result<Response<T>, ServiceError> {
-        /// Its cost for the pool's queue: a small job.
+        /// Assumed cost in bytes, for the pool's queue: a small job.
         const COST: u64 = 64 << 10;
         let lease = Lease::new(&self.config.budget, &self.config.time);
         let guard = lease.guard();
@@ -411,7 +412,7 @@ fn not_inflated(error: ServiceError, limit: usize) -> RequestFailure {
         ErrorCode::InvalidArgument => {
             RequestFailure::Unreadable(Status::internal(format!("Error decompressing: {error}")))
         }
-        // The memory budget also uses this code, but then the message itself is valid.
+        // The memory budget also returns this code, for a valid message that does not fit.
         ErrorCode::TooLarge if error.message().ends_with("once it is decompressed") => {
             RequestFailure::Unreadable(Status::resource_exhausted(format!(
                 "Error decompressing: size limit, of {limit} bytes, exceeded while decompressing message"

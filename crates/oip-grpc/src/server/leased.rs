@@ -1,5 +1,5 @@
 //! Charges the messages of all responses except inference responses until their last byte is sent, because a
-//! client that does not read them occupies memory.
+//! client that does not read responses occupies memory.
 
 use std::{
     future::poll_fn,

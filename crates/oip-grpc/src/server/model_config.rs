@@ -28,7 +28,7 @@ pub(crate) fn config(
 fn write(config: &ModelConfig) -> proto::ModelConfig {
     let batching = config.dynamic_batching.as_ref();
     let ensemble = config.ensemble_scheduling.as_ref();
-    // A message holds only one of the two, and a pipeline has no batching itself.
+    // A message has either an ensemble or batching; a pipeline does not batch requests itself.
     let scheduling = match (ensemble, batching) {
         (Some(ensemble), _) => Some(SchedulingChoice::EnsembleScheduling(write_ensemble(ensemble))),
         (None, Some(batching)) => Some(SchedulingChoice::DynamicBatching(write_batching(batching))),

@@ -31,8 +31,8 @@ use crate::proto::grpc_inference_service_server::{GrpcInferenceServiceServer, SE
 /// The path of unary inference.
 const MODEL_INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 
-/// The path of streaming inference. Its body may be silent indefinitely, so servers with body timeouts must
-/// exempt it. Stalls within a message are detected here.
+/// The path of streaming inference. The body of such a request may be silent indefinitely, so servers with
+/// body timeouts must exempt this path. This crate detects stalls within a message.
 pub const MODEL_STREAM_INFER: &str = "/inference.GRPCInferenceService/ModelStreamInfer";
 
 /// The paths of long-lived calls that are mostly idle. Servers that limit concurrent calls add a
@@ -96,7 +96,7 @@ fn with_reflection(routes: Routes) -> Routes {
                 .expect(SOUND)
                 .max_decoding_message_size(control::MAX_MESSAGE),
         )
-        // Older tools such as grpcurl try this version first.
+        // Older tools such as grpcurl try this version of reflection first.
         .add_service(
             builder()
                 .build_v1alpha()
@@ -112,8 +112,8 @@ pub struct GrpcService {
     inference: Arc<Inference>,
 }
 
-/// For `add_service` of tonic's routes and servers. Covers only the protocol's own calls: health and
-/// reflection have other names, and a server with several services provides its own.
+/// The name is used by `add_service` of tonic's routes and servers. It covers only the protocol's own calls:
+/// health and reflection have other names, and a server with several services provides its own.
 impl NamedService for GrpcService {
     const NAME: &'static str = SERVICE_NAME;
 }
@@ -165,8 +165,8 @@ where
 }
 
 pin_project! {
-    /// A future that turns panics into responses. Not an `async` block: that would triple the size of the
-    /// wrapped future, which is thousands of bytes.
+    /// A future that turns panics into responses. It is not an `async` block, which would triple the size of
+    /// the wrapped future, thousands of bytes.
     struct PanicGuard<F> {
         #[pin]
         answer: CatchPanic<F>,

@@ -50,7 +50,8 @@ fn write_model(statistics: oip_types::ModelStatistics) -> proto::ModelStatistics
         }),
         batch_stats: statistics.batch_stats.into_iter().map(write_batch).collect(),
         memory_usage: statistics.memory_usage.into_iter().map(write_memory).collect(),
-        // This field is for models with several responses per request, which have no statistics here.
+        // The field is for models with several responses per request; such responses are not counted
+        // separately.
         response_stats: BTreeMap::new(),
     }
 }

@@ -14,8 +14,8 @@ const RETRY_PUSHBACK: &str = "grpc-retry-pushback-ms";
 
 /// Converts an error to its status.
 ///
-/// Requests that can never fit and those that do not fit now are both `RESOURCE_EXHAUSTED`; only the latter
-/// carry a retry delay.
+/// A request that can never fit in memory and one that does not fit now both get `RESOURCE_EXHAUSTED`; only
+/// the latter gets a retry delay.
 pub(crate) fn from_error(error: &ServiceError) -> Status {
     if error.code() == ErrorCode::Internal {
         tracing::error!(error = error.report(), "a request failed");
@@ -43,7 +43,7 @@ pub(crate) fn trailers(status: &Status) -> HeaderMap {
         trailers.insert(GRPC_STATUS, HeaderValue::from_static("0"));
         return trailers;
     }
-    // Fails for messages that no header can hold; the code is already set then.
+    // Encoding fails for a message that no header can hold; the status code is already set then.
     let _ = status.add_header(&mut trailers);
     trailers
 }

@@ -40,9 +40,9 @@ use super::{
 
 /// Maximum number of requests of a stream that are running or whose response is not taken yet.
 ///
-/// Enough to fill batches, and few enough that a client which never reads costs little. Responses are in
-/// request order, as in Triton, where clients match them by counting. A slow request therefore delays single
-/// responses behind it; clients that do not want this open several streams.
+/// The limit is high enough to fill batches, and low enough that a client which never reads costs little.
+/// Responses are in request order, as in Triton, where clients match them by counting. A slow request
+/// therefore delays single responses behind it; clients that do not want this open several streams.
 const CONCURRENT: usize = 16;
 
 /// The initial limit. Each response that the client takes raises it by one.
@@ -149,7 +149,7 @@ impl Body for Answers {
             match ready!(self.answers.poll_recv(cx)) {
                 Some(answer) => self.pieces = answer.into(),
                 None => {
-                    // The driver has ended, so a status is already set if there will be any.
+                    // The driver has ended, so the final status, if any, is already set.
                     self.is_over = true;
                     let trailers = match self.end.get() {
                         None => status::trailers(&Status::ok("")),
@@ -198,9 +198,9 @@ struct InWork {
     answer: Option<Result<EncodedResponses, RequestFailure>>,
 }
 
-/// How a sequence of responses ended.
+/// The outcome of sending a sequence of responses.
 enum SendOutcome {
-    /// Complete, with the number of responses taken.
+    /// All responses were sent; the client took this many.
     Answers(usize),
     /// Failed with an error that closes the stream instead of being sent as a message.
     Failed(Status),
@@ -209,7 +209,7 @@ enum SendOutcome {
 /// An event of a stream.
 enum Event {
     Request(Message),
-    /// No more requests are read: the client has finished, or for this reason.
+    /// No more requests are read, because the client has finished, or because of the error.
     LastRequest(Result<(), Status>),
     Answer(Result<EncodedResponses, RequestFailure>),
     LastOfSeveral(Result<SendOutcome, Status>),

@@ -59,7 +59,7 @@ where
     if let Some(region) = head.extensions.get::<oip_service::ConnectionRegion>() {
         lease.use_memory_of(region);
     }
-    // The message may take long to arrive, and small headers are not charged.
+    // The headers are freed now: the message may take long to arrive, and small headers are not charged.
     drop(head);
     if let Some(notes) = notes {
         lease.set_notes(notes);
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
     use crate::GrpcConfig;
 
-    /// The future is moved into a box, so its size costs time per request.
+    /// The future is moved into a box for each request, so a large one costs time.
     #[test]
     fn the_future_of_a_call_is_small() {
         let inference = Arc::new(Inference::new(

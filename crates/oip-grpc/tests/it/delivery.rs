@@ -79,7 +79,8 @@ async fn inputs_in_shared_memory_and_beside() {
     let sums = [3f32.to_le_bytes(), 7f32.to_le_bytes()].concat();
     assert_eq!(response.raw_output_contents, [&sums[..], &9i64.to_le_bytes()]);
 
-    // With all inputs in shared memory there is no form to mirror, so the response is raw.
+    // The response mirrors the form of the inputs. With all inputs in shared memory there is none, so it is
+    // raw.
     let mut b = input("b", "INT64", &[1]);
     b.parameters = slice(32, 8);
     let all = ModelInferRequest {
@@ -109,7 +110,8 @@ async fn inputs_in_shared_memory_and_beside() {
     assert_eq!(said(&status), (Code::InvalidArgument, message));
 }
 
-/// Outputs in shared memory keep an empty entry among the raw contents, because clients count.
+/// Outputs in shared memory keep an empty entry among the raw contents, because clients match contents by
+/// index.
 #[tokio::test]
 async fn outputs_in_shared_memory() {
     let (mut client, test) = with_memory(GrpcConfig::default());

@@ -169,7 +169,7 @@ async fn models_are_loaded_and_unloaded() {
         entry(&mut client, "nan").await,
         Some(("READY".into(), "{}".into()))
     );
-    // KServe's clients set the model's name in the other field.
+    // KServe's clients set the model's name in the field that is the repository's name in Triton.
     client
         .repository_model_load(load("matrix", "", &[]))
         .await

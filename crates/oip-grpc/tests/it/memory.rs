@@ -64,7 +64,7 @@ fn with_budget(bytes: u64) -> (GrpcConfig, ByteBudget) {
     (config, budget)
 }
 
-/// Large tensors are sent as frames without copying.
+/// Large output tensors are sent without copying them into frames.
 #[tokio::test]
 async fn outputs_are_not_copied() {
     let recorder = Arc::new(Recorder::default());
@@ -85,7 +85,7 @@ async fn outputs_are_not_copied() {
     assert_eq!(response.raw_output_contents[0], output);
 }
 
-/// LC-10: a response counts until it is sent, however slow its client.
+/// LC-10: a response is charged until it is sent, however slowly its client reads.
 #[tokio::test]
 async fn lc_10_answers_count_until_they_are_gone() {
     for output in [GrpcOutput::Raw, GrpcOutput::Typed] {
@@ -161,8 +161,8 @@ impl Statistics for LargeResponses {
     }
 }
 
-/// Responses of every call count while a client does not read them. A response that exceeds the budget is
-/// refused.
+/// Responses of every call are charged while the client does not read them. A response that exceeds the
+/// budget is refused.
 #[tokio::test]
 async fn answers_of_all_calls_count_until_they_are_gone() {
     const BYTES: u64 = 300_000;
@@ -213,7 +213,7 @@ async fn answers_of_all_calls_count_until_they_are_gone() {
         drop((live, refused, rest, unread));
         assert_eq!(budget.used(), once);
 
-        // A frame that was taken counts until it is dropped.
+        // A frame that was taken from the body is charged until it is dropped.
         let mut body = first.into_body();
         let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
         let trailers = body.frame().await.unwrap().unwrap().into_trailers().unwrap();
@@ -240,7 +240,7 @@ impl Body for SilentBody {
     }
 }
 
-/// Metadata is limited like HTTP headers, and is charged from 8 KiB.
+/// Metadata is limited like HTTP headers, and is charged if it has more than 8 KiB.
 #[tokio::test]
 async fn metadata_has_a_limit_and_counts() {
     let (config, budget) = with_budget(64 << 10);
@@ -403,7 +403,7 @@ async fn millions_of_inputs_are_refused() {
     }
 }
 
-/// Requests that never fit and those that do not fit now get the same status code; only the latter carry a
+/// Requests that never fit and those that do not fit now get the same status code; only the latter get a
 /// retry delay.
 #[tokio::test]
 async fn only_what_may_fit_later_is_to_be_tried_again() {

@@ -324,7 +324,7 @@ async fn gr_18_a_dropped_stream_cancels_its_requests() {
     assert_eq!(test.waiting(), 1);
 }
 
-/// GR-25: what a client that never reads can occupy is bounded, and is released.
+/// GR-25: the memory that a client can occupy without reading is bounded, and is released.
 #[tokio::test]
 async fn gr_25_a_client_that_never_reads() {
     let budget = ByteBudget::new(64 << 20);
@@ -370,7 +370,7 @@ async fn gr_17_the_deadline_of_a_stream() {
     stream.send("1", good()).await;
     assert_eq!(stream.next().await.unwrap(), named("1", ""));
     stream.send("2", to("slow")).await;
-    // Request and call have the same deadline; either may be noticed first.
+    // The request and the call have the same deadline, so either may fail first.
     let status = match stream.next().await {
         Ok((id, error)) => {
             assert_eq!((id, error), named("2", "model 'slow': the deadline passed"));
@@ -491,7 +491,7 @@ async fn gr_05_half_a_message_in_a_stream() {
     assert!(timeout(Duration::from_secs(3600), body.frame()).await.is_err());
     parts.send(frame.slice(..20)).await.unwrap();
     assert!(timeout(Duration::from_secs(290), body.frame()).await.is_err());
-    // The whole message is charged, because it is at most four times what has arrived.
+    // The whole message is charged, because its length is at most four times the bytes that have arrived.
     assert_eq!(budget.used(), message.len() as u64);
     let trailers = timeout(Duration::from_secs(20), body.frame())
         .await

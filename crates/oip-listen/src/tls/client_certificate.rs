@@ -59,13 +59,13 @@ impl ClientCertificate {
         })))
     }
 
-    /// Returns its subject alternative names.
+    /// Returns the subject alternative names of the certificate.
     #[must_use]
     pub fn names(&self) -> &[CertificateName] {
         &self.0.names
     }
 
-    /// Returns the end of its validity.
+    /// Returns the time at which the certificate expires.
     #[must_use]
     pub fn not_after(&self) -> SystemTime {
         self.0.not_after

@@ -56,7 +56,7 @@ pub enum TlsFile {
     ClientCa,
 }
 
-/// Why a certificate or key file is unusable.
+/// The error of a certificate or key file that is unusable.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {problem}", path.display())]
 pub struct TlsError {
@@ -75,7 +75,7 @@ impl TlsError {
         }
     }
 
-    /// Returns which file it is.
+    /// Returns the purpose of the file.
     #[must_use]
     pub fn file(&self) -> TlsFile {
         self.file

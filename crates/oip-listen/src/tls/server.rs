@@ -46,7 +46,8 @@ struct SharedState {
     /// The file contents at the last check.
     seen: Mutex<Option<FileSnapshot>>,
     started: Instant,
-    /// Milliseconds from the start to the last failed handshake that was logged as a warning, plus one.
+    /// When a failed handshake was last logged as a warning: milliseconds since the start, plus one; 0 for
+    /// never.
     warned: AtomicU64,
     /// Failed handshakes since then.
     refused: AtomicU64,
@@ -93,7 +94,7 @@ impl Tls {
         &self.0.files
     }
 
-    /// Returns the facts of the certificate file; `None` while the file is unusable.
+    /// Returns facts about the certificate in the file; `None` while the file is unusable.
     #[must_use]
     pub fn certificate(&self) -> Option<ServerCertificate> {
         let seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);

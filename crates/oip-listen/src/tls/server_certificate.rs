@@ -11,11 +11,11 @@ use x509_cert::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerCertificate {
-    /// Its host names and IP addresses, as written in URLs but without the brackets of IPv6.
+    /// The certificate's host names and IP addresses, as written in URLs but without the brackets of IPv6.
     pub names: Vec<String>,
     /// Whether the certificate is self-signed, so that clients can trust it directly.
     pub is_self_signed: bool,
-    /// Whether it is a CA certificate. Some clients (such as rustls) reject one as a server certificate.
+    /// Whether this is a CA certificate. Some clients (such as rustls) reject a CA certificate as a server's.
     pub is_authority: bool,
 }
 

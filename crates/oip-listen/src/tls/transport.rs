@@ -26,8 +26,8 @@ pub(crate) enum Transport {
     Tls(Box<EncryptedStream>),
 }
 
-/// A TLS connection. The stream under it handles yielding and the client's pace; decrypted data is inspected
-/// here.
+/// A TLS connection. The stream under TLS handles yielding and the client's pace; this layer inspects the
+/// decrypted data.
 pub(crate) struct EncryptedStream {
     stream: TlsStream<Pin<Box<WatchedStream>>>,
     activity: Activity,
@@ -84,7 +84,7 @@ impl EncryptedStream {
                 }
                 return Poll::Ready(Ok(()));
             }
-            // If the connection itself ended, the stream under it has already waited.
+            // If the TCP connection ended too, the stream under TLS has already waited.
             let grace = if !is_cut_off && self.activity.open_requests() > 0 {
                 END_GRACE
             } else {

@@ -149,7 +149,8 @@ fn a_stream_that_is_not_read_is_reset_and_its_connection_goes_on() {
     }
 }
 
-/// A client that opens its window a byte at a time is slow, whatever its other streams do.
+/// The client opens the window of one stream a byte at a time. That stream is reset as too slow, even if its
+/// other streams are read.
 #[test]
 fn a_stream_that_is_read_too_slowly_is_reset() {
     let limits = limits().with(|limits| {
@@ -198,7 +199,8 @@ fn get_frame(path: &str, stream: u8) -> Vec<u8> {
     frame
 }
 
-/// Data passed to h2 stays there when the client shrinks its window again.
+/// When the client shrinks its window again, data that was already passed to h2 cannot be sent; the stream
+/// must still time out.
 #[test]
 fn a_client_that_takes_its_windows_back_does_not_keep_what_was_given_out() {
     let limits = limits().with(|limits| {
@@ -210,7 +212,7 @@ fn a_client_that_takes_its_windows_back_does_not_keep_what_was_given_out() {
     let mut opening = opening(i32::MAX as u32);
     opening.extend_from_slice(&get_frame("/big", 1));
     stream.write_all(&opening).unwrap();
-    // The socket buffers are full by then; later data stays in h2.
+    // After this time the socket buffers are full, so later data stays in h2.
     thread::sleep(PATIENCE);
     stream.write_all(&get_frame("/small", 3)).unwrap();
     thread::sleep(PATIENCE / 3);

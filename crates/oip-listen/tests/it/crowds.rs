@@ -179,7 +179,7 @@ fn streams_that_wait_for_something_to_happen_give_way() {
                 watching.push(begin(&crowd, "/watch", true).await.0);
             }
         }
-        // This is long enough to count as idle.
+        // After this time, the streams count as idle.
         sleep(Duration::from_millis(400)).await;
         let before = streams.counts();
         let other = connect(&server).await;
@@ -241,7 +241,7 @@ fn requests_whose_bodies_do_not_come_give_way() {
         assert!(evicted >= 4, "{evicted}");
         let mut refused = 0;
         for (response, mut body) in stalled {
-            // The rest get responses once their bodies arrive.
+            // The other requests get responses once their bodies arrive.
             let _ = body.send_data(Bytes::from_static(b"late"), true);
             match body_of(response).await {
                 Ok(answer) => assert_eq!(answer, "late"),

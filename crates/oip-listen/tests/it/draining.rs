@@ -114,7 +114,7 @@ fn lc_05_idle_connections_are_told_to_close() {
     assert_eq!(server.join(), 0);
 }
 
-/// A leaving server accepts everything, and its clients reconnect for each request.
+/// A server in the phase `leave` accepts all requests, and its HTTP/1 clients reconnect for each of them.
 #[test]
 fn leaving_clients_are_answered_and_sent_away() {
     for protocol in [Protocol::Http1, Protocol::Either] {

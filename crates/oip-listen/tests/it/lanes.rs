@@ -20,7 +20,7 @@ use crate::{
 
 const LARGE: usize = 1 << 20;
 
-/// Longer than the time for which a connection counts as busy.
+/// A pause longer than the time for which a connection counts as busy.
 const PAUSE: Duration = Duration::from_millis(1100);
 
 /// Returns a runtime with one thread of this name.

@@ -17,7 +17,7 @@ fn assert_timely(elapsed: Duration) {
     assert!(elapsed > PATIENCE / 2 && elapsed < 10 * PATIENCE, "{elapsed:?}");
 }
 
-/// HT-02: the client sends nothing, or only an HTTP/2 preface.
+/// HT-02: a connection is cut when its client sends nothing, or only an HTTP/2 preface.
 #[test]
 fn ht_02_silence_is_cut() {
     let server = Server::start(Protocol::Http1, limits());
@@ -29,7 +29,7 @@ fn ht_02_silence_is_cut() {
     server.canary();
 }
 
-/// HT-01: the client sends half a request head.
+/// HT-01: a connection is cut when its client sends only half a request head.
 #[test]
 fn ht_01_half_a_head_is_cut() {
     let server = Server::start(Protocol::Http1, limits());
@@ -68,7 +68,7 @@ fn ht_06_long_heads_are_refused() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
-/// HT-01: the client sends half a head after an earlier request.
+/// HT-01: a connection is cut when its client sends half a head after an earlier request.
 #[test]
 fn ht_01_half_a_second_head_is_cut() {
     let server = Server::start(
@@ -81,7 +81,7 @@ fn ht_01_half_a_second_head_is_cut() {
     assert_timely(time_until_closed(stream).0);
 }
 
-/// HT-03: a body stalls, or arrives too slowly.
+/// HT-03: a body fails when it stalls or arrives too slowly.
 #[test]
 fn ht_03_slow_bodies_are_ended() {
     let server = Server::start(Protocol::Http1, limits());
@@ -131,7 +131,7 @@ fn ht_03_conversations_may_pause() {
     assert!(read_to_end(&mut conversation).ends_with("abcdef"));
 }
 
-/// HT-04: the client does not read a response.
+/// HT-04: a connection is cut when its client does not read a response.
 #[test]
 fn ht_04_an_answer_that_is_not_read_is_cut() {
     let server = Server::start(Protocol::Http1, limits());
@@ -170,7 +170,7 @@ fn slow_services_are_waited_for() {
     assert_eq!(server.abandoned.load(Ordering::SeqCst), 0);
 }
 
-/// HT-44: work for a disconnected client is cancelled.
+/// HT-44: the work for a request is cancelled when its client disconnects.
 #[test]
 fn ht_44_work_for_nobody_is_given_up() {
     let server = Server::start(Protocol::Http1, limits());
@@ -237,7 +237,7 @@ fn lc_12_connections_beyond_the_cap_wait() {
         .for_each(|stream| drop(read_answer(stream, "slow")));
 }
 
-/// GR-09: the client sends data other than HTTP/2 on an HTTP/2 port.
+/// GR-09: a connection is cut when its client sends data that is not HTTP/2 to an HTTP/2 port.
 #[test]
 fn gr_09_junk_on_the_http2_port_is_cut() {
     let server = Server::start(Protocol::Http2, limits());
@@ -254,7 +254,7 @@ fn gr_09_junk_on_the_http2_port_is_cut() {
     }
 }
 
-/// GR-08: an HTTP/2 client does not reply to pings.
+/// GR-08: a connection is cut when its HTTP/2 client does not reply to pings.
 #[test]
 fn gr_08_a_dead_peer_is_cut() {
     let server = Server::start(

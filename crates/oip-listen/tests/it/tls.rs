@@ -357,7 +357,7 @@ fn files_are_looked_at_from_time_to_time() {
 fn handshakes_that_do_not_go_on_are_ended() {
     let files = Files::new();
     let server = Server::start_with(Protocol::Http1, limits(), Some(files.tls()));
-    // Nothing, the start of a record, and a truncated record.
+    // The client sends nothing, the start of a record, or a truncated record, and then stalls.
     for start in [&[][..], &[22], &[22, 3, 1, 2, 0, 1, 0]] {
         let begin = Instant::now();
         let mut stream = server.connect();
@@ -618,7 +618,7 @@ fn files_that_cannot_be_used_are_told_with_the_place() {
         );
         assert_eq!(error.file(), file);
     }
-    // One file with both can serve as both.
+    // One file with the certificate and the key can be given as both files.
     let both = write("both", [&good.certificate[..], &good.key].concat().as_bytes());
     assert!(Tls::new(TlsFiles::new(&both, &both)).is_ok());
     assert!(!format!("{:?}", Tls::new(TlsFiles::new(&both, &both)).unwrap()).contains("BEGIN"));

@@ -89,7 +89,7 @@ fn only_sockets_that_nobody_listens_on_are_replaced() {
     let error = try_to_listen(&path).unwrap_err();
     assert_eq!(error.to_string(), "another process listens there");
     assert!(ask(&path).unwrap().ends_with("hello"));
-    // Another socket took over the path: it stays when this server ends.
+    // If another socket took over the path, its file stays when this server ends.
     fs::remove_file(&path).unwrap();
     let _other = std::os::unix::net::UnixListener::bind(&path).unwrap();
     server.shutdown.drain();

@@ -1,9 +1,9 @@
-//! What requests ask for, and the access rights that it takes.
+//! The actions that requests ask for, and the access rights that they need.
 
 macro_rules! actions {
     ($($api:ident: $($action:ident)+;)+) => {
-        /// What a request asks for. The enum is exhaustive: a transport that forgets a new action does not
-        /// build.
+        /// The action that a request asks for. The enum is exhaustive: a transport that does not handle a new
+        /// action fails to compile.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[expect(missing_docs, reason = "the tables of paths and gRPC methods say what each is")]
         pub enum Action {
@@ -11,7 +11,7 @@ macro_rules! actions {
         }
 
         impl Action {
-            /// Returns the API that it belongs to.
+            /// Returns the API that the action belongs to.
             #[must_use]
             pub fn api(self) -> Api {
                 match self {
@@ -22,7 +22,7 @@ macro_rules! actions {
     };
 }
 
-// Each action, behind its API. Names with V1 are of the V1 protocol and of OpenAI's API, names with Tei of
+// Each API with its actions. Names with V1 belong to the V1 protocol and OpenAI's API, names with Tei to
 // text-embeddings-inference. Registering memory for the client's own connection has no lasting effect and is
 // only used for inference.
 actions! {
@@ -74,14 +74,14 @@ pub enum Api {
 }
 
 impl Action {
-    /// Returns whether it runs a model.
+    /// Returns whether the action runs a model.
     #[must_use]
     pub fn is_inference(self) -> bool {
         self.api() == Api::Inference && self != Self::ConnectionMemoryRegister
     }
 
-    /// Returns the state that it changes. Settings are read by other methods than POST, and over gRPC only
-    /// the message shows whether they are changed.
+    /// Returns the state that the action changes. Over HTTP only POST changes settings; over gRPC only the
+    /// message shows whether they change.
     pub(super) fn change(self, is_post: bool) -> Option<&'static str> {
         match self {
             Self::RepositoryLoad => Some("load"),
@@ -110,7 +110,7 @@ impl Api {
         Self::Metrics,
     ];
 
-    /// Returns its name, spelled as in Triton where Triton has it.
+    /// Returns the API's name, spelled as in Triton if Triton has this API.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

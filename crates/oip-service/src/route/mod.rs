@@ -1,5 +1,5 @@
-//! The meaning of a request's head, read once: access rights, logs, metrics, traces and the transports decide
-//! by the same [`Route`].
+//! Parses a request's head once into a [`Route`], which access rights, logs, metrics, traces and the
+//! transports all use.
 
 mod action;
 mod calls;
@@ -14,10 +14,10 @@ pub use self::{
     paths::{PATHS, PathPattern},
 };
 
-/// What a request asks for, and for which model, as its method and path say.
+/// The action and the model of a request, parsed from its method and path.
 ///
-/// The outermost layer reads it and leaves it among the request's extensions, where inner layers find it. A
-/// layer that rewrites paths belongs outside of all of these: the others keep to the route.
+/// The outermost layer parses it and stores it in the request's extensions, where inner layers read it. A
+/// layer that rewrites paths must be outside of that layer, because all others use the route.
 ///
 /// ```
 /// use oip_service::route::{Action, Api, Route};
@@ -41,7 +41,7 @@ pub struct Route {
     params: Params,
 }
 
-/// Any request that is not known. Its name is that of all of them.
+/// The route of all unknown requests. They share one name in metrics.
 static UNKNOWN: Route = Route {
     action: Action::Unknown,
     pattern: "",
@@ -98,12 +98,12 @@ impl Route {
         }
     }
 
-    /// Returns the route among a request's extensions. Without one it is unknown.
+    /// Returns the route in a request's extensions, or the unknown route if there is none.
     pub fn of<B>(request: &Request<B>) -> &Self {
         request.extensions().get().unwrap_or(&UNKNOWN)
     }
 
-    /// Removes the route from a request's extensions. Without one it is unknown.
+    /// Removes the route from a request's extensions and returns it, or the unknown route if there is none.
     pub fn take<B>(request: &mut Request<B>) -> Self {
         let route = request.extensions_mut().remove();
         route.unwrap_or_else(|| UNKNOWN.clone())
@@ -156,7 +156,7 @@ impl Route {
     ///
     /// # Errors
     /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the path is not UTF-8, or a name is
-    /// not safe; so is the empty one of a path without a model.
+    /// not safe. This includes the empty name of a path without a model.
     pub fn model(&self) -> Result<ModelRef<'_>, ServiceError> {
         let params = self.utf8_params()?;
         ModelRef::new(

@@ -1,4 +1,4 @@
-//! The HTTP paths: the table by which paths are read, and of which routers are built.
+//! The table of HTTP paths, used to parse paths and to build routers.
 
 use std::borrow::Cow;
 
@@ -10,10 +10,10 @@ use super::Action;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct PathPattern {
-    /// Segments are equal to those of the path, or parameters: `{model}` and `{model}:predict` stand for one
-    /// segment each, which may be empty, and whose decoded value ends with what follows the brace.
+    /// Each segment is a literal or a parameter. A parameter such as `{model}` or `{model}:predict` matches
+    /// one segment, possibly empty, whose decoded value ends with the text after the brace.
     pub pattern: &'static str,
-    /// What a request to the path asks for.
+    /// The action of a request to the path.
     pub action: Action,
     /// Whether the path must not end in a slash.
     pub is_exact: bool,
@@ -26,7 +26,7 @@ pub(super) struct Params {
     pub(super) version: Option<Box<str>>,
     pub(super) region: Option<Box<str>>,
     pub(super) repository: Option<Box<str>>,
-    /// Whether invalid UTF-8 was replaced in one of them.
+    /// Whether invalid UTF-8 was replaced in one of the names.
     pub(super) is_not_utf8: bool,
 }
 
@@ -56,7 +56,8 @@ const fn exact(pattern: &'static str, action: Action) -> PathPattern {
 }
 
 /// Every path of the protocol, its extensions and the server's pages. The first match counts, so a path with
-/// a parameter is behind those with a word in its place. The first path of an action names it in metrics.
+/// a parameter comes after those with a literal at that position. The first path of an action is its name in
+/// metrics.
 #[rustfmt::skip]
 pub const PATHS: &[PathPattern] = &[
     path("/v2/models/{model}/infer", Action::Infer),
@@ -80,7 +81,7 @@ pub const PATHS: &[PathPattern] = &[
     path("/predict", Action::TeiPredict),
     path("/v2", Action::ServerMetadata),
     path("/v2/models", Action::Models),
-    // A model of this name is not reachable here; Triton behaves the same.
+    // A model with the name `stats` cannot be reached by this path; Triton behaves the same.
     path("/v2/models/stats", Action::AllStatistics),
     path("/v2/models/{model}", Action::ModelMetadata),
     path("/v2/models/{model}/versions/{version}", Action::ModelMetadata),
@@ -148,7 +149,7 @@ pub(super) fn find(path: &str) -> Option<(&'static PathPattern, Params)> {
 }
 
 impl PathPattern {
-    /// Returns its name in metrics: versions and aliases have the name of their first pattern.
+    /// Returns the pattern's name in metrics: all patterns of an action have the name of the first one.
     pub(super) fn name(&self) -> &'static str {
         match self.action {
             Action::SystemMemoryStatus | Action::SystemMemoryRegister | Action::SystemMemoryUnregister => {

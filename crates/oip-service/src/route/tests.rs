@@ -88,7 +88,7 @@ const TABLE: &[Row<'static>] = &[
     ("GET", "/console/log", Action::ConsoleLog, None, None, None, "/console"),
     ("GET", "/metrics", Action::Metrics, None, None, None, "/metrics"),
     ("GET", "/metrics/", Action::Metrics, None, None, None, "/metrics"),
-    // A name may be empty; its use is an error.
+    // A name may be empty; using it is an error.
     ("GET", "/v2/models//", Action::ModelMetadata, Some(""), None, None, "/v2/models/{model}"),
     ("POST", "/v2/models//infer", Action::Infer, Some(""), None, None, INFER),
     ("POST", "/v2/models/m/versions//infer", Action::Infer, Some("m"), Some(""), None, INFER),
@@ -107,7 +107,7 @@ const TABLE: &[Row<'static>] = &[
     ("POST", "/v1/models/:predict", Action::PredictV1, Some(""), None, None, PREDICT),
 ];
 
-/// Paths that nothing serves: access rights know only that.
+/// Paths that no handler serves. Access rights see only that the action is unknown.
 const UNKNOWN_PATHS: &[&str] = &[
     "",
     "*",
@@ -166,7 +166,7 @@ fn the_meaning_of_each_path() {
     }
 }
 
-/// The order of the table decides between a word and a parameter.
+/// A path may match a literal and a parameter; the order of the table decides.
 #[test]
 fn each_pattern_is_found_by_its_own_path() {
     for path in PATHS {
@@ -337,7 +337,7 @@ proptest! {
         }
     }
 
-    /// Labels of metrics are those of the tables.
+    /// Labels of metrics come only from the tables, never from the client's path.
     #[test]
     fn names_hold_nothing_of_the_client(path in "(/[a-z0-9%.:]{0,12}){0,9}") {
         let name = Route::of_http(&Method::GET, &path).name();

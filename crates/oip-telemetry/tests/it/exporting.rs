@@ -96,7 +96,7 @@ fn what_may_pass_is_tried_again_and_what_will_not_is_dropped() {
         ("429 Too Many Requests", vec![]),
         ("200 OK", vec![]),
         ("400 Bad Request", b"no".to_vec()),
-        // One of two spans is rejected: field 1, a message whose field 1 is 1.
+        // The collector rejects one of two spans: field 1 is a message whose field 1 is the number 1.
         ("200 OK", vec![0x0a, 0x02, 0x08, 0x01]),
     ]);
     let exporter = Exporter::start(config(&collector.url)).unwrap();
@@ -135,7 +135,7 @@ fn a_collector_that_is_not_there_costs_spans_only() {
         exporter.export(vec![span("b"); 2]);
     }
     until("those without room are counted", || exporter.dropped() >= 192);
-    // The exit does not wait either.
+    // At exit, the program does not wait for the collector either.
     let start = Instant::now();
     exporter.finish(Duration::from_secs(10));
     assert!(start.elapsed() < Duration::from_secs(10));

@@ -171,7 +171,7 @@ fn a_damaged_tokenizer_is_an_error_of_its_file() {
             TextTokenizer::read(&whole.as_bytes()[..length], 512, &TokenizerLimits::default()).unwrap_err();
         assert!(error.to_string().starts_with("tokenizer.json: "), "{error}");
     }
-    // The library may panic for these; that must also become an error.
+    // The library may panic for these maps; the panic must also become an error.
     for map in ["", "AA==", "/////w==", "////////////"] {
         let mut file = tokenizer();
         file["normalizer"] = json!({"type": "Precompiled", "precompiled_charsmap": map});

@@ -38,7 +38,7 @@ impl<'a> Number<'a> {
         self.text
     }
 
-    /// Returns whether it has neither a point nor an exponent.
+    /// Returns whether the number has neither a point nor an exponent.
     pub(crate) fn is_plain(&self) -> bool {
         self.is_plain
     }
@@ -57,7 +57,7 @@ impl<'a> Number<'a> {
     /// Returns the exact integer, if the number is one, such as `12` and `1.20e1`. Returns `None` when it has
     /// a fraction or is far too large.
     pub(crate) fn to_integer(self) -> Option<i128> {
-        /// The most digits of a 64-bit integer.
+        /// Maximum number of digits of a 64-bit integer.
         const MAX_INTEGER_DIGITS: i64 = 20;
         if self.is_plain {
             return self.text.parse().ok();

@@ -55,7 +55,7 @@ macro_rules! print_integers {
                     return Some(copy(itoa::Buffer::new().format(value), out));
                 }
                 let digits = eight_digits(magnitude as u32);
-                // Zero keeps its last digit.
+                // Bit 56 makes zero keep its last digit.
                 let leading_zeros = (digits | 1 << 56).trailing_zeros() / 8;
                 out[0] = b'-';
                 put(out, usize::from(negative), &((digits | ASCII_ZEROS) >> (8 * leading_zeros)).to_le_bytes());
@@ -227,7 +227,8 @@ impl Digits {
     }
 }
 
-/// Adding this to a small number leaves no bits for a fraction.
+/// Adding this number to a smaller one rounds the sum to an integer, since no mantissa bits are left for a
+/// fraction.
 const NO_FRACTION: f64 = (1u64 << 52) as f64;
 
 /// Rounds a non-negative number below 2^51 to the nearest integer.

@@ -1,8 +1,9 @@
 //! The fast path: runs of ordinary numbers such as `1.25,-3,0.5,` are parsed in a tight loop.
 //!
-//! It accepts only numbers that are certainly parsed right: without exponent, short enough for a window, well
-//! inside the datatype's range, followed by a comma and enough further input. It stops before anything else;
-//! the full parser in `data` then reads that value or reports the error, and calls the fast path again.
+//! The fast path accepts only numbers that it is certain to parse correctly: without exponent, short enough
+//! for a window, well inside the datatype's range, followed by a comma and enough further input. It stops
+//! before anything else; the full parser in `data` then reads that value or reports the error, and calls the
+//! fast path again.
 
 use tensor_core::{bf16, f16};
 

@@ -49,8 +49,7 @@ impl Pieces<'_> {
 
     /// Moves the current buffer to the finished chunks.
     fn finish(&mut self, mut out: Vec<u8>) -> Result<(), ServiceError> {
-        // Short strings between long ones are written without asking, so the buffer may have outgrown its
-        // grant.
+        // Short strings are written without requesting memory, so the buffer may have outgrown its grant.
         self.allow(out.capacity())?;
         let wasted = out.capacity() - out.len();
         let is_worth_it = wasted > out.len() / 8 && wasted > 4096;
@@ -342,7 +341,7 @@ fn write_elements<T: JsonPrint>(
         // The dtype was just matched, so the cast cannot fail.
         let elements = view.to_cow::<T>().map_err(|error| internal(&error))?;
         let first = chunk * CHUNK;
-        // Zeroing a large block does not pay off for few elements.
+        // Blocks are zeroed first, so a large block does not pay off for few elements.
         match elements.len() {
             ..=SOME => write_chunk::<T, FEW, { FEW * ROOM }>(writer, &elements, first, non_finite)?,
             _ => write_chunk::<T, MANY, { MANY * ROOM }>(writer, &elements, first, non_finite)?,

@@ -124,7 +124,8 @@ impl EncodedPieces {
 /// [`decode_raw_request`](super::decode_raw_request).
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when it is not a number or exceeds the body.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when `value` is not a number, or exceeds
+/// `body_len`.
 pub fn parse_header_length(value: &[u8], body_len: usize) -> Result<usize, ServiceError> {
     let digits = std::str::from_utf8(value).map(str::trim).ok();
     let digits =

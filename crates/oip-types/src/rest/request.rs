@@ -264,7 +264,8 @@ pub fn encode_request(
     if !request.outputs.is_empty() {
         writer.raw(",\"outputs\":");
         writer.array(&request.outputs, |writer, output| {
-            // Sent for every output, because Triton does not apply the request's default to listed outputs.
+            // The parameter is sent for every output, because Triton does not apply the request's default to
+            // listed outputs.
             let mut parameters = output.parameters.clone();
             let is_binary = encoding.binary_outputs
                 && !is_for_json(&parameters)

@@ -67,7 +67,7 @@ impl<'l> TensorReader<'l> {
         let read = cursor.object(|cursor, member| fields.read_member(cursor, &member, self));
         let finished = read.and_then(|()| fields.finish(cursor, self));
         let value = finished.map_err(|error| {
-            // The error may come before the name.
+            // The error may be at a member before the name, so the rest is searched for the name.
             let place = match fields.name.take().or_else(|| find_name(start, self.limits)) {
                 Some(name) => format!("{kind} {}", Quoted(&name)),
                 None => format!("{kind}s[{index}]"),
@@ -311,7 +311,7 @@ pub(super) enum Destination<'d> {
     Json(NonFinite),
     /// The elements follow the JSON part.
     Binary(&'d mut Vec<Bytes>),
-    /// Nowhere, because the peer finds them in shared memory.
+    /// The elements are not sent, because the peer reads them from shared memory.
     SharedMemory(Option<&'d SharedMemorySlice>),
 }
 
@@ -334,7 +334,7 @@ pub(super) fn write_tensor(
     match &destination {
         // The parameters may name a slice of shared memory.
         Destination::Json(_) | Destination::SharedMemory(None) => {}
-        // The most common case; avoids building a map.
+        // The most common case: without parameters, no map is built.
         Destination::Binary(_) if parameters.is_empty() => {
             writer.raw(",\"parameters\":{");
             writer.string(BINARY_DATA_SIZE);

@@ -201,7 +201,7 @@ impl<'r> Reader<'r> {
         let mut places: Vec<Vec<usize>> = vec![Vec::new(); inputs.len()];
         let mut count = 0;
         let depth = self.limits.json_depth;
-        // Granted before the list of positions grows.
+        // The memory is granted before the list of positions grows.
         let memory = self.room.memory;
         let mut grant = memory.reserve(0)?;
         cursor.array(|cursor| {
@@ -239,7 +239,8 @@ impl<'r> Reader<'r> {
             read.map_err(|error| error.within(format_args!("[{row}]")))
         })?;
         for (input, places) in inputs.into_iter().zip(&places) {
-            // An input absent from all rows may be optional; the model's check decides.
+            // An input that no row contains may be optional; the check of the request against the model
+            // decides.
             if !places.is_empty() {
                 let value = self.joined(cursor, input, places)?;
                 self.add(input, value);
@@ -496,7 +497,7 @@ impl<'v> TensorPrinter<'v> {
                 let text = single.into_bytes();
                 let text = text.get(1..text.len().saturating_sub(1)).unwrap_or_default();
                 writer.room(text.len())?;
-                // The value was printed as a list with one element.
+                // The element was printed as a list of one element, in brackets.
                 writer.raw(&String::from_utf8_lossy(text));
                 Ok(())
             }

@@ -92,7 +92,7 @@ fn answers_in_pieces_have_the_same_bytes() {
     let bools = Tensor::from_vec(Shape::vector(300_000), vec![true; 300_000]).unwrap();
     let floats: Vec<f64> = (0..60_000).map(|number| f64::from(number) / 7.0).collect();
     let floats = Tensor::from_vec(Shape::vector(60_000), floats).unwrap();
-    // Not aligned to the element size.
+    // The data is not aligned to the element size.
     let unaligned = [&[0][..], floats.bytes()].concat();
     let unaligned = Tensor::new(floats.spec().clone(), Bytes::from(unaligned).slice(1..)).unwrap();
     let empty = Tensor::from_vec(Shape::vector(0), Vec::<i8>::new()).unwrap();
@@ -189,7 +189,7 @@ fn decoding_asks_before_it_allocates() {
     }
 }
 
-/// Recording the positions of named rows may take more memory than the rows, so it is charged first.
+/// The list of positions of named rows may take more memory than the rows, so its memory is requested first.
 #[test]
 fn the_places_of_rows_by_name_are_asked_for() {
     const ROWS: usize = 100_000;

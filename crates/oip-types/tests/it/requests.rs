@@ -75,7 +75,7 @@ fn ids_parameters_and_outputs() {
     assert_eq!(request.parameters["b"], ParameterValue::Int64(-3));
     assert_eq!(request.parameters["c"], ParameterValue::Double(0.5));
     assert_eq!(request.parameters["d"], ParameterValue::String("s".into()));
-    // Encoding parameters are not passed to the model.
+    // Parameters that concern only the encoding were removed.
     assert_eq!(request.parameters.len(), 4);
     assert!(request.outputs.iter().all(|output| output.parameters.is_empty()));
     // The specification's rule: the request's default applies to listed outputs without their own setting.
@@ -219,7 +219,7 @@ fn ht_24_shapes_that_are_none() {
     }
 }
 
-/// HT-25: shapes without elements, and without dimensions.
+/// HT-25: accepts shapes without elements, and without dimensions.
 #[test]
 fn ht_25_empty_and_scalar_shapes() {
     for (shape, data, count) in [
@@ -268,8 +268,8 @@ fn ht_27_unknown_datatypes() {
     }
 }
 
-/// The specification's own example: the shape announces three BOOLs and the data has one. It is not
-/// broadcast.
+/// The specification's own example: the shape announces three BOOLs and the data has one. The single element
+/// is not broadcast.
 #[test]
 fn the_example_of_the_specification_is_an_error() {
     let text = r#"{"id":"42","inputs":[{"name":"input0","shape":[2,2],"datatype":"UINT32","data":[1,2,3,4]},
@@ -314,7 +314,7 @@ fn ht_32_counts() {
     );
 }
 
-/// HT-33: request ids of various forms and lengths.
+/// HT-33: accepts and rejects request ids of various forms and lengths.
 #[test]
 fn ht_33_ids() {
     assert!(
@@ -325,7 +325,7 @@ fn ht_33_ids() {
     assert_eq!(request.id.as_deref(), Some("a\n\u{1}"));
 }
 
-/// HT-34: parameters of all types, and invalid ones.
+/// HT-34: accepts parameters of all types, and rejects invalid ones.
 #[test]
 fn ht_34_parameters() {
     for parameter in [
@@ -457,7 +457,7 @@ fn ht_37_binary_sizes() {
     );
 }
 
-/// HT-35, GR-21: BYTES in both forms.
+/// HT-35, GR-21: decodes BYTES in both forms, and rejects malformed elements.
 #[test]
 fn ht_35_bytes() {
     let big = "x".repeat(16 << 20);

@@ -45,7 +45,7 @@ fn json_is_flat_and_in_tritons_order() {
     );
 }
 
-/// HT-41: floats that JSON cannot represent.
+/// HT-41: encodes floats that JSON cannot represent as the setting says.
 #[test]
 fn ht_41_non_finite_floats_follow_the_rule() {
     let outputs = || {
@@ -184,7 +184,7 @@ fn zeros_stand_for_elements_within_a_limit() {
     assert!(zeros(DataType::INT16, &[2], 3).is_err());
     let empty = BytesTensor::from_elements(Shape::vector(2), ["", ""]).unwrap();
     assert_eq!(zeros(DataType::Bytes, &[2], 8).unwrap(), empty.into());
-    // These sizes exceed any machine, or 64 bits.
+    // These sizes exceed the memory of any machine, or overflow 64 bits.
     for dim in [1 << 60, 1 << 62] {
         let error = zeros(DataType::FP64, &[dim], usize::MAX).unwrap_err();
         assert!(error.message().contains("than there is room for"), "{error}");

@@ -58,7 +58,7 @@ fn a_run_that_takes_longer_goes_on() {
         "{:?}",
         start.elapsed()
     );
-    // Its worker is busy: another request waits for it, or for the next one, on a thread that may block.
+    // The worker is busy, so another request waits for an idle worker, on a thread that may block.
     let other = rest(begin(&*model, request(7), LONG));
     assert_eq!(first(&finish(open).unwrap()), ACT);
     assert_eq!(first(&finish(other).unwrap()), 7);

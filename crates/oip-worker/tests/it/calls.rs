@@ -93,7 +93,7 @@ pub(crate) fn play(role: &str) -> ! {
                     say(&mut data, ASK, number, &ask(call, place("region")), b"");
                     let taken = hear(&mut data, &mut early, |frame| frame.kind != ANSWER);
                     assert_eq!(taken.kind, TAKEN, "the memory may be used again");
-                    // If the server read the region later, it would read this.
+                    // If the server read the region only after its reply, it would read these bytes.
                     assert_eq!(pwrite(&file, &vec![9; x.len()], 0).unwrap(), x.len());
                 }
                 for call in 1..4 {
@@ -200,7 +200,7 @@ fn answer(data: &mut UnixStream, early: &mut BTreeMap<u64, Frame>, call: u64) ->
     assert_eq!((frame.kind, frame.number > 0), (ANSWER, true));
     if frame.json["failed"].is_object() {
         say(data, 6, frame.number, &frame.json["failed"], b"");
-        // Waits until it is killed.
+        // Waits until the server kills this process.
         loop {
             thread::park();
         }
@@ -267,7 +267,7 @@ impl OtherModels for Doubling {
         if !self.hangs {
             let is_done = is_done.clone();
             thread::spawn(move || {
-                // Responds only once something waits: without a wake-up the test would hang.
+                // Responds only once a waker is registered: without a wake-up the test would hang.
                 let Ok(mut waker) = receiver.recv() else { return };
                 thread::sleep(Duration::from_millis(5));
                 while let Ok(later) = receiver.try_recv() {
@@ -410,7 +410,7 @@ fn inputs_are_charged_before_they_are_read() {
 fn many_are_asked_at_once() {
     let model = load("asks: often");
     let others = others(&ByteBudget::new(1 << 20));
-    // All wait at the same time: in sequence they would take more than a second.
+    // All calls wait at the same time; one after another they would take more than a second.
     assert_eq!(infer(&*model, vec![5], &others).unwrap(), [5]);
     assert_eq!(others.seen.ended.load(Ordering::SeqCst), 256);
 }
@@ -468,7 +468,7 @@ fn a_model_that_waits_for_another_one_is_told_when_nobody_waits_for_it() {
         });
         run(&*model, request, &cancel, &others).unwrap_err()
     });
-    // The process was not killed: that would take longer, and the message would mention it.
+    // The process was not killed, which would take longer and be mentioned in the message.
     assert_eq!(
         (error.code(), error.message()),
         (ErrorCode::Cancelled, "the request was cancelled")

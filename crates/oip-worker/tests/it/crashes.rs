@@ -136,7 +136,7 @@ fn md_04_the_other_requests_and_the_other_models_are_unharmed() {
         let good = scope
             .spawn(|| (0..2000).for_each(|x| assert_eq!(number(&infer("good", x + 20).unwrap()), x + 20)));
         for round in 0..3 {
-            // Together they likely form a batch, which is then run one by one.
+            // The requests likely form a batch; after the crash they are run one by one.
             let bad: Vec<_> = (0..4)
                 .map(|index| {
                     let x = if index == 2 { ACT } else { 100 + index };

@@ -22,8 +22,8 @@ const ASK: u32 = 13;
 const NEXT: u32 = 15;
 const FREE: u32 = 16;
 
-/// Misbehaviors before the hello or in place of it. The lists below have those in place of the metadata and
-/// in place of a response.
+/// Misbehaviors before the hello or in place of it. The lists below have the misbehaviors in place of the
+/// metadata and of a response.
 const AT_START: &[&str] = &[
     "silent end",
     "text",

@@ -84,7 +84,7 @@ fn workers_inherit_nothing() {
     let (model, other) = (isolated("echo"), isolated("echo"));
     let of = |pid: u32| -> Vec<String> {
         let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
-        // This process may close a descriptor meanwhile.
+        // This process may close a descriptor while the test lists them.
         let open = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
         open.map(|link| link.display().to_string()).collect()
     };

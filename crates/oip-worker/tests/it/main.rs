@@ -14,8 +14,8 @@ mod memory;
 mod places;
 mod support;
 
-/// Not a test, but the entry point of processes that the tests start: this program as a worker, as something
-/// that pretends to be one, or as a server. The environment variable selects which; without it nothing
+/// This is not a test, but the entry point of the processes that the tests start: a worker, a program that
+/// pretends to be a worker, or a server. The environment variable selects the role; without it, nothing
 /// happens.
 #[test]
 fn another_process() {

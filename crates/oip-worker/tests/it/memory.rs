@@ -82,7 +82,7 @@ fn mr_16_a_model_that_needs_too_much_is_not_loaded() {
     ready("modest").unwrap();
 }
 
-/// Errors of a configuration are reported.
+/// The error of a wrong parameter names the parameter.
 #[test]
 fn wrong_parameters_are_named() {
     for (parameters, why) in [

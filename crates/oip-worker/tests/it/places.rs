@@ -109,7 +109,7 @@ pub(crate) fn play(role: &str) -> ! {
                 }
                 say(&mut data, 8, frame.number, &results, &binary);
             }
-            // The server has sent everything and waits for the model to be finalized.
+            // The server has closed its sending side, and waits until the model is finalized.
             0 => std::process::exit(0),
             kind => panic!("a frame of kind {kind}"),
         }
@@ -117,7 +117,7 @@ pub(crate) fn play(role: &str) -> ! {
 }
 
 pub(crate) struct Frame {
-    /// 0 at the end of the connection.
+    /// 0 The kind of the frame; 0 at the end of the connection.
     pub(crate) kind: u32,
     pub(crate) number: u64,
     pub(crate) json: Value,
@@ -132,7 +132,7 @@ pub(crate) fn listen(data: &mut UnixStream) -> Frame {
     let received = recvmsg::<()>(data.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::empty()).unwrap();
     let count = received.bytes;
     let file = received.cmsgs().unwrap().find_map(|message| match message {
-        // Opening it by path needs no unsafe code.
+        // The descriptor is reopened by its path, which needs no unsafe code.
         ControlMessageOwned::ScmRights(files) => files.first().map(|file| {
             let path = format!("/proc/self/fd/{file}");
             File::options().read(true).write(true).open(path).unwrap()

@@ -292,8 +292,8 @@ fn act(deed: &str, cancel: &CancelToken) {
     match deed {
         "aborts" => std::process::abort(),
         "overflows its stack" => assert!(deeper(1) > 0),
-        // Rust's signal handler takes the first one for an invalid memory access, and lets the instruction be
-        // retried.
+        // The signal is raised repeatedly: Rust's handler takes the first one for an invalid memory access,
+        // and retries the instruction.
         "segfaults" => loop {
             kill_process(getpid(), Signal::SEGV).unwrap();
             thread::sleep(Duration::from_millis(1));
@@ -301,7 +301,7 @@ fn act(deed: &str, cancel: &CancelToken) {
         "exits" => std::process::exit(3),
         "panics" => panic!("at src/secret.rs"),
         "takes 4 GiB" => {
-            // Writes to the memory, so that it is really allocated where no limit applies.
+            // Writing to the memory makes the system allocate it, even where no limit applies.
             let taken = vec![1u8; 4 << 30];
             assert_eq!(taken.iter().step_by(1 << 20).count(), 4 << 10);
         }

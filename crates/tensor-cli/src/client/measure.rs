@@ -52,7 +52,7 @@ pub(super) struct Measurement {
     pub(super) unsent: u64,
     /// The time from the end of the warm-up to the last response.
     pub(super) elapsed: Duration,
-    /// Whether the user interrupted it.
+    /// Whether the user interrupted the measurement.
     pub(super) is_interrupted: bool,
 }
 
@@ -115,7 +115,7 @@ pub(super) async fn run(
         .collect();
     let watching = tokio::spawn(run.clone().watch(live));
     for worker in working {
-        // Workers end by themselves, and their results count in any case.
+        // Each worker ends by itself, and its results count even if it fails.
         let _ = worker.await;
     }
     run.is_over.store(true, Ordering::SeqCst);
@@ -230,7 +230,7 @@ impl Run {
             let call = client.infer(request);
             let answer = match unless_interrupted(call).await {
                 Ok(answer) => answer.map(drop),
-                // Requests without a response by the end are not counted.
+                // Requests that have no response when the measurement ends are not counted.
                 Err(_) => return,
             };
             if is_measured {

@@ -450,7 +450,7 @@ mod tests {
 
     use super::*;
 
-    /// CSV parses back to identical values.
+    /// Numbers written as CSV parse back to identical values.
     #[test]
     fn numbers_in_csv_keep_their_digits() {
         let singles = [1.848_701_4e-29_f32, -0.1, f32::NAN, f32::INFINITY];

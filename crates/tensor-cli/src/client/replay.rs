@@ -159,7 +159,8 @@ async fn send(
     let real = differences
         .iter()
         .filter(|difference| difference.kind != DifferenceKind::Metadata);
-    // `diff`'s wording refers to two files, which this report does not have.
+    // The text of `diff` names a first and a second file, but this report compares a response with a
+    // recording.
     let text = |difference: &Difference| match difference.kind {
         DifferenceKind::OnlyInFirst => format!("output {} was not recorded", Quoted(&difference.name)),
         DifferenceKind::OnlyInSecond => format!("output {} is missing", Quoted(&difference.name)),

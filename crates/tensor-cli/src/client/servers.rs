@@ -76,7 +76,7 @@ pub(crate) fn show(options: &Show, out: &mut impl Write) -> Outcome {
         .map_err(|error| Failure::call("Usage", error.message()))?;
     let (metadata, config) = block_on(async {
         let metadata = server.metadata(&*client, model).await?;
-        // This is an extension; servers without it return an error.
+        // The configuration is an extension; servers without it return an error.
         let config = client.model_config(model).await.ok();
         Ok((metadata, config))
     })?;
@@ -108,7 +108,7 @@ pub(crate) fn show(options: &Show, out: &mut impl Write) -> Outcome {
             rows => format!("of up to {rows} rows"),
         };
         writeln!(out, "{}{batches}", title("batches"))?;
-        // Only this project's server reports it.
+        // Only this project's server reports whether it batches requests.
         if let Some(batched) = Joining::shown_in(config) {
             writeln!(out, "{}{}", title("batched"), table::text(batched))?;
         }

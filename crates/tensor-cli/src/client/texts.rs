@@ -91,7 +91,7 @@ fn zeros(len: u64) -> Result<Vec<u8>, Error> {
 mod tests {
     use super::*;
 
-    /// NumPy strips trailing zeros, so they would not round-trip.
+    /// NumPy strips trailing zero bytes, so such strings would be read back shorter.
     #[test]
     fn texts_that_end_with_zeros_are_refused() {
         let texts = |texts: &[&[u8]]| {

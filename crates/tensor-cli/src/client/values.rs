@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(shape("[1, 2, 3]", &[-1, 3]), [1, 3]);
         assert_eq!(shape("[[1, 2, 3, 4]]", &[-1, 2, 2]), [1, 2, 2]);
         assert_eq!(shape("[1, 2]", &[-1, 3]), [2]);
-        // A matrix of two rows with two columns is not a row of four.
+        // Two rows with two columns are not reshaped to one row of four.
         assert_eq!(shape("[[1, 2], [3, 4]]", &[-1, 4]), [2, 2]);
         assert_eq!(shape("[[1, 2, 3, 4], [5, 6, 7, 8]]", &[-1, 2, 2]), [2, 2, 2]);
         assert_eq!(shape("[[1, 2], [3, 4]]", &[-1, 2, 2]), [2, 2]);

@@ -718,7 +718,7 @@ fn quantised_blocks_become_floats_where_they_are_understood() {
     for words in ["'q1'", "Q1_0", "--keep-dtype"] {
         assert!(refused.contains(words), "{refused}");
     }
-    // They can be excluded, or kept if the target supports them.
+    // Such blocks can be excluded, or kept if the target supports them.
     let refused = place.bad(&[
         "convert",
         "q.gguf",
@@ -760,7 +760,7 @@ fn quantised_blocks_become_floats_where_they_are_understood() {
     assert_eq!(f32s("q4k").len(), 512);
     assert_eq!(f32s("norm"), matrix().to_vec::<f32>().unwrap());
 
-    // Every command sees the same numbers.
+    // Every command computes with the same dequantised numbers.
     assert_eq!(
         place.good(&[&["diff", "q.gguf", "f.safetensors"], &floats[..]].concat()),
         ""

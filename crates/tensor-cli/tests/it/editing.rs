@@ -89,7 +89,7 @@ fn an_index_at_the_beginning_is_written_over_where_there_is_room() {
     assert_eq!(inode("a.safetensors"), before);
     assert_eq!(place.inspect("a.safetensors")["tensors"][0]["name"], "weight");
 
-    // GGUF values keep their types.
+    // Values that are set in a GGUF file keep their types.
     place.write("b.gguf", &[("general.file_type", "7")], &[("w", &matrix())]);
     let before = inode("b.gguf");
     place.good(&["set", "b.gguf", "general.file_type=8"]);

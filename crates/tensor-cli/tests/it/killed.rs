@@ -30,7 +30,8 @@ fn wr_01_a_killed_conversion_leaves_the_old_file_or_the_new_one() {
         assert_ne!(old, new);
         for round in 0..ROUNDS {
             let mut converting = place.spawn(&["convert", "a.safetensors", target]);
-            // The times are spread evenly over the duration and slightly beyond, in shuffled order.
+            // The program is killed at times that are spread evenly over its duration and slightly beyond, in
+            // shuffled order.
             let part = (round * 7 % ROUNDS) as f64 / f64::from(ROUNDS) * 1.2;
             std::thread::sleep(Duration::from_secs_f64(duration.as_secs_f64() * part));
             converting.kill().unwrap();

@@ -59,7 +59,7 @@ impl Server {
         }
         let tls = Tls::new(files).unwrap();
         let Self { http, grpc } = Self::start(service, Some(tls));
-        // This is the host name in the certificate.
+        // The URLs have the host name of the certificate.
         Self {
             http: http.replace("http://127.0.0.1", "https://localhost"),
             grpc: grpc.replace("grpc://127.0.0.1", "grpcs://localhost"),

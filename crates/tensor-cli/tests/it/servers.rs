@@ -88,7 +88,7 @@ fn a_model_is_shown_with_whether_its_requests_are_joined() {
             shown.contains("batches   of up to 4 rows\nbatched   declared\n"),
             "{shown}"
         );
-        // Other servers do not report it.
+        // Other servers do not report whether they batch requests.
         assert!(!place.good(&["show", "--url", url, "nan"]).contains("batched"));
     }
 }

@@ -26,7 +26,7 @@ fn parts_and_other_orders_are_row_major() {
         bytes(Tensor::try_from(&array.slice_axis(Axis(1), Slice::new(0, None, -2))).unwrap()),
         [3, 1, 6, 4]
     );
-    // These owned arrays are slices of larger storage.
+    // These owned arrays are transposed, reversed, or slices of a larger allocation.
     assert_eq!(
         bytes(Tensor::try_from(array.clone().reversed_axes()).unwrap()),
         [1, 4, 2, 5, 3, 6]

@@ -255,7 +255,8 @@ mod tests {
         let with = |more: &[&'static str]| chosen(&[&config[..], more].concat());
         assert_eq!(with(&["model.safetensors"]).as_deref(), Ok("model.safetensors"));
         assert_eq!(with(&[first, second, index]).as_deref(), Ok(index));
-        // A checkpoint in both forms is read as safetensors; other files of trainers are ignored.
+        // A directory with the checkpoint in both formats is read as safetensors; other files of trainers are
+        // ignored.
         let torch = "pytorch_model.bin.index.json";
         assert_eq!(
             with(&[index, torch, "training_args.bin", "optimizer.pt"]).as_deref(),
@@ -272,7 +273,7 @@ mod tests {
         );
         // All files are present.
         assert_eq!(with(&[first, second]), Ok(format!("{first} {second}")));
-        // The set is incomplete, or ambiguous.
+        // The set of shards is incomplete, or there are two sets.
         assert_eq!(with(&[first]), Err(ErrorKind::Truncated));
         assert_eq!(with(&[second, "other.safetensors"]), Err(ErrorKind::Truncated));
         assert_eq!(

@@ -147,8 +147,8 @@ fn held_against(index: &ShardIndex, readers: &Shards<'_>) -> Result<Vec<String>,
 }
 
 /// Returns a note if the total size matches neither all tensors nor those that do not share bytes; a bool may
-/// count as a byte or a bit. Writers differ in both, and some count differently, so a mismatch is not an
-/// error.
+/// count as a byte or a bit. Writers differ in both respects, and some have other rules, so a mismatch is not
+/// an error.
 fn total_size(index: &ShardIndex, readers: &Shards<'_>) -> Option<String> {
     let claimed = index.total_size()?;
     let bits = |entry: &Entry, bool_bits: u128| match &entry.dtype {

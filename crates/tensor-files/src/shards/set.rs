@@ -27,7 +27,7 @@ pub(crate) fn open_set(files: &[PathBuf], options: &ReadOptions) -> Result<Compo
     remove_split(whole.metadata_mut());
     let found = whole.entries().len() as u64;
     match tensors.iter().find(|tensors| **tensors != found) {
-        // These are shards of one model, one of which was replaced or has lost tensors.
+        // The files are shards of one model, but one was replaced or has lost tensors.
         Some(expected) => {
             let error = Error::new(ErrorKind::SizeMismatch, "the number of tensors in all files")
                 .expected(format_args!("{expected}, as 'split.tensors.count' says"))

@@ -52,7 +52,7 @@ pub struct Sharded {
     pub index: Option<PathBuf>,
     /// Total length of all files with tensors, in bytes.
     pub len: u64,
-    /// Contents of the source that the files do not have.
+    /// The contents of the source that the files do not contain.
     pub losses: Vec<Loss>,
 }
 
@@ -254,7 +254,7 @@ fn put_split(metadata: &mut Metadata, number: usize, count: usize, tensors: usiz
     let files = u16::try_from(count).map_err(|_| too_many("files", u16::MAX.into(), count))?;
     let most = i32::MAX.unsigned_abs();
     let split = fmt_gguf::Split {
-        // This is less than the number of files.
+        // The shard number is less than the number of files, which fits `u16`.
         number: u16::try_from(number).unwrap_or(files),
         count: files,
         tensors: u32::try_from(tensors)
@@ -324,7 +324,7 @@ impl Names {
 
     fn part(&self, number_from_zero: usize, count: usize) -> String {
         let (stem, extension) = self.whole.rsplit_once('.').unwrap_or((&self.whole, ""));
-        // Each file occupies at least a descriptor, whose number is limited.
+        // Each open file takes a descriptor, and their number is limited, so this fits 32 bits.
         let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         part_of(stem, extension, number(number_from_zero + 1), number(count))
     }

@@ -249,7 +249,7 @@ fn b14_names_stand_beside_the_file_behind_a_link() {
     for path in [&real, &link] {
         assert_eq!(open(path).entries()[1].name, "w", "{}", path.display());
     }
-    // This is how a cache looks whose files are all links.
+    // The names file may also be next to the link, as in a cache whose files are all links.
     fs::rename(
         folder.path().join("real/a.btf.names.json"),
         folder.path().join("link.btf.names.json"),
@@ -263,7 +263,7 @@ fn sparse_tensors() {
     let folder = tempfile::tempdir().unwrap();
     let (path, sparse) = write_sparse(folder.path());
     let reader = open(&path);
-    // They stay sparse if the format supports it.
+    // Sparse tensors stay sparse if the target format supports it.
     let copy = folder.path().join("copy.btf");
     convert(
         &*reader,
@@ -286,7 +286,7 @@ fn sparse_tensors() {
     let converted = open(&dense);
     assert_eq!(converted.tensor(0).unwrap(), converted.tensor(1).unwrap());
 
-    // This works only within a budget; otherwise the tensor is left out.
+    // A sparse tensor is made dense only within the budget; otherwise it is left out.
     let small = ConvertOptions {
         dense_budget: 23,
         ..allowing()
@@ -457,7 +457,8 @@ fn tied_weights_stay_tied() {
         assert!(ranges[0] == ranges[1] && ranges[0] == ranges[2] && ranges[0] != ranges[3]);
         assert!(diff(&*reader, &*copy, Default::default()).is_empty());
         assert!(verify(&*copy).unwrap().is_sound());
-        // This also works if the selection has another order than the file and lacks its first tensor.
+        // Tied weights are also found if the selection is in a different order than the file, and lacks the
+        // first of the tied tensors.
         let mut chosen = tensor_files::Composite::new("", reader);
         chosen.retain(|entry| entry.name != "a");
         let cast = tensor_files::Recast::to_float(&chosen, DType::F64, |_| false).unwrap();
@@ -561,7 +562,7 @@ fn planning_takes_the_sum_of_tensors_and_keys() {
         let offered = counted.1.into_inner();
         assert!(offered <= 5 * (COUNT + COUNT), "{}: {offered}", target.id());
         let kept = match target.id() {
-            // It has one tensor, which is rejected before its metadata is checked.
+            // The plan is rejected for its tensors before the metadata is checked.
             "safetensors" | "npy" => COUNT,
             _ => 0,
         };
@@ -661,7 +662,7 @@ fn floats_of_eight_bits_are_multiplied_by_their_scales() {
         );
         assert_eq!(b[at], values[at % 5] * per_row[row], "{at}");
     }
-    // Without scales the numbers would be wrong.
+    // Without the scales the numbers would be wrong, so the conversion is refused.
     let refused = Recast::to_float(&*reader, DType::F32, |_| false).err().unwrap();
     assert!(
         refused

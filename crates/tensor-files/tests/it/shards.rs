@@ -385,7 +385,7 @@ fn files_of_gguf_have_no_index() {
     let path = out.join("model.gguf");
     let refused_form = convert_sharded(&whole, target, &path, &shards, &options).unwrap_err();
     assert_eq!(refused_form.kind(), ErrorKind::Exists);
-    // Files of two models, and one with another name.
+    // The directory has files of two models, and a file with a different name.
     let part = |number: u32| out.join(format!("model-{number:05}-of-00002.gguf"));
     fs::copy(part(2), part(1)).unwrap();
     let (kind, text) = refused(&out);

@@ -63,7 +63,7 @@ impl Identity {
         }
     }
 
-    /// Returns how two versions differ, for the error.
+    /// Returns the identifiers in which two versions differ, for the error.
     fn difference(&self, other: &Self) -> Option<(String, String)> {
         let tag = |identity: &Self| Some(identity.etag.as_deref()?.trim_start_matches("W/").to_owned());
         if self.len != other.len {
@@ -80,7 +80,7 @@ impl Identity {
 /// Why a request failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Transient; the server may give a delay.
+    /// A transient error; the server may give a delay before a retry.
     Passing { error: Error, after: Option<Duration> },
     /// Permanent: retrying does not help.
     Lasting(Error),

@@ -149,7 +149,7 @@ impl AwsProfile {
         Ok(profile)
     }
 
-    /// Returns its keys, if it has any.
+    /// Returns the keys of the profile, if it has any.
     #[must_use]
     pub fn keys(&self) -> Option<AwsKeys<'_>> {
         Some(AwsKeys {
@@ -266,7 +266,7 @@ fn section_of(path: &Path, text: &str, wanted: &str) -> Result<Option<BTreeMap<S
             if line.trim_start().starts_with(['#', ';']) {
                 continue;
             }
-            // Nested settings, such as those of `s3 =`.
+            // Indented lines are nested settings, such as those of `s3 =`.
             if has_setting {
                 continue;
             }
@@ -394,7 +394,8 @@ mod tests {
         assert_eq!(shown(&nothing), (None, None, None));
         let home = Home::new("", "");
         assert_eq!(shown(&home.read(&[]).unwrap()), (None, None, None));
-        // The home directory of a service may be anything; a file that was named explicitly must be readable.
+        // Files in the home directory may be unreadable, because a service may have any home; a file that was
+        // named explicitly must be readable.
         let device = [("HOME", "/dev/null")];
         let named = [device[0], ("AWS_PROFILE", "shop")];
         let read = |variables: &[(&str, &str)]| {

@@ -51,7 +51,8 @@ impl HttpConnector for RemoteConnector {
         let allows_plain = options.get_config_value(&ClientConfigKey::AllowHttp);
         let mut own = self.options.clone();
         own.plain_http |= allows_plain.is_some_and(|value| value == "true");
-        // Outside a cloud, the metadata service does not exist; fail quickly.
+        // This timeout is short, because outside a cloud the metadata service does not exist, and requests to
+        // it should fail quickly.
         let connect = options.get_config_value(&ClientConfigKey::ConnectTimeout);
         own.connect_patience = connect.and_then(|text| humantime::parse_duration(&text).ok());
         let agent = agent(&own).map_err(|error| object_store::Error::Generic {
@@ -99,7 +100,7 @@ impl HttpService for Client {
 fn failed(error: ureq::Error) -> HttpError {
     let kind = match &error {
         ureq::Error::Timeout(_) => HttpErrorKind::Timeout,
-        // A TLS error, for example: a retry fails in the same way.
+        // This kind includes TLS errors, for which a retry fails in the same way.
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => HttpErrorKind::Unknown,
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => HttpErrorKind::Connect,
         ureq::Error::ConnectionFailed => HttpErrorKind::Connect,

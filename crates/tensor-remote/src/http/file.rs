@@ -279,11 +279,11 @@ fn no_answer(error: ureq::Error, target: &Target, is_open: bool) -> Failure {
     let lasting = match &error {
         // TLS errors, for example.
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => true,
-        // No server listens at this address, so it is probably mistyped.
+        // No server listens at this address, which is probably mistyped, so there is no retry.
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => !is_open,
         ureq::Error::ConnectionFailed => !is_open,
         ureq::Error::Io(_) | ureq::Error::Timeout(_) => false,
-        // Unresolvable names, invalid settings, responses that are not HTTP.
+        // Errors such as unresolvable names, invalid settings and responses that are not HTTP.
         _ => true,
     };
     let text = error.to_string();

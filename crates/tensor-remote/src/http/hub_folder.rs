@@ -45,13 +45,13 @@ pub struct HubFolder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HubFile {
-    /// Its path in the repository.
+    /// The file's path in the repository.
     pub path: String,
     /// Its size in bytes.
     pub size: u64,
-    /// Git's object id of its content.
+    /// Git's object id of the file's content.
     pub oid: String,
-    /// The SHA-256 of its bytes in hexadecimal, if the Hub provides it (for large files).
+    /// The SHA-256 of the file's bytes in hexadecimal, if the Hub provides it (for large files).
     pub sha256: Option<String>,
 }
 

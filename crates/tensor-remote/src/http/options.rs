@@ -107,8 +107,8 @@ impl RemoteOptions {
         self
     }
 
-    /// Sets the timeout for connecting, for a response, and for more of a response. A response slower than 1
-    /// KiB/s over that time counts as broken (default 30 s).
+    /// Sets the timeout for connecting, for the head of a response, and for each further part of the body. A
+    /// response slower than 1 KiB/s over that time counts as broken (default 30 s).
     #[must_use]
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;

@@ -61,7 +61,7 @@ pub(crate) fn resolve(
                 .found(format_args!("{found} only")));
         }
     };
-    // A token in the options is for other servers.
+    // A token in the options is for other servers, so it is not sent to the store.
     options.token = None;
     let key = utf8_percent_encode(key, KEY);
     let endpoint = variable("AWS_ENDPOINT_URL_S3").or_else(|| variable("AWS_ENDPOINT_URL"));

@@ -27,7 +27,8 @@ fn expect_change(script: impl Fn(&Request, bool, &mut dyn Write) -> io::Result<(
 
 #[test]
 fn another_tag() {
-    // Servers that support If-Range, and servers that do not.
+    // The first server sends a strong tag, which the client repeats in If-Range; the second sends a weak one,
+    // which If-Range does not allow.
     expect_change(|request, has_changed, out| {
         let etag = if has_changed { "\"two\"" } else { "\"one\"" };
         serve(request, &content(1_000_000), etag, out)

@@ -8,7 +8,7 @@ use tensor_remote::{AsyncByteSource, ReadFuture, RemoteSource};
 
 use crate::server::content;
 
-/// System errors are passed through.
+/// Reads through the source return the file's bytes; errors of the inner source are passed through.
 #[test]
 fn a_source_of_futures_is_read_like_any_other() {
     struct SlowSource(Bytes);

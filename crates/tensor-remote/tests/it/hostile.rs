@@ -129,7 +129,7 @@ fn silence_and_heads_without_end() {
     });
 }
 
-/// The announced length costs no memory until its bytes arrive.
+/// The announced length exceeds all memory, but memory is allocated only as bytes arrive.
 #[test]
 fn a_length_beyond_all_memory() {
     let server = Server::start(|request, out| {

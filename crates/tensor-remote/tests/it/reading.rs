@@ -141,7 +141,7 @@ fn the_index_of_twenty_gigabytes() {
     assert_eq!(reader(&source).entries().len(), 200);
     assert_eq!((server.count(), source.traffic().bytes), (1, 256 << 10));
 
-    // The guessed size of the index is too small.
+    // Here the index is longer than the size that is requested first.
     let options = quick().with_index_place(IndexPlace::Front(1 << 10));
     let source = Arc::new(open(&server.url("m.safetensors"), &options).unwrap());
     assert_eq!(reader(&source).entries().len(), 200);

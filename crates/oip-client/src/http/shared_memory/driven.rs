@@ -62,8 +62,8 @@ impl HttpClient {
         };
         let outcome = self.offload(is_large, decoding).await;
         let response = outcome?;
-        // After an error response the server may still write into the region. After a successful response it
-        // is done with it.
+        // After an error response the server may still write into the region. After a successful response the
+        // server no longer uses the region.
         if !shared.connection.is_closed() {
             memory.driven.keep(shared);
         }
@@ -182,7 +182,7 @@ async fn read_answer(stream: &mut UnixStream) -> io::Result<(u16, Vec<u8>)> {
         let length = length
             .next()
             .and_then(|header| str::from_utf8(header.value).ok()?.trim().parse::<usize>().ok());
-        // A server that accepts sends a body length; for others the status is enough.
+        // A server that accepts the region sends a body length; for a refusal the status is enough.
         match length {
             _ if status != 200 => return Ok((status, Vec::new())),
             Some(length) if read.len() - start >= length => {

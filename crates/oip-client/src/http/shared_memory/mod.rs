@@ -22,8 +22,8 @@ use crate::{
 };
 
 impl HttpClient {
-    /// Runs a request with its tensors in shared memory. Returns `None` without sending anything if that does
-    /// not pay off or the server does not support it.
+    /// Runs a request with its tensors in shared memory. Returns `None` without sending anything if shared
+    /// memory does not pay off or the server does not support it.
     pub(super) async fn run_shared(&self, request: &InferRequest) -> Result<Option<InferResponse>> {
         let Some(memory) = &self.memory else {
             return Ok(None);

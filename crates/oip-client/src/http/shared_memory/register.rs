@@ -24,8 +24,8 @@ pub(super) fn message() -> Message {
     }
 }
 
-/// Interprets the response to the registration of a region of `bytes`. Only a server that has mapped it
-/// confirms.
+/// Interprets the response to the registration of a region of `bytes`. Only a server that has mapped the
+/// region confirms it.
 pub(super) fn judge(status: u16, body: &[u8], bytes: u64) -> Result<(), Refusal> {
     #[derive(Deserialize)]
     struct RegisterResponse {

@@ -49,9 +49,9 @@ pub(crate) struct Answer {
 }
 
 struct Output {
-    /// Everything except the contents of the tensor.
+    /// The output's message, without the contents of the tensor.
     head: InferOutputTensor,
-    /// Size of its message in bytes.
+    /// Size of the output's message in bytes.
     len: usize,
     contents: Contents,
 }
@@ -66,7 +66,7 @@ enum Contents {
 impl Answer {
     /// Computes the size of a response in raw or typed form.
     pub(crate) fn new(response: InferResponse, wants_raw: bool, envelope: Envelope) -> Self {
-        // The two forms cannot be mixed: if one output has no typed form, all are raw.
+        // A response cannot mix raw and typed contents: if one output has no typed form, all outputs are raw.
         let typed: Option<Vec<_>> = match wants_raw {
             true => None,
             false => {

@@ -153,7 +153,7 @@ fn integers(tensor: &Tensor, each: impl FnMut(u64) -> Result<(), ServiceError>) 
             each,
         ),
         DType::I64 => go(tensor, |bytes| i64::from_le_bytes(bytes).cast_unsigned(), each),
-        // All other dtypes are not integers.
+        // No other dtype is an integer, so there is nothing to pass.
         _ => Ok(()),
     }
 }

@@ -13,7 +13,7 @@ pub(super) const MAX_DEPTH: u32 = 100;
 pub(crate) enum Failure {
     /// The bytes are not a valid message.
     Malformed(WireError),
-    /// The request is not acceptable.
+    /// The message is valid, but the request is not.
     Refused(ServiceError),
     /// Decoding would take too long for this thread.
     TooMuchWork,

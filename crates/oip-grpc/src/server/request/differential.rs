@@ -1,5 +1,5 @@
-//! Differential tests against `prost`: both accept the same messages with the same result, and reject the
-//! same.
+//! Differential tests against `prost`: both parsers accept the same messages with the same result, and reject
+//! the same messages.
 
 use std::{cell::RefCell, mem};
 
@@ -65,7 +65,7 @@ impl Outcome {
     }
 }
 
-/// Shared memory that serves every slice and records requests.
+/// Shared memory that contains every slice, and records which slices were read.
 #[derive(Default)]
 struct Memory(RefCell<Vec<SharedMemorySlice>>);
 
@@ -253,7 +253,7 @@ fn parameters() -> impl Strategy<Value = std::collections::BTreeMap<String, Infe
     ]
 }
 
-/// Generates contents: one field, possibly of the right length, or several that do not fit.
+/// Generates typed contents: one field, possibly of the right length, or several fields, which is invalid.
 fn contents_of(datatype: &str, count: usize) -> BoxedStrategy<InferTensorContents> {
     let empty = InferTensorContents::default;
     let small = prop_oneof![3 => -128i32..256, 1 => any::<i32>()];
@@ -528,7 +528,7 @@ proptest! {
         assert_same(&message)?;
     }
 
-    /// A small work limit gives the same result or none.
+    /// A small work limit does not change the result; decoding may only stop early.
     #[test]
     fn effort_changes_no_result(message in request(), effort in 0u64..400) {
         let message = Bytes::from(message.encode_to_vec());

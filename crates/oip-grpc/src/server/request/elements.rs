@@ -195,7 +195,7 @@ impl<'m> Elements<'m> {
         size: u64,
         account: &mut Account<'_>,
     ) -> Result<Bytes, Failure> {
-        // An element costs work when read and when written.
+        // Every element is read and written again, so the input counts as work once more.
         account.work(self.input.len())?;
         let charge = account.lease().charge(size)?;
         let mut out = Vec::new();

@@ -21,7 +21,7 @@ fn read(message: &Bytes, lease: &Lease) -> Result<ReadRequest, Failure> {
     reader.read(message, Effort::Any).map_err(|(_, failure)| failure)
 }
 
-/// Returns the peak allocation of decoding, and the result.
+/// Decodes a message, and returns the peak allocation and the result.
 fn peak(message: &Bytes) -> (usize, Result<ReadRequest, Failure>) {
     let lease = Lease::unlimited();
     let mut result = None;
@@ -65,8 +65,8 @@ fn contents(tag: u32, packed: &[u8]) -> Vec<u8> {
     contents
 }
 
-/// Empty inputs, outputs and raw contents of two bytes each are rejected at the limit, with only the outline
-/// allocated.
+/// The message has very many empty inputs, outputs or raw contents of two bytes each. It is rejected at the
+/// limit, when only the outline is allocated.
 #[test]
 fn too_many_things_are_refused_before_they_are_built() {
     for (part, message) in [
@@ -153,7 +153,7 @@ fn packed_shapes_are_bounded() {
     }
 }
 
-/// Typed contents use the memory of the tensor and no more.
+/// Decoding typed contents takes only the memory of the tensor.
 #[test]
 fn typed_contents_take_what_the_tensor_takes() {
     let strings = {

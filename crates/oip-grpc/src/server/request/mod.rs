@@ -5,7 +5,7 @@
 
 mod account;
 mod cursor;
-// Needs the client's decoding of messages.
+// The tests compare with prost's messages, which the feature `client` generates.
 #[cfg(all(test, feature = "client"))]
 mod differential;
 mod elements;
@@ -88,7 +88,7 @@ pub(crate) struct Reader<'r> {
 }
 
 impl Reader<'_> {
-    /// Decodes a request; an error comes with the id. Raw inputs remain slices of the message.
+    /// Decodes a request; an error is returned with the request id. Raw inputs remain slices of the message.
     pub(crate) fn read(&self, message: &Bytes, effort: Effort) -> Result<ReadRequest, (Echo, Failure)> {
         let mut outline = Outline::default();
         self.read_into(&mut outline, message, effort)
@@ -134,7 +134,8 @@ impl Reader<'_> {
         message: &'m Bytes,
         account: &mut Account<'_>,
     ) -> Result<(InferRequest, bool, bool), Failure> {
-        // A request without contents has no form to mirror; Triton's clients expect raw.
+        // Outputs have the form of the inputs. A request without contents gets raw outputs, as Triton's
+        // clients expect.
         let is_raw = outline.inputs.iter().all(|input| input.contents.is_none());
         let mut request = InferRequest::new(model);
         self.limits.check_id(outline.id)?;
