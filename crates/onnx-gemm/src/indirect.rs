@@ -90,9 +90,10 @@ impl<P: Pace, F: FnMut(usize, usize, &mut [f32], usize)> IndirectGemm<'_, P, F> 
     /// # Errors
     /// The error of [`Pace::spend`].
     ///
-    /// # Panics If `rows` is 0, if `weights` or `bias` are too short, or if a row of the second factor
-    /// extends past the end of `values`. If `rows` is 1, each row of the second factor must end [`SLACK`]
-    /// elements before the end of `values`.
+    /// # Panics
+    /// If `rows` is 0, if `weights` or `bias` are too short, or if a row of the second factor extends past
+    /// the end of `values`. If `rows` is 1, each row of the second factor must end [`SLACK`] elements before
+    /// the end of `values`.
     pub fn run(self) -> Result<(), P::Stopped> {
         let (rows, columns) = (self.rows, self.columns);
         assert!(rows > 0, "a product without rows");

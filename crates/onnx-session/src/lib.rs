@@ -128,7 +128,8 @@ pub struct SharedSession {
 impl SharedSession {
     /// Wraps `session`.
     ///
-    /// # Errors Returns an error if the name of an input or output contains a zero byte.
+    /// # Errors
+    /// Returns an error if the name of an input or output contains a zero byte.
     pub fn new(session: Session) -> ort::Result<Self> {
         Ok(Self {
             inputs: Names::of(session.inputs())?,
@@ -152,8 +153,9 @@ impl SharedSession {
     /// Runs the model once with these input values. Another thread may end the run with
     /// [`RunOptions::terminate`].
     ///
-    /// # Errors Returns the errors of ONNX Runtime, and an error if the number of values differs from the
-    /// number of inputs.
+    /// # Errors
+    /// Returns the errors of ONNX Runtime, and an error if the number of values differs from the number of
+    /// inputs.
     pub fn run(&self, values: &[SessionInputValue<'_>], options: &RunOptions) -> ort::Result<Vec<DynValue>> {
         if values.len() != self.inputs.pointers.len() {
             return Err(Error::new(format!(
