@@ -16,7 +16,7 @@ use std::{
 };
 
 use attack_kit::{
-    Beside, Scale, Seen, Server, Tally, Target, budget_used,
+    Beside, ClientResults, Scale, Server, Tally, Target, budget_used,
     http1::{Http, SMALL_ECHO, infer_path},
     models, run,
 };
@@ -62,7 +62,7 @@ impl TestServer {
         name: &str,
         longest: Duration,
         attack: impl FnOnce(Target, Scale, Tally) -> F,
-    ) -> (Tally, Seen) {
+    ) -> (Tally, ClientResults) {
         let tally = Tally::default();
         let idle = self.server.resident().unwrap();
         self.server.reset_peak().unwrap();
