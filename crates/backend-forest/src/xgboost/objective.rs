@@ -6,8 +6,6 @@ use crate::{error::Refusal, meaning::Meaning};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
     Identity,
-    /// Outputs the margin; the base score is a probability nevertheless.
-    LogisticMargin,
     Logistic,
     Hinge,
     Exp,
@@ -30,7 +28,7 @@ impl Link {
             | "rank:map" => (Self::Identity, Meaning::Values),
             "reg:logistic" => (Self::Logistic, Meaning::Values),
             "binary:logistic" => (Self::Logistic, Meaning::YesOrNo),
-            "binary:logitraw" => (Self::LogisticMargin, Meaning::YesOrNo),
+            "binary:logitraw" => (Self::Identity, Meaning::YesOrNo),
             "binary:hinge" => (Self::Hinge, Meaning::YesOrNo),
             "count:poisson" | "reg:gamma" | "reg:tweedie" | "survival:cox" | "survival:aft" => {
                 (Self::Exp, Meaning::Values)
@@ -61,7 +59,7 @@ impl Link {
     /// Transforms a row's scores.
     pub(crate) fn apply(self, scores: &mut [f32]) {
         match self {
-            Self::Identity | Self::LogisticMargin => {}
+            Self::Identity => {}
             Self::Logistic => scores.iter_mut().for_each(|score| *score = logistic(*score)),
             Self::Hinge => scores
                 .iter_mut()
