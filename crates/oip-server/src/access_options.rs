@@ -48,8 +48,8 @@ pub(crate) struct AccessOptions {
     grpc_restricted_protocol: Vec<String>,
 
     /// Origins of web pages whose scripts may call the server over HTTP and read its responses, such as
-    /// `https://app.example.com`; * for all. Calls that change the server also need --allowed-hosts. May be
-    /// given several times, or with commas
+    /// `https://app.example.com`; * for all. May be given several times, or with commas. Calls that change the
+    /// server also need --allowed-hosts
     #[arg(
         long,
         env = "OIP_CORS_ORIGIN",

@@ -78,7 +78,7 @@ impl BackendConfig {
             memory_limit: options.model_memory_limit.map(|ByteSize(bytes)| bytes),
             threads: options.threads,
             #[cfg(feature = "text")]
-            max_batch_tokens: options.file.max_batch_tokens,
+            max_batch_tokens: options.max_batch_tokens,
             #[cfg(feature = "python")]
             python: options.python.clone(),
             log: options.log.clone().unwrap_or_else(|| DEFAULT_LOG.to_owned()),
@@ -222,36 +222,14 @@ impl BackendConfig {
     }
 }
 
-/// A worker's command line: options of the server, and settings that people give in the configuration file
-/// only.
-#[derive(Parser)]
-struct WorkerOptions {
-    #[command(flatten)]
-    options: Options,
-    #[cfg(feature = "text")]
-    #[arg(long)]
-    max_batch_tokens: Option<NonZeroUsize>,
-}
-
-impl WorkerOptions {
-    fn config(self, budget: ByteBudget) -> BackendConfig {
-        BackendConfig {
-            #[cfg(feature = "text")]
-            max_batch_tokens: self.max_batch_tokens,
-            ..BackendConfig::new(&self.options, budget)
-        }
-    }
-}
-
 /// Runs a worker: `worker`, options, and the model's name, which makes the process recognizable.
 pub(crate) fn work(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode, Failure> {
     let mut arguments: Vec<OsString> = arguments.collect();
     arguments.pop();
     let arguments = [OsString::from("oip-server")].into_iter().chain(arguments);
-    let options =
-        WorkerOptions::try_parse_from(arguments).map_err(|error| Failure::usage(one_line(&error)))?;
+    let options = Options::try_parse_from(arguments).map_err(|error| Failure::usage(one_line(&error)))?;
     // A worker handles the tensors of one request at a time, whose size is already limited.
-    let config = options.config(ByteBudget::new(u64::MAX));
+    let config = BackendConfig::new(&options, ByteBudget::new(u64::MAX));
     start_in_worker(&config.log)?;
     note_worker();
     Ok(oip_worker::run(&config.plain()?))
@@ -338,14 +316,14 @@ fn found_gpus(runtime: &backend_onnx::OnnxRuntime, choice: backend_onnx::GpuChoi
 mod tests {
     use super::*;
 
-    /// The setting in the configuration file reaches the text models of worker processes.
+    /// The option reaches the text models of worker processes, from the configuration file too.
     #[test]
     fn workers_get_the_largest_batch_of_text_models() {
         let options = Options::from_file("max-batch-tokens = 7\nthreads = 3").unwrap();
         let command = BackendConfig::new(&options, ByteBudget::new(1)).worker();
         let arguments = command.get_args().skip(1).map(ToOwned::to_owned);
         let arguments = [OsString::from("oip-server")].into_iter().chain(arguments);
-        let config = WorkerOptions::parse_from(arguments).config(ByteBudget::new(1));
+        let config = BackendConfig::new(&Options::parse_from(arguments), ByteBudget::new(1));
         assert_eq!(config.max_batch_tokens, NonZeroUsize::new(7));
         assert_eq!(config.threads, NonZeroUsize::new(3));
     }

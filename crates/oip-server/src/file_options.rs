@@ -1,8 +1,6 @@
 //! Settings that exist only in the configuration file, and hints for users who pass them elsewhere.
 
 use std::ffi::OsString;
-#[cfg(feature = "text")]
-use std::num::NonZeroUsize;
 
 #[cfg(feature = "onnx")]
 use oip_types::ByteSize;
@@ -23,8 +21,6 @@ pub(crate) struct FileOptions {
     pub(crate) grpc_output: Option<GrpcForm>,
     #[cfg(feature = "onnx")]
     pub(crate) onnxruntime_memory: Option<ByteSize>,
-    #[cfg(feature = "text")]
-    pub(crate) max_batch_tokens: Option<NonZeroUsize>,
     #[serde(skip)]
     pub(crate) capture: CaptureOptions,
     #[cfg(feature = "otlp")]
@@ -123,13 +119,6 @@ pub(crate) const FILE_SETTINGS: &[FileSetting] = &[
         Kind::Text,
         "what values between the operators of all models may take in ONNX Runtime, without weights; a run that needs more is 429 \
          [default: 3/8 of the machine's or the container's memory]",
-    ),
-    #[cfg(feature = "text")]
-    setting(
-        "max-batch-tokens",
-        "8192",
-        Kind::Number,
-        "tokens of one run of a text model, padding included; texts of similar length run together [default: 8192]",
     ),
     setting(
         "capture",

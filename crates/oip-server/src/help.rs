@@ -47,6 +47,7 @@ const HEADINGS: [(&str, &[&str]); 7] = [
             "memory-budget",
             "max-request-size",
             "max-answer-size",
+            "max-batch-tokens",
             "max-connections",
             "queue-size",
             "request-timeout",

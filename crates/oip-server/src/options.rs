@@ -151,6 +151,12 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_MAX_ANSWER_SIZE", hide_env = true, value_name = "SIZE")]
     pub(crate) max_answer_size: Option<ByteSize>,
 
+    /// Tokens of one run of a text model, padding included; texts of similar length run together [default:
+    /// 8192]
+    #[cfg(feature = "text")]
+    #[arg(long, env = "OIP_MAX_BATCH_TOKENS", hide_env = true, value_name = "COUNT")]
+    pub(crate) max_batch_tokens: Option<NonZeroUsize>,
+
     /// Memory for requests and their responses, over both transports; beyond it new ones are refused. At
     /// least --max-request-size [default: 512MiB]
     #[arg(long, env = "OIP_MEMORY_BUDGET", hide_env = true, value_name = "SIZE")]
@@ -416,6 +422,8 @@ impl Options {
             max_request_size: self.max_request_size.or(other.max_request_size),
             #[cfg(feature = "tensors")]
             max_answer_size: self.max_answer_size.or(other.max_answer_size),
+            #[cfg(feature = "text")]
+            max_batch_tokens: self.max_batch_tokens.or(other.max_batch_tokens),
             memory_budget: self.memory_budget.or(other.memory_budget),
             allow_mapped_models: self.allow_mapped_models.or(other.allow_mapped_models),
             response_cache_byte_size: self.response_cache_byte_size.or(other.response_cache_byte_size),
