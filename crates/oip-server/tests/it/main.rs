@@ -4,8 +4,12 @@
 #[cfg(feature = "tensors")]
 mod access;
 mod addresses;
+#[cfg(feature = "tensors")]
+mod admin_address;
 #[cfg(all(feature = "onnx", feature = "tensors"))]
 mod attacks;
+#[cfg(feature = "tensors")]
+mod audit;
 #[cfg(feature = "tensors")]
 mod bodies;
 #[cfg(feature = "forest")]
