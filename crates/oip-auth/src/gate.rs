@@ -356,6 +356,23 @@ mod tests {
         );
     }
 
+    /// An outer layer may have read another path, before a layer that rewrites paths, or another transport's.
+    #[tokio::test]
+    async fn a_route_from_an_outer_layer_does_not_decide() {
+        let (mut gate, _, _) = gate();
+        for stale in ["/v2/health/live", "/unknown"] {
+            let mut request = Request::get(stale).body(()).unwrap();
+            Route::read_http(&mut request);
+            *request.uri_mut() = "/v2/models/m".parse().unwrap();
+            let status = gate.call(request).await.unwrap().status().as_u16();
+            assert_eq!(status, ErrorCode::PermissionDenied.http_status(), "{stale}");
+        }
+        let mut request = Request::get("/v2/models/m").body(()).unwrap();
+        Route::read_http(&mut request);
+        *request.uri_mut() = "/v2/health/live".parse().unwrap();
+        assert_eq!(gate.call(request).await.unwrap().status().as_u16(), 200);
+    }
+
     #[tokio::test]
     async fn an_address_without_changes_names_the_sender_of_a_verified_token() {
         let (gate, _, issuer) = gate();

@@ -105,8 +105,8 @@ impl Rows<'_> {
     }
 }
 
-/// Copies the rows of a panel into the groups of `panel`, each of which has [`DEPTH`] rows. Elements past the
-/// end of `values` are left unchanged.
+/// Copies the rows of a panel into `panel`, which consists of [`GROUPS`] groups of at least as many rows.
+/// Elements past the end of `values` are left unchanged.
 pub(crate) fn copy_panel(values: &[f32], offsets: &[usize], panel: &mut [[f32; GROUP]]) {
     let (first, rest) = panel.split_at_mut(panel.len() / GROUPS);
     let (second, third) = rest.split_at_mut(first.len());
