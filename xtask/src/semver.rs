@@ -31,8 +31,9 @@ struct Library {
 /// Features whose items may change at any time.
 const EXEMPT: &[&str] = &["testing", "count-allocations"];
 
-/// Compares the libraries of both states. Documents all libraries in one target directory, so that
-/// dependencies are compiled once and not per library and state.
+/// Compares the public interfaces of all libraries between the baseline commit and the working tree. Runs
+/// rustdoc for all libraries in one target directory, so that dependencies are compiled once rather than per
+/// library and revision.
 pub(crate) fn run(options: &Options) -> Result<()> {
     tools::SEMVER.ensure_installed()?;
     let folder = workspace::target().join("semver");

@@ -33,7 +33,7 @@ const SUITE: &str = "xtask/stores";
 const ENVIRONMENT: &str = "target/stores-suite";
 /// An emulator of Azure's storage.
 const AZURITE: &str = "azurite@3.35.0";
-/// A server for S3's protocol that stores files and verifies signatures, and its version.
+/// An S3-compatible server backed by the file system, which verifies signatures; and its version.
 const S3S: (&str, &str) = ("s3s-fs", "0.14.1");
 
 /// Installs the suite's requirements, builds the server and runs the checks. Returns an error if any check

@@ -1,4 +1,4 @@
-//! Benchmarks scikit-learn's models: this backend with each of its runtimes.
+//! Benchmarks scikit-learn models on each runtime of this backend.
 //!
 //! ```text
 //! cargo bench -p backend-onnx --bench models [-- MODEL.onnx...]

@@ -25,7 +25,7 @@ pub(crate) struct Array<'e> {
     pub(crate) form: &'e Form,
 }
 
-/// Properties of an array beyond its entry.
+/// Properties of an array that its `Entry` does not contain.
 pub(crate) struct Form {
     /// The element layout, if the dtype is known.
     element: Option<Element>,

@@ -37,7 +37,7 @@ pub(crate) struct External {
 pub(crate) enum Stored {
     /// Raw bytes in the model's file.
     Here,
-    /// Protobuf numbers, in the fields with this field number.
+    /// Elements encoded as a repeated Protobuf field with this field number (such as `float_data`).
     Numbers(u64),
     /// As raw bytes, in another file.
     Elsewhere(External),

@@ -216,7 +216,7 @@ pub enum MismatchError {
     Datatype {
         /// Input or output.
         role: Role,
-        /// Its name.
+        /// The name of the input or output.
         name: String,
         /// The configured datatype.
         written: DataType,

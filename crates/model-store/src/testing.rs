@@ -166,7 +166,7 @@ impl Objects {
     }
 
     /// Responds like the Hub for a model repository (`owner/name`), in which `.onnx` files are LFS files.
-    /// Lists have two files per page.
+    /// File listings are paginated, two files per page.
     #[must_use]
     pub fn as_hub(&self, repository: &str, request: &Request) -> Response {
         const PAGE: usize = 2;

@@ -5,8 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A cached sorted list of all model names. Because of it, all clients together that request unknown models
-/// cause at most one listing per second.
+/// A cached sorted list of all model names. It limits requests for unknown models to one listing per second,
+/// across all clients.
 #[derive(Default)]
 pub(crate) struct ModelNames(Mutex<Option<(Instant, Arc<[String]>)>>);
 

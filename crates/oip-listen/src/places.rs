@@ -79,7 +79,7 @@ pub struct StreamCounts {
 }
 
 impl StreamCap {
-    /// Creates a cap of `streams`.
+    /// Creates a limit of `streams` concurrent streams.
     #[must_use]
     pub fn new(streams: usize) -> Self {
         Self(Arc::new(SharedState {

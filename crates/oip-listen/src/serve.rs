@@ -184,7 +184,8 @@ where
 
 /// Returns whether a new connection has already sent something other than GET or HEAD. Consumes nothing.
 ///
-/// Most clients with work send it at once; the accepting thread can then hand them over immediately.
+/// Most clients send their first request right after connecting; the accepting thread can then hand over the
+/// connection immediately.
 #[cfg(unix)]
 fn begins_work(stream: &Stream) -> bool {
     use rustix::net::{RecvFlags, recv};

@@ -48,7 +48,7 @@ const MAX_BLOCKS: usize = 192;
 /// Maximum size of the cache for buffers that models free while requests use little memory. It holds the
 /// intermediate tensors of one run of a vision network.
 const MAX_BYTES_OF_MODELS: usize = 128 << 20;
-/// Requests use little memory if they hold at most this fraction of the budget.
+/// Requests count as using little memory while they hold at most 1/`LITTLE` of the budget.
 const LITTLE: u64 = 8;
 
 /// Interval at which unused buffers are returned to the system. A buffer stays for one to two intervals.

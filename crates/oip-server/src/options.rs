@@ -146,7 +146,8 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_MAX_REQUEST_SIZE", hide_env = true, value_name = "SIZE")]
     pub(crate) max_request_size: Option<ByteSize>,
 
-    /// Largest response of a tensor file, since a small request can ask for a large one [default: 64MiB]
+    /// Maximum response size for models that are tensor files, where a small request can produce a large
+    /// response [default: 64MiB]
     #[cfg(feature = "tensors")]
     #[arg(long, env = "OIP_MAX_ANSWER_SIZE", hide_env = true, value_name = "SIZE")]
     pub(crate) max_answer_size: Option<ByteSize>,

@@ -66,7 +66,7 @@ pub struct Sample {
 pub enum SampleValue {
     /// An integer.
     Integer(u64),
-    /// A real number.
+    /// A floating-point number.
     Real(f64),
     /// A histogram.
     Histogram {

@@ -138,7 +138,8 @@ impl TextDescription {
     }
 }
 
-/// Returns a tokenizer's maximum sequence length without a network; all files may be missing.
+/// Returns the maximum sequence length for a tokenizer that is served without a neural network. Each of the
+/// files is optional.
 pub(crate) fn max_length(files: &[(String, Bytes)]) -> Result<usize, TextError> {
     let read = |path: &str| {
         let file = files.iter().find(|(name, _)| name == path);

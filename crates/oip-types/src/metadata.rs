@@ -128,7 +128,7 @@ impl TensorMetadata {
         }
     }
 
-    /// Marks it as optional.
+    /// Marks the tensor as optional.
     #[must_use]
     pub fn optional(self) -> Self {
         Self {

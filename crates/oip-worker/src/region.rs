@@ -19,8 +19,8 @@ pub(crate) const REGION_ALIGNMENT: u64 = 64;
 /// second copy.
 pub(crate) const LEAST_IN_REGION: u64 = 64 << 10;
 
-/// Maximum total size of the regions that a connection keeps between requests. Together with the kept idle
-/// connections of a process it is 128 MiB.
+/// Maximum total size of the regions that a connection keeps between requests. Together with the regions of
+/// its idle connections (at most 16 MiB), a process keeps at most 128 MiB.
 pub(crate) const KEPT: u64 = 112 << 20;
 
 /// A region of shared memory.

@@ -14,7 +14,7 @@ use crate::{
     proto::{AttributeProto, GraphProto, ModelProto, TensorProto, tensor_proto::DataLocation},
 };
 
-/// Maximum files of a model.
+/// Maximum number of files per model.
 const MAX_FILES: usize = 10_000;
 
 /// Returns the names of the files that a model needs next to it.

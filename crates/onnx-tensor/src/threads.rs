@@ -88,7 +88,7 @@ pub fn start(most: usize) -> Run {
     PROCESS.start(most)
 }
 
-/// Returns into how many parts of at least `least` to split work; 1 without helpers.
+/// Returns the number of parts to split work into, each of at least `least` units; 1 without helper threads.
 #[inline]
 #[must_use]
 pub fn parts(work: u64, least: u64) -> usize {

@@ -84,11 +84,11 @@ pub(crate) fn usage(message: impl Into<String>) -> PyErr {
     pyo3::exceptions::PyValueError::new_err(message.into())
 }
 
-/// Converts an error of a call.
+/// Converts the error of a failed call to a Python exception.
 pub(crate) fn of_call(py: Python<'_>, error: &ClientError) -> PyErr {
     let status = error.status().map(|status| {
         let status = status.to_string();
-        // Only the last word, without the name of the transport.
+        // Keep only the status itself: strip the transport prefix (`HTTP`, `gRPC`).
         status.rsplit(' ').next().unwrap_or_default().to_owned()
     });
     let exception = InferenceError::new_err(error.to_string());

@@ -81,7 +81,7 @@ impl Writer {
         match added {
             Ok(added) => added.map_err(error::usage),
             Err(error) => {
-                // The writer is closed: the part that was written would precede the bytes of the next tensor.
+                // Close the writer: a partially written tensor would shift the bytes of the next one.
                 self.abort();
                 let error: std::io::Error = error;
                 Err(system(

@@ -15,7 +15,7 @@ use crate::{
     server::Target,
 };
 
-/// Number of connections for attacks that send much on each.
+/// Connection count for attacks that send a lot of data per connection.
 const CONNECTIONS: usize = 200;
 
 /// Number of connections for attacks that send little on each.

@@ -135,7 +135,7 @@ pub(crate) fn one(version: Version, object: Map) -> Vec<u8> {
     file(version, &[&W], &root(version, &[("w", object)]))
 }
 
-/// Returns a file with three floats, after `change` has modified the part.
+/// Returns a file with one tensor of three floats, whose part entry `change` has modified.
 pub(crate) fn with_part(version: Version, change: impl Fn(Map) -> Map) -> Vec<u8> {
     one(version, dense(version, &[3], change(part(version, "f32", 0, 12))))
 }

@@ -8,8 +8,8 @@ use tonic::Code;
 use super::transport::Record;
 use crate::{ClientError, ErrorKind, Status};
 
-/// Creates the error for a failed call: from the transport's record, the server's status, or a response that
-/// could not be decoded.
+/// Creates the error for a failed call: the transport failure in `record` if there is one, else the server's
+/// status, else a decoding error.
 pub(super) fn error(status: &tonic::Status, record: &Record, max_answer_bytes: usize) -> ClientError {
     if let Some(failure) = record.take_failure() {
         return failure;

@@ -15,7 +15,7 @@ fn backends() -> Vec<Arc<dyn Backend>> {
     vec![Arc::new(WordBackend::default())]
 }
 
-/// Returns for each entry of a directory the model, the version and, if it is unavailable, the reason.
+/// Returns the name, version and, if unavailable, the reason of each model in the repository at `root`.
 fn found(root: &Path) -> Vec<(String, Option<String>, Option<String>)> {
     let (engine, _) = engine(root, EngineConfig::default());
     let models = engine.models().into_iter();

@@ -46,7 +46,7 @@ float_runs! {
     f64, Decimal::to_f64;
 }
 
-/// Booleans are words, so there is no fast path.
+/// Booleans are the literals `true` and `false`; there is no fast path for them.
 impl Run for bool {
     fn read_run(_: &[u8], at: usize, _: &mut Vec<Self>, _: usize) -> usize {
         at

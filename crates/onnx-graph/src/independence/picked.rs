@@ -210,7 +210,7 @@ struct Span<'s> {
 }
 
 impl Span<'_> {
-    /// An end index beyond any tensor, as most exporters write it.
+    /// The end index that most exporters write for "to the end"; larger than any dimension.
     const FAR: i64 = i32::MAX as i64;
     /// An end index beyond any tensor, as TensorFlow's exporter writes it.
     const AS_FAR: i64 = 1_000_000_000;

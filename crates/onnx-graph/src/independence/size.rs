@@ -22,7 +22,7 @@ pub(super) const WIDE: u128 = i64::MAX as u128;
 /// The maximum of 32-bit integers.
 pub(super) const NARROW: u128 = i32::MAX as u128;
 
-/// The maximum row count of a batch: 32 bits hold its product with a dimension.
+/// The maximum row count of a batch, chosen so that its product with a dimension fits in 32 bits.
 pub const MAX_ROWS: u64 = (1 << 11) - 1;
 
 /// The maximum dimension of batched requests.

@@ -563,8 +563,8 @@ impl Resize {
             (0..axis.to).map(outside).collect()
         };
         let outside: Vec<Vec<bool>> = plan.iter().map(is_outside).collect();
-        // For each axis, `elements` consists of blocks with the same index along the axis; those outside are
-        // filled.
+        // Along each axis, `elements` splits into contiguous blocks, one per index. Fill the blocks whose
+        // source coordinate is outside the image.
         let mut pace = Pace::default();
         let elements = output.as_slice_mut::<f32>()?;
         let mut inner = elements.len();

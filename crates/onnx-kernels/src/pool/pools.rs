@@ -124,8 +124,7 @@ impl Compute for Pool {
     }
 }
 
-/// Converts indices within each image into ONNX's, which count over all images, column-major if
-/// `are_columns`.
+/// Converts per-image indices to ONNX's flat indices into the whole batch; column-major if `are_columns`.
 fn count_all(places: &mut [i64], windows: &[usize], sizes: &[usize], are_columns: bool) -> Result<()> {
     let (windows, image): (usize, usize) = (windows.iter().product(), sizes.iter().product());
     let mut pace = Pace::default();

@@ -87,7 +87,7 @@ impl Reduce {
         }
     }
 
-    /// Returns the axes of a run.
+    /// Returns the axes to reduce: from the attribute, or else from the `axes` input.
     fn axes(&self, input: Option<&Arc<Tensor>>) -> Result<Vec<i64>> {
         match (&self.axes, input) {
             (Some(axes), _) => Ok(axes.clone()),
@@ -581,7 +581,7 @@ mod tests {
     fn extremes_along_all_axes_are_those_of_their_groups() {
         let shape = [2, 3, 5, 7];
         let count = shape.iter().product();
-        // Each number once, shuffled.
+        // Distinct values in shuffled order, so each group has a unique extreme.
         let values: Vec<f32> = (0..count)
             .map(|at: usize| (at * 67 % 210) as f32 - 99.0)
             .collect();

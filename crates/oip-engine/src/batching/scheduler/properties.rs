@@ -30,7 +30,7 @@ enum Event {
     Next,
     /// The client of the n-th request disconnects.
     Cancel(usize),
-    /// A batch's outputs did not have the rows of its inputs.
+    /// A batch's outputs have a different row count than its inputs.
     StopJoining,
 }
 
