@@ -224,7 +224,7 @@ fn mean_batch(engine: &Engine) -> f64 {
     statistics.inference_count as f64 / statistics.execution_count as f64
 }
 
-/// Returns its input.
+/// A backend whose models return their input unchanged.
 struct Nothing;
 
 impl Backend for Nothing {

@@ -20,7 +20,8 @@ use std::{
 
 use bench_kit::Comparison;
 
-// The recorder is private, so this compiles its file, which depends on nothing else in the crate.
+// The recorder is private, so the benchmark compiles the recorder's source file, which depends on nothing
+// else in the crate.
 #[allow(dead_code, unreachable_pub, reason = "only counting is measured")]
 #[path = "../src/statistics.rs"]
 mod statistics;
@@ -62,7 +63,7 @@ fn on_threads(threads: usize, work: impl Fn() + Sync) {
     thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(&work))));
 }
 
-/// Reads the clock four times, as for a batch.
+/// Reads the clock four times, as the engine does for each batch.
 fn clock() -> [Instant; 4] {
     [(); 4].map(|()| black_box(Instant::now()))
 }

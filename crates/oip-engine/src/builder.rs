@@ -68,25 +68,26 @@ impl Engine {
 }
 
 impl EngineBuilder {
-    /// Adds a model.
+    /// Adds a model, which is served under the name in its metadata.
     pub fn model(self, model: impl Model) -> Self {
         self.boxed_model(Box::new(model))
     }
 
-    /// Adds a boxed model.
+    /// Adds a boxed model, like [`EngineBuilder::model`].
     pub fn boxed_model(mut self, model: Box<dyn Model>) -> Self {
         self.models.push(model);
         self
     }
 
-    /// Adds a repository. The names of its models must differ from those of the models given here. If the
-    /// repository gets such a model later, it is not loaded. Clients cannot unload the given models.
+    /// Adds a repository. The names of its models must differ from those of the models given here. A model
+    /// that the repository gets later under one of these names is not loaded. Clients cannot unload the given
+    /// models.
     pub fn repository(mut self, repository: Repository) -> Self {
         self.repositories.push(repository);
         self
     }
 
-    /// Sets the configuration.
+    /// Sets the configuration of the engine. Without this call, the engine uses [`EngineConfig::default`].
     pub fn config(mut self, config: EngineConfig) -> Self {
         self.config = config;
         self

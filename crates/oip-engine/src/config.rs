@@ -24,31 +24,34 @@ pub struct EngineConfig {
     pub server_name: String,
     /// Server version in the server metadata.
     pub server_version: String,
-    /// Default instances per model version (number of cores).
+    /// Default number of instances per model version. Default: the number of cores.
     pub instances: usize,
-    /// Default maximum rows of a batch ([`BatchPolicy::DEFAULT_MAX_ROWS`]); 0 to join requests only where
-    /// configured.
+    /// Default maximum number of rows of a batch; 0 to join requests only where configured. Default:
+    /// [`BatchPolicy::DEFAULT_MAX_ROWS`].
     pub default_max_batch_size: u64,
-    /// How long an instance may run a request whose client is gone before the instance counts as hung (5 s).
+    /// How long an instance may run a request whose client is gone before the instance counts as hung.
+    /// Default: 5 s.
     pub hang_timeout: Duration,
-    /// If set, runs quick models on their callers' threads (not set).
+    /// Settings for running quick models on their callers' threads; `None` to use only the engine's threads.
+    /// Default: `None`.
     pub in_place: Option<InPlace>,
-    /// Called once at the start of each thread that loads or runs models, for instance to set up an allocator
-    /// (does nothing).
+    /// Function that each thread that loads or runs models calls first, for instance to set up an allocator.
+    /// By default it does nothing.
     pub on_model_thread: fn(),
-    /// Maximum waiting requests per model version (256).
+    /// Maximum number of waiting requests per model version. Default: 256.
     pub queue_capacity: usize,
-    /// Which models are loaded, and when (all, at start).
+    /// Which models are loaded, and when. Default: all models, at start.
     pub control: ModelControl,
-    /// Size of the response cache for models that enable it, in bytes; 0 for none (0).
+    /// Size of the response cache for models that enable it, in bytes; 0 for no cache. Default: 0.
     pub response_cache_bytes: u64,
-    /// Promise that the repository's files do not change, which permits mapping them into memory (none).
+    /// Promise that the repository's files do not change, which permits mapping them into memory. Default:
+    /// `None`.
     pub mapping: Option<Promise>,
-    /// Maximum models that load concurrently (number of cores).
+    /// Maximum number of models that load concurrently. Default: the number of cores.
     pub parallel_loads: usize,
-    /// Load timeout per model (120 s).
+    /// Load timeout per model. Default: 120 s.
     pub load_timeout: Duration,
-    /// Whether a model that fails to load makes the server unready (yes).
+    /// Whether a model that fails to load makes the server unready. Default: true.
     pub strict_readiness: bool,
 }
 
@@ -58,10 +61,10 @@ pub struct EngineConfig {
 pub enum ModelControl {
     /// Load all models at start, and ignore later changes.
     None,
-    /// Load all models at start, and added, changed or removed ones at each poll. A change takes effect once
-    /// two consecutive polls see the same files.
+    /// Load all models at start. At each poll, load added and changed models, and unload removed ones. A
+    /// change takes effect once two consecutive polls see the same files.
     Poll {
-        /// Polling interval.
+        /// Time between two polls.
         interval: Duration,
     },
     /// Load the models that clients request.

@@ -96,7 +96,7 @@ impl Engine {
         self.control.wait_until_idle();
     }
 
-    /// Returns all versions of all models with a load attempt, and their states.
+    /// Returns the status of all versions of all models that the engine has tried to load.
     #[must_use]
     pub fn models(&self) -> Vec<ModelStatus> {
         self.registry().statuses()
@@ -109,7 +109,7 @@ impl Engine {
         served.iter().map(|served| served.metrics()).collect()
     }
 
-    /// Returns the number of waiting requests over all models.
+    /// Returns the number of waiting requests of all models together.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         let served = self.registry().served();

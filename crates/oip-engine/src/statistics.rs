@@ -44,7 +44,7 @@ pub(crate) struct Ending {
     /// The run that computed the response; `None` if the request was not run.
     pub(crate) execution: Option<Execution>,
     pub(crate) rows: u64,
-    /// The time in the queue.
+    /// Time that the request spent in the queue.
     pub(crate) queue: Duration,
     /// The time from arrival to response.
     pub(crate) total: Duration,
@@ -102,7 +102,7 @@ impl FailureReason {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct VersionMetrics {
-    /// The statistics of the protocol's extension.
+    /// Statistics as defined by the protocol's statistics extension.
     pub statistics: ModelStatistics,
     /// The number of failed requests by reason, without zero counts.
     pub failures: Vec<(FailureReason, u64)>,
@@ -118,7 +118,7 @@ pub struct VersionMetrics {
     pub batch_rows: Histogram,
 }
 
-/// A histogram.
+/// Distribution of values over buckets with fixed bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Histogram {
@@ -126,12 +126,12 @@ pub struct Histogram {
     pub bounds: &'static [u64],
     /// The count of each bucket, one more than `bounds`.
     pub counts: Vec<u64>,
-    /// The sum of all values.
+    /// Sum of all recorded values.
     pub sum: u64,
 }
 
 impl Recorder {
-    /// Records a run.
+    /// Records a run of the model.
     pub(crate) fn execution(&self, execution: &Execution) {
         self.lock().execution(execution);
     }
@@ -147,7 +147,8 @@ impl Recorder {
         }
     }
 
-    /// Records a cache hit.
+    /// Records a cache hit. `lookup` is the time of the cache lookup, `total` the time from arrival to
+    /// response.
     pub(crate) fn hit(&self, lookup: Duration, total: Duration) {
         let mut record = self.lock();
         add(&mut record.requests.cache_hit, lookup);
@@ -160,7 +161,7 @@ impl Recorder {
         add(&mut self.lock().requests.cache_miss, time);
     }
 
-    /// Records a request that was not run.
+    /// Records a request that failed without being run.
     pub(crate) fn failure(&self, code: ErrorCode, total: Duration) {
         self.lock().failure(code, false, total);
     }

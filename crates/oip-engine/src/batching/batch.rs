@@ -92,7 +92,8 @@ pub(crate) fn rows(
 }
 
 /// Returns the common first dimension of all inputs whose first dimension is free in `metadata`; `None` if
-/// they differ, 1 if there are no such inputs. It determines the run time if all other dimensions are fixed.
+/// these dimensions differ or are 0, 1 if no input has a free first dimension. The returned number determines
+/// the run time if all other dimensions are fixed.
 pub(crate) fn measured_rows(metadata: &ModelMetadata, request: &InferRequest) -> Option<u64> {
     let free = metadata
         .inputs
@@ -132,8 +133,8 @@ fn has_equal_dims(independent: &IndependentRows, request: &InferRequest) -> bool
 /// `shared` inputs, and all parameters visible to the model. Returns `None` if the shared values are so large
 /// that comparing them costs more than joining saves.
 ///
-/// Requests that match the metadata differ in nothing else. For most models the key is empty and needs no
-/// allocation.
+/// The key covers everything in which requests that match the metadata can differ. For most models the key is
+/// empty and needs no allocation.
 fn join_key(
     metadata: &ModelMetadata,
     independent: &IndependentRows,
@@ -222,8 +223,8 @@ fn push_parameters(key: &mut Vec<u8>, kind: u8, owner: &str, parameters: &Parame
     }
 }
 
-/// Joins requests into one. Inputs are copied once; the `shared` inputs are equal, so the first request's are
-/// used. The joined request names the union of the requested outputs.
+/// Joins requests into one. Inputs are copied once. The `shared` inputs of all requests are equal, so the
+/// inputs of the first request are used. The joined request names the union of the requested outputs.
 ///
 /// # Errors
 /// The errors of [`TensorValue::join_rows`].

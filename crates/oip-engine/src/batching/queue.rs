@@ -48,12 +48,13 @@ struct State<T, R> {
     threads: usize,
     /// Number of threads being started.
     starting: usize,
-    /// Whether the queue may contain an item that its caller will not run, so that a thread has to.
+    /// Whether the queue may contain an item that its caller will not run, so that a thread has to run the
+    /// item.
     needs_thread: bool,
     /// Number of threads that wait for work.
     idle: usize,
-    /// Number of idle threads that have been notified and have not returned yet. They will see all work that
-    /// is queued before they return.
+    /// Number of idle threads that were notified and have not woken up yet. On waking up, these threads see
+    /// all queued work.
     woken: usize,
 }
 
@@ -78,7 +79,7 @@ impl<T, R> State<T, R> {
         }
     }
 
-    /// Updates the state after items were taken.
+    /// Clears `needs_thread` if the scheduler is empty. Called after items were taken.
     fn took(&mut self) {
         self.needs_thread &= self.scheduler.len() > 0;
     }
@@ -110,16 +111,17 @@ pub(crate) enum Runner {
     Caller,
 }
 
-/// Work for a thread.
+/// Work that [`Queue::take`] gives to a thread.
 #[derive(Debug)]
 pub(crate) struct Work<T, R> {
     /// Items to run together; may be empty.
     pub(crate) batch: Vec<T>,
-    /// An unfinished run of a caller. `batch` is empty then.
+    /// Unfinished run of a caller. If set, `batch` is empty.
     pub(crate) rest: Option<R>,
     /// Items whose timeout or deadline has passed, to be answered with an error.
     pub(crate) expired: Vec<(T, Expiry)>,
-    /// The slot for the run, to be returned when it ends; `None` if there is nothing to run.
+    /// Slot in which the thread runs the work and which it frees at the end; `None` if there is nothing to
+    /// run.
     pub(crate) slot: Option<usize>,
 }
 
@@ -155,8 +157,8 @@ impl<T, R> Queue<T, R> {
         }
     }
 
-    /// Queues the item that `item` makes from its ticket. The caller may run it itself if an instance is free
-    /// and nothing waits for a thread.
+    /// Queues the item that `item` creates from its ticket. The caller may run the item itself if an instance
+    /// is free and no other item waits for a thread.
     pub(crate) fn push(
         &self,
         ask: Ask,
@@ -177,8 +179,8 @@ impl<T, R> Queue<T, R> {
         Ok((ticket, Runner::Thread))
     }
 
-    /// Lets a caller run its item at once without queueing. Returns the ticket and the slot, which the caller
-    /// returns with [`Queue::done_in_place`]. Calls `enter` with the ticket before later tickets are issued.
+    /// Lets a caller run its item at once without queueing. Returns the ticket and the slot; the caller frees
+    /// the slot with [`Queue::done_in_place`]. Calls `enter` with the ticket before later tickets are issued.
     /// Returns `None` if other items wait or no instance is free; the caller must then push the item.
     pub(crate) fn pass(
         &self,
@@ -234,14 +236,14 @@ impl<T, R> Queue<T, R> {
         true
     }
 
-    /// Removes the current thread from the queue's count, since it returned its slot and continues with a
-    /// request.
+    /// Subtracts the current thread from the number of threads: the thread has freed its slot and continues
+    /// with its request.
     pub(crate) fn leave_thread(&self) {
         self.lock().threads -= 1;
     }
 
-    /// Adds a thread back after [`Queue::leave_thread`], unless the queue has as many threads as slots plus
-    /// `spare`. Returns whether it was added.
+    /// Counts a thread again after [`Queue::leave_thread`], unless the queue has as many threads as slots
+    /// plus `spare`. Returns whether the thread was counted.
     pub(crate) fn return_thread(&self, spare: usize) -> bool {
         let mut state = self.lock();
         let is_needed = state.threads < state.slots + spare;
@@ -249,7 +251,7 @@ impl<T, R> Queue<T, R> {
         is_needed
     }
 
-    /// Returns whether the queue is closed and nothing waits or runs.
+    /// Returns whether the queue is closed, contains no items and has neither threads nor running callers.
     pub(crate) fn is_over(&self) -> bool {
         let state = self.lock();
         state.is_closed
@@ -259,8 +261,8 @@ impl<T, R> Queue<T, R> {
             && state.scheduler.len() == 0
     }
 
-    /// Waits for work. Returns `None` once the queue is closed and empty, or the thread was idle for
-    /// `max_idle`; the thread ends then. `done` is the slot of its previous work.
+    /// Waits for work. Returns `None` if the thread must end: the queue is closed and empty, or the thread
+    /// was idle for `max_idle`. `done` is the slot of the thread's previous work.
     pub(crate) fn take(&self, done: Option<usize>) -> Option<Work<T, R>> {
         let mut state = self.lock();
         state.free.extend(done);
@@ -280,7 +282,7 @@ impl<T, R> Queue<T, R> {
             let now = (self.now)();
             let expired = state.scheduler.expire(now);
             let next = match state.free.is_empty() {
-                // Callers hold all instances. The first caller that finishes wakes a thread.
+                // All slots are taken by callers. The first caller that finishes wakes a thread.
                 true => Next::Idle,
                 false => state.scheduler.next(now),
             };
@@ -292,7 +294,8 @@ impl<T, R> Queue<T, R> {
             state.took();
             if !batch.is_empty() || !expired.is_empty() {
                 let slot = if batch.is_empty() { None } else { state.free.pop() };
-                // Other items may be ready too, and another thread must watch the timeouts of waiting items.
+                // Other items may be ready too, and another thread must watch the timeouts of the items that
+                // still wait.
                 let wake = state.wake();
                 drop(state);
                 self.wake(wake);
@@ -306,7 +309,7 @@ impl<T, R> Queue<T, R> {
             if until.is_none() && state.is_closed && state.scheduler.len() == 0 && state.in_place == 0 {
                 state.threads -= 1;
                 drop(state);
-                // Other threads may wait for an instance although no work is left.
+                // Other threads may wait for a slot although no work is left.
                 self.changed.notify_all();
                 return None;
             }
@@ -314,7 +317,7 @@ impl<T, R> Queue<T, R> {
                 state.threads -= 1;
                 return None;
             }
-            // End of this wait. Only waiting for work counts as idle, not waiting for an item's delay.
+            // Only waiting for work counts as idle time; waiting for the batch delay of an item does not.
             let until = match (until, self.max_idle) {
                 (Some(until), _) => {
                     idle_since = None;
@@ -344,8 +347,9 @@ impl<T, R> Queue<T, R> {
             .is_some_and(|max_idle| now.saturating_duration_since(since) >= max_idle)
     }
 
-    /// Takes the next batch for a caller that runs it on its own thread. Returns `None` if its item has been
-    /// taken, or a thread will take it. `is_quick` decides by the batch's number of rows.
+    /// Takes the next batch for a caller that runs it on its own thread. Returns `None` if another thread has
+    /// taken or will take the caller's item. `is_quick` receives the number of rows of the batch and returns
+    /// whether the caller may run it.
     pub(crate) fn take_in_place(
         &self,
         ticket: Ticket,
@@ -388,14 +392,14 @@ impl<T, R> Queue<T, R> {
         self.wake_or_end(state);
     }
 
-    /// Returns a caller's slot.
+    /// Frees the slot of a caller that has finished its run.
     pub(crate) fn done_in_place(&self, slot: usize) {
         let mut state = self.lock();
         state.in_place -= 1;
         self.give_back(state, slot);
     }
 
-    /// Returns the slot of a thread that continues without an instance.
+    /// Frees the slot of a thread that continues its request without a slot.
     pub(crate) fn free(&self, slot: usize) {
         self.give_back(self.lock(), slot);
     }
@@ -416,7 +420,7 @@ impl<T, R> Queue<T, R> {
         self.wake(wake);
     }
 
-    /// Records that a caller will not run its item itself. The item may still wait.
+    /// Records that a caller will not run its item itself. The item may still be queued.
     pub(crate) fn leave(&self) {
         self.leave_to_threads(self.lock());
     }
@@ -428,7 +432,7 @@ impl<T, R> Queue<T, R> {
         self.wake(wake);
     }
 
-    /// Removes an item whose client disconnected. Returns `None` if it is not in the queue.
+    /// Removes an item whose client disconnected. Returns `None` if the item is not in the queue.
     pub(crate) fn cancel(&self, ticket: Ticket) -> Option<T> {
         let mut state = self.lock();
         let item = state.scheduler.cancel(ticket);
@@ -452,7 +456,7 @@ impl<T, R> Queue<T, R> {
         self.lock().scheduler.is_joining()
     }
 
-    /// Refuses further items. Waiting items are returned without delay.
+    /// Refuses further items. Items in the queue become ready at once, without waiting for their batch delay.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
@@ -466,7 +470,7 @@ impl<T, R> Queue<T, R> {
         self.lock().scheduler.drain()
     }
 
-    /// Ignores poisoning: no code panics while it holds the lock.
+    /// Locks the state. Poisoning is ignored: no code panics while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, State<T, R>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -2,7 +2,7 @@
 //! locks of `shuttle`. `shuttle` reports a thread that would sleep forever as a deadlock.
 //!
 //! `shuttle` has no clock. In these tests each read of the clock advances the time, and a timed wait ends at
-//! once, so a thread that waits without a timeout must be woken by another one.
+//! once. A thread that waits without a timeout must therefore be woken by another thread.
 
 use std::{
     cell::Cell,
@@ -158,11 +158,11 @@ fn queue(instances: usize, max_queue_delay: Duration) -> Arc<Queue<u32, u32>> {
     }))
 }
 
-/// The items that the threads took.
+/// The items that the threads have taken so far.
 type TakenItems = Arc<shuttle::sync::Mutex<Vec<u32>>>;
 
-/// Creates a queue that starts its threads, which end after `max_idle`. Also returns the items that they
-/// take.
+/// Creates a queue that starts its threads itself. The threads end after `max_idle`. Also returns the items
+/// that the threads take.
 fn queue_with_threads(instances: usize, max_idle: Option<Duration>) -> (Arc<Queue<u32, u32>>, TakenItems) {
     let taken = Arc::new(shuttle::sync::Mutex::new(Vec::new()));
     let queue = Arc::new_cyclic(|queue: &Weak<Queue<u32, u32>>| {
@@ -211,7 +211,7 @@ fn push(queue: &Queue<u32, u32>, group: u8, item: u32) -> Ticket {
     queue.push(ask(group), Runner::Thread, |_| item).unwrap().0
 }
 
-/// Runs the item on the caller if the queue allows it, and returns what it ran.
+/// Runs the item on the caller if the queue allows it, and returns all items that the caller ran.
 fn run_in_place(queue: &Queue<u32, u32>, is_quick: bool, item: u32) -> Vec<u32> {
     let may_pass = is_quick && shuttle::rand::thread_rng().gen_bool(0.5);
     if may_pass && let Some((_, slot)) = queue.pass(&ask(1), now(), |_| {}) {
@@ -238,7 +238,7 @@ fn run_in_place(queue: &Queue<u32, u32>, is_quick: bool, item: u32) -> Vec<u32> 
     batches
 }
 
-/// Starts a thread that takes items until the queue is closed, and returns them.
+/// Starts a thread that takes items until the queue is closed, and then returns the items.
 fn consumer(queue: &Arc<Queue<u32, u32>>) -> thread::JoinHandle<Vec<u32>> {
     let queue = queue.clone();
     queue.enlist();
@@ -254,8 +254,9 @@ fn consumer(queue: &Arc<Queue<u32, u32>>) -> thread::JoinHandle<Vec<u32>> {
     })
 }
 
-/// Two threads, and two requests of different groups, each delayed for requests to join it that never arrive.
-/// A thread with one request stays busy until the other request has run, so the other thread must not sleep.
+/// Two threads serve two requests of different groups. Each request waits for others to join it, but none
+/// arrive. A thread with one request stays busy until the other request has run, so the other thread must not
+/// sleep.
 fn delayed_requests_of_two_groups() {
     let queue = queue(2, TICK * 8);
     let both = Arc::new(Barrier::new(2));
@@ -284,7 +285,7 @@ fn delayed_requests_of_two_groups() {
         .for_each(|consumer| consumer.join().unwrap());
 }
 
-/// One thread, and a request that is cancelled while the thread waits.
+/// A request is cancelled while the only thread waits.
 fn a_request_that_is_taken_back() {
     let queue = queue(1, Duration::ZERO);
     let consumer = consumer(&queue);
@@ -296,7 +297,7 @@ fn a_request_that_is_taken_back() {
     assert_eq!(left, [1], "a request was lost, or left twice");
 }
 
-/// One thread, and a request that arrives while the queue is closed.
+/// A request arrives while the queue is being closed. The queue has one thread.
 fn a_request_at_the_end() {
     let queue = queue(1, Duration::ZERO);
     let consumer = consumer(&queue);
@@ -309,7 +310,7 @@ fn a_request_at_the_end() {
     assert_eq!(consumer.join().unwrap(), vec![1; usize::from(is_taken)]);
 }
 
-/// Two threads, and three callers with three requests each, of two groups. Some requests are cancelled.
+/// Two threads serve three callers that send three requests each, in two groups. Some requests are cancelled.
 fn many_of_everything() {
     let queue = queue(2, TICK * 2);
     let consumers = [consumer(&queue), consumer(&queue)];
@@ -339,8 +340,8 @@ fn many_of_everything() {
     );
 }
 
-/// One instance, one thread, and three callers that try to run their requests in place; one request is too
-/// slow for that. The queue may be emptied by the thread or by the callers, and closing it must not depend on
+/// Three callers try to run their requests in place on the only instance; one request is too slow for running
+/// in place. Either the thread or the callers may empty the queue, and closing the queue must not depend on
 /// the thread.
 fn requests_that_are_run_in_place() {
     let queue = queue(1, Duration::ZERO);
@@ -384,8 +385,8 @@ fn the_end_while_a_caller_runs_its_request() {
     assert_eq!(left, [1, 2], "a request was lost, or left twice");
 }
 
-/// Two instances, two threads, two callers that start their requests and pass the runs to a thread, and one
-/// request for a thread. The queue is closed meanwhile.
+/// Two callers start their requests and pass the runs to one of two threads; a third request is meant for a
+/// thread. There are two instances. The queue is closed meanwhile.
 fn runs_that_are_left_to_threads() {
     let queue = queue(2, Duration::ZERO);
     let consumers = [consumer(&queue), consumer(&queue)];
@@ -452,9 +453,9 @@ fn a_run_that_is_left_to_a_thread_with_another_one_behind_it() {
     consumer.join().unwrap();
 }
 
-/// Two instances without threads, and three callers: one passes its run to a thread, one cancels its request,
-/// one waits. All requests are taken before the queue is closed, so the test hangs if a thread is not started
-/// or ends too early.
+/// Three callers use two instances that have no threads yet: one passes its run to a thread, one cancels its
+/// request, one waits. All requests are taken before the queue is closed, so the test hangs if a thread is
+/// not started or ends too early.
 fn threads_that_start_when_requests_come(max_idle: Option<Duration>) {
     let (queue, taken) = queue_with_threads(2, max_idle);
     let callers = (0..3u32).map(|item| {

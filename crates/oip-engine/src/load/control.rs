@@ -104,8 +104,7 @@ impl Control {
             tracing::error!(%error, "the system gave no thread to load models");
             let mut work = self.lock();
             work.threads -= 1;
-            // If a thread cannot be started, existing threads take the task; without any, the task is
-            // abandoned.
+            // The threads that exist take the task. If there is none, all waiting tasks are abandoned.
             let abandoned = if work.threads == 0 {
                 std::mem::take(&mut work.waiting)
             } else {
@@ -156,8 +155,8 @@ impl Control {
         }
     }
 
-    /// Returns the task if it can run now. In explicit mode, queues a pipeline's load behind the loads of its
-    /// steps.
+    /// Returns the task if it can run now. In explicit mode, loads the missing steps of a pipeline first:
+    /// their loads are queued before the pipeline's own load.
     fn put_behind_steps(self: &Arc<Self>, mut task: Task) -> Option<Task> {
         let Action::Load { config, cause } = &task.action else {
             return Some(task);
@@ -170,7 +169,7 @@ impl Control {
             let refresh = || self.lifecycle.repository.refresh(Some(&task.model));
             let _ = catch_unwind(AssertUnwindSafe(refresh));
         }
-        // If reading the configuration panics, so does the load, which reports the panic.
+        // If reading the configuration panics here, loading the model panics too and reports the panic.
         let steps = catch_unwind(AssertUnwindSafe(|| {
             self.lifecycle.steps(&task.model, config.as_deref())
         }));
@@ -187,7 +186,7 @@ impl Control {
                     config: None,
                     cause: Cause::Step,
                 };
-                // A closed queue is noticed below.
+                // If the queue is closed, the check below refuses the task.
                 let _ = self.submit(Task::new(step.clone(), action, None));
             }
         }
@@ -224,7 +223,8 @@ impl Control {
             .iter()
             .enumerate()
             .position(|(index, task)| is_free(index, task) && has_steps(task));
-        // Pipelines that contain each other would wait forever. Run the first one, which reports the cycle.
+        // Pipelines that contain each other would wait forever. The first of these pipelines runs and reports
+        // the cycle.
         let free = free.or_else(|| {
             let nobody_works = work.busy.is_empty() && !work.waiting.is_empty();
             nobody_works.then_some(0)
@@ -252,7 +252,7 @@ impl Control {
         work.busy.contains(model) || work.waiting.iter().any(|task| task.model == model)
     }
 
-    /// Refuses further tasks, and abandons queued ones.
+    /// Refuses further tasks, and abandons the tasks that are still queued.
     pub(crate) fn close(&self) {
         let mut work = self.lock();
         work.is_closed = true;

@@ -1,4 +1,4 @@
-//! The reasons why models are unavailable: typed errors with sources. They are formatted once, when a reason
+//! The reasons why models are unavailable, as typed errors with sources. A reason is formatted once, when it
 //! is recorded.
 
 use std::{io, sync::Arc, time::Duration};

@@ -7,7 +7,7 @@ use oip_types::{ModelMetadata, ModelRef, RequestLimits, rest::decode_request};
 /// Name of the file with the JSON body of an inference request.
 const FILE: &str = "example.json";
 
-/// Maximum size in bytes.
+/// Maximum size of the example file, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads the example of a version, first from the version's directory, then from the model's. Returns `None`

@@ -101,8 +101,8 @@ impl Lifecycle {
         Err(ServiceError::invalid(message))
     }
 
-    /// Returns the models that a pipeline runs according to the given configuration or, without one, the
-    /// current one; empty for other models.
+    /// Returns the models that the pipeline `name` runs according to `config`, or according to its current
+    /// configuration if `config` is `None`. Returns an empty list for a model that is not a pipeline.
     pub(crate) fn steps(&self, name: &str, config: Option<&str>) -> Vec<String> {
         let written = match config {
             Some(config) => WrittenConfig::read(config, Syntax::Json).ok(),
@@ -377,8 +377,8 @@ impl Lifecycle {
                     pipeline.plan(&*self.registry);
                     pipeline.unavailable().map(LoadError::Plan)
                 });
-                // A running version stays. Otherwise, a failed pipeline is still listed and waits for its
-                // models.
+                // A running version stays in service. A failed pipeline without a running version is still
+                // listed and waits for its models.
                 let goes_on = failure.is_some() && self.registry.is_ready(plan.name, version);
                 (Some(served).filter(|_| !goes_on), failure)
             }
@@ -549,7 +549,7 @@ fn failed(name: &str, reason: LoadError) -> ServiceError {
     ServiceError::new(code, format!("failed to load {}, {reason}", Quoted(name))).caused_by(reason)
 }
 
-/// Ignores poisoning: updates under these locks are atomic.
+/// Locks `mutex`. Poisoning is ignored: updates under these locks are atomic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

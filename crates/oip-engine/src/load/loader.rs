@@ -396,12 +396,12 @@ struct ModelView {
 /// The metadata that clients see.
 struct ViewMetadata {
     metadata: ModelMetadata,
-    /// The inputs that clients see with other axes of size 1 than the model.
+    /// Inputs whose axes of size 1 differ between the shape that clients see and the model's own shape.
     inputs: Vec<(String, Axes)>,
     outputs: Vec<(String, Axes)>,
 }
 
-/// Reshapes a value to `dims`, if given.
+/// Reshapes `value` to `dims`. `None` means that the axes do not fit, which an earlier check rules out.
 fn in_shape(value: &TensorValue, dims: Option<Vec<u64>>) -> Result<TensorValue, ServiceError> {
     let dims = dims.ok_or_else(|| ServiceError::internal("a shape that was checked has other axes"))?;
     let shape = Shape::new(&dims)?;

@@ -7,7 +7,8 @@ use std::{
 
 use oip_service::private_memory;
 
-/// Splits the growth of the process evenly among the concurrent loads, so that their sum is right.
+/// Splits the memory growth of the process evenly among the concurrent loads, so that the shares add up to
+/// the growth.
 #[derive(Default)]
 pub(crate) struct MemoryShares(Mutex<Shares>);
 
@@ -20,14 +21,14 @@ struct Shares {
     next: u64,
 }
 
-/// A running load; ends when dropped.
+/// A running load. Dropping the value ends the load.
 pub(crate) struct Share<'a> {
     of: &'a MemoryShares,
     load: u64,
 }
 
 impl Share<'_> {
-    /// Ends the load. Returns roughly how many bytes it took.
+    /// Ends the load. Returns the approximate memory that the load took, in bytes; `None` if unknown.
     pub(crate) fn end(self) -> Option<u64> {
         self.of.with(|shares, now| shares.end(self.load, now))
     }
@@ -40,7 +41,7 @@ impl Drop for Share<'_> {
 }
 
 impl MemoryShares {
-    /// Begins a load.
+    /// Begins a load, which runs until the returned share ends or is dropped.
     pub(crate) fn begin(&self) -> Share<'_> {
         let load = self.with(Shares::begin);
         Share { of: self, load }
@@ -69,7 +70,7 @@ impl Shares {
         now.map(|_| u64::try_from(share).unwrap_or(0))
     }
 
-    /// Distributes the growth since the last event.
+    /// Adds the memory growth since the last begin or end of a load to the shares of the running loads.
     fn split(&mut self, now: Option<i64>) {
         let before = std::mem::replace(&mut self.last, now);
         let (Some(before), Some(now), Ok(loads @ 1..)) = (before, now, i64::try_from(self.running.len()))
@@ -92,7 +93,8 @@ mod tests {
         let mut shares = Shares::default();
         let first = shares.begin(Some(1000));
         let second = shares.begin(Some(1100));
-        // Before the third load begins, the first two share the growth of 200. After that 60 bytes are freed.
+        // Before the third load begins, the first two share the growth of 200 bytes. After that, 60 bytes are
+        // freed.
         let third = shares.begin(Some(1300));
         assert_eq!(shares.end(third, Some(1240)), Some(0));
         assert_eq!(shares.end(first, Some(1240)), Some(180));

@@ -59,7 +59,7 @@ impl Poller {
     }
 }
 
-/// The state at the last poll. A change takes effect once two polls see the same files: a copy in progress
+/// What the last poll found. A change takes effect once two polls see the same files: a copy in progress
 /// keeps changing, and a directory that is being replaced is missing for a moment.
 #[derive(Default)]
 struct View {
@@ -132,7 +132,7 @@ impl View {
         actions
     }
 
-    /// Records the unused files, and returns the ones that are new.
+    /// Records the unused files, and returns those that the previous poll did not find.
     fn note_passed_over(&mut self, lifecycle: &Lifecycle) -> Vec<PassedOver> {
         let found: BTreeSet<_> = lifecycle.repository.passed_over().into_iter().collect();
         let new = found.difference(&self.passed_over).cloned().collect();

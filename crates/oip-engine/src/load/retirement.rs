@@ -49,7 +49,8 @@ impl Retirement {
             this.changed.notify_all();
         };
         if let Err(error) = thread::Builder::new().name("retire".to_owned()).spawn(end) {
-            // Without the thread, the version ends with its last request, and shutdown does not wait for it.
+            // If no thread can be started, the version ends with its last request, and shutdown does not wait
+            // for it.
             tracing::error!(%error, "the system gave no thread to unload a model");
             let then = then.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(then) = then {
@@ -59,8 +60,8 @@ impl Retirement {
         }
     }
 
-    /// Waits until all versions have ended, no longer waiting for running requests first. Returns whether
-    /// they ended by the deadline.
+    /// Waits until all versions have ended. From this call on, versions end without waiting for their running
+    /// requests. Returns whether all of them ended by the deadline.
     pub(crate) fn finish(&self, deadline: Instant) -> bool {
         self.is_hurried.store(true, Ordering::Relaxed);
         let patience = deadline.saturating_duration_since(Instant::now());

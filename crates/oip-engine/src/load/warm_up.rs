@@ -17,16 +17,16 @@ use crate::{
     load::error::{InputError, LoadError, WarmUpError},
 };
 
-/// Maximum bytes of one input.
+/// Maximum size of one generated input, in bytes.
 const MAX_INPUT_BYTES: u64 = 1 << 30;
 
-/// Maximum runs of one request.
+/// Maximum number of runs of one warm-up request.
 const MAX_RUNS: u32 = 10_000;
 
 /// Runs the warm-up requests of a configuration. Returns the rows and duration of each run.
 ///
 /// # Errors
-/// Which request failed, and why. The model does not become ready then.
+/// The request that failed, and the reason. The model does not become ready then.
 pub(crate) fn warm_up(
     model: &dyn Model,
     metadata: &ModelMetadata,

@@ -6,7 +6,7 @@ use oip_types::ServiceError;
 use tensor_core::Quoted;
 use thiserror::Error;
 
-/// The reason why the steps of a pipeline do not fit together, or why one of them cannot run.
+/// The reason why the steps of a pipeline do not fit together, or why a step cannot run.
 #[derive(Debug, Error)]
 pub(crate) enum PlanError {
     #[error("it is being loaded")]

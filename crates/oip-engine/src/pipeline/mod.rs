@@ -49,7 +49,7 @@ pub(crate) struct Pipeline {
     config: Arc<ModelConfig>,
     planned: Mutex<CurrentPlan>,
     recorder: Recorder,
-    /// Running requests.
+    /// Number of running requests.
     running: AtomicUsize,
 }
 
@@ -58,7 +58,7 @@ struct CurrentPlan {
     plan: Result<Arc<Plan>, Arc<PlanError>>,
     /// Generations of the steps' models at the time of planning.
     steps: Vec<Option<Generation>>,
-    /// Generation for cached responses.
+    /// Generation that becomes part of the cache keys of the pipeline's responses.
     generation: Generation,
 }
 
@@ -66,9 +66,9 @@ struct CurrentPlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Nothing,
-    /// The models of the steps changed.
+    /// The generation of a step's model changed, for example because the model was loaded again.
     Models,
-    /// The pipeline's availability changed, or the reason why it is unavailable.
+    /// The pipeline became available or unavailable, or is unavailable for another reason.
     Availability,
 }
 
@@ -101,7 +101,7 @@ impl Pipeline {
         steps(&self.config)
     }
 
-    /// Returns the generation for cached responses.
+    /// Returns the generation that is part of the cache keys of the pipeline's responses.
     pub(crate) fn generation(&self) -> Generation {
         self.lock().generation
     }
@@ -172,7 +172,7 @@ impl Pipeline {
                     infer: start.elapsed(),
                     ..Execution::default()
                 };
-                // The steps' models count the queue time.
+                // The queue time is counted by the models of the steps.
                 let ending = Ending {
                     execution: Some(execution),
                     rows,
@@ -189,7 +189,7 @@ impl Pipeline {
         answer
     }
 
-    /// Counts a failed request. The request counts as run if any of its steps ran.
+    /// Counts a failed request. The request counts as run if a step of the pipeline ran.
     fn failure(&self, code: ErrorCode, cx: &RequestContext) {
         self.recorder.endings([Ending {
             execution: cx.lease().was_run().then(Execution::default),
@@ -200,7 +200,7 @@ impl Pipeline {
         }]);
     }
 
-    /// Waits for running requests. Returns whether they ended by the deadline.
+    /// Waits for running requests. Returns whether all of them ended by the deadline.
     pub(crate) fn join(&self, deadline: Instant) -> bool {
         loop {
             if self.running.load(Ordering::SeqCst) == 0 {
@@ -213,7 +213,7 @@ impl Pipeline {
         }
     }
 
-    /// Ignores poisoning: no code panics while it holds the lock.
+    /// Locks the current plan. Poisoning is ignored: no code panics while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, CurrentPlan> {
         self.planned.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -17,7 +17,7 @@ pub(crate) struct Plan {
     pub(super) outputs: Vec<(String, Tensor)>,
     /// Steps in topological order.
     pub(super) steps: Vec<Step>,
-    /// Number of tensors.
+    /// Number of distinct tensors in the pipeline, including its inputs.
     pub(super) tensors: usize,
 }
 
@@ -28,10 +28,10 @@ pub(super) struct PipelineInput {
     pub(super) tensor: Tensor,
 }
 
-/// Index of a tensor.
+/// Index of a tensor in the plan.
 pub(super) type Tensor = usize;
 
-/// A step.
+/// A step of the pipeline: a model and the tensors that it reads and writes.
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) model: String,
@@ -50,13 +50,13 @@ impl Plan {
         steps.filter_map(|step| ModelRef::new(&step.model, step.version.as_deref()).ok())
     }
 
-    /// Reads and checks a configuration.
+    /// Checks the steps in `scheduling` and connects their tensors.
     ///
     /// `metadata` has the pipeline's own inputs and outputs. `find` returns the metadata of a step's model,
     /// or an error.
     ///
     /// # Errors
-    /// What is wrong, and at which tensor.
+    /// The first problem found, with the step or tensor concerned.
     pub(crate) fn new(
         metadata: &ModelMetadata,
         scheduling: &EnsembleScheduling,
@@ -129,7 +129,8 @@ impl Plan {
         })
     }
 
-    /// Returns which tensors the requested outputs need; all tensors if no outputs are named.
+    /// Returns the outputs named in `requested` with their tensors; all outputs of the pipeline if
+    /// `requested` is empty.
     pub(super) fn wanted<'a>(
         &'a self,
         requested: &'a [RequestedOutput],

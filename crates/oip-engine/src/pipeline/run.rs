@@ -125,7 +125,7 @@ impl Slot {
 }
 
 impl<'p> State<'p> {
-    /// Creates the initial state. Steps that are not needed are skipped.
+    /// Creates the initial state. Steps that do not contribute to the requested outputs are skipped.
     fn new(plan: &'p Plan, requested: &[RequestedOutput]) -> Self {
         let mut tensors: Vec<Slot> = (0..plan.tensors).map(|_| Slot::default()).collect();
         for (_, tensor) in plan.wanted(requested) {

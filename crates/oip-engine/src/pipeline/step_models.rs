@@ -8,8 +8,8 @@ use crate::generation::Generation;
 
 /// The models of a pipeline's steps: the pipeline's only access to the rest of the engine.
 ///
-/// A pipeline is planned with their metadata, and its steps send requests to them like clients do. The
-/// registry implements it.
+/// A pipeline is planned with the metadata of these models, and its steps send requests to the models as
+/// clients do. The registry implements this trait.
 pub(crate) trait StepModels: Send + Sync {
     /// Returns the metadata of a model that `pipeline` runs as a step.
     ///
@@ -18,7 +18,7 @@ pub(crate) trait StepModels: Send + Sync {
     /// pipeline itself.
     fn step_metadata(&self, model: ModelRef<'_>, pipeline: &str) -> Result<Arc<ModelMetadata>, StepError>;
 
-    /// Returns the generation of a model in service, which changes when it is loaded again.
+    /// Returns the generation of a model in service, which changes with each load of the model.
     fn step_generation(&self, model: ModelRef<'_>) -> Option<Generation>;
 
     /// Returns whether a model itself calls other models, so that its responses depend on more than its own

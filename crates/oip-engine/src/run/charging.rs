@@ -1,4 +1,4 @@
-//! Charges the memory of tensors that the engine and its models allocate to the requests.
+//! Charges requests for the memory of the tensors that the engine and its models allocate for them.
 
 use bytes::Bytes;
 use oip_service::{Charge, Lease};

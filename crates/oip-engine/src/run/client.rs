@@ -5,7 +5,7 @@ use oip_service::{CancelToken, Lease};
 
 use crate::{infer_result::InferResult, run::several::Parts};
 
-/// The client that waits for a request.
+/// The client that waits for the response to a request.
 pub(crate) struct Client {
     pub(crate) rows: u64,
     /// The row count that determines the run time, as in the scheduler's `Ask`.

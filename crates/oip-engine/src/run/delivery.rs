@@ -19,7 +19,7 @@ use crate::{
 pub(crate) struct FinishedRequest {
     pub(crate) client: Client,
     pub(crate) answer: InferResult,
-    /// `None` if the model was not called for this request.
+    /// Run that computed the response; `None` if the model was not called for this request.
     pub(crate) run: Option<Run>,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct FinishedRequest {
 #[derive(Clone, Copy)]
 pub(crate) struct Run {
     pub(crate) execution: Execution,
-    /// When the request left the queue.
+    /// Time at which the request left the queue.
     pub(crate) taken: Instant,
 }
 
@@ -90,7 +90,7 @@ impl FinishedRequest {
     }
 }
 
-/// Sends responses; in the order of requests, if the model's configuration requires it.
+/// Sends responses. If the model's configuration requires it, sends them in the order of the requests.
 pub(crate) struct Delivery(Option<Mutex<InOrder>>);
 
 struct InOrder {
@@ -112,7 +112,7 @@ impl Delivery {
         }))
     }
 
-    /// Adds a request.
+    /// Adds the request with the sequence number `arrival`, whose response is not ready yet.
     pub(crate) fn enter(&self, arrival: u64) {
         if let Some(order) = &self.0 {
             lock(order).line.enter(arrival);
@@ -180,7 +180,7 @@ fn hand_over(
     }
 }
 
-/// Ignores poisoning: no code panics while it holds the lock.
+/// Locks `order`. Poisoning is ignored: no code panics while it holds the lock.
 fn lock(order: &Mutex<InOrder>) -> MutexGuard<'_, InOrder> {
     order.lock().unwrap_or_else(PoisonError::into_inner)
 }

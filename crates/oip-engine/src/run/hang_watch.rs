@@ -106,7 +106,7 @@ impl HangWatch {
     }
 }
 
-/// Ignores poisoning: no code panics while it holds the lock.
+/// Locks `slot`. Poisoning is ignored: no code panics while it holds the lock.
 fn lock(slot: &Mutex<Option<Running>>) -> MutexGuard<'_, Option<Running>> {
     slot.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -43,7 +43,7 @@ use crate::batching::scheduler::BatchPolicy;
 pub struct InPlace {
     limit: Duration,
     others_first: fn() -> BoxFuture<'static, ()>,
-    /// The number of callers that may still enter a model. Clones share it.
+    /// Number of callers that may still enter a model. Clones of the settings share the counter.
     room: Arc<AtomicUsize>,
 }
 
@@ -126,8 +126,8 @@ impl Company {
         alone < ALONE || alone.is_multiple_of(PROBE)
     }
 
-    /// Like [`Company::is_likely`], for a model in another process. Probes are rarer, because waiting costs
-    /// more there.
+    /// Like [`Company::is_likely`], for a model in another process. Waiting costs more there, so only one in
+    /// [`PROBE_ELSEWHERE`] requests waits to detect new clients.
     pub(crate) fn is_likely_elsewhere(&self) -> bool {
         let alone = self.alone.load(Ordering::Relaxed);
         alone < ALONE || alone.is_multiple_of(PROBE_ELSEWHERE)
@@ -158,10 +158,10 @@ pub(crate) struct Quickness {
 /// The maximum batch size that may run in place.
 const MAX_ROWS: usize = 64;
 
-/// The initial number of required runs.
+/// Initial number of consecutive quick runs after which a batch size counts as quick.
 const NEEDED: u32 = 4;
 
-/// The maximum number of required runs, for a model that repeatedly turned out to be slow.
+/// Maximum number of required quick runs, for a model that repeatedly turned out to be slow.
 const MAX_NEEDED: u32 = 1 << 10;
 
 /// After this many runs in place, a single slow run is attributed to preemption of the thread.
@@ -183,7 +183,8 @@ impl Quickness {
             .is_some_and(|streak| streak.load(Ordering::Relaxed) >= self.needed.load(Ordering::Relaxed))
     }
 
-    /// Records the time of a run. A run of twice the limit resets the estimate of its batch size.
+    /// Records the time of a run. A run above the limit resets the estimate of its batch size. Once a batch
+    /// size counts as quick, only a run above twice the limit does so.
     pub(crate) fn note(&self, rows: u64, time: Duration) {
         let Some(streak) = self.streak(rows) else {
             return;

@@ -48,7 +48,8 @@ pub(crate) struct InstanceSettings {
     pub(crate) hang_timeout: Duration,
     /// Called first on each thread.
     pub(crate) on_thread: fn(),
-    /// The settings for running the model on its callers' threads, if they may.
+    /// Settings for running the model on its callers' threads; `None` if only the model's own threads may run
+    /// it.
     pub(crate) in_place: Option<InPlace>,
     /// The row count and duration of each warm-up run.
     pub(crate) warmed_up: Vec<(u64, Duration)>,
@@ -89,7 +90,7 @@ pub(crate) struct ResponseStream {
 /// The end of a response stream.
 enum End {
     Open(oneshot::Receiver<InferResult>),
-    /// The result of the request, which is returned after the queued responses.
+    /// Result of the request. It is returned after the queued responses.
     Told(Result<(), ServiceError>),
     Over,
 }
@@ -451,7 +452,7 @@ impl Shared {
     fn give_up(&self, ticket: Ticket, cancel: &CancelToken) {
         let code = given_up(cancel);
         cancel.cancel();
-        // The thread that took a request counts it; this counts only requests that are still queued.
+        // A request that a thread has taken is counted by that thread. Only queued requests are counted here.
         if let Some(job) = self.queue.cancel(ticket) {
             self.recorder.failure(code, job.client.received.elapsed());
         }
@@ -506,7 +507,7 @@ pub(crate) struct Room<'s> {
     _permit: Permit<'s>,
 }
 
-/// The instance in which a caller runs a batch. Dropping this frees it.
+/// The instance in which a caller runs a batch. Dropping the value frees the instance.
 pub(crate) struct InPlaceSlot<'s> {
     pub(crate) shared: &'s Shared,
     pub(crate) slot: usize,
@@ -527,7 +528,7 @@ impl Drop for InPlaceSlot<'_> {
     }
 }
 
-/// Cancels the request when the caller drops this.
+/// Guard of a caller's request. Dropping the guard cancels the request.
 struct CancelOnDrop<'a> {
     shared: &'a Shared,
     ticket: Ticket,

@@ -31,8 +31,9 @@ use crate::{
     statistics::{FailureReason, VersionMetrics},
 };
 
-/// A model that returns its values, without the last one if that is [`SHORT`]. It waits for the gate if the
-/// first value is [`GATE`]; otherwise it sleeps for that many milliseconds.
+/// A model that returns its values, without the last one if that is [`SHORT`]. If the first value is
+/// [`GATE`], the model waits until the gate opens; a positive first value is the time to sleep in
+/// milliseconds.
 struct TestModel {
     metadata: ModelMetadata,
     is_open: Arc<AtomicBool>,
@@ -117,7 +118,7 @@ impl Bench {
             .snapshot("m", None, self.instances.waiting())
     }
 
-    /// Queues a request.
+    /// Queues a request with the values `x`.
     fn submit(&self, x: &[i32], priority: u64, timeout: Option<u64>) -> BoxFuture<'_, InferResult> {
         let mut request =
             InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("x", vector(x.to_vec()));
@@ -181,7 +182,7 @@ fn md_09_the_delay_is_kept_and_a_full_batch_does_not_wait() {
     }
     let fastest = times.into_iter().min().unwrap();
     assert!(fastest >= delay, "{fastest:?}");
-    // On a busy machine, most may be late. `scheduler/properties.rs` checks the exact times.
+    // On a busy machine, most responses may be late. `scheduler/properties.rs` checks the exact times.
     assert!(fastest <= delay + Duration::from_millis(2), "{fastest:?}");
 
     let start = Instant::now();
@@ -307,7 +308,7 @@ fn md_06_outputs_without_the_batchs_rows_are_internal_errors() {
     assert_eq!(sizes, [1, 4, 1, 1, 2]);
 }
 
-/// HT-31: a request with more rows than the maximum batch size.
+/// HT-31: a request with more rows than the maximum batch size is refused.
 #[test]
 fn ht_31_more_rows_than_configured_are_refused() {
     let bench = Bench::new(1, 2, DynamicBatching::default());

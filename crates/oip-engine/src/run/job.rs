@@ -26,7 +26,7 @@ pub(crate) struct ModelCall {
     pub(crate) client: Client,
     pub(crate) wanted: Vec<RequestedOutput>,
     pub(crate) inputs: Inputs,
-    /// When the request left the queue, and when the model was called.
+    /// Times at which the request left the queue and at which the model was called.
     pub(crate) taken: Instant,
     pub(crate) start: Instant,
 }

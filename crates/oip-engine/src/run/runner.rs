@@ -137,7 +137,7 @@ impl Shared {
                 held.hand_over(rest);
             }
         }
-        // Requests with higher priority, or of other batches, keep arriving.
+        // Batches with other requests kept running first, so the request of this caller is left to a thread.
         self.queue.leave();
     }
 
@@ -368,7 +368,7 @@ impl Shared {
             rows: rows.iter().fold(0, |sum, rows| sum.saturating_add(*rows)),
             ..Execution::default()
         };
-        // The memory of the batch is shared by all of its requests.
+        // All requests of the batch share its memory.
         let Some(lease) = clients.first().map(|client| client.lease.for_shared_work()) else {
             return;
         };

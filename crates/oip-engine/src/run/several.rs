@@ -132,7 +132,7 @@ pub(crate) struct Sink<'s> {
     pub(crate) wanted: Vec<RequestedOutput>,
     pub(crate) cancel: &'s CancelToken,
     pub(crate) lease: &'s Lease,
-    /// Frees the instance for other requests.
+    /// Function that frees the instance for other requests.
     pub(crate) free_instance: &'s dyn Fn(),
     pub(crate) end: SinkEnd,
 }
@@ -149,8 +149,8 @@ pub(crate) struct SinkEnd {
 }
 
 impl SinkEnd {
-    /// Returns the model's result, unless the model ignored that a response was rejected or stopped because
-    /// it was cancelled.
+    /// Returns the model's result. Returns an error instead if a response was rejected, or if the model
+    /// stopped early because the request was cancelled.
     pub(crate) fn result(
         self,
         model: Result<(), ServiceError>,

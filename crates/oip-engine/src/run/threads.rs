@@ -9,8 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The maximum number of requests that run without an instance. Beyond it, a request keeps its instance until
-/// it ends.
+/// Maximum number of requests that run without an instance. Above this number, a request keeps its instance
+/// until the request ends.
 const MOST_BESIDE: usize = 256;
 
 /// The number of idle threads that are kept for reuse in addition to one per instance.
@@ -22,7 +22,7 @@ pub(crate) const MAX_IDLE: Duration = Duration::from_secs(10);
 /// The threads of one version of a model. The queue counts those that take work.
 pub(crate) struct Threads {
     model: String,
-    /// Called first on each thread.
+    /// Function that each thread calls first.
     on_thread: fn(),
     state: Mutex<State>,
 }
@@ -36,7 +36,7 @@ struct State {
     started: usize,
 }
 
-/// The state of a thread.
+/// The instance of a thread, and whether the thread still holds it.
 #[derive(Default)]
 pub(crate) struct ThreadState {
     /// The thread's instance, kept across a panic.
@@ -72,7 +72,8 @@ impl Threads {
         Ok(())
     }
 
-    /// Lets a thread continue a request without its instance. Returns false if too many already do.
+    /// Lets a thread continue a request without its instance. Returns false if [`MOST_BESIDE`] threads
+    /// already do so.
     pub(crate) fn leave(&self) -> bool {
         let mut state = self.lock();
         let may_leave = state.beside < MOST_BESIDE;

@@ -25,7 +25,8 @@ pub(crate) struct ResponseCache {
 /// Result of a lookup.
 pub(crate) enum Lookup<'c> {
     Answer(Vec<InferOutput>),
-    /// An identical request is running; this one waits for its response. On failure the channel closes.
+    /// An identical request is running. The receiver gets its response; if the request fails, the channel
+    /// closes.
     InWork(oneshot::Receiver<Vec<InferOutput>>),
     /// Neither a response nor a running identical request was found. From now on, identical requests wait for
     /// this one.
@@ -278,7 +279,7 @@ mod tests {
         }
     }
 
-    /// Keys differ if lists are divided differently.
+    /// Keys differ if the same fields are divided differently into lists.
     #[test]
     fn keys_tell_lists_apart() {
         let value = ParameterValue::String("x".into());

@@ -48,7 +48,7 @@ impl CallOrder {
         self.lock().remove(caller);
     }
 
-    /// Ignores poisoning: updates are atomic.
+    /// Locks the calls. Poisoning is ignored: updates are atomic.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, BTreeSet<String>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

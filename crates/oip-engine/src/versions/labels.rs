@@ -10,7 +10,7 @@ use oip_types::ModelConfig;
 pub(crate) struct Labels(BTreeMap<String, Arc<[String]>>);
 
 impl Labels {
-    /// Maximum size in bytes.
+    /// Maximum size of a label file, in bytes.
     const MAX_BYTES: u64 = 16 << 20;
 
     /// Returns the labels of an output; empty if it has none.

@@ -1,5 +1,5 @@
-//! Versions of models in service. A request is answered by a model's instances (`run/`) or by a pipeline
-//! (`pipeline/`), which do not depend on each other.
+//! Versions of models in service. The instances of a model (`run/`) or a pipeline (`pipeline/`) answer the
+//! requests to a version; the two do not depend on each other.
 
 pub(crate) mod cache;
 pub(crate) mod call_order;

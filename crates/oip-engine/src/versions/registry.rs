@@ -25,7 +25,7 @@ use crate::{
 
 /// Models, their versions and states.
 ///
-/// It contains only models with a load attempt, so requests for unknown names leave no trace.
+/// The registry contains only models with a load attempt, so requests for unknown names leave no trace.
 ///
 /// Requests find their version in snapshots, without a lock. A snapshot holds references to its versions, so
 /// a version found by a request does not end before the request has its own reference.
@@ -64,7 +64,7 @@ impl Registry {
         is_waited_for: bool,
         is_there: impl Fn(&str) -> bool,
     ) {
-        // Asked before the change: a slow file system must not hold up other models.
+        // The directory is checked before the lock is taken: a slow file system must not delay other models.
         let gone: BTreeSet<VersionKey> = self
             .versions(name)
             .iter()
@@ -94,8 +94,8 @@ impl Registry {
         });
     }
 
-    /// Records the result of a load: from now on the new version serves, or the old one stays. Returns the
-    /// replaced version.
+    /// Records the result of a load. On success the new version serves requests from now on; on failure the
+    /// old one stays. Returns the replaced version.
     #[must_use]
     pub(crate) fn finish_loading(
         &self,
@@ -151,7 +151,7 @@ impl Registry {
             .any(|entry| matches!(entry.state, State::Loading))
     }
 
-    /// Returns whether a model has this recorded reason for not being loadable.
+    /// Returns whether `reason` is recorded as the reason why the model cannot be loaded.
     pub(crate) fn shows(&self, name: &str, reason: &str) -> bool {
         let versions = self.versions(name);
         versions.values().any(|entry| match &entry.state {

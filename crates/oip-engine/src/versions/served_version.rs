@@ -84,7 +84,7 @@ impl ServedVersion {
         }
     }
 
-    /// Sets the example request.
+    /// Sets the body of the example request.
     pub(crate) fn bring_example(&mut self, example: Option<Bytes>) {
         self.example = example;
     }

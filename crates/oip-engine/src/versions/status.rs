@@ -12,18 +12,18 @@ pub struct ModelStatus {
     pub name: String,
     /// Version; `None` for a model without versions.
     pub version: Option<String>,
-    /// State.
+    /// Position of the version in its life cycle, from loading to unloaded.
     pub state: ModelState,
     /// The reason why the version is not ready, or why the repository's current content could not replace it;
     /// otherwise empty.
     pub reason: String,
-    /// Metadata, once ready.
+    /// Metadata of the model, if the version is ready.
     pub metadata: Option<Arc<ModelMetadata>>,
-    /// Whether requests are joined, once ready; `None` for pipelines, whose steps join requests.
+    /// Whether requests are joined, if the version is ready; `None` for pipelines, whose steps join requests.
     pub joining: Option<Joining>,
-    /// Devices and providers, once ready, if the backend reports them.
+    /// Devices and providers that the model runs on, if the version is ready and the backend reports them.
     pub placement: Option<Placement>,
-    /// Duration of the load.
+    /// Duration of the load, once the load has ended.
     pub load_time: Option<Duration>,
     /// Approximate memory in bytes: growth of the process and its children during the load, split evenly
     /// among concurrent loads. `None` if the system does not report it, for pipelines, and for models of the
@@ -49,7 +49,7 @@ impl ModelStatus {
         }
     }
 
-    /// Sets the metadata.
+    /// Sets the metadata of a ready version.
     #[must_use]
     pub fn with_metadata(self, metadata: Arc<ModelMetadata>) -> Self {
         Self {
@@ -58,7 +58,7 @@ impl ModelStatus {
         }
     }
 
-    /// Sets whether requests are joined.
+    /// Sets whether requests to the version are joined.
     #[must_use]
     pub fn with_joining(self, joining: Joining) -> Self {
         Self {
@@ -67,7 +67,7 @@ impl ModelStatus {
         }
     }
 
-    /// Sets the placement.
+    /// Sets the devices and providers that the model runs on.
     #[must_use]
     pub fn with_placement(self, placement: Placement) -> Self {
         Self {
@@ -85,7 +85,7 @@ impl ModelStatus {
         }
     }
 
-    /// Sets the memory.
+    /// Sets the approximate memory that the load took, in bytes.
     #[must_use]
     pub fn with_load_memory(self, load_memory: u64) -> Self {
         Self {

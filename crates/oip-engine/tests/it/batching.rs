@@ -153,7 +153,7 @@ fn some_of_joined_requests_fail_without_another_run() {
         request.id = Some(if refused { "refused" } else { "other" }.to_owned());
         request
     };
-    // In the last round all requests fail.
+    // The requests with these values fail; in the last round all of them do.
     for refused in [&[3, 5][..], &[], &[0, 1, 2, 3, 4, 5, 6, 7]] {
         let held = gate.hold(&engine);
         let answers: Vec<_> = (0..8)

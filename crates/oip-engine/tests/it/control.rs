@@ -71,7 +71,7 @@ pub(crate) fn shown(engine: &Engine) -> Vec<String> {
         .collect()
 }
 
-/// Waits until `is_so`, and fails after a timeout.
+/// Waits until `is_so` returns true. Panics with `what` after a timeout.
 pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {

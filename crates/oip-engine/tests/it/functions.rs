@@ -123,7 +123,7 @@ pub(crate) fn one_instance() -> EngineConfig {
 
 pub(crate) type Answer<'a> = BoxFuture<'a, Result<InferResponse, ServiceError>>;
 
-/// Queues a request.
+/// Queues `request` without waiting for its response.
 pub(crate) fn submit(engine: &Engine, request: InferRequest) -> Answer<'_> {
     submit_within(engine, request, Duration::from_secs(60))
 }

@@ -195,7 +195,7 @@ fn in_place(at_once: usize) -> Option<InPlace> {
 fn warm_up(engine: &Engine, seen: &RunLog, model: &str, rows: usize) -> bool {
     let here = thread::current().name().unwrap().to_owned();
     (0..50).any(|attempt| {
-        // Other programs may occupy the CPUs for a while.
+        // Other programs may occupy the CPUs for a while, so each attempt waits longer.
         thread::sleep(Duration::from_millis(attempt));
         for _ in 0..8 {
             infer(engine, model, &(0..rows as i32).collect::<Vec<_>>()).unwrap();

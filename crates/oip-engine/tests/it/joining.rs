@@ -71,7 +71,7 @@ impl Model for RowModel {
     }
 }
 
-/// Loads the same model as often as requested.
+/// Backend whose models all run the same function, `run`.
 struct RowBackend {
     run: fn(&[f32]) -> Vec<f32>,
     says: RowIndependence,
@@ -150,7 +150,8 @@ impl TestServer {
         self.engine.configuration().unwrap().model_config(model).unwrap()
     }
 
-    /// Returns whether requests are batched, according to the configuration and the state of the model.
+    /// Returns how the configuration shows whether requests are batched. Checks that the state of the model
+    /// shows the same.
     fn said(&self) -> String {
         let config = self.config();
         let shown = Joining::shown_in(&config).unwrap();
@@ -224,9 +225,9 @@ fn proven() -> RowIndependence {
     RowIndependence::Proven(IndependentRows::default().with_shared_input("scale"))
 }
 
-/// Rows of different callers are never joined if nothing says that they are independent. A check of outputs
-/// at run time would not suffice: in a causal model the first request of a batch is right, 16-bit outputs may
-/// round to the same values, and equal requests have equal rows.
+/// Requests of different callers are not joined unless the model or the operator declares the rows
+/// independent. A check of outputs at run time would not suffice: in a causal model the first request of a
+/// batch is right, 16-bit outputs may round to the same values, and equal requests have equal rows.
 #[test]
 fn rows_of_one_caller_never_meet_those_of_another_where_nothing_says_that_they_are_independent() {
     for run in [running_sum, centered] {

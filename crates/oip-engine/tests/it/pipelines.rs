@@ -67,7 +67,7 @@ fn reload(engine: &Engine, root: &Path, path: &str, content: &str) {
 #[test]
 fn a_pipeline_is_a_model_among_others() {
     let (engine, _, _folder) = small_engine(&[
-        // Loading is in order of name, so these pipelines load before their steps.
+        // Models load in the order of their names, so these pipelines load before their steps.
         ("a/config.pbtxt", &chain(&["ten", "slow", "ten"])),
         ("b/config.pbtxt", &chain(&["a", "ten"])),
         ("slow/1/model.word", "loads slowly"),

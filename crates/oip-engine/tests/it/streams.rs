@@ -22,11 +22,11 @@ use tensor_core::{Shape, Tensor};
 
 use crate::support::{infer, repository, request, y};
 
-/// Loads `model.stream` files. The word in the file selects the behaviour.
+/// Backend that loads `model.stream` files. The word in the file selects the behaviour of the model.
 #[derive(Default)]
 struct StreamBackend(Arc<StreamLog>);
 
-/// Records the actions of the models.
+/// What the models have done so far.
 #[derive(Default)]
 struct StreamLog {
     /// The number of responses sent.
@@ -131,7 +131,7 @@ impl StreamModel {
             "frees its instance" => {
                 answers.send(output(x))?;
                 answers.free_instance();
-                // A second call has no effect.
+                // Freeing the instance twice has no effect.
                 answers.free_instance();
                 while !self.seen.is_released.load(Ordering::SeqCst) && !cancel.is_cancelled() {
                     thread::sleep(Duration::from_millis(1));
@@ -494,7 +494,7 @@ fn the_deadline_ends_what_waits_and_what_runs() {
     assert!(values.len() <= 9, "{values:?}");
     assert_eq!(error.unwrap().code(), ErrorCode::DeadlineExceeded);
 
-    // A model that stops because it was cancelled has not completed, regardless of what it returns.
+    // A model that stops because its request was cancelled has not completed, regardless of what it returns.
     let (told, seen_told, _folder) = house("stops when it is told");
     let soon = RequestContext::new(Some(Instant::now() + Duration::from_secs(2)));
     let (values, error) = all(&mut start_with(&told, 0, soon).unwrap());

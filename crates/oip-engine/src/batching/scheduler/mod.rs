@@ -33,11 +33,11 @@ pub(crate) struct Scheduler<T> {
     arrivals: u64,
     /// Boxed, since B-tree nodes move their entries and reserve room for eleven.
     waiting: BTreeMap<Place, Box<Entry<T>>>,
-    /// Requests that can be joined with each other.
+    /// Waiting requests by key. Requests with equal keys form a group and can be joined.
     groups: HashMap<JoinKey, BTreeSet<Place>>,
-    /// Times at which a request's timeout or deadline expires.
+    /// Times at which the timeout or the deadline of a waiting request expires.
     timeouts: BTreeSet<(Instant, Place)>,
-    /// Number of waiting requests per level with a limit.
+    /// Number of waiting requests in each level whose size is limited.
     limited: BTreeMap<u64, usize>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Ask {
     pub(crate) priority: u64,
     /// The request's own queue timeout, if the policy allows one.
     pub(crate) timeout: Option<Duration>,
-    /// When the client stops waiting.
+    /// Time at which the client stops waiting.
     pub(crate) deadline: Option<Instant>,
     /// The row count that determines the request's run time, to decide whether it may run in place; `None` if
     /// the run time does not depend on a row count.
@@ -89,21 +89,21 @@ pub(crate) enum Expiry {
     Timeout,
 }
 
-/// The next action of a free instance.
+/// What a free instance does next.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next<T> {
-    /// Run these together; at least one.
+    /// Run these requests together. Contains at least one request.
     Run(Vec<T>),
-    /// Ask again at this time or when a request arrives.
+    /// No batch is ready. Call [`Scheduler::next`] again at this time, or earlier if a request arrives.
     WaitUntil(Instant),
-    /// Ask again when a request arrives.
+    /// No request waits. Call [`Scheduler::next`] again when a request arrives.
     Idle,
 }
 
 /// The decision for a caller that could run the next batch on its own thread.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum InPlace<T> {
-    /// Run these together; at least one.
+    /// Run these requests together. Contains at least one request.
     Run(Vec<T>),
     /// The next batch is too slow to run in place, or waits for more requests: a thread has to take it.
     Leave,
@@ -127,11 +127,11 @@ struct Entry<T> {
     timeout: Option<Instant>,
 }
 
-/// State of a group.
+/// Decision about a group: whether its first requests run at once.
 enum Cut {
     /// Run this many requests from the start of the group.
     Take(usize),
-    /// Wait for more requests until this time.
+    /// Wait until this time for more requests to join the group.
     WaitUntil(Instant),
 }
 
@@ -157,7 +157,7 @@ impl<T> Scheduler<T> {
         self.waiting.len()
     }
 
-    /// Queues the request that `item` makes from its ticket; `None` if the queue is full.
+    /// Queues the request that `item` creates from its ticket. Returns `None` if the queue is full.
     pub(crate) fn push(
         &mut self,
         mut ask: Ask,
@@ -211,8 +211,8 @@ impl<T> Scheduler<T> {
         Some(Ticket { level, arrival })
     }
 
-    /// Removes expired requests, and moves those whose timeout only delays them. Call this before
-    /// [`Scheduler::next`].
+    /// Removes and returns expired requests. Requests whose timeout only delays them move to the end of their
+    /// level. Call this method before [`Scheduler::next`].
     pub(crate) fn expire(&mut self, now: Instant) -> Vec<(T, Expiry)> {
         let mut expired = Vec::new();
         while let Some(&(timeout, place)) = self.timeouts.first()
@@ -252,7 +252,8 @@ impl<T> Scheduler<T> {
             Cut::Take(count) => return Next::Run(self.take(first, count)),
             Cut::WaitUntil(until) => until,
         };
-        // The first request waits for more. Another group may be full, or have waited long enough.
+        // The first request waits for others to join it. Another group may be full, or may have waited long
+        // enough.
         let heads = self.groups.values().filter_map(BTreeSet::first).copied();
         let mut heads: Vec<Place> = heads.filter(|head| *head != first).collect();
         heads.extend(
@@ -273,8 +274,8 @@ impl<T> Scheduler<T> {
         Next::WaitUntil(timeout.map_or(until, |timeout| timeout.min(until)))
     }
 
-    /// Decides like [`Scheduler::next`], for a caller that may run only quick batches: `is_quick` decides by
-    /// the batch's number of rows. If it returns false, nothing changes.
+    /// Decides like [`Scheduler::next`], for a caller that may run only quick batches. `is_quick` receives
+    /// the number of rows of the batch. If `is_quick` returns false, the scheduler stays unchanged.
     pub(crate) fn next_in_place(&mut self, now: Instant, is_quick: impl FnOnce(u64) -> bool) -> InPlace<T> {
         let Some(first) = self.waiting.keys().next().copied() else {
             return InPlace::Idle;
@@ -300,7 +301,7 @@ impl<T> Scheduler<T> {
         })
     }
 
-    /// Removes a request whose client disconnected. Returns `None` if the request does not wait.
+    /// Removes a request whose client disconnected. Returns `None` if the request is not waiting.
     pub(crate) fn cancel(&mut self, ticket: Ticket) -> Option<T> {
         let Ticket { level, arrival } = ticket;
         let place = |is_delayed| Place {
@@ -396,7 +397,8 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// Returns the total rows of the first `count` requests of a group, if rows determine the run time.
+    /// Returns the total number of rows of the first `count` requests of a group, if rows determine the run
+    /// time.
     fn rows(&self, head: Place, count: usize) -> Option<u64> {
         let places = self.places(head, count);
         let mut asks = places.iter().map(|place| Some(&self.waiting.get(place)?.ask));
@@ -445,7 +447,7 @@ impl<T> Scheduler<T> {
         Some(entry)
     }
 
-    /// Counts a request in a level, unless the level is full.
+    /// Counts a request in its level. Returns false if the level is full.
     fn admit(&mut self, level: u64) -> bool {
         let limit = self.policy.queue(level).max_queue_size as usize;
         if limit == 0 {

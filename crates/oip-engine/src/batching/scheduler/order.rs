@@ -13,7 +13,7 @@ impl<A> Turnstile<A> {
         }
     }
 
-    /// Adds a request.
+    /// Adds the request with the sequence number `arrival`, whose response is still missing.
     pub(crate) fn enter(&mut self, arrival: u64) {
         self.line.insert(arrival, None);
     }

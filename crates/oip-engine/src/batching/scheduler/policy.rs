@@ -6,7 +6,7 @@ use oip_types::{
     model_config::{DynamicBatching, QueuePolicy, TimeoutAction},
 };
 
-/// How long requests to a model version wait, and which of them run together.
+/// Rules for how long requests to a model version wait, and which of them run together.
 ///
 /// A policy comes from a configuration with Triton's fields ([`BatchPolicy::from_config`]), or from known
 /// properties of the model's rows ([`BatchPolicy::derived`]).
@@ -33,8 +33,8 @@ impl BatchPolicy {
     /// of 32, 64 or 128, and the first request of a batch waits for the last.
     pub const DEFAULT_MAX_ROWS: u64 = 64;
 
-    /// Default maximum bytes of joined inputs (16 MiB): joining copies the inputs, and rows that large gain
-    /// nothing from it.
+    /// Default maximum size of joined inputs, in bytes (16 MiB). Joining copies the inputs, which costs more
+    /// than it saves for larger rows.
     pub const DEFAULT_MAX_JOINED_BYTES: u64 = 16 << 20;
 
     /// Creates a policy that runs every request alone, in the order of arrival.
@@ -88,8 +88,8 @@ impl BatchPolicy {
         }
     }
 
-    /// Creates the policy of a configuration; its fields mean what they mean in Triton. A `max_batch_size`
-    /// above 0 joins requests; `dynamic_batching` tunes how.
+    /// Creates the policy that `config` describes. The fields have the same meaning as in Triton: a
+    /// `max_batch_size` above 0 enables joining, and `dynamic_batching` holds its settings.
     ///
     /// # Errors
     /// [`PolicyError`] for contradictory values.
@@ -141,14 +141,14 @@ impl BatchPolicy {
         self.max_rows
     }
 
-    /// Returns whether the limits are configured. If so, larger requests are refused, and outputs must have
-    /// as many rows as the inputs.
+    /// Returns whether the limits come from a configuration. If they do, requests above the limits are
+    /// refused, and outputs must have as many rows as the inputs.
     #[must_use]
     pub fn is_configured(&self) -> bool {
         self.is_configured
     }
 
-    /// The conditions under which requests are joined.
+    /// Returns the conditions under which requests are joined.
     pub(crate) fn independent_rows(&self) -> &IndependentRows {
         &self.independent_rows
     }
@@ -174,7 +174,8 @@ impl BatchPolicy {
         self.preferred_rows.last().copied().unwrap_or(self.max_rows)
     }
 
-    /// Returns the level of a request; priorities out of range select the default level, as in Triton.
+    /// Returns the level of a request with `priority`; a priority out of range selects the default level, as
+    /// in Triton.
     pub(crate) fn level(&self, priority: u64) -> u64 {
         match priority {
             _ if self.levels == 0 => 0,
@@ -189,7 +190,8 @@ impl BatchPolicy {
         self.level_queues.get(&level).unwrap_or(&self.queue)
     }
 
-    /// Returns the queue timeout in a level: a request's own timeout can only shorten the configured one.
+    /// Returns the queue timeout of a request. The timeout `own` of the request can only shorten the
+    /// configured one.
     pub(crate) fn timeout(&self, level: u64, own: Option<Duration>) -> Option<Duration> {
         let queue = self.queue(level);
         let configured = Duration::from_micros(queue.default_timeout_microseconds);
@@ -203,7 +205,8 @@ impl BatchPolicy {
     }
 }
 
-/// Maximum priority levels. Each level can have its own queue limit, so this bounds the waiting requests.
+/// Maximum number of priority levels. Each level can have its own queue limit, so the maximum also bounds the
+/// number of waiting requests.
 const MAX_LEVELS: u64 = 256;
 
 fn check(batching: &DynamicBatching, max_rows: u64) -> Result<(), PolicyError> {

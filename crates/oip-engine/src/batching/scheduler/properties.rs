@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// An event.
+/// An event of a random sequence.
 #[derive(Clone, Debug)]
 enum Event {
     /// A request arrives.
@@ -22,7 +22,7 @@ enum Event {
         deadline: Option<u64>,
         is_measured_by_rows: bool,
     },
-    /// A caller runs the next batch itself if it has at most this many rows.
+    /// A caller runs the next batch itself if the batch has at most this many rows.
     InPlace(u64),
     /// This many microseconds pass.
     Pass(u64),
@@ -113,7 +113,7 @@ struct RequestRecord {
     group: Option<u8>,
     level: u64,
     since: Instant,
-    /// When its queue timeout expires.
+    /// Time at which the queue timeout expires.
     timeout: Option<Instant>,
     deadline: Option<Instant>,
     is_measured_by_rows: bool,
@@ -169,7 +169,7 @@ impl World {
         }
     }
 
-    /// Lets a caller take the next batch, if it has at most `max_rows` rows.
+    /// Lets a caller take the next batch, if the batch has at most `max_rows` rows.
     fn next_in_place(&mut self, max_rows: u64) {
         self.expire();
         let before = self.scheduler.len();
@@ -268,8 +268,8 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_500, ..ProptestConfig::default() })]
 
-    /// A request that bypasses the queue would have run at once and alone if it had been queued. Later
-    /// requests are handled as if it had been queued.
+    /// A request that bypasses the queue is one that the scheduler would have run at once and alone. Later
+    /// requests are handled as if the bypassing request had been queued.
     #[test]
     fn what_passes_would_be_run_at_once(
         policy in policy(),
