@@ -1,4 +1,4 @@
-//! A model is plain blocking code. This example declares its inputs and outputs and runs it.
+//! Declares the inputs and outputs of a model and runs the model, which is plain blocking code.
 //!
 //! ```sh
 //! cargo run --package oip-service --example model

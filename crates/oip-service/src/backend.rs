@@ -10,7 +10,7 @@ use oip_types::{
 
 use crate::Model;
 
-/// Loads models from files; one per kind of model.
+/// Loads the models of one kind from files.
 pub trait Backend: Send + Sync + 'static {
     /// Returns the backend's name for users, such as `onnx`.
     fn name(&self) -> &'static str;
@@ -22,7 +22,7 @@ pub trait Backend: Send + Sync + 'static {
     }
 
     /// Returns the names of the files in a model's directory that this backend loads, such as `model.onnx`.
-    /// If several exist, the first one is taken.
+    /// If several of the files exist, the first one is loaded.
     fn file_names(&self) -> &[&str];
 
     /// Returns whether this backend's files may contain only weights, without the computation that uses them.
@@ -32,9 +32,9 @@ pub trait Backend: Send + Sync + 'static {
         false
     }
 
-    /// Returns the names of the files in the same directory that a model with this content needs, such as its
-    /// weights. The files are opened under the same rules as the model's own file, and passed to
-    /// [`Backend::load`].
+    /// Returns the names of the files in the same directory that a model with this content needs, such as a
+    /// file with its weights. These files are opened under the same rules as the model's own file, and passed
+    /// to [`Backend::load`].
     ///
     /// # Errors
     /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the content cannot be parsed, or
@@ -49,8 +49,8 @@ pub trait Backend: Send + Sync + 'static {
         true
     }
 
-    /// Reads the files that a model with this content needs, and returns them with their paths in its
-    /// directory. By default these are the files of [`Backend::files_beside`].
+    /// Reads the files that a model with this content needs, and returns them with their paths in the model's
+    /// directory. By default these files are the ones that [`Backend::files_beside`] names.
     ///
     /// # Errors
     /// See [`Backend::files_beside`] and [`ModelFiles::read`].
@@ -60,12 +60,12 @@ pub trait Backend: Send + Sync + 'static {
         files.collect()
     }
 
-    /// Loads a model. Loading may take long and may panic: the engine calls it on a separate thread and
-    /// handles both.
+    /// Loads a model. Loading may take long and may panic, so the engine calls this method on a separate
+    /// thread and catches panics.
     ///
     /// # Errors
     /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the model is invalid or needs an
-    /// unsupported feature; the message says which, and what to do about it.
+    /// unsupported feature. The message names the feature and says what the operator can do about it.
     fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError>;
 }
 
@@ -77,7 +77,7 @@ pub trait ModelFiles {
     /// Reads the file at a path relative to the directory.
     ///
     /// # Errors
-    /// Returns why the path or the file was refused.
+    /// Returns the reason why the path or the file was refused.
     fn read(&self, path: &str) -> Result<Bytes, ServiceError>;
 }
 
@@ -92,9 +92,9 @@ pub trait ModelFiles {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ModelSource {
-    /// The model's name.
+    /// Name under which clients request the model.
     pub name: String,
-    /// Its version.
+    /// Version of the model.
     pub version: String,
     /// The model file's path, for messages and for backends that must read files next to it.
     pub path: PathBuf,

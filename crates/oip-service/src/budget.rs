@@ -11,14 +11,14 @@ use tensor_core::SpareBuffers;
 /// The number of bytes that all requests may use at once, over all transports.
 ///
 /// Each buffer of a request is charged to its [`Lease`](crate::Lease) before it is allocated and stays
-/// charged until it is freed. So memory is bounded, whatever the number of clients and the size of their
-/// requests. A request that does not fit is refused immediately.
+/// charged until it is freed. Memory is therefore bounded, whatever the number of clients and the size of
+/// their requests. A request that does not fit into the budget is refused immediately.
 ///
 /// Large buffers are kept for later requests, up to a quarter of the budget. Kept and used memory together
 /// never exceed the budget. [`ByteBudget::trim`] frees buffers that are not needed.
 ///
-/// Requests of more than 1 MiB leave an eighth of the budget to smaller ones, and those of more than 64 KiB
-/// leave a sixteenth. So small requests still fit while large ones use all that they can get.
+/// Requests of more than 1 MiB leave an eighth of the budget to smaller requests, and those of more than 64
+/// KiB leave a sixteenth. Small requests therefore fit even while large ones use as much memory as they may.
 ///
 /// ```
 /// use oip_service::ByteBudget;
@@ -69,7 +69,7 @@ impl ByteBudget {
         self.0.used.load(Ordering::Relaxed)
     }
 
-    /// Frees kept buffers that no request has needed since the last call. Call it every few seconds.
+    /// Frees kept buffers that no request has needed since the last call. Call this method every few seconds.
     pub fn trim(&self) {
         self.0.spare.trim();
     }

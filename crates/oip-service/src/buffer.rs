@@ -10,13 +10,13 @@ use oip_types::{ErrorCode, ServiceError};
 
 use crate::{Charge, Lease};
 
-/// The minimum allocation.
+/// Minimum size of an allocation, in bytes.
 const LEAST: usize = 16 << 10;
 
 /// Joins bytes that arrive in parts. Memory is charged to a [`Lease`] before it is allocated.
 ///
-/// For 64 KiB or more, memory is reused from buffers of earlier requests if the
-/// [`ByteBudget`](crate::ByteBudget) has one, and returned to it later.
+/// Buffers of 64 KiB or more reuse the memory of earlier requests if the [`ByteBudget`](crate::ByteBudget)
+/// has kept such memory, and return it to the budget later.
 ///
 /// ```
 /// use oip_service::{Buffer, ByteBudget, Lease, TimeLimits};
@@ -77,7 +77,8 @@ impl Buffer {
         append(&mut self.bytes)
     }
 
-    /// Reads until the end of the reader or `most` bytes, without growing; returns the number of bytes read.
+    /// Reads at most `most` bytes from `reader` into the unused capacity, without growing the buffer. Returns
+    /// the number of bytes read.
     ///
     /// # Errors
     /// Returns the errors of the reader.
@@ -88,8 +89,9 @@ impl Buffer {
 
     /// Makes room for at least `more` bytes; see [`Buffer::push`].
     ///
-    /// A client that announces much and sends little must not take memory from other requests. So the
-    /// capacity is never more than four times what has arrived, or twice if the total length is unknown.
+    /// A client that announces a long body and sends little of it must not take memory from other requests.
+    /// The capacity is therefore at most four times the bytes that have arrived, or twice if the total length
+    /// is unknown.
     ///
     /// # Errors
     /// See [`Buffer::push`].
@@ -117,7 +119,7 @@ impl Buffer {
                     self.charge.budget().keep(old);
                     return Ok(());
                 }
-                // The kept buffer is larger than needed; an allocation of only the needed size may still fit.
+                // The kept buffer is larger than needed; a new allocation of the needed size may still fit.
                 Err(_) => self.charge.budget().keep(warm),
             }
         }

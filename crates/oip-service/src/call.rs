@@ -8,8 +8,8 @@ use crate::{CancelToken, NoOtherModels, OtherModels, ResponseSink};
 
 /// The argument of [`Model::run`](crate::Model::run): the request, and everything that the run may use.
 ///
-/// Callers create one with [`Call::new`] and add what they offer. Each optional part is offered only to
-/// models whose [`Capabilities`](crate::Capabilities) support it.
+/// Callers create a call with [`Call::new`] and add optional parts. Each part is offered only to models whose
+/// [`Capabilities`](crate::Capabilities) support it.
 ///
 /// ```
 /// use oip_service::{Call, CancelToken};
@@ -26,7 +26,8 @@ use crate::{CancelToken, NoOtherModels, OtherModels, ResponseSink};
 pub struct Call<'c> {
     /// The request, which fits the model's metadata.
     pub request: InferRequest,
-    /// Cancelled when the response is no longer wanted. Long-running models should check it between steps.
+    /// Token that is cancelled when the response is no longer wanted. Long-running models should check it
+    /// between steps.
     pub cancel: &'c CancelToken,
     /// The server's other models.
     pub others: &'c dyn OtherModels,
@@ -37,9 +38,9 @@ pub struct Call<'c> {
     /// `decoupled`. `None` if the caller wants one response, which the run returns.
     pub responses: Option<&'c mut dyn ResponseSink>,
     /// How long this thread may wait for a run that takes place [elsewhere](crate::Capabilities::elsewhere).
-    /// After that the run returns [`Outcome::Unfinished`], and another thread does the rest: it waits for the
-    /// result, calls other models, reads large outputs, or finds out why a process exited. With `None` the
-    /// run blocks until it is finished.
+    /// After that time, the run returns [`Outcome::Unfinished`], and another thread completes it: that thread
+    /// waits for the result, calls other models, reads large outputs, or finds out why a process exited. With
+    /// `None`, the run blocks until it is finished.
     pub patience: Option<Duration>,
 }
 
@@ -135,9 +136,9 @@ impl fmt::Debug for Call<'_> {
 pub struct RequestPart {
     /// The request id from the client.
     pub id: Option<String>,
-    /// The number of rows that this request has in the joined inputs.
+    /// Number of rows that this request has in the joined inputs.
     pub rows: u64,
-    /// The names of the requested outputs; empty for all.
+    /// Names of the requested outputs; empty if the client wants all outputs.
     pub outputs: Vec<String>,
 }
 
@@ -176,8 +177,8 @@ impl Outcome {
         }
     }
 
-    /// Sends the outcome of a run that had a sink: if the model returned its only response instead of sending
-    /// it, sends that response.
+    /// Sends the outcome of a run that had a sink. If the model returned its only response instead of sending
+    /// it, sends the returned response.
     ///
     /// # Errors
     /// See [`ResponseSink::send_last`]; [`Internal`](oip_types::ErrorCode::Internal) for an unfinished run.
@@ -251,8 +252,8 @@ fn unasked_rest() -> ServiceError {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Outputs {
-    /// The outputs, with the rows of all parts. The rows of failed parts may have any value. The list is
-    /// empty if all parts failed.
+    /// Outputs with the rows of all parts. The rows of failed parts may have any value. The list is empty if
+    /// all parts failed.
     pub outputs: Vec<InferOutput>,
     /// The index in [`Call::parts`] of each failed part, and its error.
     pub failed: Vec<(usize, ServiceError)>,
@@ -269,7 +270,8 @@ impl Outputs {
     }
 }
 
-/// The rest of a run that exceeded [`Call::patience`]: plain blocking code. Dropping it abandons the run.
+/// The rest of a run that exceeded [`Call::patience`], as a blocking function. Dropping the value abandons
+/// the run.
 pub struct RestOfRun(Box<Rest>);
 
 type Rest = dyn FnOnce(&CancelToken, &dyn OtherModels) -> Result<Vec<InferOutput>, ServiceError> + Send;
@@ -315,7 +317,7 @@ mod tests {
         Ok(outputs.into_iter().map(rename).collect())
     }
 
-    /// Records responses, and whether each was sent as the last one.
+    /// Records responses, and for each whether it was marked as the last one.
     #[derive(Default)]
     struct Taken(Vec<(String, bool)>);
 

@@ -1,4 +1,4 @@
-//! The slot of a long-lived call on a server that limits their number.
+//! A slot for a long-lived call, on a server that limits the number of such calls.
 
 use std::{
     fmt,
@@ -7,8 +7,9 @@ use std::{
     task::{Context, Poll},
 };
 
-/// The slot of a long-lived call: an extension of the call's request. The service reports when the call waits
-/// for its client, and ends the call if the slot is revoked meanwhile. Clones share one slot.
+/// The slot of a long-lived call, stored as an extension of the call's request. The service reports to the
+/// slot when the call waits for its client, and ends the call if the slot is revoked meanwhile. Clones share
+/// one slot.
 ///
 /// ```
 /// use std::{sync::Arc, task::{Context, Poll}};
@@ -36,9 +37,9 @@ use std::{
 #[derive(Clone)]
 pub struct CallPlace(Arc<dyn KeptPlace>);
 
-/// The owner of a slot.
+/// The owner of a slot, which decides when to revoke it.
 pub trait KeptPlace: Send + Sync {
-    /// Marks the call as waiting for its client: its slot may be given to another call.
+    /// Marks the call as waiting for its client. The slot may be given to another call meanwhile.
     fn rest(&self);
 
     /// Marks the call as working. Returns false if its slot was revoked; the call must then end.

@@ -24,7 +24,7 @@ use std::{
 pub struct CancelToken {
     cancelled: Arc<AtomicBool>,
     deadline: Option<Instant>,
-    /// This token is cancelled when all of these tokens are.
+    /// Tokens that together cancel this token: it is cancelled when all of them are.
     members: Option<Arc<[CancelToken]>>,
 }
 
@@ -39,7 +39,8 @@ impl CancelToken {
         }
     }
 
-    /// Creates a token for work that several requests wait for: it is cancelled when all of `members` are.
+    /// Creates a token for work that several requests wait for. The token is cancelled when all of `members`
+    /// are.
     ///
     /// ```
     /// use oip_service::CancelToken;
@@ -54,7 +55,7 @@ impl CancelToken {
     #[must_use]
     pub fn all_of(members: &[Self]) -> Self {
         let deadlines = members.iter().map(|member| member.deadline);
-        // The latest deadline; `None` if any member has none.
+        // The latest deadline; `None` if a member has no deadline.
         let deadline = deadlines.reduce(|a, b| Some(a?.max(b?))).flatten();
         Self {
             members: Some(members.into()).filter(|_| !members.is_empty()),
@@ -62,7 +63,7 @@ impl CancelToken {
         }
     }
 
-    /// Returns this token with another deadline. Cancelling either cancels both.
+    /// Returns this token with another deadline. Cancelling either token cancels both.
     pub(crate) fn with_deadline(&self, deadline: Option<Instant>) -> Self {
         Self {
             deadline,
@@ -130,7 +131,7 @@ pub struct CancelGuard {
 }
 
 impl CancelGuard {
-    /// Disarms the guard, because the response has arrived: dropping it has no effect.
+    /// Disarms the guard, because the response has arrived: dropping the guard then has no effect.
     pub fn disarm(mut self) {
         self.token = None;
     }

@@ -8,7 +8,7 @@ use oip_types::{
     ServiceError, SharedMemoryRegion, SharedMemorySlice, UnloadOptions,
 };
 
-/// A boxed future. One allocation per request is negligible compared to inference, and it keeps transports
+/// A boxed future. The allocation per request costs little compared to inference, and boxing keeps transports
 /// free of generics.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -31,11 +31,13 @@ pub trait ModelRepository: Send + Sync {
     ///
     /// # Errors
     /// [`NotFound`](oip_types::ErrorCode::NotFound) when the repository has no such model;
-    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument), with the reason, when it cannot be loaded;
+    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument), with the reason, when the model cannot be
+    /// loaded;
     /// [`Unavailable`](oip_types::ErrorCode::Unavailable) when loading by request is disabled.
     fn load(&self, model: ModelRef<'_>, options: LoadOptions) -> BoxFuture<'_, Result<(), ServiceError>>;
 
-    /// Unloads a model. New requests to it fail immediately; requests that it already has are completed.
+    /// Unloads a model. New requests to the model fail immediately; requests that it already has are
+    /// completed.
     ///
     /// # Errors
     /// [`NotFound`](oip_types::ErrorCode::NotFound) when the repository has no such model;
@@ -62,8 +64,8 @@ pub trait ModelConfiguration: Send + Sync {
 
 /// The statistics extension.
 pub trait Statistics: Send + Sync {
-    /// Returns the statistics since the models were loaded: of all models, of all versions of one, or of one
-    /// version.
+    /// Returns the statistics of all models, of all versions of one model, or of one version. Counting starts
+    /// when the model is loaded.
     ///
     /// # Errors
     /// [`NotFound`](oip_types::ErrorCode::NotFound) when the model or version does not exist.
@@ -72,7 +74,7 @@ pub trait Statistics: Send + Sync {
 
 /// The classification extension. Transports find the highest values, see [`respond`](crate::respond).
 pub trait Classification: Send + Sync {
-    /// Returns the classes of an output.
+    /// Returns the classes of the output `output` of a model.
     fn classes(&self, model: ModelRef<'_>, output: &str) -> Classes;
 }
 
@@ -80,7 +82,7 @@ pub trait Classification: Send + Sync {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Classes {
-    /// Whether the first dimension counts rows, each of which is classified separately.
+    /// Whether the first dimension counts rows. If so, each row is classified separately.
     pub is_batched: bool,
     /// The names of the classes, if known.
     pub labels: Arc<[String]>,
@@ -110,7 +112,7 @@ pub trait Logging: Send + Sync {
 
 /// The system shared memory extension: clients on the same machine pass tensors in shared memory.
 ///
-/// Errors never reveal regions, keys or offsets that the client did not name itself.
+/// Errors never reveal regions, keys or offsets that the client did not name itself in its request.
 pub trait SystemSharedMemory: ReadSharedMemory + Send + Sync {
     /// Registers a shared-memory region under its name.
     ///

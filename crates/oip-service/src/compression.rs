@@ -1,7 +1,7 @@
 //! Compressed bodies and messages, for all transports (feature `compression`).
 //!
 //! Compression and decompression work in pieces: each piece is charged before it is allocated, and between
-//! pieces the lease is checked for cancellation. Both can take long, so run them on a
+//! pieces the lease is checked for cancellation. Both operations can take long, so run them on a
 //! [`CpuPool`](crate::CpuPool).
 
 use std::io::{self, Read, Write};

@@ -14,7 +14,7 @@ pub trait ConnectionMemory: fmt::Debug + Send + Sync {
     /// Returns the size in bytes.
     fn byte_size(&self) -> u64;
 
-    /// Appends a copy of `byte_size` bytes at `offset` to `buffer`, which has the capacity for them.
+    /// Appends a copy of the `byte_size` bytes at `offset` to `buffer`, which already has enough capacity.
     ///
     /// # Errors
     /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the range is out of bounds,
@@ -33,15 +33,15 @@ pub trait OpenConnectionMemory: fmt::Debug + Send + Sync {
     /// Maps the memory of a descriptor, after checking that the client cannot harm the server through it.
     ///
     /// # Errors
-    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) for any other descriptor,
-    /// [`TooLarge`](oip_types::ErrorCode::TooLarge) and [`Overloaded`](oip_types::ErrorCode::Overloaded) when
-    /// the memory is too large, or too much is mapped already.
+    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the descriptor does not refer to
+    /// memory that is safe to map, [`TooLarge`](oip_types::ErrorCode::TooLarge) when the memory is too large,
+    /// [`Overloaded`](oip_types::ErrorCode::Overloaded) when too much memory is mapped already.
     fn open(&self, descriptor: OwnedFd) -> Result<Arc<dyn ConnectionMemory>, ServiceError>;
 }
 
-/// The memory of one connection: an extension of all requests on a connection whose first request came with a
-/// descriptor. Clones share the memory. The memory is unmapped when the connection is closed and its last
-/// request is done.
+/// The memory of one connection, stored as an extension of all requests on a connection whose first request
+/// came with a descriptor. Clones share the memory. The memory is unmapped when the connection is closed and
+/// its last request is done.
 #[derive(Clone, Debug)]
 pub struct ConnectionRegion(Arc<Inner>);
 
@@ -52,7 +52,7 @@ struct Inner {
 }
 
 impl ConnectionRegion {
-    /// Creates a region that is not open yet.
+    /// Creates a region whose memory is not open yet.
     #[must_use]
     pub fn new(descriptor: OwnedFd) -> Self {
         Self(Arc::new(Inner {
@@ -65,7 +65,8 @@ impl ConnectionRegion {
     ///
     /// # Errors
     /// Returns the errors of [`OpenConnectionMemory::open`];
-    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when it was already opened or refused.
+    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the memory was already opened or
+    /// refused.
     pub fn open(&self, opener: &dyn OpenConnectionMemory) -> Result<u64, ServiceError> {
         let passed = self
             .0

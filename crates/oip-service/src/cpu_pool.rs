@@ -45,7 +45,7 @@ struct Pool {
 
 #[derive(Default)]
 struct Queue {
-    /// Small and large jobs, keyed by arrival number.
+    /// Small jobs; the key is the arrival number, as in `large`.
     small: BTreeMap<u64, Job>,
     large: BTreeMap<u64, Job>,
     arrivals: u64,
@@ -76,7 +76,7 @@ impl CpuPool {
         }))))
     }
 
-    /// Runs `work` for a request. `bytes` is roughly how much memory it reads or writes.
+    /// Runs `work` for a request. `bytes` is roughly how much memory `work` reads or writes.
     ///
     /// When the future is dropped before the work starts, the work is dropped immediately, with everything it
     /// holds. Work that is running is not interrupted, so long-running work should call [`Lease::check`]. The
@@ -84,7 +84,8 @@ impl CpuPool {
     ///
     /// # Errors
     /// The errors of `work`; the errors of [`Lease::check`] when the work is about to start;
-    /// [`ErrorCode::Internal`] when it panics; [`ErrorCode::Unavailable`] when no thread can be started.
+    /// [`ErrorCode::Internal`] when the work panics; [`ErrorCode::Unavailable`] when no thread can be
+    /// started.
     pub async fn run<T: Send + 'static>(
         &self,
         lease: &Lease,
@@ -112,7 +113,7 @@ impl CpuPool {
     }
 }
 
-/// One thread per core.
+/// Creates a pool with one thread per core.
 impl Default for CpuPool {
     fn default() -> Self {
         Self::new(thread::available_parallelism().map_or(1, usize::from))

@@ -1,5 +1,5 @@
-//! The steps around each request of a service: checks, and the delivery of outputs as they are, as classes,
-//! or in shared memory.
+//! The steps around each request of a service: checks of the request, and delivery of the outputs as they
+//! are, as classes, or in shared memory.
 
 use std::{fmt, pin::pin, sync::Arc};
 
@@ -13,18 +13,18 @@ use crate::{
     Classes, CpuPool, InferenceService, Lease, RequestContext, ResponseStream, Responses, panics::catch_panic,
 };
 
-/// Outputs of more bytes than this are delivered by a thread of the pool.
+/// Outputs larger than this, in bytes, are delivered by a thread of the pool.
 const LARGE: usize = 64 << 10;
 
-/// Outputs of more bytes than this are delivered by a thread of the pool even if they are only copied into
-/// mapped memory.
+/// Outputs larger than this, in bytes, are delivered by a thread of the pool even if they are only copied
+/// into mapped memory.
 const QUICK: usize = 256 << 10;
 
 /// The memory that classification needs per element: its index, its string and its part of the response.
 const BYTES_PER_CLASS: u64 = 80;
 
-/// Checks a request, runs it, and delivers the outputs as requested. Every transport does this between
-/// reading and writing.
+/// Checks a request, runs it, and delivers the outputs as requested. Every transport calls this function
+/// between reading the request and writing the response.
 ///
 /// A service that does not [check requests](InferenceService::checks_requests) itself is called only with
 /// requests that fit the model. Its outputs are checked and selected, and the response gets the request's id.
@@ -51,8 +51,8 @@ pub async fn respond(
         .map_err(|panic| panic.within(&model))?
 }
 
-/// Like [`respond`], for models that may send any number of responses. Several responses are delivered as
-/// they are.
+/// Like [`respond`], for models that may send any number of responses. If a model sends several responses,
+/// their outputs are delivered unchanged.
 ///
 /// # Errors
 /// The errors of [`respond`]; [`InvalidArgument`](ErrorCode::InvalidArgument) when classification or shared
@@ -233,11 +233,11 @@ impl fmt::Display for Named {
     }
 }
 
-/// How to deliver all outputs.
+/// How to deliver the outputs of a request.
 #[derive(Default)]
 struct Plans {
     each: Vec<Plan>,
-    /// A part of the connection's own region for other large outputs.
+    /// Part of the connection's own region that receives the other large outputs.
     area: Option<SharedMemorySlice>,
 }
 
@@ -255,7 +255,7 @@ impl Plans {
     }
 }
 
-/// How to deliver an output.
+/// How to deliver one output.
 struct Plan {
     output: String,
     delivery: Delivery,
@@ -279,7 +279,7 @@ fn plan(
             .map_err(|error| error.within(request.model()))?,
         false => None,
     };
-    // Nearly every request returns here.
+    // Nearly every request takes this shortcut.
     if request.outputs.iter().all(|output| output.parameters.is_empty()) {
         return Ok(Plans {
             area,
@@ -372,7 +372,7 @@ fn classify_output(
     lease: &Lease,
 ) -> Result<(), ServiceError> {
     let labels = classes.labels.iter().map(String::len).max().unwrap_or(0) as u64;
-    // Outputs with more elements are refused.
+    // The classification refuses outputs with more elements.
     let elements = output.value.shape().element_count().min(1 << 20);
     let mut charge = lease.charge(elements.saturating_mul(BYTES_PER_CLASS + 2 * labels))?;
     let classified = classify(&output.value, count, classes.is_batched, &classes.labels)?;

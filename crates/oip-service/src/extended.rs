@@ -9,9 +9,9 @@ use crate::{
 
 /// Wraps a service and adds extensions that belong to the process: logging and shared memory.
 ///
-/// Everything else is forwarded to the inner service. All methods of [`InferenceService`] are listed here,
-/// including the provided ones, so a capability that is added to the trait fails the lints until it is
-/// handled.
+/// All other methods are forwarded to the inner service. The wrapper implements every method of
+/// [`InferenceService`], including the provided ones, so that the lints report a capability that is added to
+/// the trait and not forwarded.
 pub struct Extended<S: ?Sized> {
     logging: Option<Arc<dyn Logging>>,
     shared_memory: Option<Arc<dyn SystemSharedMemory>>,

@@ -1,8 +1,8 @@
 //! The protocol's optional extensions, implemented once for all transports.
 //!
-//! [`InferenceService`] has a method for each extension that returns `None` unless the service offers it.
-//! Transports call it for every request, refuse calls of other extensions with [`not_offered`], and advertise
-//! only what is [`offered`].
+//! [`InferenceService`] has a method for each extension, which returns `None` unless the service offers the
+//! extension. Transports call this method for every request. They refuse calls of other extensions with
+//! [`not_offered`], and advertise only what is [`offered`].
 
 use oip_types::{
     CONNECTION_REGION, ErrorCode, LoadOptions, ModelIndexEntry, ModelRef, ModelState, Parameters,
@@ -14,7 +14,7 @@ use crate::{InferenceService, Logging, ModelConfiguration, ModelRepository, Stat
 /// Returns the error for calls of an extension that the service does not offer; the message is the same for
 /// all transports.
 ///
-/// `extension` is Triton's name for it, as listed in the server metadata.
+/// `extension` is Triton's name for the extension, as listed in the server metadata.
 #[must_use]
 pub fn not_offered(extension: &str) -> ServiceError {
     let message = format!("the extension '{extension}' is not offered by this server");
@@ -183,8 +183,8 @@ mod tests {
             let message = format!("the extension '{name}' is not offered by this server");
             (ErrorCode::Unimplemented, message)
         };
-        // The arguments are not checked first: a call of an extension that is not offered always fails like
-        // this.
+        // The arguments are not checked first: a call of an extension that is not offered always fails with
+        // this message.
         let load = block_on(load(&plain, "..", Parameters::new()));
         assert_eq!(refusal(load), message("model_repository"));
         let unload = block_on(unload(&plain, "..", Parameters::new()));

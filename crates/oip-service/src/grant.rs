@@ -4,8 +4,9 @@ use std::{fmt, sync::Arc};
 
 use oip_types::ServiceError;
 
-/// The rights of a request's sender. The code that authorizes a request's head stores it as an extension of
-/// the request, and the transport checks it once it has read more. A request without one is not restricted.
+/// The rights of a request's sender. The code that authorizes a request's head stores the grant as an
+/// extension of the request, and the transport checks the grant once it has read the body. A request without
+/// a grant is not restricted.
 ///
 /// ```
 /// use oip_service::{Grant, Rights};

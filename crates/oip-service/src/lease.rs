@@ -52,8 +52,8 @@ struct Inner {
 }
 
 impl Lease {
-    /// Creates the lease of a request whose first byte has just arrived. Until the request's timeout is
-    /// known, the longest allowed one applies.
+    /// Creates the lease of a request whose first byte has just arrived. The longest allowed timeout applies
+    /// until the request's own timeout is known.
     #[must_use]
     pub fn new(budget: &ByteBudget, time: &TimeLimits) -> Self {
         let lease = Self::without_deadline(budget);
@@ -82,21 +82,21 @@ impl Lease {
         }))
     }
 
-    /// Creates a lease on the same budget, without a deadline, for work that this request shares with others,
-    /// as in a batch.
+    /// Creates a lease on the same budget, without a deadline, for work that this request shares with other
+    /// requests, as in a batch.
     #[must_use]
     pub fn for_shared_work(&self) -> Self {
         Self::without_deadline(&self.0.budget)
     }
 
-    /// Returns when the request's first byte arrived.
+    /// Returns the time at which the request's first byte arrived.
     #[must_use]
     pub fn received(&self) -> Instant {
         self.0.received
     }
 
-    /// Lets the request read and write the connection's shared memory, if that is open. Later calls have no
-    /// effect.
+    /// Gives the request access to the connection's shared memory, if that memory is open. Later calls have
+    /// no effect.
     #[cfg(unix)]
     pub fn use_memory_of(&self, region: &ConnectionRegion) {
         if let Some(memory) = region.memory() {
@@ -206,7 +206,7 @@ impl Lease {
     ///
     /// # Errors
     /// [`ErrorCode::TooLarge`] when the request with these bytes exceeds the whole budget;
-    /// [`ErrorCode::Overloaded`] when other requests hold the memory that this one needs.
+    /// [`ErrorCode::Overloaded`] when other requests hold the memory that this request needs.
     pub fn charge(&self, bytes: u64) -> Result<Charge, ServiceError> {
         let mut charge = Charge {
             lease: self.clone(),
@@ -269,12 +269,12 @@ impl Charge {
         Ok(())
     }
 
-    /// Returns everything beyond `bytes` to the budget.
+    /// Returns all bytes beyond `bytes` to the budget.
     pub fn shrink_to(&mut self, bytes: u64) {
         drop(self.split(self.bytes.saturating_sub(bytes)));
     }
 
-    /// Splits off a charge of `bytes`, or of everything if there are fewer.
+    /// Splits off a charge of `bytes`, or of all bytes if the charge has fewer.
     #[must_use]
     pub fn split(&mut self, bytes: u64) -> Self {
         let bytes = bytes.min(self.bytes);
@@ -328,7 +328,7 @@ impl Drop for Charge {
     }
 }
 
-/// A buffer and its charge. The buffer is freed first.
+/// A buffer and its charge. Dropping the value frees the buffer first and then returns the charge.
 struct Owned<B> {
     buffer: B,
     _charge: Charge,

@@ -4,8 +4,8 @@ use oip_types::{InferOutput, InferRequest, ModelMetadata, Placement, ServiceErro
 
 use crate::{Call, CancelToken, Outcome, RowIndependence};
 
-/// A model that is ready to run: plain blocking code. Runs are called on the engine's own threads, or on a
-/// transport's thread if its runs are [bounded](Capabilities::bounded) and measured to be short.
+/// A model that is ready to run: plain blocking code. The engine runs a model on its own threads, or on a
+/// transport's thread if the model's runs are [bounded](Capabilities::bounded) and measured to be short.
 ///
 /// There is one way to run a model. [`Model::run`] takes a [`Call`], which carries the request and everything
 /// that a run may use: the cancel token, the server's other models, the sink for several responses, the parts
@@ -22,10 +22,10 @@ use crate::{Call, CancelToken, Outcome, RowIndependence};
 /// | runs elsewhere, such as in a process | [`elsewhere`](Capabilities::elsewhere) | [`patience`](Call::patience) | [`Outcome::Unfinished`] when it takes longer than that |
 ///
 /// The caller checks the request against [`Model::metadata`] before the run, and checks and selects the
-/// outputs after it. So a model never receives or sends a wrong shape, and may return outputs that were not
-/// requested.
+/// outputs after it. A model therefore never receives or sends a wrong shape, and may return outputs that
+/// were not requested.
 ///
-/// A wrapper changes its part and passes the call on: it replaces [`Call::request`], wraps
+/// A wrapper changes some parts of the call and passes the call on: it replaces [`Call::request`], wraps
 /// [`Call::responses`], and maps the outputs of every kind of outcome with [`Outcome::map`].
 ///
 /// ```
@@ -66,7 +66,7 @@ pub trait Model: Send + Sync + 'static {
     }
 
     /// Stops the model, which gets no more requests. Stopping may take about a second. The engine calls this
-    /// at least once, but not while a run still hangs.
+    /// method at least once, but not while a run still hangs.
     fn end(&self) {}
 }
 
@@ -130,14 +130,14 @@ pub struct Capabilities {
     /// Whether the model's rows are independent. An engine joins requests of different callers only if this
     /// field, [`Self::max_batch_size`] or the configuration allows it.
     pub row_independence: RowIndependence,
-    /// The maximum number of rows of a run; the server may use fewer. A positive value declares the rows
-    /// independent if [`Self::row_independence`] is unproven, so that requests are joined. With 0 they are
-    /// never joined.
+    /// Maximum number of rows of a run; the server may use fewer. A positive value declares the rows
+    /// independent if [`Self::row_independence`] is unproven, so that requests are joined. With 0, requests
+    /// are never joined.
     pub max_batch_size: Option<u32>,
     /// Whether requests are joined only if the configuration has `dynamic_batching`, as for Triton's Python
     /// models.
     pub joined_only_when_told: bool,
-    /// The number of instances.
+    /// Number of instances of the model; `None` leaves the choice to the server.
     pub instances: Option<u32>,
     /// Whether the model sends any number of responses to a request, through [`Call::responses`]. Sets the
     /// transaction policy `decoupled` of its configuration.

@@ -10,9 +10,9 @@ use std::{
 
 /// Records facts about a request on its way through the server: its model, and the duration of each phase.
 ///
-/// If recording is enabled, a transport finds one among the request's extensions, as `Arc<RequestNotes>`, and
-/// attaches it to the request's [`Lease`](crate::Lease). Without one nothing is recorded and no clock is
-/// read.
+/// If recording is enabled, a transport finds the notes among the request's extensions, as
+/// `Arc<RequestNotes>`, and attaches them to the request's [`Lease`](crate::Lease). Without notes, nothing is
+/// recorded and no clock is read.
 ///
 /// ```
 /// use oip_service::{Phase, RequestNotes};
@@ -46,13 +46,13 @@ struct Stages {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stage {
-    /// The phase.
+    /// What happens in this stage.
     pub kind: StageKind,
     /// The number of the pipeline step that the stage belongs to; 0 for the request itself.
     pub step: u32,
-    /// The start time.
+    /// Time at which the stage began.
     pub start: Instant,
-    /// The end time.
+    /// Time at which the stage ended.
     pub end: Instant,
 }
 
@@ -86,11 +86,11 @@ pub enum StageKind {
 pub enum Phase {
     /// Waiting for the request's bytes.
     Read,
-    /// Parsing them into tensors.
+    /// Parsing the bytes into tensors.
     Decode,
     /// Waiting for the model.
     Queue,
-    /// Running the model, including joining and splitting the batch; for a batched request, the time of the
+    /// Running the model, including joining and splitting the batch. A batched request counts the time of the
     /// whole batch.
     Run,
     /// Serializing the response.
@@ -103,7 +103,7 @@ impl Phase {
 }
 
 impl RequestNotes {
-    /// The maximum number of recorded stages of a request, because a stream can have any number.
+    /// Maximum number of recorded stages of a request. A stream can have any number of stages.
     pub const MOST_STAGES: usize = 256;
 
     /// Creates notes that record stages, for a request that is traced.
@@ -188,7 +188,7 @@ impl RequestNotes {
         self.model.get().map(String::as_str)
     }
 
-    /// Returns the version that ran the request, if one did and has a name.
+    /// Returns the version that ran the request, if a version ran it and has a name.
     #[must_use]
     pub fn version(&self) -> Option<&str> {
         self.version.get().map(String::as_str)
@@ -227,13 +227,13 @@ fn shortened(name: &str) -> String {
 pub struct Laps(Option<(Arc<RequestNotes>, Instant)>);
 
 impl Laps {
-    /// Starts measuring now, if there are notes to write to.
+    /// Starts measuring now, if there are notes to record into.
     #[must_use]
     pub fn new(notes: Option<&Arc<RequestNotes>>) -> Self {
         Self(notes.map(|notes| (notes.clone(), Instant::now())))
     }
 
-    /// Adds the time since the start or the last call to `phase`.
+    /// Adds the time since the start or the last call to the duration of `phase`.
     pub fn end(&mut self, phase: Phase) {
         if let Some((notes, since)) = &mut self.0 {
             let now = Instant::now();
@@ -243,7 +243,7 @@ impl Laps {
         }
     }
 
-    /// Discards the time since the last call, because it is recorded elsewhere.
+    /// Discards the time since the start or the last call, because it is recorded elsewhere.
     pub fn skip(&mut self) {
         if let Some((_, since)) = &mut self.0 {
             *since = Instant::now();

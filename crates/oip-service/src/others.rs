@@ -23,14 +23,14 @@ use crate::{BoxFuture, Lease, Responses};
 pub struct ModelCall {
     /// The request, which names the model to call.
     pub request: InferRequest,
-    /// A time limit for the call, if it is shorter than what remains for the request it belongs to.
+    /// Time limit for the call, if it is shorter than the time that remains for the calling request.
     pub timeout: Option<Duration>,
     /// Whether the caller takes any number of responses. A decoupled model refuses calls that take only one.
     pub takes_several: bool,
 }
 
 impl ModelCall {
-    /// Creates a call that takes one response, within the deadline of the request it belongs to.
+    /// Creates a call that takes one response, within the deadline of the calling request.
     #[must_use]
     pub fn new(request: InferRequest) -> Self {
         Self {
@@ -59,9 +59,9 @@ impl ModelCall {
 /// The server's other models, for a model that is running a request; see
 /// [`Call::others`](crate::Call::others).
 ///
-/// A call is made on behalf of that request: the call has the request's deadline, ends when the request is
-/// cancelled, and is charged to the same budget. Client permissions are not checked, because the server makes
-/// the call.
+/// A call is made on behalf of the running request: the call has the request's deadline, ends when the
+/// request is cancelled, and is charged to the same budget. Client permissions are not checked, because the
+/// server makes the call.
 pub trait OtherModels {
     /// Returns the lease on which to charge memory for calls before allocating it.
     fn lease(&self) -> &Lease;
@@ -73,7 +73,7 @@ pub trait OtherModels {
     fn ask(&self, call: ModelCall) -> BoxFuture<'static, Result<Responses, ServiceError>>;
 }
 
-/// No other models: for a model that is loading or runs outside a server.
+/// Refuses all calls. Used for a model that is loading or runs outside a server.
 ///
 /// ```
 /// use oip_service::{ModelCall, NoOtherModels, OtherModels};

@@ -1,4 +1,4 @@
-//! Catches panics of services where transports call them, so that a client gets an error and not a dropped
+//! Catches panics of services where transports call them, so that a client gets an error instead of a dropped
 //! connection.
 
 use std::{
@@ -12,14 +12,14 @@ use pin_project_lite::pin_project;
 
 /// Awaits `work` and turns a panic into the error [`Internal`](oip_types::ErrorCode::Internal).
 ///
-/// The panic hook has already run, so the log has the panic message. A service that is shared between
-/// requests must stay usable after a panic, as it must when one of its threads panics.
+/// The panic hook has already written the panic message to the log. A service that is shared between requests
+/// must stay usable after a panic, as it must when one of its threads panics.
 pub fn catch_panic<F: Future>(work: F) -> CatchPanic<F> {
     CatchPanic { work }
 }
 
 pin_project! {
-    /// A future whose panics become errors; made by [`catch_panic`]. This type must be no larger than `F`,
+    /// A future whose panics become errors; created by [`catch_panic`]. This type must be no larger than `F`,
     /// because request futures are large and are moved.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless they are awaited"]

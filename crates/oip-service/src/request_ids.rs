@@ -5,7 +5,7 @@ use std::{
 
 /// Generates ids for requests that have none: 16 hexadecimal digits.
 ///
-/// They are unique within this process. A random start makes them differ from the ids of other processes.
+/// The ids are unique within this process. A random start makes them differ from the ids of other processes.
 ///
 /// ```
 /// let ids = oip_service::RequestIds::new();

@@ -47,15 +47,15 @@ pub trait ResponseSink {
     /// responses are refused.
     fn send(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError>;
 
-    /// Sends the last response, for models that know that no other follows. The client then sees the end of
-    /// the stream together with this response.
+    /// Sends the last response, for models that know that no response follows. The client then sees the end
+    /// of the stream together with this response.
     ///
     /// # Errors
     /// See [`ResponseSink::send`].
     fn send_last(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError>;
 
-    /// Declares that producing the remaining responses blocks only this thread: the caller may run the model
-    /// for the next request on another thread, as if this run had returned. The caller may do so for a
+    /// Declares that producing the remaining responses blocks only this thread. The caller may then run the
+    /// model for the next request on another thread, as if this run had returned. The caller may do so for a
     /// limited number of requests, or not at all.
     fn free_instance(&mut self) {}
 }
@@ -72,14 +72,14 @@ pub enum Responses {
 /// One of several responses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StreamedResponse {
-    /// The response.
+    /// The response with its outputs.
     pub response: InferResponse,
     /// Whether the model marked this response as the last one. A stream can also end after a response that
     /// was not marked.
     pub is_last: bool,
 }
 
-/// Several responses to one request, taken one at a time. The stream ends after an error. Dropping the stream
+/// Several responses to one request, read one at a time. The stream ends after an error. Dropping the stream
 /// cancels the model's work for the request.
 ///
 /// ```
@@ -94,8 +94,8 @@ pub struct ResponseStream(Box<Source>);
 type Source = dyn FnMut(&mut Context<'_>) -> Poll<Option<Result<StreamedResponse, ServiceError>>> + Send;
 
 impl ResponseStream {
-    /// Creates a stream from a poll function. `source` is polled until it returns `None` or an error, and
-    /// never again.
+    /// Creates a stream from a poll function. `source` is polled until it returns `None` or an error, and is
+    /// never polled again after that.
     pub fn new(
         source: impl FnMut(&mut Context<'_>) -> Poll<Option<Result<StreamedResponse, ServiceError>>>
         + Send

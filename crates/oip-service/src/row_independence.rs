@@ -16,11 +16,11 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RowIndependence {
-    /// Row i of every output depends only on row i of the inputs, and on inputs without rows. So running
-    /// concatenated requests gives the concatenation of their outputs. Results may differ by rounding,
-    /// because kernels for many rows add in a different order than kernels for one row.
+    /// Row i of every output depends only on row i of the inputs, and on inputs without rows. Running
+    /// concatenated requests therefore gives the concatenation of their outputs. Results may differ by
+    /// rounding, because kernels for many rows add in a different order than kernels for one row.
     Proven(IndependentRows),
-    /// The rows depend on each other, or their independence could not be proven; with the reason, such as
+    /// The rows depend on each other, or their independence could not be proven. Contains the reason, such as
     /// "`CumSum` 'y' runs along axis 0".
     Unproven(String),
 }
@@ -36,15 +36,15 @@ impl Default for RowIndependence {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IndependentRows {
-    /// Inputs without rows, such as a threshold or a table. Only requests whose values for them are equal
-    /// byte for byte are joined, and the model gets these inputs once.
+    /// Inputs without rows, such as a threshold or a table. Requests are joined only if their values for
+    /// these inputs are equal byte for byte, and the model gets these inputs once.
     pub shared_inputs: Vec<String>,
     /// Groups of (input name, axis) pairs that share one symbolic dimension. A request whose dimensions
     /// differ within a group runs alone.
     pub equal_dims: Vec<Vec<(String, usize)>>,
     /// The maximum number of rows of a batch.
     pub max_rows: u64,
-    /// The largest allowed dimension of an input. A request with a larger one runs alone.
+    /// The largest allowed dimension of an input. A request with a larger dimension runs alone.
     pub max_dim: u64,
 }
 

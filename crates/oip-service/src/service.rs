@@ -14,7 +14,7 @@ use crate::{
 
 /// Runs inference requests, for all transports.
 ///
-/// A service runs requests that fit its models. Its caller does the rest: transports call it through
+/// A service runs requests that fit its models. Transports do the checks: they call the service through
 /// [`respond`](crate::respond) and [`respond_stream`](crate::respond_stream), which check each request
 /// against [`InferenceService::model_metadata`], check and select the outputs, and put the request's id into
 /// the response.
@@ -57,7 +57,7 @@ pub trait InferenceService: Send + Sync + 'static {
 
     /// Runs a model that may send any number of responses. [`InferenceService::infer`] refuses such models.
     ///
-    /// For models that send one response this is the same as [`InferenceService::infer`].
+    /// For models that send one response, this method does the same as [`InferenceService::infer`].
     fn infer_stream(
         &self,
         request: InferRequest,
@@ -71,8 +71,8 @@ pub trait InferenceService: Send + Sync + 'static {
     /// when it begins to drain.
     fn start_draining(&self) {}
 
-    /// Stops the service, which gets no more requests; blocks. Returns whether all of its work ended before
-    /// `deadline`.
+    /// Stops the service, which gets no more requests, and blocks until its work has ended. Returns whether
+    /// all work ended before `deadline`.
     fn stop(&self, _deadline: Instant) -> bool {
         true
     }
@@ -145,15 +145,15 @@ pub struct RequestContext {
     lease: Lease,
     cancel: CancelToken,
     priority: u64,
-    /// See [`Self::with_step`].
+    /// Number of the pipeline step; see [`Self::with_step`].
     step: u32,
-    /// See [`Self::for_call`].
+    /// Model that made the request; see [`Self::for_call`].
     caller: Option<Arc<str>>,
 }
 
 impl RequestContext {
-    /// Creates the context of a request that was just received and has this deadline. The request's memory is
-    /// not limited.
+    /// Creates the context of a request that has just been received and has the given deadline. The request's
+    /// memory is not limited.
     #[must_use]
     pub fn new(deadline: Option<Instant>) -> Self {
         let lease = Lease::unlimited();
@@ -228,8 +228,8 @@ impl RequestContext {
     /// byte.
     ///
     /// The client may set a shorter or longer timeout than the default, with the request parameter `timeout`
-    /// (in microseconds, as in Triton) or through its transport. The shorter of the two applies, up to the
-    /// limit. `priority` is also a request parameter.
+    /// (in microseconds, as in Triton) or through its transport. The shorter of these two timeouts applies,
+    /// up to the limit. `priority` is also a request parameter.
     ///
     /// # Errors
     /// [`ErrorCode::InvalidArgument`] when `timeout` or `priority` is invalid;
@@ -263,7 +263,7 @@ impl RequestContext {
         Ok(Self::of(lease.clone()).with_priority(priority))
     }
 
-    /// Returns when the transport had read the request.
+    /// Returns the time at which the transport had read the request.
     #[must_use]
     pub fn received(&self) -> Instant {
         self.received

@@ -32,14 +32,14 @@ impl<'s> SharedInputs<'s> {
         }
     }
 
-    /// Returns a reader that copies at most `bytes`, for threads that must not block for long.
+    /// Returns a reader that copies at most `bytes` bytes, for threads that must not block for long.
     #[must_use]
     pub fn up_to(self, bytes: u64) -> Self {
         Self { most: bytes, ..self }
     }
 
-    /// Returns the number of bytes requested so far. If it exceeds the limit, reading has stopped, and
-    /// another thread must start over.
+    /// Returns the number of bytes requested so far. If this number exceeds the limit, reading has stopped,
+    /// and another thread must start over.
     #[must_use]
     pub fn asked(&self) -> u64 {
         self.asked.get()

@@ -69,7 +69,8 @@ impl TestService {
         }
     }
 
-    /// Returns the number of waiting requests to `slow`. A transport that drops them brings it back to 0.
+    /// Returns the number of waiting requests to `slow`. The number returns to 0 if a transport drops these
+    /// requests.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::SeqCst)
@@ -161,7 +162,8 @@ impl TestService {
         (!self.is_plain).then_some(&self.extensions)
     }
 
-    /// Provides memory that a client can register as the region `key`; the server can read and write it.
+    /// Provides memory that a client can register as the region `key`. The server can read and write the
+    /// memory.
     pub fn share(&self, key: &str, memory: Vec<u8>) {
         self.extensions.share(key, memory);
     }

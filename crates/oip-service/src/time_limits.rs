@@ -12,9 +12,9 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct TimeLimits {
-    /// The time for requests without a timeout (30 s).
+    /// Time limit of requests without a timeout. Default: 30 s.
     pub default: Duration,
-    /// The longest timeout that a request may set (300 s).
+    /// Longest timeout that a request may set. Default: 300 s.
     pub max: Duration,
 }
 

@@ -23,8 +23,8 @@ macro_rules! actions {
 }
 
 // Each API with its actions. Names with V1 belong to the V1 protocol and OpenAI's API, names with Tei to
-// text-embeddings-inference. Registering memory for the client's own connection has no lasting effect and is
-// only used for inference.
+// text-embeddings-inference. Registering memory for the client's own connection counts as inference: the
+// registration has no lasting effect and serves only inference.
 actions! {
     Health: ServerLive ServerReady ModelReady ModelReadyV1 GrpcHealth;
     Metadata: ServerMetadata Models ModelsV1 ModelMetadata ModelExample ApiDescription GrpcReflection;
@@ -58,7 +58,7 @@ pub enum Api {
     Repository,
     /// Statistics of models.
     Statistics,
-    /// Log settings and recent log lines.
+    /// Log settings and recent lines of the log.
     Logging,
     /// The trace extension, which is not supported.
     Trace,

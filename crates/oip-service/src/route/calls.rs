@@ -1,4 +1,4 @@
-//! The gRPC methods.
+//! The gRPC methods and their actions.
 
 use super::Action;
 

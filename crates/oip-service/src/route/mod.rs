@@ -16,8 +16,8 @@ pub use self::{
 
 /// The action and the model of a request, parsed from its method and path.
 ///
-/// The outermost layer parses it and stores it in the request's extensions, where inner layers read it. A
-/// layer that rewrites paths must be outside of that layer, because all others use the route.
+/// The outermost layer parses the route and stores it in the request's extensions, where inner layers read
+/// it. A layer that rewrites paths must be outside of that layer, because all others use the stored route.
 ///
 /// ```
 /// use oip_service::route::{Action, Api, Route};
@@ -41,7 +41,7 @@ pub struct Route {
     params: Params,
 }
 
-/// The route of all unknown requests. They share one name in metrics.
+/// The route of all unknown requests, which share one name in metrics.
 static UNKNOWN: Route = Route {
     action: Action::Unknown,
     pattern: "",
@@ -51,7 +51,7 @@ static UNKNOWN: Route = Route {
 };
 
 impl Route {
-    /// Returns the route of an HTTP request. Its path is split into segments, then each name is
+    /// Returns the route of an HTTP request. `path` is split into segments first, and then each name is
     /// percent-decoded once.
     #[must_use]
     pub fn of_http(method: &Method, path: &str) -> Self {
@@ -67,7 +67,7 @@ impl Route {
         }
     }
 
-    /// Returns the route of a gRPC request. The model is in the message.
+    /// Returns the route of a gRPC request. The route contains no model, because the message names the model.
     #[must_use]
     pub fn of_grpc(path: &str) -> Self {
         let Some((name, action)) = calls::find(path) else {
@@ -82,7 +82,7 @@ impl Route {
         }
     }
 
-    /// Adds the route of an HTTP request to its extensions, unless an outer layer did.
+    /// Adds the route of an HTTP request to its extensions, unless an outer layer has already added one.
     pub fn read_http<B>(request: &mut Request<B>) {
         if request.extensions().get::<Self>().is_none() {
             let route = Self::of_http(request.method(), request.uri().path());
@@ -90,7 +90,7 @@ impl Route {
         }
     }
 
-    /// Adds the route of a gRPC request to its extensions, unless an outer layer did.
+    /// Adds the route of a gRPC request to its extensions, unless an outer layer has already added one.
     pub fn read_grpc<B>(request: &mut Request<B>) {
         if request.extensions().get::<Self>().is_none() {
             let route = Self::of_grpc(request.uri().path());
@@ -109,7 +109,7 @@ impl Route {
         route.unwrap_or_else(|| UNKNOWN.clone())
     }
 
-    /// Returns what the request asks for.
+    /// Returns the action that the request asks for.
     #[must_use]
     pub fn action(&self) -> Action {
         self.action
@@ -140,7 +140,8 @@ impl Route {
         self.change
     }
 
-    /// Returns the model's name as in the path; `None` if the path has none. Invalid UTF-8 is replaced.
+    /// Returns the model's name as in the path; `None` if the path contains no model. Invalid UTF-8 is
+    /// replaced.
     #[must_use]
     pub fn model_name(&self) -> Option<&str> {
         self.params.model.as_deref()
@@ -152,7 +153,7 @@ impl Route {
         self.params.version.as_deref()
     }
 
-    /// Returns model and version.
+    /// Returns the model and version that the path names.
     ///
     /// # Errors
     /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the path is not UTF-8, or a name is
@@ -165,7 +166,7 @@ impl Route {
         )
     }
 
-    /// Returns the shared memory region; empty if the path has none.
+    /// Returns the name of the shared memory region; empty if the path contains none.
     ///
     /// # Errors
     /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the path is not UTF-8.
@@ -173,7 +174,7 @@ impl Route {
         Ok(self.utf8_params()?.region.as_deref().unwrap_or_default())
     }
 
-    /// Returns the repository; empty if the path has none.
+    /// Returns the name of the repository; empty if the path contains none.
     ///
     /// # Errors
     /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the path is not UTF-8.

@@ -64,7 +64,7 @@ pub const PATHS: &[PathPattern] = &[
     path("/v2/models/{model}/versions/{version}/infer", Action::Infer),
     path("/v2/health/live", Action::ServerLive),
     path("/v2/health/ready", Action::ServerReady),
-    // Paths of platforms: the Kubernetes convention, and SageMaker.
+    // Paths that platforms prescribe: the Kubernetes convention, and SageMaker.
     path("/livez", Action::ServerLive),
     path("/readyz", Action::ServerReady),
     path("/ping", Action::ServerReady),

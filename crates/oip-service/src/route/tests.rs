@@ -1,4 +1,4 @@
-//! What each path means.
+//! Tests which action and which names each path stands for.
 
 use proptest::prelude::*;
 
@@ -193,7 +193,7 @@ fn models_are_checked() {
     assert_eq!(model("/v2/models/m/infer"), Ok(("m".to_owned(), None)));
     let versioned = Ok(("m n".to_owned(), Some("3".to_owned())));
     assert_eq!(model("/v1/models/m%20n/versions/3:predict"), versioned);
-    // The default version.
+    // An empty version selects the default version.
     assert_eq!(
         model("/v1/models/m/versions/:predict"),
         Ok(("m".to_owned(), None))
@@ -309,7 +309,7 @@ fn the_outermost_layer_decides() {
     let mut request = Request::post("/v2/models/a/infer").body(()).unwrap();
     assert_eq!(Route::of(&request), &UNKNOWN);
     Route::read_http(&mut request);
-    // Rewritten further in.
+    // An inner layer rewrites the path.
     *request.uri_mut() = "/v2/repository/models/b/unload".parse().unwrap();
     Route::read_http(&mut request);
     Route::read_grpc(&mut request);

@@ -185,8 +185,8 @@ impl ModelConfiguration for Extensions {
     }
 }
 
-/// All numbers differ, so that a value in the wrong field is detected. Without a model, returns both versions
-/// of `matrix`.
+/// All numbers in the statistics differ, so that a test detects a value in the wrong field. Without a model,
+/// the statistics of both versions of `matrix` are returned.
 impl Statistics for Extensions {
     fn model_statistics(&self, model: Option<ModelRef<'_>>) -> Result<Vec<ModelStatistics>, ServiceError> {
         model.map_or(Ok(()), known)?;
@@ -233,15 +233,15 @@ impl Statistics for Extensions {
     }
 }
 
-/// `matrix` is batched, and class 1 of any output is `dog`.
+/// Treats outputs of `matrix` as batched, and names class 1 of any output `dog`.
 impl Classification for Extensions {
     fn classes(&self, model: ModelRef<'_>, _: &str) -> Classes {
         Classes::new(model.name() == "matrix", ["", "dog"].map(str::to_owned).into())
     }
 }
 
-/// `log_error`, `log_warning` and `log_info` (booleans), `log_verbose_level` (a number) and `log_format` (a
-/// string).
+/// The settings are `log_error`, `log_warning` and `log_info` (booleans), `log_verbose_level` (a number) and
+/// `log_format` (a string).
 impl Logging for Extensions {
     fn log_settings(&self) -> LogSettings {
         let mut settings = LogSettings::from([
@@ -279,7 +279,7 @@ impl ReadSharedMemory for Extensions {
     }
 }
 
-/// Uses the memory of [`TestService::share`](super::TestService::share).
+/// Regions refer to the memory of [`TestService::share`](super::TestService::share).
 impl SystemSharedMemory for Extensions {
     fn register(&self, region: SharedMemoryRegion) -> Result<(), ServiceError> {
         let mut state = self.lock();

@@ -1,4 +1,4 @@
-//! Text models of the in-memory service. They look only at lengths.
+//! Text models of the in-memory service. Their outputs depend only on the lengths of the strings.
 
 use oip_types::{BytesTensor, InferOutput, InferRequest, ServiceError};
 use tensor_core::{Element, Shape, Tensor};
