@@ -1,5 +1,5 @@
-//! A bare HTTP echo over hyper: the baseline for the overhead of an inference server
-//! (`cargo xtask bench serve`). It returns each request's body and has none of this crate's limits.
+//! A bare HTTP echo server on hyper, without the limits of this crate: the baseline for the overhead of an
+//! inference server (`cargo xtask bench serve`). The server returns the body of each request.
 #![allow(clippy::print_stdout, reason = "a program says where it listens")]
 
 use bytes::{Buf, Bytes};

@@ -1,4 +1,4 @@
-//! Says hello over HTTP, and drains after a while.
+//! Says hello over HTTP, and stops gracefully after a while.
 //!
 //! ```sh
 //! cargo run --package oip-listen --example hello & sleep 1; curl http://127.0.0.1:8080/
@@ -26,7 +26,7 @@ async fn main() -> std::io::Result<()> {
         shutdown.clone(),
     ));
     tokio::time::sleep(Duration::from_secs(60)).await;
-    // Stop accepting; open requests still get responses.
+    // The server stops accepting connections; open requests still get responses.
     shutdown.drain();
     println!("{} connections had to be cut", server.await?);
     Ok(())

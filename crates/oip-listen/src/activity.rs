@@ -22,21 +22,21 @@ use crate::{
 
 /// The activity of one connection that its timeouts depend on.
 ///
-/// The connection's reader, service and bodies report here; its watchdog requests the next deadline.
+/// The connection's reader, service and bodies report their events; its watchdog asks for the next deadline.
 #[derive(Clone, Debug)]
 pub(crate) struct Activity(Arc<SharedState>);
 
 #[derive(Debug)]
 struct SharedState {
-    /// Unique within the process.
+    /// Number of the connection, unique within the process.
     number: u64,
     limits: ConnectionLimits,
     state: Mutex<State>,
-    /// Another connection needs this one's slot.
+    /// Notified when another connection needs this connection's slot.
     asked_to_close: Notify,
-    /// The client reads none of its streams.
+    /// Notified when the client reads none of its streams.
     all_stuck: Notify,
-    /// A [`Lane`].
+    /// The connection's [`Lane`], as a number.
     lane: AtomicU8,
     /// How often the connection was polled.
     turns: AtomicU32,
@@ -50,34 +50,36 @@ struct SharedState {
 struct State {
     protocol: Protocol,
     bytes_read: u64,
-    /// Requests whose responses are not fully sent.
+    /// The open requests: their responses are not fully sent yet.
     open: Vec<Arc<Seat>>,
-    /// When the last open request ended.
+    /// Time at which the last open request ended.
     idle_since: Instant,
-    /// When the first byte of an incomplete request head arrived.
+    /// Time at which the first byte of an incomplete request head arrived.
     head_since: Option<Instant>,
-    /// Whether any request was read.
+    /// Whether the connection had a request.
     had_request: bool,
-    /// Whether a response was sent before the request was fully read; the connection then has to end.
+    /// Whether a response was sent before its request was fully read. If so, the connection has to end.
     has_unread_request: bool,
-    /// When the connection was asked to make room for another one.
+    /// Time at which the connection was asked to make room for another one.
     asked_to_close: Option<Instant>,
     /// Responses being sent over HTTP/1.
     sending: Vec<Sending>,
-    /// HTTP/2: number of open requests that wait for flow-control window to send more of their response.
+    /// HTTP/2: number of open requests that wait for flow-control window to continue their response.
     waiting_for_room: usize,
-    /// HTTP/2: when the client last read part of a response that had waited for window, or a whole response.
+    /// HTTP/2: time at which the client last read a whole response, or a part that had waited for window.
     taken: Instant,
-    /// When the last piece was handed out, and in which turn. Events of the same turn reuse this time.
+    /// Time at which the last piece of a response was handed out, and the turn in which that happened. Events
+    /// of the same turn reuse this time.
     given: Option<(u32, Instant)>,
     next_response: u64,
 }
 
-/// A response being sent.
+/// A response that is being sent.
 #[derive(Debug)]
 struct Sending {
     response: u64,
-    /// Number of pieces handed out but not yet written, and since when the client is the bottleneck.
+    /// Number of pieces handed out but not yet written. `since` is the time since which the client is the
+    /// bottleneck.
     pieces: usize,
     since: Instant,
     pace: SendPace,
@@ -88,7 +90,7 @@ struct Sending {
 /// The watchdog's decision about a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Do nothing; check again at this time.
+    /// Do nothing until this time, and then ask for the next verdict.
     WaitUntil(Instant),
     /// Close the connection gracefully, because it is idle.
     Close,
@@ -96,7 +98,8 @@ pub(crate) enum Verdict {
     Cut(&'static str),
 }
 
-/// An HTTP/2 client's preface and the first frame header; with fewer bytes there is no HTTP/2 connection.
+/// Length of an HTTP/2 client's preface and its first frame header, in bytes. With fewer bytes there is no
+/// HTTP/2 connection.
 const HTTP2_OPENING: u64 = 24 + 9;
 
 impl Activity {
@@ -130,7 +133,7 @@ impl Activity {
         }))
     }
 
-    /// Records the end of the handshake; the client has not sent anything yet.
+    /// Records the end of the handshake. The client has not sent any data of its protocol yet.
     pub(crate) fn opened(&self, protocol: Protocol) {
         let mut state = self.lock();
         state.protocol = protocol;
@@ -142,13 +145,13 @@ impl Activity {
         self.0.asked_to_close.notified().await;
     }
 
-    /// Returns the connection's unique number.
+    /// Returns the connection's number, which is unique within the process.
     pub(crate) fn number(&self) -> u64 {
         self.0.number
     }
 
-    /// Returns whether a connection that was asked to make room is still idle and may close. If so, requests
-    /// that wait for their client lose their slots.
+    /// Returns whether a connection that was asked to make room is still idle and may close. If so, its
+    /// requests that wait for the client lose their slots.
     pub(crate) fn may_close(&self) -> bool {
         let mut state = self.lock();
         let may_close = self
@@ -162,14 +165,14 @@ impl Activity {
         drop(state);
         match is_http2 {
             true => self.0.limits.streams.evict_all(&open),
-            // HTTP/1 has no streams; the connection itself is counted.
+            // HTTP/1 has no streams, so only the eviction of the connection is counted.
             false => _ = revoke_all(&open),
         }
         self.0.limits.connections.note_evicted();
         true
     }
 
-    /// Returns since when there is nothing to do except wait for the client.
+    /// Returns the time since which the connection only waits for its client; `None` if it has work to do.
     fn idles_since(&self, state: &State) -> Option<Instant> {
         if !self.is_all_sent(state) {
             return None;
@@ -189,7 +192,7 @@ impl Activity {
         &self.0.limits
     }
 
-    /// Waits until a stream is reset because its client does not read, while no other stream is read either.
+    /// Waits until a stream is reset because its client does not read, and no other stream is read either.
     pub(crate) async fn all_stuck(&self) {
         self.0.all_stuck.notified().await;
     }
@@ -231,7 +234,8 @@ impl Activity {
         Lane::from(self.0.lane.load(Ordering::Relaxed))
     }
 
-    /// Moves the connection to another lane, if lanes exist; its tasks move after their next poll.
+    /// Moves the connection to another lane, if the server has lanes. The connection's tasks move after their
+    /// next poll.
     pub(crate) fn go_to(&self, lane: Lane) {
         if self.0.limits.lanes.is_some() {
             self.0.lane.store(lane as u8, Ordering::Relaxed);
@@ -243,7 +247,7 @@ impl Activity {
         self.0.is_turn_over.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether the connection must yield; called once after each poll.
+    /// Returns whether the connection must yield, and resets the flag. Called once after each poll.
     pub(crate) fn take_turn_over(&self) -> bool {
         self.0.is_turn_over.swap(false, Ordering::Relaxed)
     }
@@ -253,7 +257,7 @@ impl Activity {
         self.0.is_write_stalled.store(is_stalled, Ordering::Relaxed);
     }
 
-    /// Returns whether all responses are known to be written.
+    /// Returns whether all responses were written, as far as the connection knows.
     fn is_all_sent(&self, state: &State) -> bool {
         state.sending.is_empty() && !self.0.is_write_stalled.load(Ordering::Relaxed)
     }
@@ -263,8 +267,8 @@ impl Activity {
         self.0.turns.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits until the connection is polled again, after which it has moved to its lane. hyper may poll one
-    /// of its futures several times within one poll.
+    /// Waits until the connection is polled again. By then, the connection has moved to its lane. hyper may
+    /// poll one of the connection's futures several times within one poll.
     pub(crate) async fn next_turn(&self) {
         let turn = || self.0.turns.load(Ordering::Relaxed);
         let begun = turn();
@@ -287,12 +291,12 @@ impl Activity {
         }
     }
 
-    /// Records that a response was sent and the rest of the request will not be read.
+    /// Records that a response was sent and that the unread part of its request will not be read.
     pub(crate) fn request_left_unread(&self) {
         self.lock().has_unread_request = true;
     }
 
-    /// Returns whether the rest of a request may still arrive after its response.
+    /// Returns whether the unread part of a request may still arrive after its response.
     pub(crate) fn has_unread_request(&self) -> bool {
         self.lock().has_unread_request
     }
@@ -302,7 +306,7 @@ impl Activity {
         self.lock().open.len()
     }
 
-    /// Records a complete request head. Returns the id of its response.
+    /// Records a complete request head, and returns the number of its response.
     pub(crate) fn request_started(&self, seat: &Arc<Seat>) -> u64 {
         let mut state = self.lock();
         state.open.push(seat.clone());
@@ -330,7 +334,7 @@ impl Activity {
         }
     }
 
-    /// Records that a piece of a response was handed out; from now on the client is the bottleneck.
+    /// Records that a piece of a response was handed out. From then on, the client is the bottleneck.
     pub(crate) fn piece_given(&self, response: u64) {
         let (now, turn) = (Instant::now(), self.0.turns.load(Ordering::Relaxed));
         let mut state = self.lock();
@@ -356,7 +360,7 @@ impl Activity {
         }
     }
 
-    /// Records that a piece of `bytes` was written.
+    /// Records that a piece of `bytes` bytes was written.
     pub(crate) fn piece_left(&self, response: u64, bytes: usize) {
         let mut state = self.lock();
         let now = self.now_or_when_given(&state);
@@ -375,8 +379,8 @@ impl Activity {
         }
     }
 
-    /// Returns the current time. Within the turn that handed out a piece, returns the time of that, so that
-    /// small responses read the clock only once.
+    /// Returns the current time. In the turn that handed out a piece, returns the time at which the piece was
+    /// handed out, so that small responses read the clock only once.
     fn now_or_when_given(&self, state: &State) -> Instant {
         match state.given {
             Some((turn, given)) if turn == self.0.turns.load(Ordering::Relaxed) => given,
@@ -384,7 +388,7 @@ impl Activity {
         }
     }
 
-    /// Returns what to do with the connection at `now`.
+    /// Returns what the watchdog must do with the connection at the time `now`.
     pub(crate) fn verdict(&self, now: Instant) -> Verdict {
         let limits = &self.0.limits;
         // The watchdog must not sleep too long, because the deadline may move closer meanwhile: an idle
@@ -409,7 +413,7 @@ impl Activity {
             return patience(deadline, Verdict::Cut("the client does not read its answer"));
         }
         if !state.open.is_empty() {
-            // From here on, every phase that a client can delay has its own deadline.
+            // From here on, every phase that a client can delay has its own deadline elsewhere.
             return Verdict::WaitUntil(look_again);
         }
         let (since, timeout, verdict) = match state.protocol {
@@ -458,7 +462,7 @@ impl Occupant for Activity {
     }
 
     fn is_about_to_close(&self, now: Instant) -> bool {
-        /// After this time, a connection that was asked to close is closed or busy again.
+        /// Longest time for which a connection may be closing after it was asked to close.
         const LONGEST: Duration = Duration::from_secs(1);
         let asked = self.lock().asked_to_close;
         asked.is_some_and(|asked| now.saturating_duration_since(asked) < LONGEST)

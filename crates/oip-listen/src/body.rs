@@ -25,12 +25,12 @@ use crate::{
 pin_project! {
     /// A request body that fails when it arrives too slowly.
     ///
-    /// The error is an [`std::io::Error`] of kind `TimedOut`.
+    /// The body fails with an [`std::io::Error`] of kind `TimedOut`.
     pub struct RequestBody {
         inner: Inner,
         leftover: Option<Leftover>,
         pace: Pace,
-        // The deadline of the next frame, once one was waited for.
+        // Deadline of the next frame; `None` until the body has waited for a frame.
         deadline: Option<Pin<Box<Sleep>>>,
         is_waiting: bool,
         is_conversation: bool,
@@ -52,9 +52,9 @@ pin_project! {
     }
 }
 
-/// A body of either protocol.
+/// The body of either protocol.
 enum Inner {
-    /// `None` once the body was moved out, to be drained after it was dropped before its end.
+    /// `None` after the body was dropped before its end: it was moved into `leftover`, which drains it.
     Http1(Option<Incoming>),
     Http2(StreamBody),
 }
@@ -62,7 +62,7 @@ enum Inner {
 /// The body of an HTTP/2 stream.
 struct StreamBody {
     stream: RecvStream,
-    /// Bytes still to come, if the head gives a length.
+    /// Number of bytes still to come, if the request head declares a length.
     left: Option<u64>,
     is_data_over: bool,
 }
@@ -101,19 +101,20 @@ struct Pace {
     gap_timeout: Duration,
     min_rate: u64,
     grace: Duration,
-    /// Time spent waiting for the client, without the time the service took.
+    /// Time spent waiting for the client. The time that the service took does not count.
     waited: Duration,
     waiting_since: Option<Instant>,
     received: u64,
 }
 
 impl RequestBody {
-    /// Creates the body of an HTTP/1 request. `leftover` receives an unread remainder.
+    /// Creates the body of an HTTP/1 request. If the body is dropped before its end, `leftover` receives its
+    /// unread part.
     pub(crate) fn http1(inner: Incoming, path: &str, report: &Report, leftover: Option<Leftover>) -> Self {
         Self::new(Inner::Http1(Some(inner)), path, report, leftover)
     }
 
-    /// Creates the body of an HTTP/2 request. `len` is the length that its head declares, if any.
+    /// Creates the body of an HTTP/2 request. `len` is the length that the request head declares, if any.
     pub(crate) fn http2(stream: RecvStream, len: Option<u64>, path: &str, report: &Report) -> Self {
         let inner = Inner::Http2(StreamBody {
             stream,
@@ -154,7 +155,7 @@ impl Pace {
         if self.min_rate == 0 {
             return by_gap;
         }
-        // At the minimum rate, a client may take this long for the bytes received so far.
+        // Time that a client at the minimum rate needs for the bytes received so far.
         let earned = Duration::from_secs_f64(self.received as f64 / self.min_rate as f64);
         let by_rate = now + (self.grace + earned).saturating_sub(self.waited);
         by_gap.min(by_rate)
@@ -246,7 +247,7 @@ pin_project! {
     pub struct ResponseBody<B> {
         #[pin]
         inner: B,
-        // The rest of a frame that exceeded one piece.
+        // The unsent part of a frame that is larger than one piece.
         rest: Bytes,
         report: Report,
     }
@@ -255,12 +256,12 @@ pin_project! {
 /// Maximum size of a piece in bytes.
 const PIECE: usize = 256 << 10;
 
-/// Reports on one request to its connection; dropping it ends the request.
+/// Reports the events of one request to its connection. Dropping the report ends the request.
 pub(crate) struct Report {
     activity: Activity,
     response: u64,
     seat: Arc<Seat>,
-    /// HTTP/2 only.
+    /// Slot of the stream; `None` for HTTP/1.
     place: Option<Place>,
 }
 
@@ -311,7 +312,7 @@ impl Drop for Report {
 }
 
 impl Report {
-    /// Wraps `bytes` so that the report learns when they are written.
+    /// Wraps `bytes` so that the report is notified when they are written.
     fn piece(&self, bytes: Bytes) -> Bytes {
         self.activity.piece_given(self.response);
         Bytes::from_owner(Piece {

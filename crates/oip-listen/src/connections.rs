@@ -15,17 +15,17 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// The maximum number of connections, over all listeners that share it.
+/// The maximum number of connections, over all listeners that share this cap.
 ///
-/// When it is reached, the connection that has been idle for the longest time is closed in favour of a new
-/// one. A connection is idle when all its requests wait for their client. If no connection is idle, new ones
-/// wait.
+/// When the cap is reached, the connection that has been idle for the longest time is closed in favour of a
+/// new one. A connection is idle when all its requests wait for their client. If no connection is idle, new
+/// connections wait.
 #[derive(Clone, Debug)]
 pub struct ConnectionCap(Arc<SharedState>);
 
 struct SharedState {
-    /// Maximum number of connections asked to make room at a time. Others are asked only after these have
-    /// closed.
+    /// Maximum number of connections that are asked to make room at a time. Other connections are asked only
+    /// after these have closed.
     asked: usize,
     permits: Arc<Semaphore>,
     open: Mutex<HashMap<u64, Arc<dyn Occupant>>>,
@@ -41,15 +41,15 @@ struct SharedState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectionCounts {
-    /// Connections that are open now.
+    /// Number of connections that are open at the moment.
     pub open: u64,
-    /// Connections that were closed to make room for others.
+    /// Number of connections that were closed to make room for others.
     pub evicted: u64,
 }
 
 /// A connection that occupies a slot.
 pub(crate) trait Occupant: Send + Sync {
-    /// Returns since when the connection is idle; `None` if it is busy or about to close.
+    /// Returns the time since which the connection is idle; `None` if it is busy or about to close.
     fn idle_since(&self) -> Option<Instant>;
 
     /// Asks the connection to make room for another one.
@@ -59,7 +59,7 @@ pub(crate) trait Occupant: Send + Sync {
     fn is_about_to_close(&self, now: Instant) -> bool;
 }
 
-/// Connections idle for less than this are not evicted: the client may be about to send its next request.
+/// Minimum idle time before a connection is evicted: its client may be about to send the next request.
 const LEAST_IDLE: Duration = Duration::from_millis(200);
 
 /// Interval at which idle connections are asked to make room.
@@ -87,7 +87,7 @@ impl ConnectionCap {
         }
     }
 
-    /// Counts a connection closed in favour of another.
+    /// Counts a connection that was closed in favour of another one.
     pub(crate) fn note_evicted(&self) {
         self.0.evicted.fetch_add(1, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! The `Date` header of HTTP/2 responses. hyper writes HTTP/1's.
+//! The `Date` header of HTTP/2 responses. For HTTP/1, hyper writes this header.
 
 use std::{
     cell::RefCell,

@@ -29,8 +29,8 @@ pub struct Descriptors {
 }
 
 impl Descriptors {
-    /// Accepts a descriptor with a `POST` to one of `paths`. `receive` turns it into extensions for all
-    /// requests of the connection.
+    /// Accepts a descriptor that arrives with a `POST` request to one of `paths`. `receive` turns the
+    /// descriptor into extensions for all requests of the connection.
     #[must_use]
     pub fn new(
         paths: &'static [&'static str],
@@ -42,7 +42,7 @@ impl Descriptors {
         }
     }
 
-    /// Returns the extensions for the first request.
+    /// Returns the extensions that the connection's first request provides with its descriptor.
     pub(crate) fn of_first<B>(&self, request: &Request<B>, passed: Option<OwnedFd>) -> Option<Extensions> {
         let is_for_it = *request.method() == Method::POST && self.paths.contains(&request.uri().path());
         let passed = passed.filter(|_| is_for_it)?;
@@ -64,7 +64,7 @@ pub(crate) struct Reception(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 enum State {
-    /// The first request has not arrived.
+    /// The first request has not arrived. Contains the descriptor, if one has been received.
     Open(Option<OwnedFd>),
     Closed,
 }
@@ -94,7 +94,7 @@ impl Reception {
         )
     }
 
-    /// Keeps the first descriptor; a second one is closed.
+    /// Keeps the first descriptor that arrives, and closes all further ones.
     fn keep(&self, descriptor: OwnedFd) {
         if let State::Open(passed @ None) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             *passed = Some(descriptor);
@@ -123,7 +123,7 @@ impl Reception {
     }
 
     fn receive(&self, stream: &UnixStream, room: &mut [u8]) -> io::Result<usize> {
-        // With alignment the buffer has space for two descriptors; the kernel closes any more.
+        // Because of alignment, the buffer has space for two descriptors; the kernel closes any further ones.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let received = recvmsg(
@@ -138,7 +138,8 @@ impl Reception {
             _ => None,
         });
         let mut passed = passed.flatten();
-        // Several descriptors are ambiguous, so none is kept. Dropping closes them.
+        // Several descriptors at once are ambiguous, so none of them is kept. Dropping the descriptors closes
+        // them.
         if let (Some(one), None, true) = (passed.next(), passed.next(), is_whole) {
             self.keep(one);
         }

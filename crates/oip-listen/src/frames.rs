@@ -9,14 +9,15 @@ use tokio::time::Instant;
 /// Scans a connection's bytes for frame headers; payloads are skipped by length.
 #[derive(Debug)]
 pub(crate) struct Frames {
-    /// Bytes of the preface or of a frame's payload still to come.
+    /// Number of bytes of the preface or of a frame's payload that are still to be skipped.
     skipped: usize,
     header: [u8; HEADER],
     header_len: usize,
     patience: Patience,
 }
 
-/// The client sent more frames without content than a well-behaved client would.
+/// The reason why a connection ends: the client sent more frames without content than a well-behaved client
+/// would.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Flood;
 
@@ -28,7 +29,7 @@ const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const END_STREAM: u8 = 1;
 
-/// DATA frames with fewer bytes count as empty: the shortest request is longer.
+/// Minimum payload, in bytes, of a DATA frame that does not count as empty. The shortest request is longer.
 const LITTLE_DATA: usize = 16;
 
 impl Frames {
@@ -41,7 +42,7 @@ impl Frames {
         }
     }
 
-    /// Scans the bytes just read; returns how many frames start in them.
+    /// Scans the bytes that were just read, and returns how many frames start in them.
     pub(crate) fn read(&mut self, mut bytes: &[u8], now: impl FnOnce() -> Instant) -> Result<usize, Flood> {
         let (mut frames, mut price) = (0, 0);
         loop {

@@ -29,8 +29,8 @@ use crate::{
 #[cfg(unix)]
 use crate::{Descriptors, descriptors::Reception};
 
-/// State that the first request of a connection provides for all requests of the connection: a passed
-/// descriptor.
+/// State that the first request of a connection provides for all its requests: the extensions that a passed
+/// descriptor brought.
 #[derive(Default)]
 pub(crate) struct FirstRequest {
     #[cfg(unix)]
@@ -55,7 +55,8 @@ impl FirstRequest {
         Self::default()
     }
 
-    /// Returns the first request's extensions; `request` may be the first.
+    /// Returns the extensions that the connection's first request brought. `request` may be the first
+    /// request.
     fn brought<B>(&self, request: &Request<B>) -> Option<http::Extensions> {
         #[cfg(unix)]
         if let Some((reception, descriptors)) = &self.descriptors {
@@ -104,7 +105,7 @@ where
         let is_work = !matches!(*request.method(), Method::GET | Method::HEAD);
         let brought = self.first.brought(&request);
         let (head, body) = request.into_parts();
-        // After a body that has ended, the next request does not have to wait for this one.
+        // If the body has already ended, the next request does not have to wait for the end of this body.
         let leftover = (!body.is_end_stream()).then(Leftover::default);
         // A client that waits for 100-continue does not send its body after a different response.
         let will_send = !head.headers.contains_key(EXPECT);
@@ -118,7 +119,7 @@ where
             }
             let Ok(answer) = answer.await;
             let is_read = match leftover {
-                // The rest is not read either if another connection needs the slot.
+                // The unread part of the body is not read either if another connection needs the slot.
                 Some(leftover) => leftover.read(will_send && !report.seat().is_revoked()).await,
                 None => true,
             };

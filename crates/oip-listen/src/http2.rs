@@ -19,11 +19,11 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::{ConnectionLimits, activity::Activity, shares::Window, tls::Transport};
 
-/// A connection; the future completes when the connection ends.
+/// An HTTP/2 connection. The future completes when the connection ends.
 pub(crate) struct Http2<A> {
     state: State,
     activity: Activity,
-    /// Called with each request and the sender of its response.
+    /// Function that is called with each request and the sender of its response.
     accept: A,
     is_closing: bool,
 }
@@ -55,8 +55,8 @@ where
         }
     }
 
-    /// Shuts down with two GOAWAY frames (RFC 9113, 6.8), so that requests sent before the client saw the
-    /// first one are still served.
+    /// Shuts down with two GOAWAY frames (RFC 9113, 6.8): requests that the client sent before it saw the
+    /// first frame are still served.
     pub(crate) fn close(self: Pin<&mut Self>) {
         let this = self.get_mut();
         this.is_closing = true;
@@ -115,7 +115,7 @@ const SEND_BUFFER: usize = 400 << 10;
 struct Silence {
     pings: Option<PingPong>,
     timer: Pin<Box<Sleep>>,
-    /// Bytes read by the time the timer was set.
+    /// Number of bytes that had been read when the timer was set.
     bytes_read: u64,
     /// Whether a ping was sent since the timer was set.
     is_pinged: bool,
@@ -131,7 +131,7 @@ impl Silence {
         }
     }
 
-    /// Completes when the client sent nothing for an interval after a ping. Any data counts as a reply.
+    /// Completes when the client has sent no data for an interval after a ping. Any data counts as a reply.
     fn poll(&mut self, cx: &mut Context<'_>, activity: &Activity) -> Poll<()> {
         let Some(pings) = &mut self.pings else {
             return Poll::Pending;
@@ -146,7 +146,8 @@ impl Silence {
                 return Poll::Ready(());
             }
             self.bytes_read = bytes_read;
-            // h2 rejects a second ping while one is outstanding, whose pong then counts.
+            // h2 rejects a second ping while the first is outstanding; the pong of the first ping then
+            // counts.
             self.is_pinged = was_silent && pings.send_ping(Ping::opaque()).is_ok();
             let next = Instant::now() + activity.limits().ping_interval;
             self.timer.as_mut().reset(next);

@@ -26,23 +26,23 @@ use crate::{
 };
 
 pin_project! {
-    /// A connection that reports what it reads, and fails when the peer reads too slowly.
+    /// A connection that reports the data that it reads, and fails when the peer reads too slowly.
     pub(crate) struct WatchedStream {
         socket: Socket,
         activity: Activity,
         start: Start,
-        // HTTP/2 only.
+        // The scanner of HTTP/2 frames; `None` for HTTP/1.
         frames: Option<Frames>,
         // Whether the bytes are plaintext rather than TLS records.
         is_plain: bool,
         // Bytes read since the last yield.
         work: usize,
-        // When the connection last had more to read than one turn allows, if that was recently.
+        // Time at which the connection last had more to read than one turn allows, if that was recently.
         busy_since: Option<Instant>,
         // Whether the last write was complete, so that a frame may be written after it.
         is_write_whole: bool,
         pace: SendPace,
-        // Runs while a write is blocked.
+        // Timer that runs while a write is blocked.
         #[pin]
         stall: Sleep,
         stalled_since: Option<Instant>,
@@ -51,34 +51,34 @@ pin_project! {
         #[pin]
         linger: Sleep,
         lingering: LingerState,
-        // Runs after the client has closed its sending side.
+        // Timer that runs after the client has closed its sending side.
         #[pin]
         end_grace: Sleep,
         has_ended: bool,
     }
 }
 
-/// Bytes read before yielding. Otherwise a client that always has data would keep its thread for as long as
-/// the runtime's budget allows, which is many megabytes.
+/// Number of bytes that a connection reads before it yields. Otherwise a client that always has data would
+/// keep its thread for as long as the runtime's budget allows, which is many megabytes.
 const TURN: usize = 64 << 10;
 
-/// Bytes read at once from which a connection counts as busy.
+/// A connection that reads at least this number of bytes at once counts as busy.
 const QUIET_TURN: usize = 32 << 10;
 
-/// How long a connection counts as busy after it read that much at once.
+/// How long a connection counts as busy after it read [`QUIET_TURN`] bytes at once.
 const BUSY: Duration = Duration::from_secs(1);
 
-/// Cost of a frame, in bytes of a turn.
+/// Cost of a frame, counted in bytes of [`TURN`].
 const FRAME: usize = 256;
 
-/// A client that closes its sending side has either left or merely finished sending; these cannot be
-/// distinguished. A request in progress continues for this long and is then cancelled.
+/// How long a request in progress continues after its client has closed the sending side; then the request is
+/// cancelled. The server cannot tell whether such a client has left or has merely finished sending.
 pub(crate) const END_GRACE: Duration = Duration::from_millis(50);
 
-/// How long the rest of a request is read and discarded after an early response.
+/// How long the unread part of a request is read and discarded after an early response.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Maximum number of bytes discarded.
+/// Maximum number of bytes that are read and discarded after an early response.
 const MAX_LINGER_BYTES: usize = 16 << 20;
 
 /// The first bytes of a connection, if they were read to detect the protocol.
@@ -102,8 +102,8 @@ impl WatchedStream {
         Self::with(Socket::new(stream), frames, true, activity)
     }
 
-    /// Creates the stream under TLS, accepted on this runtime. The decrypting layer above reports the
-    /// plaintext.
+    /// Creates the stream under TLS. `home` is the runtime that accepted the connection. The decrypting layer
+    /// above reports the plaintext.
     pub(crate) fn below_tls(stream: Stream, home: Handle, activity: Activity) -> Self {
         Self::with(Socket::with_home(stream, home), None, false, activity)
     }
@@ -147,8 +147,8 @@ impl WatchedStream {
         *self.project().work += count * FRAME;
     }
 
-    /// Reads until the protocol is known, and keeps the bytes for the next reader. `None` if the client
-    /// disconnects first.
+    /// Reads until the protocol is known, and keeps the bytes for the next reader. Returns `None` if the
+    /// client disconnects first.
     pub(crate) fn poll_detect(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -167,7 +167,8 @@ impl WatchedStream {
             let protocol = match HTTP2_PREFACE.strip_prefix(&start.bytes[..start.read]) {
                 None => Protocol::Http1,
                 Some([]) => Protocol::Http2,
-                // A client that sent this much of the preface will send the rest, or something invalid.
+                // A client that sent this part of the preface will send the remaining part, or something
+                // invalid.
                 Some(_) => continue,
             };
             *this.frames = (protocol == Protocol::Http2).then(|| Frames::new(Instant::now()));
@@ -176,7 +177,7 @@ impl WatchedStream {
         }
     }
 
-    /// Passes on a write's result, unless the client reads too slowly.
+    /// Performs a write and returns its result, or an error if the client reads too slowly.
     fn watch(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -350,7 +351,7 @@ mod tests {
     use super::*;
     use crate::ConnectionLimits;
 
-    /// Reading yields to others, however much data there is.
+    /// A connection that always has data to read yields to other tasks.
     #[tokio::test]
     async fn reading_pauses_for_others() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -359,8 +360,8 @@ mod tests {
         let (stream, _) = listener.accept().await.unwrap();
         let activity = Activity::new(Protocol::Http2, &ConnectionLimits::default());
         let mut stream = Box::pin(WatchedStream::new(Stream::Tcp(stream), Protocol::Http2, activity));
-        // After the preface the client sends only empty frames, so the limit on frames ends the turn, not the
-        // limit on bytes.
+        // After the preface the client sends only empty frames, so the turn ends because of the number of
+        // frames and not because of the number of bytes.
         let frames = [&[0; 24][..], &[0, 0, 0, HEADERS, 4, 0, 0, 0, 1].repeat(600)].concat();
         client.write_all(&frames).unwrap();
         let (mut read, mut pauses) = (0, 0);

@@ -5,12 +5,12 @@ use tokio::{join, runtime::Handle};
 
 use crate::spare::keep_one_asleep;
 
-/// The runtimes that connections move to once they have work. They need timers and I/O; when one ends, its
-/// connections end.
+/// The runtimes that connections move to once they have work. Both runtimes need timers and I/O. When a
+/// runtime ends, its connections end.
 ///
 /// Connections are accepted on the runtime that calls [`serve`](crate::serve). HTTP/1 connections stay there
-/// while they send only GET and HEAD requests (one that starts with another method moves to `work`
-/// immediately), so that health checks are fast under load. HTTP/2 connections stay until they are busy, so
+/// while they send only GET and HEAD requests, so that health checks are fast under load; a connection that
+/// starts with another method moves to `work` immediately. HTTP/2 connections stay until they are busy, so
 /// their listener is best served on the `work` runtime itself.
 #[derive(Clone, Debug)]
 pub struct Lanes {
@@ -29,18 +29,18 @@ pub(crate) enum Lane {
 }
 
 impl Lanes {
-    /// Creates lanes. `work` runs connections with requests. `busy` runs those that had more to read than one
-    /// turn allows, until a second after the last time. With a lower priority for the threads of `busy`, they
-    /// do not delay other connections.
+    /// Creates lanes. `work` runs connections with requests. `busy` runs connections that had more to read
+    /// than one turn allows, until a second after that last happened. If the threads of `busy` have a lower
+    /// priority, such connections do not delay other connections.
     #[must_use]
     pub fn new(work: Handle, busy: Handle) -> Self {
         Self { work, busy }
     }
 
-    /// Parks one thread of each lane that has several, while the others keep up. Never returns. Run it on the
-    /// accepting runtime.
+    /// Parks one thread of each lane that has several threads, while its other threads keep up with the work.
+    /// Never returns. Run this future on the accepting runtime.
     ///
-    /// Give a lane one thread more than there are CPUs: then threads do not share a CPU, and if one is
+    /// Give a lane one thread more than there are CPUs. Threads then do not share a CPU, and if a thread is
     /// blocked by long work, the parked thread replaces it within about 125 ms.
     pub async fn keep_awake(self) {
         join!(keep_one_asleep(&self.work), keep_one_asleep(&self.busy));

@@ -1,4 +1,4 @@
-//! The unread rest of an HTTP/1 request, which has to be consumed before the next request.
+//! The unread part of an HTTP/1 request body, which has to be consumed before the next request.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -10,14 +10,14 @@ use http_body::Body;
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
-/// Receives bodies dropped before their end.
+/// Receives a request body that was dropped before its end.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Leftover(Arc<Mutex<Option<Incoming>>>);
 
 /// Maximum number of bytes read to keep the connection usable.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// Maximum time for reading these bytes.
+/// Maximum time for reading [`MAX_BYTES`].
 const PATIENCE: Duration = Duration::from_millis(500);
 
 impl Leftover {
@@ -25,8 +25,8 @@ impl Leftover {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(rest);
     }
 
-    /// Reads the rest if it is short and the client is sending it. Returns whether the connection can be
-    /// reused.
+    /// Reads the unread part of the body if it is short and `is_coming` says that the client sends it.
+    /// Returns whether the connection can be reused.
     ///
     /// Clients that send head and body in two writes do not expect the connection to close in between.
     pub(crate) async fn read(&self, is_coming: bool) -> bool {

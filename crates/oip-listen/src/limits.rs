@@ -17,7 +17,8 @@ use crate::{ConnectionCap, Lanes, Lasting, StreamCap, Windows};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ConnectionLimits {
-    /// From a connection's start, or a request's first byte, to the end of the request's head (20 s).
+    /// Maximum time from the start of a connection, or from the first byte of a request, to the end of the
+    /// request's head (default 20 s).
     pub head_timeout: Duration,
     /// Maximum time a connection stays open without a request (default 75 s).
     pub idle_timeout: Duration,
@@ -27,37 +28,40 @@ pub struct ConnectionLimits {
     /// (default 1 KiB/s).
     pub min_body_rate: u64,
     /// Paths of requests whose body and response form a conversation, such as gRPC streams (default none).
-    /// Bodies of these requests may pause for the lifetime of the connection; the service has to end those
-    /// that stall within a message.
+    /// Bodies of these requests may pause for the lifetime of the connection. The service has to end
+    /// conversations that stall within a message.
     pub conversations: &'static [&'static str],
     /// Long-lived, mostly idle HTTP/2 requests, whose services can observe eviction (default none).
     pub lasting: Option<Lasting>,
-    /// How long the rate of a body is not checked at its start (default 5 s).
+    /// Time at the start of a body during which its rate is not checked (default 5 s).
     pub body_rate_grace: Duration,
     /// Maximum time that sending a response may be blocked by the client (default 30 s).
     pub write_timeout: Duration,
     /// Minimum average rate at which a client must read a response in bytes per second, once
     /// [`ConnectionLimits::send_rate_grace`] is used up (default 16 KiB/s). Faster reading earns no credit
-    /// for later.
+    /// for slower reading afterwards.
     pub min_send_rate: u64,
     /// How long a client may be slower than [`ConnectionLimits::min_send_rate`] (default 30 s).
     pub send_rate_grace: Duration,
-    /// Interval of pings to a silent HTTP/2 client, and the time it has to reply (default 20 s).
+    /// Interval of pings to a silent HTTP/2 client, and the time that the client has to reply (default 20 s).
     pub ping_interval: Duration,
-    /// Maximum number of connections; share one cap between listeners to bound their sum (default 10,240).
+    /// Maximum number of connections (default 10,240). Listeners that share one cap have this maximum
+    /// together.
     pub connections: ConnectionCap,
     /// Maximum number of concurrent streams on one HTTP/2 connection (default 100).
     pub max_streams: u32,
     /// Streams of each HTTP/2 connection that do not count towards [`ConnectionLimits::streams`] (default 2).
     pub assured_streams: usize,
-    /// Maximum number of all other concurrent streams, over all connections that share this (default 1024).
+    /// Maximum number of all other concurrent streams, over all connections that share this cap (default
+    /// 1024).
     pub streams: StreamCap,
     /// Memory for data received over HTTP/2 and not read yet (default 64 MiB), in addition to 16 KiB per
     /// stream.
     pub windows: Windows,
-    /// Threads for busy connections (`None`: connections stay where they are accepted).
+    /// Threads for busy connections (default `None`: connections stay where they are accepted).
     pub lanes: Option<Lanes>,
-    /// Receives a descriptor that a client passes over a Unix socket (`None`: all descriptors are closed).
+    /// Receives a descriptor that a client passes over a Unix socket (default `None`: all descriptors are
+    /// closed).
     #[cfg(unix)]
     pub descriptors: Option<Descriptors>,
     /// Maximum size of an HTTP/2 request's decoded headers in bytes, plus 32 bytes per header (default 64

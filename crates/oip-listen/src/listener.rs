@@ -8,13 +8,14 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::stream::Stream;
 
-/// Listen backlog; the system may use less. Beyond it the kernel drops SYNs, and clients retry after 1 s.
+/// Length of the listen backlog; the system may use a shorter one. When the backlog is full, the kernel drops
+/// SYNs, and clients retry after 1 s.
 const BACKLOG: u32 = 4096;
 
 /// Opens a listening TCP socket.
 ///
-/// Its backlog is longer than the standard library's, so that a burst of clients does not have to retry.
-/// Needs a Tokio runtime.
+/// The listen backlog is longer than the standard library's, so that a burst of clients does not have to
+/// retry. Must be called within a Tokio runtime.
 ///
 /// # Errors
 /// When the address is in use, or does not belong to this machine.
@@ -24,7 +25,8 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     } else {
         TcpSocket::new_v6()
     }?;
-    // A server that just stopped leaves its port in TIME_WAIT; this allows the next one to bind it.
+    // A server that just stopped leaves its port in TIME_WAIT; with this option the next server can bind the
+    // port.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
@@ -34,8 +36,8 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// the listener is dropped.
 ///
 /// Clients need write permission on the socket's file. The permissions are set before the first client can
-/// connect. A stale socket, left behind by a killed server, is replaced; one with a listening process is not.
-/// Needs a Tokio runtime.
+/// connect. A stale socket, left behind by a killed server, is replaced; a socket with a listening process is
+/// not. Must be called within a Tokio runtime.
 ///
 /// # Errors
 /// When a process listens at the path, the path is not a socket, or the directory is not writable.
@@ -114,7 +116,7 @@ impl From<TcpListener> for Listener {
 pub enum Address {
     /// A TCP address and port.
     Tcp(SocketAddr),
-    /// A Unix socket's path.
+    /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
@@ -137,7 +139,7 @@ pub struct Peer {
 }
 
 impl Listener {
-    /// Returns the address; for port 0, with the port that the system chose.
+    /// Returns the listener's address. For port 0, the address contains the port that the system chose.
     ///
     /// # Errors
     /// When the system call fails.
@@ -149,9 +151,9 @@ impl Listener {
         }
     }
 
-    /// Creates another listener on the same socket; each connection is accepted by one of them. Dropping the
-    /// last one closes the socket and removes a Unix socket's file. Needs the Tokio runtime that accepts its
-    /// connections.
+    /// Creates another listener on the same socket; each connection is accepted by one of the listeners.
+    /// Dropping the last listener closes the socket and removes a Unix socket's file. Must be called within
+    /// the Tokio runtime that accepts the new listener's connections.
     ///
     /// # Errors
     /// When the system is out of descriptors.
@@ -239,7 +241,7 @@ impl Backlog {
     }
 }
 
-/// The file of a Unix socket, removed on drop unless it was replaced.
+/// The file of a Unix socket. Dropping the value removes the file, unless another socket has replaced it.
 #[cfg(unix)]
 #[derive(Debug)]
 struct SocketFile {

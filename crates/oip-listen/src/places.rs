@@ -1,4 +1,4 @@
-//! Stream slots: limit HTTP/2 streams over all connections, and evict waiting ones in favor of new ones.
+//! Stream slots: limit HTTP/2 streams over all connections, and evict waiting streams in favor of new ones.
 //!
 //! A stream that waits for its client keeps its slot only until another stream needs it, however long the
 //! client is silent. A stream with work in progress keeps its slot to the end.
@@ -18,14 +18,15 @@ use std::{
 use http::Extensions;
 use tokio::time::Instant;
 
-/// The maximum number of streams over all connections that share it, in addition to the first few of each
-/// connection.
+/// The maximum number of streams over all connections that share this cap, in addition to the first few
+/// streams of each connection.
 ///
-/// When it is reached, a new stream takes the slot of a stream that waits for its client, on the connection
-/// with the most of them. A stream that will itself mostly wait ([`Lasting`]) takes no slot from a connection
-/// with fewer streams than its own. A connection that has its fair share (all slots divided by the number of
-/// connections with streams) leaves the last eighth of the slots to others. A stream without a slot is
-/// refused with `REFUSED_STREAM`, which tells its client that the request was not processed.
+/// When the cap is reached, a new stream takes the slot of a stream that waits for its client, on the
+/// connection with the most of such streams. A stream that will itself mostly wait ([`Lasting`]) takes no
+/// slot from a connection with fewer streams than its own. A connection that has its fair share (all slots
+/// divided by the number of connections with streams) leaves the last eighth of the slots to others. A stream
+/// without a slot is refused with `REFUSED_STREAM`, which tells its client that the request was not
+/// processed.
 #[derive(Clone, Debug)]
 pub struct StreamCap(Arc<SharedState>);
 
@@ -39,15 +40,15 @@ struct SharedState {
     unread: AtomicU64,
 }
 
-/// The slots that a new stream may take.
+/// The kind of slot that a new stream may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Admission {
-    /// One of the slots reserved for its connection.
+    /// A slot that is reserved for the stream's own connection.
     Assured,
-    /// The slot of any waiting stream: this one has work to do.
+    /// The slot of any waiting stream, because the new stream has work to do.
     Work,
-    /// As `Work`, but not from a connection with fewer streams than its own, because this stream will mostly
-    /// wait too.
+    /// The slot of a waiting stream, but not on a connection with fewer streams than the new stream's own,
+    /// because the new stream will mostly wait too.
     Lasting,
 }
 
@@ -67,14 +68,14 @@ struct Occupancy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamCounts {
-    /// Streams that are open now.
+    /// Number of streams that are open at the moment.
     pub open: u64,
-    /// Streams that were refused because no slot was free.
+    /// Number of streams that were refused because no slot was free.
     pub refused: u64,
-    /// Streams that were ended while waiting for their client because another stream or connection needed the
-    /// slot.
+    /// Number of streams that were ended while waiting for their client, because another stream or connection
+    /// needed the slot.
     pub evicted: u64,
-    /// Streams that were reset because the client did not read.
+    /// Number of streams that were reset because the client did not read.
     pub unread: u64,
 }
 
@@ -134,8 +135,8 @@ impl StreamCap {
             0
         };
         if free <= kept_for_others {
-            // While slots are free, a stream is blocked only by its connection's share, so it may only evict
-            // from connections with about as many streams.
+            // While slots are free, only the share of its own connection keeps the stream out, so the stream
+            // may evict only streams of connections with at least half as many streams.
             let least = match kind {
                 Admission::Lasting => own,
                 Admission::Assured | Admission::Work if free > 0 => own / 2,
@@ -174,8 +175,8 @@ pub(crate) fn revoke_all(seats: &[Arc<Seat>]) -> usize {
 }
 
 impl Occupancy {
-    /// Ends the stream that has waited for its client the longest, on the connection with the most slots that
-    /// has a waiting stream, if that has at least `least` slots.
+    /// Ends the stream that has waited for its client the longest, on the connection with the most slots
+    /// among those with a waiting stream. Does nothing if that connection has fewer than `least` slots.
     fn evict(&mut self, least: usize, now: Instant) -> Option<RevokedTasks> {
         loop {
             let ripe = self.by.iter().filter_map(|(connection, seats)| {
@@ -211,7 +212,7 @@ impl Occupancy {
     }
 }
 
-/// The slot of an open stream, released on drop.
+/// The slot of an open stream. Dropping the value frees the slot.
 pub(crate) struct Place {
     cap: StreamCap,
     connection: u64,
@@ -220,7 +221,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Counts a stream reset because its client did not read.
+    /// Counts a stream that was reset because its client did not read.
     pub(crate) fn note_unread(&self) {
         self.cap.0.unread.fetch_add(1, Ordering::Relaxed);
     }
@@ -238,11 +239,11 @@ impl Drop for Place {
 /// The reason why a stream waits for its client.
 #[derive(Clone, Copy)]
 pub(crate) enum Wait {
-    /// The next request of a conversation.
+    /// The stream waits for the next request of a conversation.
     Request,
-    /// More bytes of a request's body.
+    /// The stream waits for more bytes of a request's body.
     Body,
-    /// Flow-control window for more of its response.
+    /// The stream waits for flow-control window to continue its response.
     Room,
 }
 
@@ -250,7 +251,7 @@ impl Wait {
     /// Returns how long a stream may wait before it can be evicted.
     const fn patience(self) -> Duration {
         match self {
-            // The request may be on its way.
+            // The next request may be on its way.
             Self::Request => Duration::from_millis(200),
             Self::Body => Duration::from_secs(1),
             // Eviction would lose the response.
@@ -261,13 +262,15 @@ impl Wait {
     const COUNT: usize = 3;
 }
 
-/// Whether a request, and with it its connection, is working or waiting for its client.
+/// Whether a request is working or waiting for its client. A connection is working while one of its requests
+/// is.
 #[derive(Debug, Default)]
 pub(crate) struct Seat(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// For each kind of wait, when the stream becomes evictable. The stream is working while all are `None`.
+    /// The time at which the stream becomes evictable, for each kind of wait. The stream is working while all
+    /// are `None`.
     waits: [Option<Instant>; Wait::COUNT],
     is_revoked: bool,
     /// The wakers of the connection's task and of the service's task.
@@ -275,16 +278,16 @@ struct State {
 }
 
 impl State {
-    /// Returns when the stream becomes evictable; `None` while it works. The wait for window takes
-    /// precedence, because eviction would lose the response.
+    /// Returns the time at which the stream becomes evictable; `None` while it works. The wait for window
+    /// takes precedence, because eviction would lose the response.
     fn ripe(&self) -> Option<Instant> {
         let of_room = self.waits[Wait::Room as usize];
         of_room.or_else(|| self.waits.iter().flatten().min().copied())
     }
 }
 
-/// The wakers of an evicted stream. The wakers are called without holding a lock, because a waker may drop
-/// something that locks.
+/// The wakers of an evicted stream. The wakers are called without holding a lock, because a waker may drop a
+/// value that takes the lock.
 #[must_use]
 struct RevokedTasks([Option<Waker>; 2]);
 
@@ -316,14 +319,15 @@ impl Seat {
         self.lock().waits[wait as usize] = ripe;
     }
 
-    /// Returns since when the stream is evictable, if it has a slot.
+    /// Returns the time since which the stream is evictable at `now`; `None` if it is not, or if its slot was
+    /// revoked.
     fn ripe_since(&self, now: Instant) -> Option<Instant> {
         let state = self.lock();
         let ripe = state.ripe().filter(|_| !state.is_revoked);
         ripe.filter(|ripe| *ripe <= now)
     }
 
-    /// Returns since when the stream is idle, or `if_revoked` if it was evicted; `None` if it works.
+    /// Returns the time since which the stream is idle; `if_revoked` if it was evicted, `None` if it works.
     pub(crate) fn idle_since(&self, if_revoked: Instant) -> Option<Instant> {
         let state = self.lock();
         match state.is_revoked {
@@ -332,8 +336,8 @@ impl Seat {
         }
     }
 
-    /// Revokes the slot if the stream was evictable at `now`, or without `now` if it waits at all; returns
-    /// the tasks to wake.
+    /// Revokes the slot if the stream was evictable at `now`, or if the stream waits and `now` is `None`.
+    /// Returns the tasks to wake.
     fn revoke(&self, now: Option<Instant>) -> Option<RevokedTasks> {
         let mut state = self.lock();
         let ripe = state.ripe().filter(|ripe| now.is_none_or(|now| *ripe <= now));
@@ -398,26 +402,26 @@ impl Lasting {
         self.paths.contains(&path)
     }
 
-    /// Returns the extensions for a request if its path is one of these.
+    /// Returns the extensions for a request, if `path` is one of these paths.
     pub(crate) fn of(&self, path: &str, seat: &Arc<Seat>) -> Option<Extensions> {
         self.contains(path)
             .then(|| (self.introduce)(StreamPlace(seat.clone())))
     }
 }
 
-/// The slot of a stream, for services with long-lived, mostly idle streams: they report when a stream is
-/// idle, and end it when its slot is needed. See [`Lasting`].
+/// The slot of a stream, for services with long-lived, mostly idle streams. The service reports when the
+/// stream is idle, and ends the stream when its slot is needed. See [`Lasting`].
 #[derive(Clone, Debug)]
 pub struct StreamPlace(Arc<Seat>);
 
 impl StreamPlace {
-    /// Marks the stream as idle: it waits for its client's next request, or for an event to report. From now
-    /// on it can be evicted.
+    /// Marks the stream as idle: it waits for its client's next request, or for an event to report. An idle
+    /// stream can be evicted.
     pub fn rest(&self) {
         self.0.waits(Wait::Request);
     }
 
-    /// Marks the stream as working. Returns false if its slot was already revoked, so that the stream has to
+    /// Marks the stream as working. Returns false if its slot was already revoked; the stream then has to
     /// end.
     #[must_use]
     pub fn work(&self) -> bool {
@@ -431,7 +435,7 @@ impl StreamPlace {
         poll_fn(|cx| self.poll_revoked(cx)).await;
     }
 
-    /// Polls for the revocation of the stream's slot. Only one task may poll it.
+    /// Polls for the revocation of the stream's slot. Only one task may poll for it.
     pub fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.poll_revoked(Waiter::Service, cx)
     }

@@ -6,7 +6,8 @@ pub enum Protocol {
     Http1,
     /// HTTP/2 with prior knowledge, as gRPC clients use it.
     Http2,
-    /// Either, detected from the first bytes. HTTP/1's `Upgrade: h2c` is not supported (RFC 9113 removed it).
+    /// HTTP/1 or HTTP/2, detected from the first bytes. HTTP/1's `Upgrade: h2c` is not supported (RFC 9113
+    /// removed it).
     Either,
 }
 

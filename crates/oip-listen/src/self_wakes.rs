@@ -1,9 +1,9 @@
 //! Handles futures that wake themselves while they are polled.
 //!
-//! hyper's futures do that for every request with a body: the parts of a connection's task notify each other.
-//! A multi-threaded runtime treats the wake as new work: it queues the task, wakes another thread to help,
-//! and polls once more in vain. With one client this takes two thread switches per request, half of the time
-//! of a small request.
+//! hyper's futures wake themselves for every request with a body, because the parts of a connection's task
+//! notify each other. A multi-threaded runtime treats the wake as new work: it queues the task, wakes another
+//! thread to help, and polls once more in vain. With one client this takes two thread switches per request,
+//! half of the time of a small request.
 
 use std::{
     cell::Cell,
@@ -22,7 +22,7 @@ thread_local! {
 }
 
 /// Tells the connection that its current request waits for other tasks of this thread, so that polling again
-/// immediately would be in vain.
+/// immediately would have no effect.
 pub fn let_others_go() {
     LETS_OTHERS_GO.set(true);
 }
@@ -43,9 +43,9 @@ struct State {
 
 /// The future is not being polled: a wake goes to the task.
 const IDLE: u8 = 0;
-/// Being polled, not woken since.
+/// The future is being polled and was not woken since the poll began.
 const POLLED: u8 = 1;
-/// Being polled, and woken since.
+/// The future is being polled and was woken since the poll began.
 const WOKEN: u8 = 2;
 
 impl SelfWakes {
@@ -60,8 +60,8 @@ impl SelfWakes {
         }
     }
 
-    /// Polls the future, and once more if it was woken meanwhile. If that happens again, or `is_turn_over`
-    /// asks to yield, the task is woken as usual.
+    /// Polls the future, and polls it once more if it was woken meanwhile. If the future wakes itself again,
+    /// or `is_turn_over` asks to yield, the task is woken as usual.
     pub(crate) fn poll<T>(
         &self,
         cx: &mut Context<'_>,
@@ -93,8 +93,8 @@ impl Wake for State {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Writes even if the value is unchanged, so that this thread's earlier writes are visible to the next
-        // poll.
+        // Stores the phase even if it is unchanged, so that this thread's earlier writes are visible to the
+        // next poll.
         let note = |phase| (phase != IDLE).then_some(WOKEN);
         let noted = self.phase.fetch_update(Ordering::AcqRel, Ordering::Acquire, note);
         if noted.is_err() {

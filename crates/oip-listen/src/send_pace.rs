@@ -6,15 +6,15 @@ use crate::ConnectionLimits;
 
 /// Tracks how far a client has fallen behind the minimum read rate.
 ///
-/// Faster reading earns no credit: socket buffers hold megabytes, and a client that stalls after filling them
-/// would get minutes.
+/// Faster reading earns no credit: socket buffers hold megabytes, and a client that fills them and then
+/// stalls would get minutes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SendPace {
     behind: Duration,
 }
 
 impl SendPace {
-    /// Records that the client took `bytes` after waiting for `waited`.
+    /// Records that the client read `bytes` bytes after the server had waited for `waited`.
     pub(crate) fn taken(&mut self, bytes: usize, waited: Duration, limits: &ConnectionLimits) {
         if limits.min_send_rate > 0 {
             let worth = Duration::from_secs_f64(bytes as f64 / limits.min_send_rate as f64);
@@ -22,7 +22,7 @@ impl SendPace {
         }
     }
 
-    /// Returns how long the client may take for the next bytes.
+    /// Returns how long the client may take for reading the next bytes.
     pub(crate) fn patience(&self, limits: &ConnectionLimits) -> Duration {
         limits
             .send_rate_grace
@@ -52,7 +52,7 @@ mod tests {
         assert_eq!(pace.patience(&limits), second);
         pace.taken(4000, second, &limits);
         assert_eq!(pace.patience(&limits), 4 * second);
-        // Exactly at the minimum rate.
+        // The client reads exactly at the minimum rate.
         for _ in 0..100 {
             pace.taken(1000, second, &limits);
         }

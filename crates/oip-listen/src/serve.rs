@@ -40,9 +40,9 @@ use crate::{
 /// Serves a listener's connections until a shutdown, and returns the number of connections that had to be
 /// cut.
 ///
-/// On shutdown, connections in the backlog are still accepted, then the listener is closed. HTTP/2 clients
-/// get GOAWAY; HTTP/1 responses get `Connection: close`, and idle connections are closed after a moment, so
-/// that a request already under way gets its response.
+/// On shutdown, connections in the backlog are still accepted, and then the listener is closed. HTTP/2
+/// clients get GOAWAY; HTTP/1 responses get `Connection: close`. Idle HTTP/1 connections are closed after a
+/// second, so that a request already under way gets its response.
 pub async fn serve<S, B>(
     listener: impl Into<Listener>,
     protocol: Protocol,
@@ -68,8 +68,8 @@ where
     .await
 }
 
-/// Serves over TLS. Clients of [`Protocol::Http1`] that negotiate HTTP/2 get it, with its limits; they stay
-/// on the work threads. Unix socket connections are not encrypted.
+/// Serves over TLS. Clients of [`Protocol::Http1`] that negotiate HTTP/2 are served over HTTP/2, with its
+/// limits, on the work threads. Unix socket connections are not encrypted.
 pub async fn serve_tls<S, B>(
     listener: impl Into<Listener>,
     protocol: Protocol,
@@ -165,8 +165,8 @@ where
     {
         start(&mut connections, client, room);
     }
-    // Clients whose connection is established must not be dropped. Accept directly, since the runtime may not
-    // have been notified of them.
+    // Clients whose connection is established must not be dropped. These connections are accepted directly,
+    // since the runtime may not have been notified of them.
     if let Some(queued) = listener.into_queued() {
         while let Some(room) = limits.connections.try_room()
             && let Ok(client) = queued.next()
@@ -182,7 +182,7 @@ where
     cut
 }
 
-/// Returns whether a new connection has already sent something other than GET or HEAD. Consumes nothing.
+/// Returns whether a new connection has already sent a method other than GET or HEAD. Consumes no bytes.
 ///
 /// Most clients send their first request right after connecting; the accepting thread can then hand over the
 /// connection immediately.
@@ -193,7 +193,7 @@ fn begins_work(stream: &Stream) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     match recv(stream, &mut start, flags) {
         Ok((_, 4)) => !matches!(&start, b"GET " | b"HEAD"),
-        // An incomplete request line is checked again when the rest has arrived.
+        // An incomplete request line is checked again when its remaining bytes have arrived.
         _ => false,
     }
 }
@@ -370,8 +370,8 @@ impl Connection {
         }
     }
 
-    /// Detects the client's protocol. An error means that the connection ended first; the value is true if
-    /// the client ended it.
+    /// Detects the client's protocol. An error means that the connection ended first: false if a shutdown cut
+    /// it, true otherwise.
     async fn detect(&self, mut stream: Pin<&mut WatchedStream>) -> Result<Protocol, bool> {
         let makes_room = async {
             loop {
@@ -393,16 +393,17 @@ impl Connection {
         }
     }
 
-    /// Drives a connection, and ends it when a timeout passes.
+    /// Drives a connection, and ends it when a timeout passes. Returns false if a shutdown had to cut the
+    /// connection.
     async fn watch<C, E>(self, connection: C, close: fn(Pin<&mut C>)) -> bool
     where
         C: Future<Output = Result<(), E>>,
         E: fmt::Display,
     {
         let mut connection = pin!(connection);
-        // HTTP/2 requests have their own tasks.
+        // HTTP/2 requests run in their own tasks, so their connection does not wake itself.
         let self_wakes = (self.protocol != Protocol::Http2).then(SelfWakes::new);
-        /// Time that a well-behaved client gets to notice that its connection ends.
+        /// Time that a well-behaved client has to notice that its connection ends.
         const GRACE: Duration = Duration::from_millis(500);
         let (mut is_closing, mut is_cut_soon) = (false, false);
         let mut wake = Instant::now();
@@ -466,7 +467,7 @@ impl Connection {
         }
     }
 
-    /// Waits until a shutdown needs this connection closed.
+    /// Waits until a shutdown requires that this connection close.
     async fn close_for_shutdown(&self) {
         /// How long an idle HTTP/1 connection stays open for a request that is already under way.
         const LINGER: Duration = Duration::from_secs(1);

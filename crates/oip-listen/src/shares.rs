@@ -5,31 +5,31 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-/// The memory budget for receive windows, over all connections that share it.
+/// The memory budget for receive windows, over all connections that share this budget.
 ///
-/// Clients may send as much as the windows of their connection and streams allow before the service reads.
-/// The first connections get very large windows, for large tensors and long links. When the budget for those
-/// is used up, the next get large windows, then medium ones, and all others small ones.
+/// Before the service reads, clients may send as much as the windows of their connection and streams allow.
+/// The first connections get very large windows, for large tensors and long links. When the budget for these
+/// windows is used up, the next connections get large windows, then medium ones, and all others small ones.
 #[derive(Clone, Debug)]
 pub struct Windows(Arc<SharedState>);
 
 #[derive(Debug)]
 struct SharedState {
-    /// Bytes for all windows of each size.
+    /// Budget for all windows of each size, in bytes.
     limit: u64,
     used: [AtomicU64; SIZES.len()],
 }
 
-/// Sizes of very large, large and medium windows in bytes. At a round-trip time of 1 ms the first allows 1
-/// GiB/s, the second 256 MiB/s. The third is the minimum that HTTP/2 allows for a connection.
+/// Sizes of very large, large and medium windows in bytes. At a round-trip time of 1 ms a very large window
+/// allows 1 GiB/s, a large one 256 MiB/s. A medium window is the minimum that HTTP/2 allows for a connection.
 const SIZES: [u32; 3] = [1 << 20, LARGE, MEDIUM];
 const LARGE: u32 = 256 << 10;
 const MEDIUM: u32 = 65_535;
-/// Size of a small window in bytes, per stream. At a round-trip time of 1 ms it allows 16 MiB/s.
+/// Size of a small window in bytes, per stream. At a round-trip time of 1 ms a small window allows 16 MiB/s.
 const SMALL: u32 = 16 << 10;
 
 impl Windows {
-    /// Creates a budget of `bytes`, one third for each size above the small one.
+    /// Creates a budget of `bytes` bytes, one third for each size above the small one.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         Self(Arc::new(SharedState {
@@ -53,11 +53,11 @@ impl Windows {
     }
 }
 
-/// The window of a connection, returned to the budget on drop.
+/// The window of a connection. Dropping the value returns the window to the budget.
 #[derive(Debug)]
 pub(crate) struct Window {
     shared: Arc<SharedState>,
-    /// Index into the sizes; `None` for the small one.
+    /// Index into [`SIZES`]; `None` for the small size.
     level: Option<usize>,
 }
 

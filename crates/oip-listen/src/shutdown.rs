@@ -23,14 +23,14 @@ impl Shutdown {
         Self(Arc::new(watch::Sender::new(Phase::Serving)))
     }
 
-    /// Keeps serving, but HTTP/1 responses ask clients to reconnect for the next request. For the time in
-    /// which load balancers redirect traffic: a client with an open connection at the start of the drain
-    /// could send a request just as it is closed.
+    /// Keeps serving, but HTTP/1 responses ask clients to reconnect for the next request. Call this method
+    /// while load balancers redirect traffic: a client whose connection is still open when the drain starts
+    /// could send a request just as the connection is closed.
     pub fn leave(&self) {
         self.advance(Phase::Leaving);
     }
 
-    /// Stops accepting connections; open ones finish their requests.
+    /// Stops accepting connections. Open connections finish their requests.
     pub fn drain(&self) {
         self.advance(Phase::Draining);
     }

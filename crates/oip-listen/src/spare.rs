@@ -1,7 +1,8 @@
 //! A spare thread: a runtime has one thread more than there are CPUs, and parks it while the others keep up.
 //!
 //! Two threads that share a CPU take a quarter more time per request, and a request waits for milliseconds
-//! whenever one preempts the other. But if the only thread blocks, no request is served.
+//! whenever one thread preempts the other. But a runtime with a single thread serves no request while that
+//! thread is blocked.
 
 use std::{sync::mpsc, time::Duration};
 
@@ -33,7 +34,7 @@ pub(crate) async fn keep_one_asleep(runtime: &Handle) {
         let (asleep, is_asleep) = oneshot::channel();
         runtime.spawn(async move {
             // A worker that takes this task from the shared queue may hold another task in its LIFO slot,
-            // where no other worker can steal it; after this yield the slot is empty.
+            // where no other worker can steal that task. After this yield, the slot is empty.
             tokio::task::yield_now().await;
             let _ = asleep.send(());
             let _ = spare.recv();
@@ -41,8 +42,8 @@ pub(crate) async fn keep_one_asleep(runtime: &Handle) {
         if is_asleep.await.is_err() {
             return;
         }
-        // This thread may have been the one that polls I/O and timers while the others sleep; wake another
-        // one for that.
+        // The parked thread may have been the one that polls I/O and timers while the others sleep, so
+        // another thread is woken to poll them.
         drop(runtime.spawn(async {}));
         while threads.look().await < 2 || comes_to_its_turn(runtime).await {}
         drop(awake);
@@ -50,13 +51,13 @@ pub(crate) async fn keep_one_asleep(runtime: &Handle) {
     }
 }
 
-/// Returns whether a new task is scheduled soon. The new task also wakes a thread to poll I/O and timers: if
-/// the thread that polled them is now blocked by work, no other thread would.
+/// Returns whether a new task is scheduled within [`PATIENCE`]. The new task also wakes a thread to poll I/O
+/// and timers: if the thread that polled them is now blocked by work, no other thread would.
 async fn comes_to_its_turn(runtime: &Handle) -> bool {
     timeout(PATIENCE, runtime.spawn(async {})).await.is_ok()
 }
 
-/// The state of a runtime's threads, as seen from outside.
+/// The progress of a runtime's threads, as seen from outside the runtime.
 struct Threads<'r> {
     runtime: &'r Handle,
     /// Each thread's park/unpark counter, which is odd while the thread is parked.
@@ -113,7 +114,7 @@ mod tests {
         builder.worker_threads(threads).enable_all().build().unwrap()
     }
 
-    /// Returns the number of `tasks` blocking tasks that run at the same time.
+    /// Returns the number of tasks that run at the same time when `tasks` blocking tasks are started.
     async fn at_once(runtime: &Handle, tasks: usize) -> usize {
         let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let tasks = (0..tasks).map(|_| {

@@ -1,4 +1,4 @@
-//! A connection's stream: TCP or Unix socket behind one type.
+//! The stream of a connection: a TCP or a Unix socket behind one type.
 
 use std::{
     io,
@@ -16,7 +16,7 @@ use tokio::{
 #[cfg(unix)]
 use crate::descriptors::Reception;
 
-/// A connection's stream.
+/// The stream of a connection.
 #[derive(Debug)]
 pub(crate) enum Stream {
     Tcp(TcpStream),
@@ -57,7 +57,7 @@ impl Stream {
         }
     }
 
-    /// Receives descriptors until the first request arrives. `None` for TCP.
+    /// Receives descriptors until the first request arrives. Returns `None` for TCP.
     #[cfg(unix)]
     pub(crate) fn receive_descriptors(&mut self) -> Option<Reception> {
         match self {

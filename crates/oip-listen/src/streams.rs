@@ -29,17 +29,17 @@ use crate::{body::Report, date, places::Waiter, send_pace::SendPace};
 
 /// The reason why a stream ended before its whole response was handed out.
 enum End {
-    /// The client reset it or disconnected.
+    /// The client reset the stream or disconnected.
     Gone,
     /// The service aborted its response.
     Broken,
-    /// The client did not read.
+    /// The client did not read the response.
     Stuck,
     /// The stream waited for its client, and another stream needed its slot.
     Evicted,
 }
 
-/// Sends the service's response while the client wants it and reads it.
+/// Calls the service and sends its response, as long as the client is connected and reads the response.
 pub(crate) async fn answer<F, B>(service: F, mut respond: SendResponse<Bytes>, report: Report)
 where
     F: Future<Output = Result<Response<B>, Infallible>>,
@@ -61,7 +61,7 @@ where
         Ok(response) => response,
         Err(end) => {
             if matches!(end, End::Evicted) {
-                // The request is not complete, so nothing was processed.
+                // The request is not complete, so the service has not processed it.
                 respond.send_reset(Reason::REFUSED_STREAM);
             }
             return;
@@ -104,7 +104,7 @@ where
 fn complete(response: &mut Response<()>, len: Option<u64>) {
     *response.version_mut() = Version::HTTP_2;
     let headers = response.headers_mut();
-    // Connection-specific headers of HTTP/1, which are malformed in HTTP/2 (RFC 9113, 8.2.2).
+    // Headers that describe an HTTP/1 connection; they are malformed in HTTP/2 (RFC 9113, 8.2.2).
     const OF_CONNECTIONS: [HeaderName; 5] = [
         CONNECTION,
         HeaderName::from_static("keep-alive"),
@@ -121,11 +121,11 @@ fn complete(response: &mut Response<()>, len: Option<u64>) {
     headers.entry(DATE).or_insert_with(date::now);
 }
 
-/// Window requested at a time for a response, in bytes.
+/// Size of the flow-control window that a response requests at a time, in bytes.
 const PIECE: usize = 64 << 10;
 
-/// A response passed to h2, tracked until its last byte is written: the client may shrink its window again,
-/// so h2 may not be able to write all of it.
+/// A response that was passed to h2, tracked until its last byte is written. The client may shrink its window
+/// again, so h2 may not be able to write all bytes.
 struct PendingResponse {
     report: Report,
     /// Whether all remaining bytes were passed to h2, and the sender waits until they are written.
@@ -159,9 +159,9 @@ struct Sender {
     stream: SendStream<Bytes>,
     given: Arc<PendingResponse>,
     pace: SendPace,
-    /// Runs while the window is closed.
+    /// Timer that runs while the window is closed.
     patience: Option<Pin<Box<Sleep>>>,
-    /// Runs after an eviction, as the service's deadline to end the stream.
+    /// Deadline by which the service must end an evicted stream; `None` before the eviction.
     last_words: Option<Pin<Box<Sleep>>>,
 }
 
@@ -220,7 +220,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Waits for window; returns its size and how long that took.
+    /// Waits for flow-control window. Returns the size of the window and how long the wait took.
     async fn wait_for_room(&mut self) -> Result<(usize, Duration), End> {
         let since = Instant::now();
         let deadline = since + self.pace.patience(self.given.report.limits());
@@ -279,7 +279,7 @@ impl Sender {
         self.stream.poll_reset(cx).map(|_| End::Gone)
     }
 
-    /// Waits until h2 has written everything, while it makes progress.
+    /// Waits until h2 has written all pieces. Fails if h2 makes no progress for too long.
     async fn until_sent(self) -> (SendStream<Bytes>, Result<(), End>) {
         let Self {
             mut stream,
@@ -310,7 +310,7 @@ impl Sender {
             if stream.poll_reset(cx).is_ready() {
                 return Poll::Ready(Err(End::Gone));
             }
-            // The final bytes of the service may still be unsent.
+            // After a revocation, the final bytes of the service may still be unsent, so they get some time.
             let seat = given.report.seat();
             if !is_revoked && seat.poll_revoked(Waiter::Connection, cx).is_ready() {
                 is_revoked = true;

@@ -1,4 +1,4 @@
-//! The tasks and the socket of a connection, which migrate between lanes with it.
+//! The tasks and the socket of a connection, which move between lanes together with the connection.
 
 use std::{
     future::{Future, poll_fn},
@@ -12,8 +12,8 @@ use tokio::{runtime::Handle, task::JoinSet};
 
 use crate::{activity::Activity, lanes::Lane, stream::Stream};
 
-/// A connection's socket. It is registered with the runtime of the connection's lane: with another runtime,
-/// each event would have to wake the connection across threads.
+/// A connection's socket. The socket is registered with the runtime of the connection's lane: another runtime
+/// would have to wake the connection across threads for each event.
 #[derive(Debug)]
 pub(crate) struct Socket {
     stream: Option<Stream>,
@@ -74,7 +74,8 @@ impl Tasks {
         }
     }
 
-    /// Runs a future, starting on lane `here`; returns `None` if the runtime of its lane has ended.
+    /// Runs a future, starting on lane `here`. Returns `None` if the runtime of the connection's lane has
+    /// ended.
     pub(crate) async fn drive<F>(self, here: Lane, future: F) -> Option<F::Output>
     where
         F: Future + Send + 'static,
@@ -115,7 +116,8 @@ impl Tasks {
         }
     }
 
-    /// Polls a future until it completes or belongs to another lane.
+    /// Polls a future on lane `here` until it completes or the connection belongs to another lane; returns
+    /// `None` in the second case.
     async fn stay<F: Future>(&self, here: Lane, future: &mut Pin<Box<F>>) -> Option<F::Output> {
         poll_fn(|cx| {
             if self.activity.lane() != here {

@@ -1,4 +1,4 @@
-//! A client's identity from its certificate.
+//! The identity of a client, from its certificate.
 
 use std::{fmt, sync::Arc, time::SystemTime};
 
@@ -8,8 +8,8 @@ use x509_cert::{
     ext::pkix::{SubjectAltName, name::GeneralName},
 };
 
-/// A client certificate, signed by one of the server's trusted authorities; an extension of each request of
-/// its connection.
+/// A client certificate that is signed by one of the server's trusted authorities, stored as an extension of
+/// each request of its connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCertificate(Arc<CertificateInner>);
 
@@ -39,7 +39,7 @@ pub enum CertificateName {
 }
 
 impl ClientCertificate {
-    /// Parses a DER certificate; the error is a message.
+    /// Parses a DER certificate. The error is a message for the log.
     pub(crate) fn read(certificate: &[u8]) -> Result<Self, String> {
         let certificate = Certificate::from_der(certificate).map_err(|error| error.to_string())?;
         let certificate = certificate.tbs_certificate;

@@ -1,4 +1,4 @@
-//! Loads certificates and keys from PEM files and validates them, with errors that give the place and the
+//! Loads certificates and keys from PEM files and validates them. Errors name the file, the position and the
 //! reason.
 
 use std::{
@@ -23,12 +23,12 @@ pub struct TlsFiles {
     pub certificate: PathBuf,
     /// The private key of the server's certificate, unencrypted.
     pub key: PathBuf,
-    /// The authorities that sign client certificates; without it, clients need none.
+    /// File with the authorities that sign client certificates; `None` if clients need no certificate.
     pub client_ca: Option<PathBuf>,
 }
 
 impl TlsFiles {
-    /// Creates the files of a certificate and its key.
+    /// Names the files of a server's certificate and its key.
     pub fn new(certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         Self {
             certificate: certificate.into(),
@@ -50,9 +50,9 @@ impl TlsFiles {
 pub enum TlsFile {
     /// The server's certificate.
     Certificate,
-    /// Its private key.
+    /// The private key of the server's certificate.
     Key,
-    /// Authorities of client certificates.
+    /// The authorities of client certificates.
     ClientCa,
 }
 
@@ -75,14 +75,14 @@ impl TlsError {
         }
     }
 
-    /// Returns the purpose of the file.
+    /// Returns the purpose of the file that is unusable.
     #[must_use]
     pub fn file(&self) -> TlsFile {
         self.file
     }
 }
 
-/// An error in a file.
+/// What is wrong with a file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Problem {
     #[error("cannot be read: {0}")]
@@ -135,7 +135,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Maximum file size in bytes. The bundle of all public authorities has 220 KiB.
+/// Maximum size of a file, in bytes. The bundle of all public authorities has 220 KiB.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// The raw contents of each file.
@@ -182,7 +182,7 @@ impl Contents {
         private_key(&self.key).map_err(|problem| TlsError::new(TlsFile::Key, &files.key, problem))
     }
 
-    /// Returns the authorities of client certificates, if those are required.
+    /// Returns the authorities of client certificates, if the server requires client certificates.
     pub(crate) fn client_authorities(&self, files: &TlsFiles) -> Result<Option<RootCertStore>, TlsError> {
         let (Some(contents), Some(path)) = (&self.client_ca, &files.client_ca) else {
             return Ok(None);
@@ -236,7 +236,7 @@ impl Section<'_> {
         self.label.ends_with("PRIVATE KEY")
     }
 
-    /// Returns its name for messages.
+    /// Returns the section's name for messages.
     fn name(&self) -> String {
         match () {
             () if self.is_certificate() => "a certificate".to_owned(),

@@ -18,10 +18,10 @@ pub(crate) struct SecureConnection {
     pub(crate) certificate: Option<ClientCertificate>,
 }
 
-/// Why a handshake failed.
+/// The reason why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HandshakeError {
-    /// Port scanners and load balancers connect and disconnect.
+    /// The client disconnected, as port scanners and load balancers do.
     #[error("the client left")]
     Gone,
     #[error("the client does not speak TLS")]
@@ -62,7 +62,7 @@ pub(crate) async fn secure(
         Ok(_) => {
             if protocol != Protocol::Http2 && first[0].is_ascii_uppercase() {
                 activity.request_left_unread();
-                // The alert is short: either the kernel takes it at once or not at all.
+                // The response is short: the kernel either accepts all of it at once or none of it.
                 let _ = poll_fn(|cx| stream.as_mut().poll_write(cx, NOT_TLS)).await;
                 let _ = poll_fn(|cx| stream.as_mut().poll_shutdown(cx)).await;
             }

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::protocol::Protocol;
 
-/// A server's TLS 1.2 and 1.3 settings: its certificate, and its requirements for clients. Clones share
+/// A server's TLS 1.2 and 1.3 settings: its certificate, and its requirements for clients. Clones share one
 /// state.
 ///
 /// A connection uses the certificate that is current when it starts.
@@ -43,20 +43,20 @@ pub struct Tls(Arc<SharedState>);
 struct SharedState {
     files: TlsFiles,
     current: RwLock<Current>,
-    /// The file contents at the last check.
+    /// Contents of the files at the last check.
     seen: Mutex<Option<FileSnapshot>>,
     started: Instant,
-    /// When a failed handshake was last logged as a warning: milliseconds since the start, plus one; 0 for
-    /// never.
+    /// Time at which a failed handshake was last logged as a warning, in milliseconds since `started` plus
+    /// one; 0 if none was.
     warned: AtomicU64,
-    /// Failed handshakes since then.
+    /// Number of failed handshakes since the last warning.
     refused: AtomicU64,
 }
 
-/// The contents of the files.
+/// The contents of the files at one check.
 struct FileSnapshot {
     contents: Contents,
-    /// Whether these contents were usable.
+    /// Whether the server could use these contents.
     is_used: bool,
 }
 
@@ -68,7 +68,7 @@ struct Current {
 }
 
 impl Tls {
-    /// Loads certificates and keys.
+    /// Loads the certificates and keys in `files`.
     ///
     /// # Errors
     /// When a file is unreadable or invalid.
@@ -88,29 +88,29 @@ impl Tls {
         })))
     }
 
-    /// Returns the files.
+    /// Returns the paths of the certificate and key files.
     #[must_use]
     pub fn files(&self) -> &TlsFiles {
         &self.0.files
     }
 
-    /// Returns facts about the certificate in the file; `None` while the file is unusable.
+    /// Returns facts about the certificate in the file; `None` while the files cannot be used.
     #[must_use]
     pub fn certificate(&self) -> Option<ServerCertificate> {
         let seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
         Some(ServerCertificate::of(&seen.as_ref()?.contents.leaf()?))
     }
 
-    /// Reloads the files for new connections; returns whether they changed.
+    /// Reloads the files for new connections. Returns whether the files changed.
     ///
     /// # Errors
-    /// When a file is unusable. The current certificate stays in use. The same contents are reported only
+    /// When a file is unusable. The current certificate stays in use. Unusable contents are reported only
     /// once.
     pub fn reload(&self) -> Result<bool, TlsError> {
         self.look(false)
     }
 
-    /// Reloads like [`Tls::reload`] on explicit request, which reports unusable files every time.
+    /// Reloads like [`Tls::reload`], on explicit request: unusable files are reported every time.
     ///
     /// # Errors
     /// When a file is unusable. The current certificate stays in use.
@@ -138,7 +138,7 @@ impl Tls {
     pub async fn watch(self, period: Duration) {
         let mut ticks = interval(period.max(Duration::from_millis(1)));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The last failure, so that it is logged only once.
+        // Message of the last failure, so that a failure is logged only once.
         let mut said = None;
         loop {
             ticks.tick().await;
@@ -174,8 +174,8 @@ impl Tls {
         }
     }
 
-    /// Logs why a handshake failed: at most one warning per ten seconds, so that clients cannot flood the
-    /// log.
+    /// Logs the reason why a handshake failed. Logs at most one warning per ten seconds, so that clients
+    /// cannot flood the log.
     pub(crate) fn note_refused(&self, reason: &dyn fmt::Display) {
         const EVERY: u64 = 10_000;
         let now = u64::try_from(self.0.started.elapsed().as_millis()).unwrap_or(u64::MAX) + 1;
@@ -199,7 +199,7 @@ impl Tls {
 }
 
 impl fmt::Debug for Tls {
-    /// Omits keys.
+    /// Formats the paths only, never the keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Tls").field(&self.0.files).finish()
     }
@@ -240,7 +240,7 @@ impl Current {
                 error => unusable(&error),
             })?;
         config.ticketer = ring::Ticketer::new().map_err(|error| unusable(&error))?;
-        // A client needs one ticket to resume; each costs a message.
+        // A client needs one ticket to resume a session; each further ticket costs a message.
         config.send_tls13_tickets = 1;
         let speaking = |protocols: &[&[u8]]| {
             let mut config = config.clone();

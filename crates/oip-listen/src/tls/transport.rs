@@ -31,11 +31,11 @@ pub(crate) enum Transport {
 pub(crate) struct EncryptedStream {
     stream: TlsStream<Pin<Box<WatchedStream>>>,
     activity: Activity,
-    /// HTTP/2 only.
+    /// The scanner of HTTP/2 frames; `None` for HTTP/1.
     frames: Option<Frames>,
     /// Whether the last write was complete, so that a frame may be written after it.
     is_write_whole: bool,
-    /// Runs after the client has closed its sending side.
+    /// Timer that runs after the client has closed its sending side.
     ended: Option<Pin<Box<Sleep>>>,
 }
 
@@ -98,7 +98,7 @@ impl EncryptedStream {
         Poll::Ready(Ok(()))
     }
 
-    /// Records and passes on a write's result.
+    /// Records the result of a write and returns it.
     fn note_write(&mut self, len: usize, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         let written = match &result {
             Poll::Ready(Ok(written)) => *written,

@@ -1,4 +1,4 @@
-//! Early responses, and clients that read too slowly.
+//! Tests early responses, and clients that read too slowly.
 
 use std::{
     io::{Read, Write},
@@ -63,7 +63,7 @@ fn an_early_answer_to_a_large_request_says_that_the_connection_ends_and_arrives(
     server.canary();
 }
 
-/// The response of a client that reads below the minimum rate is freed.
+/// A response whose client reads below the minimum rate is freed.
 #[test]
 fn slow_readers_are_cut() {
     let server = Server::start(
@@ -120,8 +120,8 @@ async fn read_whole(mut body: RecvStream) -> Result<Vec<u8>, h2::Error> {
     Ok(read)
 }
 
-/// A stream that is not read ends without affecting others, both with a large response and with one short
-/// enough to be handed out at once.
+/// A stream that is not read ends without affecting other streams. The test uses a large response and one
+/// that is short enough to be handed out at once.
 #[test]
 fn a_stream_that_is_not_read_is_reset_and_its_connection_goes_on() {
     for path in ["/big", "/small"] {
@@ -149,8 +149,8 @@ fn a_stream_that_is_not_read_is_reset_and_its_connection_goes_on() {
     }
 }
 
-/// The client opens the window of one stream a byte at a time. That stream is reset as too slow, even if its
-/// other streams are read.
+/// The client opens the window of one stream a byte at a time. This stream is reset as too slow, even if the
+/// client reads its other streams.
 #[test]
 fn a_stream_that_is_read_too_slowly_is_reset() {
     let limits = limits().with(|limits| {
@@ -212,7 +212,7 @@ fn a_client_that_takes_its_windows_back_does_not_keep_what_was_given_out() {
     let mut opening = opening(i32::MAX as u32);
     opening.extend_from_slice(&get_frame("/big", 1));
     stream.write_all(&opening).unwrap();
-    // After this time the socket buffers are full, so later data stays in h2.
+    // After this time the socket buffers are full, so data that is sent later stays in h2.
     thread::sleep(PATIENCE);
     stream.write_all(&get_frame("/small", 3)).unwrap();
     thread::sleep(PATIENCE / 3);

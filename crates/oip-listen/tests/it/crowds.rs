@@ -1,4 +1,4 @@
-//! Clients that open, send or occupy too much.
+//! Tests clients that open too many connections or streams, or send too many frames.
 
 use std::{
     io::{Read, Write},
@@ -58,7 +58,8 @@ fn half_a_head_makes_room() {
     drop(halves);
 }
 
-/// Sends a preface, settings, and then `frame` repeatedly; returns how many frames the server accepted.
+/// Sends a preface, settings, and then `frame` repeatedly. Returns the number of frames that the server
+/// accepted.
 fn flood(server: &Server, frame: &[u8]) -> usize {
     let mut stream = server.connect();
     stream
@@ -126,8 +127,8 @@ async fn body_of(response: ResponseFuture) -> Result<String, h2::Error> {
     Ok(String::from_utf8(read).unwrap())
 }
 
-/// Each connection has its own first streams; further ones share the cap, and are refused beyond it so that
-/// clients can retry.
+/// Each connection has its own first streams. Further streams share the cap, and are refused beyond it so
+/// that clients can retry.
 #[test]
 fn streams_beyond_the_shared_room_are_refused() {
     let streams = StreamCap::new(3);
@@ -162,7 +163,7 @@ fn streams_beyond_the_shared_room_are_refused() {
     });
 }
 
-/// Idle streams give up their slots to others, however many there are; their services end them.
+/// Idle streams give up their slots to other streams, however many there are; their services end them.
 #[test]
 fn streams_that_wait_for_something_to_happen_give_way() {
     let streams = StreamCap::new(16);
@@ -179,7 +180,7 @@ fn streams_that_wait_for_something_to_happen_give_way() {
                 watching.push(begin(&crowd, "/watch", true).await.0);
             }
         }
-        // After this time, the streams count as idle.
+        // After this pause, the streams count as idle.
         sleep(Duration::from_millis(400)).await;
         let before = streams.counts();
         let other = connect(&server).await;
@@ -193,7 +194,7 @@ fn streams_that_wait_for_something_to_happen_give_way() {
         let after = streams.counts();
         assert_eq!(after.refused, before.refused);
         assert!(after.evicted >= before.evicted + 4, "{after:?}");
-        // Evicted streams are notified; those in their connection's own slots are not affected.
+        // Evicted streams are notified; streams in their connection's own slots are not affected.
         let (mut moved, mut left) = (0, 0);
         for stream in watching {
             match timeout(Duration::from_millis(10), body_of(stream)).await {

@@ -1,4 +1,4 @@
-//! Shutdowns: every accepted request gets its response, and no client can block them.
+//! Tests shutdowns: every accepted request gets its response, and no client can block a shutdown.
 
 use std::{
     io::Write,
@@ -31,7 +31,7 @@ fn lc_01_nothing_accepted_is_lost() {
     }
 }
 
-/// Sends requests over successive connections until the server has exited; returns the number of responses.
+/// Sends requests over successive connections until the server has exited. Returns the number of responses.
 fn client(address: SocketAddr) -> usize {
     let mut answered = 0;
     while let Ok(mut stream) = TcpStream::connect(address) {
@@ -40,7 +40,8 @@ fn client(address: SocketAddr) -> usize {
         loop {
             let sent = stream.write_all(b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");
             let mut first = [0];
-            // The kernel may complete a connection just before the listener closes; that counts as refused.
+            // The kernel may complete a connection just before the listener closes. Such a connection counts
+            // as refused.
             if answered_here == 0 && (sent.is_err() || stream.peek(&mut first).is_err()) {
                 break;
             }
@@ -57,7 +58,7 @@ fn client(address: SocketAddr) -> usize {
     answered
 }
 
-/// LC-02: stalled clients do not delay a shutdown once it cuts.
+/// LC-02: stalled clients do not delay a shutdown once the server cuts connections.
 #[test]
 fn lc_02_stalled_clients_cannot_hold_up_a_shutdown() {
     let patient = || {

@@ -1,4 +1,4 @@
-//! HTTP/1 and HTTP/2 on one port, distinguished by their first bytes.
+//! Tests HTTP/1 and HTTP/2 on one port, distinguished by the first bytes of a connection.
 
 use std::{
     io::Write,
@@ -54,7 +54,7 @@ fn each_client_gets_the_protocol_that_it_speaks() {
     assert_eq!(server.join(), 0);
 }
 
-/// No bytes are lost, however the first ones are split.
+/// No bytes are lost, however the first bytes of a connection are split.
 #[test]
 fn first_bytes_may_come_one_by_one() {
     let server = Server::start(Protocol::Either, limits());
@@ -69,7 +69,7 @@ fn first_bytes_may_come_one_by_one() {
     };
     let mut slow = drip(b"PUT /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nok");
     assert!(read_answer(&mut slow, "ok").starts_with("HTTP/1.1 200"));
-    // The preface and empty SETTINGS; the server sends its own.
+    // The client sends the preface and empty SETTINGS; the server replies with its own SETTINGS.
     let mut http2 = drip(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
     let mut header = [0; 9];
     std::io::Read::read_exact(&mut http2, &mut header).unwrap();

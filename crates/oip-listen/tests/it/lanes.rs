@@ -1,4 +1,4 @@
-//! Connections with work move to other threads, and busy ones to yet others.
+//! Tests that connections with work move to other threads, and busy connections to a third group of threads.
 
 use std::{
     io::{Read, Write},
@@ -23,7 +23,7 @@ const LARGE: usize = 1 << 20;
 /// A pause longer than the time for which a connection counts as busy.
 const PAUSE: Duration = Duration::from_millis(1100);
 
-/// Returns a runtime with one thread of this name.
+/// Returns a runtime with one thread, called `name`.
 fn thread(name: &str) -> Runtime {
     let mut builder = Builder::new_multi_thread();
     builder
@@ -52,8 +52,8 @@ fn thread_for(stream: &mut TcpStream, len: usize) -> String {
     name_in(&read_answer(stream, "!"))
 }
 
-/// Sends large bodies until the server has more to read than one turn allows, which depends on relative
-/// speed.
+/// Sends large bodies until the server has more to read than one turn allows. The number of bodies depends on
+/// how fast client and server are.
 fn make_busy(stream: &mut TcpStream) {
     let is_busy = (0..100).any(|_| thread_for(stream, LARGE) == "busy");
     assert!(is_busy, "never busy");

@@ -1,4 +1,4 @@
-//! Clients that stall, trickle, disappear or overload, and their timeouts.
+//! Tests clients that stall, trickle, disappear or overload the server, and the timeouts for them.
 
 use std::{
     io::{Read, Write},
@@ -12,7 +12,7 @@ use oip_listen::{ConnectionCap, ConnectionLimits, Protocol};
 
 use crate::support::{PATIENCE, Server, eventually, limits, read_answer, read_to_end, time_until_closed};
 
-/// Checks that the end came neither at once nor much later than the timeout.
+/// Checks that the connection ended neither at once nor much later than the timeout.
 fn assert_timely(elapsed: Duration) {
     assert!(elapsed > PATIENCE / 2 && elapsed < 10 * PATIENCE, "{elapsed:?}");
 }
@@ -52,7 +52,7 @@ fn ht_01_half_a_head_is_cut() {
     server.canary();
 }
 
-/// HT-06: a head that fills its limit is rejected; the server waits for the end of a shorter one.
+/// HT-06: a head that fills its limit is rejected. The server waits for the end of a shorter head.
 #[test]
 fn ht_06_long_heads_are_refused() {
     const LIMIT: usize = 16 << 10;

@@ -152,10 +152,11 @@ impl Server {
     }
 }
 
-/// `/hello` responds at once, `/echo` with the body, `/who` with the client certificate's names in brackets,
-/// `/thread` with the name of the thread that read the body and an exclamation mark, `/big` with 32 MiB and
-/// `/small` with 50 KiB whose freed memory is counted, `/slow` after five times the timeout, `/never` not at
-/// all, `/watch` with a body that says `moved` when its slot is revoked, `/refused` without reading the body.
+/// Responds depending on the path: `/hello` at once, `/echo` with the body, `/who` with the client
+/// certificate's names in brackets, `/thread` with the name of the thread that read the body and an
+/// exclamation mark, `/big` with 32 MiB and `/small` with 50 KiB whose freed memory is counted, `/slow` after
+/// five times the timeout, `/never` not at all, `/watch` with a body that says `moved` when its slot is
+/// revoked, `/refused` without reading the body.
 async fn answer(
     request: Request<RequestBody>,
     abandoned: Arc<AtomicUsize>,

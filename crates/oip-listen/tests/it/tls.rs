@@ -1,4 +1,4 @@
-//! TLS: valid clients, invalid certificates, files that change, and hostile clients.
+//! Tests TLS: valid clients, invalid certificates, files that change, and hostile clients.
 
 use std::{
     fs,
@@ -55,7 +55,7 @@ impl Authority {
         }
     }
 
-    /// Issues a client certificate with these names.
+    /// Issues a client certificate with the subject alternative names `names`.
     fn client(&self, names: Vec<SanType>) -> Pair {
         self.sign(|params| {
             params.subject_alt_names = names;
@@ -94,7 +94,7 @@ impl Files {
         Tls::new(self.paths()).unwrap()
     }
 
-    /// Returns TLS settings that require client certificates of this authority.
+    /// Returns TLS settings that require client certificates of the authority `clients`.
     fn tls_for(&self, clients: &Authority) -> Tls {
         let path = self.folder.path().join("clients.pem");
         fs::write(&path, clients.pem()).unwrap();
@@ -365,8 +365,8 @@ fn handshakes_that_do_not_go_on_are_ended() {
         time_until_closed(stream);
         assert!(begin.elapsed() >= PATIENCE, "{:?}", begin.elapsed());
     }
-    // Data that is not a handshake closes the connection at once, without a response that could look like
-    // one.
+    // Data that is not a handshake closes the connection at once, without a response: the client could
+    // mistake a response for a handshake.
     let mut stream = server.connect();
     stream.write_all(&[0; 64]).unwrap();
     assert_eq!(read_to_end(&mut stream), "");

@@ -1,4 +1,4 @@
-//! Unix sockets: served like ports, with permissions, and restartable.
+//! Tests Unix sockets: they are served like ports, have permissions, and survive restarts.
 
 use std::{
     fs,
