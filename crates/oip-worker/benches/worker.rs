@@ -1,11 +1,11 @@
-//! The cost of a separate process for a model: per request, per start, per byte.
+//! Measures what a separate process costs a model: per request, per start, per byte.
 //!
 //! ```text
 //! cargo bench -p oip-worker --bench worker
 //! ```
 //!
-//! The model returns its input, so only the transfer is measured. "In a worker" is this program, started
-//! again.
+//! The model returns its input, so only the transfer is measured. In the results "in a worker", the worker is
+//! this program, started again.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Returns the memory of a worker that has just been started.
+/// Returns the resident memory of a worker that has just been started, in MiB.
 fn resident_mib() -> f64 {
     let model = load(true);
     let of = |pid: u32| {

@@ -1,4 +1,4 @@
-//! A model that aborts ends only its own process, and the caller gets an error.
+//! Shows that a model that aborts ends only its own process, and that the caller gets an error.
 //!
 //! ```sh
 //! cargo run --package oip-worker --example isolated
@@ -14,7 +14,7 @@ use oip_service::{Backend, Call, CancelToken, LoadContext, Model, ModelSource, O
 use oip_types::{InferRequest, ModelMetadata, ModelRef, ServiceError};
 use oip_worker::{IsolatedBackend, Isolation};
 
-/// Its models abort.
+/// A backend whose models abort.
 struct Fragile;
 
 struct Aborting(ModelMetadata);

@@ -1,4 +1,4 @@
-//! Decides which models run in separate processes, and represents those in the server.
+//! Decides which models run in separate processes, and represents these models in the server.
 
 use std::sync::Arc;
 
@@ -14,22 +14,22 @@ use crate::{calls::Work, isolation::Isolation, pool::Pool, process::Recipe};
 /// Configuration parameter that selects whether the model runs in a separate process: `process` or `none`.
 const ISOLATION: &str = "isolation";
 
-/// Configuration parameter: the memory limit of each of the model's processes, such as `2GiB`.
+/// Configuration parameter for the memory limit of each of the model's processes, such as `2GiB`.
 const MEMORY_LIMIT: &str = "memory_limit";
 
 /// A backend whose models may run in separate processes.
 ///
-/// Each model's configuration decides whether it is loaded in the server or in a worker, by the parameters
+/// The parameters of each model's configuration decide whether it is loaded in the server or in a worker:
 /// `isolation` (`process` or `none`) and `memory_limit` (bytes, such as `2GiB`). The wrapped backend never
-/// sees these two. Without them, a model that its backend refuses to load into a shared process
-/// ([`NeedsProcess`]) gets a separate one.
+/// sees these two parameters. Without them, a model gets a separate process if its backend refuses to load it
+/// into a shared one ([`NeedsProcess`]).
 pub struct IsolatedBackend {
     inner: Arc<dyn Backend>,
     isolation: Arc<Isolation>,
 }
 
 impl IsolatedBackend {
-    /// Wraps a backend. The worker program must contain a backend of the same name.
+    /// Wraps the backend `inner`. The worker program must contain a backend of the same name.
     #[must_use]
     pub fn new(inner: Arc<dyn Backend>, isolation: Isolation) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Concurrent requests of one process: each has its own connection.
+//! Connections for the concurrent requests of one process: each request has its own.
 
 use std::{
     collections::BTreeSet,
@@ -17,22 +17,22 @@ use crate::{
     protocol::{Connection, TICK},
 };
 
-/// Maximum number of idle connections kept for later requests.
+/// Maximum number of idle connections that are kept for later requests.
 const MOST_SPARE: usize = 16;
 
-/// Maximum total size of the idle connections' regions in bytes. Larger regions are recreated when needed, so
-/// that a burst of large tensors does not stay in memory.
+/// Maximum total size of the idle connections' regions, in bytes. Larger regions are recreated when needed,
+/// so that the memory for a burst of large tensors is freed.
 const MOST_SPARE_BYTES: u64 = 16 << 20;
 
-/// Maximum reads of the control socket in a row. One read returns up to 512 numbers, so more reads are rarely
-/// needed.
+/// Maximum number of consecutive reads of the control socket. A read returns up to 512 numbers, so more reads
+/// are rarely needed.
 const MOST_READS: usize = 4;
 
-/// Maximum number of abandoned requests that the worker may still be running.
+/// Maximum number of abandoned requests that the worker has not finished. Beyond it, the worker is killed.
 const MOST_GIVEN_UP: usize = 64;
 
-/// Sent on the control socket in place of a cancelled request's number: announces a connection, whose
-/// descriptor is attached.
+/// Number that announces a new connection on the control socket, with the connection's descriptor attached.
+/// All other numbers there belong to cancelled requests.
 const CONNECTION: u64 = u64::MAX;
 
 /// A connection to a process, for one request at a time, with the shared regions of that connection.
@@ -58,7 +58,7 @@ struct State {
 }
 
 impl Beside {
-    /// Returns a connection, reused or new.
+    /// Returns a connection for one request, either a kept one or a new one.
     pub(crate) fn lane(&self, control: &UnixStream) -> io::Result<Lane> {
         let mut state = self.lock();
         state.read_ends(control);
@@ -83,8 +83,8 @@ impl Beside {
         }
     }
 
-    /// Abandons a request: messages about it are ignored until the worker finishes it. Returns false if the
-    /// worker already runs too many abandoned requests.
+    /// Abandons the request `number`: messages about it are ignored until the worker finishes it. Returns
+    /// false if the worker already runs too many abandoned requests.
     pub(crate) fn give_up(&self, number: u64, control: &UnixStream) -> bool {
         let mut state = self.lock();
         state.given_up.insert(number);
@@ -100,7 +100,7 @@ impl Beside {
         }
     }
 
-    /// Updates are atomic, so lock poisoning is ignored.
+    /// Locks the state. Poisoning is ignored: updates are atomic.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,7 +1,7 @@
-//! Requests from a model in a worker to other models, while it runs its own request.
+//! Requests that a model in a worker makes to other models while it runs its own request.
 //!
-//! The thread that runs the worker's request drives them: it waits for the worker and the other models at the
-//! same time.
+//! The server's thread that waits for the worker's response also drives these calls: it waits for the worker
+//! and the other models at the same time.
 
 use std::{
     io::{self, Read, Write},
@@ -30,7 +30,7 @@ use crate::protocol::{Broken, Connection, Kind};
 #[cfg(target_os = "linux")]
 use crate::region::{LEAST_IN_REGION, REGION_ALIGNMENT, Region};
 
-/// Maximum number of open calls of one request. Workers respect it.
+/// Maximum number of open calls of one request. Workers never exceed it.
 const MOST_CALLS: usize = 256;
 
 /// Interval in milliseconds at which waiting code checks whether to continue.
@@ -40,7 +40,7 @@ const TICK: u16 = 10;
 #[derive(Clone, Copy)]
 pub(crate) struct Work<'w> {
     pub(crate) request: &'w InferRequest,
-    /// The requests that were joined into this one.
+    /// The requests that were joined into `request`.
     pub(crate) parts: &'w [RequestPart],
     pub(crate) cancel: &'w CancelToken,
     pub(crate) others: &'w dyn OtherModels,
@@ -72,7 +72,7 @@ impl<'w> Work<'w> {
     }
 }
 
-/// The calls of one request. Dropping this cancels the open ones.
+/// The calls of one request. Dropping the value cancels the open calls.
 pub(crate) struct Calls<'w> {
     work: Work<'w>,
     open: Vec<Open>,
@@ -81,14 +81,14 @@ pub(crate) struct Calls<'w> {
 /// A call whose last response has not arrived.
 struct Open {
     call: u64,
-    /// The call's own deadline.
+    /// The deadline of this call, if the worker set a timeout.
     until: Option<Instant>,
     state: State,
 }
 
 enum State {
     Asked(BoxFuture<'static, Result<Responses, ServiceError>>),
-    /// The worker has one of several responses, and has not yet asked for the next.
+    /// The worker has one of several responses and has not yet asked for the next one.
     Held(ResponseStream),
     Next(ResponseStream),
 }
@@ -108,15 +108,15 @@ impl<'w> Calls<'w> {
         }
     }
 
-    /// Charges the memory for the inputs of a call.
+    /// Charges `bytes` bytes for the inputs of a call.
     pub(crate) fn charge(&self, bytes: u64) -> Result<Charge, ServiceError> {
         self.work.others.lease().charge(bytes)
     }
 
-    /// Starts a call whose inputs have been read.
+    /// Starts a call. `inputs` are its inputs, or the reason why they could not be read.
     ///
     /// # Errors
-    /// When the worker violates the protocol.
+    /// When the worker violates the protocol: too many open calls, or a number that is in use.
     pub(crate) fn begin(
         &mut self,
         ask: &Ask,
@@ -151,7 +151,8 @@ impl<'w> Calls<'w> {
         Ok(())
     }
 
-    /// Requests the next response of a call, or ends the call. The call may already have ended.
+    /// Handles the worker's reply to a response: requests the next response of the call, or ends the call.
+    /// The call may already have ended.
     pub(crate) fn next(&mut self, next: &Next) {
         let Some(at) = self.open.iter().position(|open| open.call == next.call) else {
             return;
@@ -165,7 +166,7 @@ impl<'w> Calls<'w> {
         self.open.push(Open { state, ..open });
     }
 
-    /// Drives the calls until the worker sends something; returns immediately without open calls.
+    /// Drives the calls until the worker sends a frame. Returns immediately if there are no open calls.
     pub(crate) fn drive_until_heard(
         &mut self,
         bell: &mut Option<Arc<Bell>>,
@@ -204,7 +205,7 @@ impl<'w> Calls<'w> {
         Ok(())
     }
 
-    /// Sends the worker all pending messages.
+    /// Sends the worker all messages about its calls that are ready.
     fn advance(
         &mut self,
         bell: &Arc<Bell>,
@@ -330,7 +331,7 @@ fn parameter(name: &str, value: &serde_json::Value) -> Result<ParameterValue, Se
     })
 }
 
-/// Sends the worker a message about a call.
+/// Sends the worker a message about the call `call`.
 fn tell(
     connection: &Connection,
     number: u64,
@@ -391,7 +392,8 @@ fn tell(
     connection.send(Kind::Answer, number, &json, &binary, go_on)
 }
 
-/// Lays outputs out one after another, aligned to `alignment`. Returns their locations and the total length.
+/// Lays out the outputs one after another, aligned to `alignment`. Returns their locations and the total
+/// length.
 fn places(outputs: &[InferOutput], alignment: u64) -> (Vec<InputPlace<'_>>, u64) {
     let mut end = 0u64;
     let places = outputs.iter().map(|output| {
@@ -428,7 +430,7 @@ impl Bell {
         }))
     }
 
-    /// Rearms the bell. The caller must check for work after this.
+    /// Rearms the bell. The caller must check for work after this call.
     fn quiet(&self) {
         let _ = (&self.heard).read(&mut [0; 8]);
         self.is_rung.store(false, Ordering::SeqCst);
@@ -442,7 +444,7 @@ impl Wake for Bell {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if !self.is_rung.swap(true, Ordering::SeqCst) {
-            // The socket has room for this one byte.
+            // The byte always fits into the socket buffer.
             let _ = (&self.ring).write(&[1]);
         }
     }

@@ -1,4 +1,4 @@
-//! The worker's side: one model, one request at a time.
+//! The worker's side of the protocol: the worker loads one model and runs one request at a time.
 
 use std::{
     fs::File,
@@ -24,14 +24,14 @@ use tensor_core::Quoted;
 use crate::messages::{Failed, Hello, Load, Loaded};
 use crate::protocol::{Broken, Connection, Kind, VERSION, read_json};
 
-/// Stack for the thread that runs the model, as in the server.
+/// Stack size of the thread that runs the model, as in the server.
 const STACK_SIZE: usize = 16 << 20;
 
 /// Runs a worker process: loads the one model that the server sends and responds to requests until the server
 /// exits. Must be called before the process starts other threads; it does not return unless it fails.
 ///
 /// Standard input and output must be the sockets that [`IsolatedBackend`](crate::IsolatedBackend) starts
-/// workers with. What the model prints goes to standard error, and so to the server's log.
+/// workers with. The model's prints go to standard error, and thus to the server's log.
 pub fn run(backends: &[Arc<dyn Backend>]) -> ExitCode {
     match start(backends) {
         Ok(never) => match never {},
@@ -73,7 +73,7 @@ fn start(backends: &[Arc<dyn Backend>]) -> io::Result<Never> {
         .name("model".to_owned())
         .stack_size(STACK_SIZE);
     builder.spawn(serving)?;
-    // A failed read means that the server has exited, however busy the model is.
+    // A failed read means that the server has exited. The worker then ends, however busy the model is.
     let mut number = [0; 8];
     while (&control).read_exact(&mut number).is_ok() {
         running.cancel(u64::from_le_bytes(number));
@@ -81,7 +81,7 @@ fn start(backends: &[Arc<dyn Backend>]) -> io::Result<Never> {
     end()
 }
 
-/// Kills this process. There is nothing to save, and exit handlers of libraries can hang.
+/// Kills this process. There is no state to save, and exit handlers of libraries can hang.
 fn end() -> ! {
     let _ = kill_process(getpid(), Signal::KILL);
     std::process::abort()
@@ -101,7 +101,7 @@ fn settle() {
     }
 }
 
-/// The numbers of the running request and of the cancelled one, which can arrive in any order.
+/// The numbers of the running request and of the last cancelled request. The two can arrive in any order.
 #[derive(Default)]
 struct Running(Mutex<State>);
 
@@ -193,7 +193,7 @@ fn refuse(connection: &Connection, number: u64, error: &ServiceError) -> Result<
     connection.send_json(Kind::Failed, number, &Failed::new(error), &mut || true)
 }
 
-/// Receives the content of the model file; fails if there is not enough memory.
+/// Receives the content of the model file. Fails if there is not enough memory.
 fn receive_content(
     connection: &Connection,
     count: u64,
@@ -222,7 +222,7 @@ fn limit_memory(limit: u64) -> io::Result<()> {
     let kind = Resource::Data;
     #[cfg(not(target_os = "linux"))]
     let kind = Resource::As;
-    // This thread's stack is not part of the model's memory, but counts in full towards the limit.
+    // The stack of this thread is not part of the model's memory, but counts in full towards the limit.
     let limit = limit.saturating_add(STACK_SIZE as u64);
     let maximum = getrlimit(kind).maximum;
     let limit = Some(maximum.map_or(limit, |maximum| maximum.min(limit)));
@@ -279,8 +279,8 @@ fn load(order: &Load, content: Bytes, backends: &[Arc<dyn Backend>]) -> Result<B
     Ok(model)
 }
 
-/// Runs one request. A panic has already been printed, and is in the log; the model continues, as in the
-/// server.
+/// Runs one request. The message of a panic has already been printed and is in the log. The model continues
+/// after a panic, as in the server.
 fn infer(
     model: &dyn Model,
     order: &Load,
@@ -316,7 +316,7 @@ fn encode(outputs: Vec<InferOutput>, max_bytes: u64) -> Result<rest::EncodedBody
     }
 }
 
-/// Returns limits that allow everything: the server has already checked its messages against its limits.
+/// Returns limits that allow all messages: the server has already checked them against its own limits.
 fn no_limits() -> RequestLimits {
     RequestLimits::default().with(|limits| {
         limits.tensors = usize::MAX;

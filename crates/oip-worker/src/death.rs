@@ -1,4 +1,4 @@
-//! Describes how a worker process ended.
+//! Describes how a worker process ended, for error messages.
 
 use std::{fmt, os::unix::process::ExitStatusExt, process::ExitStatus};
 

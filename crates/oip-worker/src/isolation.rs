@@ -1,4 +1,4 @@
-//! The operator's settings for workers: their command and their limits.
+//! The operator's settings for workers: how to start them, and their limits.
 
 use std::{process::Command, sync::Arc, time::Duration};
 
@@ -16,9 +16,10 @@ pub struct Isolation {
 }
 
 impl Isolation {
-    /// Starts workers with a command, which must call [`run`](crate::run). The name and version of the model
-    /// are appended to its arguments, so that process lists show them; standard input, output and error are
-    /// replaced. The process inherits the server's environment.
+    /// Starts workers with the command that `command` returns. The started program must call
+    /// [`run`](crate::run). The name and version of the model are appended to its arguments, so that process
+    /// lists show them. Standard input, output and error are replaced. The process inherits the server's
+    /// environment.
     pub fn new(command: impl Fn() -> Command + Send + Sync + 'static) -> Self {
         Self {
             command: Arc::new(command),
@@ -37,15 +38,15 @@ impl Isolation {
         Self { by_default, ..self }
     }
 
-    /// Sets the memory limit of a worker in bytes, unless the model's configuration sets one (default: none).
-    /// The limit applies to the memory that the system can limit per process: on Linux private writable
-    /// memory (`RLIMIT_DATA`), elsewhere address space (`RLIMIT_AS`).
+    /// Sets the memory limit of a worker in bytes (default: none). The limit in the model's configuration
+    /// takes precedence. The limit applies to the memory that the system can limit per process: on Linux
+    /// private writable memory (`RLIMIT_DATA`), elsewhere address space (`RLIMIT_AS`).
     #[must_use]
     pub fn memory_limit(self, memory_limit: Option<u64>) -> Self {
         Self { memory_limit, ..self }
     }
 
-    /// Sets the maximum size of a worker's response (default: 1 GiB).
+    /// Sets the maximum size of a worker's response in bytes (default: 1 GiB).
     #[must_use]
     pub fn max_answer_bytes(self, max_answer_bytes: u64) -> Self {
         Self {
@@ -54,15 +55,15 @@ impl Isolation {
         }
     }
 
-    /// Sets how long a worker may continue with an abandoned request before it is killed (default: 1 s). Must
-    /// be shorter than the time after which the engine counts an instance as lost.
+    /// Sets how long a worker may continue with an abandoned request before the worker is killed (default: 1
+    /// s). The time must be shorter than the time after which the engine counts an instance as lost.
     #[must_use]
     pub fn grace(self, grace: Duration) -> Self {
         Self { grace, ..self }
     }
 
-    /// Sets bytes that are sent to a worker before the protocol starts, such as its program if the command is
-    /// an interpreter (default: none).
+    /// Sets bytes that a worker receives before the protocol starts (default: none). If the command is an
+    /// interpreter, these bytes can be its program.
     #[must_use]
     pub fn first_bytes(self, first_bytes: Bytes) -> Self {
         Self { first_bytes, ..self }

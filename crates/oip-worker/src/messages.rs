@@ -1,4 +1,4 @@
-//! The JSON of the frames between server and worker. The crate documentation has the table.
+//! The JSON of the frames between server and worker. The crate documentation lists the kinds of frames.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use oip_types::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Maximum size of one error's logged details in bytes.
+/// Maximum size of the logged details of one error, in bytes.
 pub(crate) const MAX_DETAILS: usize = 64 << 10;
 
 /// The first message of a worker.
@@ -29,10 +29,10 @@ pub(crate) struct Run<'r> {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) parameters: BTreeMap<&'r str, serde_json::Value>,
     pub(crate) inputs: Vec<InputPlace<'r>>,
-    /// The names of the requested outputs; empty for all.
+    /// Names of the requested outputs; empty if all are requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) outputs: Vec<&'r str>,
-    /// The region with the inputs; `None` if they follow the JSON.
+    /// Number of the region with the inputs; `None` if the inputs follow the JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) region: Option<u64>,
     /// The requests that were merged into this one, in the order of their rows.
@@ -49,12 +49,12 @@ pub(crate) struct RunPart<'r> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<&'r str>,
     pub(crate) rows: u64,
-    /// The names of the request's outputs; empty for all.
+    /// Names of the outputs that this request wants; empty if it wants all.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub(crate) outputs: &'r [String],
 }
 
-/// The location of an input.
+/// The location of an input in the frame or region.
 #[derive(Debug, Serialize)]
 pub(crate) struct InputPlace<'r> {
     pub(crate) name: &'r str,
@@ -82,7 +82,7 @@ pub(crate) struct Results {
 /// One of several merged requests that failed.
 #[derive(Debug, Deserialize)]
 pub(crate) struct FailedPart {
-    /// Its index in [`Run::parts`].
+    /// Index of the failed request in [`Run::parts`].
     pub(crate) part: usize,
     pub(crate) error: Failed,
 }
@@ -98,7 +98,7 @@ pub(crate) struct Part {
 /// The server's reply to a [`Part`].
 #[derive(Debug, Serialize)]
 pub(crate) struct PartReply {
-    /// Whether another response is wanted.
+    /// Whether the receiver wants another response.
     pub(crate) is_wanted: bool,
 }
 
@@ -115,10 +115,10 @@ pub(crate) struct Ask {
     #[serde(default)]
     pub(crate) parameters: BTreeMap<String, serde_json::Value>,
     pub(crate) inputs: Vec<OutputPlace>,
-    /// The names of the requested outputs; empty for all.
+    /// Names of the requested outputs; empty if all are requested.
     #[serde(default)]
     pub(crate) outputs: Vec<String>,
-    /// Time limit in microseconds.
+    /// Time limit of the call, in microseconds.
     #[serde(default)]
     pub(crate) timeout: Option<u64>,
     /// Whether the caller accepts any number of responses.
@@ -126,11 +126,11 @@ pub(crate) struct Ask {
     pub(crate) takes_several: bool,
 }
 
-/// A response to an [`Ask`], or its end.
+/// A response to an [`Ask`], or the end of its responses.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Answer<'r> {
     pub(crate) call: u64,
-    /// `None` if there are no further responses.
+    /// Outputs of the response; `None` if the call failed or has no further responses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) outputs: Option<Vec<InputPlace<'r>>>,
     /// The length of the region with the outputs, which is used for this response only.
@@ -139,18 +139,18 @@ pub(crate) struct Answer<'r> {
     /// The error, if the call failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) failed: Option<Failed>,
-    /// Whether this response is the last one; if not, the worker replies with [`Next`].
+    /// Whether this response is the last one. If not, the worker replies with [`Next`].
     pub(crate) is_end: bool,
 }
 
-/// The worker's reply to an [`Answer`] that may not be the last.
+/// The worker's reply to an [`Answer`] after which more responses may follow.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Next {
     pub(crate) call: u64,
     pub(crate) is_wanted: bool,
 }
 
-/// The location of an output.
+/// The location of an output, and what it contains.
 #[derive(Debug, Deserialize)]
 pub(crate) struct OutputPlace {
     pub(crate) name: String,
@@ -171,11 +171,11 @@ pub(crate) enum Place {
     Region,
     /// The region with the inputs, which the model may have written to.
     Inputs,
-    /// The inputs, which the model cannot have modified: the request's own bytes.
+    /// The request's own input bytes, which the model cannot have modified.
     Request,
 }
 
-/// A request for a region of at least this size.
+/// The worker's request for an output region of at least `bytes` bytes.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Room {
     pub(crate) bytes: u64,
@@ -189,21 +189,22 @@ pub(crate) struct NewRegion {
     pub(crate) is_for_inputs: bool,
 }
 
-/// A model to load. The binary part has the content of its file, followed by that of the other files.
+/// A model to load. The binary part of the frame has the content of the model file, followed by that of the
+/// other files.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Load {
     pub(crate) backend: String,
     pub(crate) name: String,
     pub(crate) version: String,
-    /// The path of the model file as a string. If it is not UTF-8, there are no files next to the model's.
+    /// The path of the model file. Invalid UTF-8 is replaced, so a worker finds no files next to such a path.
     pub(crate) path: String,
     /// The names and lengths of the other files, in order.
     pub(crate) beside: Vec<(String, u64)>,
     pub(crate) config: ModelConfig,
     pub(crate) input_dims: InputDims,
-    /// The inputs and outputs from the configuration, for workers that are another program.
+    /// The inputs and outputs from the configuration, for workers that do not use this crate.
     pub(crate) tensors: Tensors,
-    /// Memory limit in bytes.
+    /// Memory limit of the worker, in bytes.
     pub(crate) memory_limit: Option<u64>,
     pub(crate) max_answer_bytes: u64,
     /// Time limit for loading in milliseconds.
@@ -244,14 +245,14 @@ pub(crate) struct Loaded {
     rows: Option<Rows>,
 }
 
-/// A [`Placement`].
+/// The form of a [`Placement`] in JSON.
 #[derive(Debug, Serialize, Deserialize)]
 struct PlacementForm {
     providers: Vec<String>,
     gpus: Vec<u32>,
 }
 
-/// A [`RowIndependence`].
+/// The form of a [`RowIndependence`] in JSON.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Rows {
@@ -274,7 +275,7 @@ impl From<RowIndependence> for Rows {
                 equal_dims,
             },
             RowIndependence::Unproven(reason) => Self::Unproven(reason),
-            // A variant that was added to the interface, but not to this protocol.
+            // The variant was added to the interface, but not to this protocol.
             _ => RowIndependence::default().into(),
         }
     }
@@ -342,7 +343,7 @@ impl Loaded {
         }
     }
 
-    /// Converts a worker's description of the model with this name.
+    /// Converts a worker's description of the model `name`.
     pub(crate) fn into_about(self, name: &str) -> Result<About, ServiceError> {
         let capabilities = Capabilities::default().with(|capabilities| {
             capabilities.runtime = self.runtime;
@@ -354,7 +355,8 @@ impl Loaded {
             capabilities.placement = self
                 .placement
                 .map(|PlacementForm { providers, gpus }| Placement::new(providers).on_gpus(gpus));
-            // Runs are declared as elsewhere only on systems where waiting for a worker can time out.
+            // Only on Linux can a thread wait for a worker with a timeout, so only there runs are declared as
+            // elsewhere.
             capabilities.elsewhere = cfg!(target_os = "linux");
         });
         let tensor = |port: Port| {
@@ -381,20 +383,20 @@ impl Loaded {
     }
 }
 
-/// A worker's description of its model.
+/// A worker's description of its model: metadata and capabilities.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct About {
     pub(crate) metadata: ModelMetadata,
     pub(crate) capabilities: Capabilities,
 }
 
-/// An error, with the HTTP status of its code.
+/// An error, with the HTTP status that stands for its code.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Failed {
     status: u16,
     message: String,
-    /// Details for the log rather than for the client, such as a traceback; at most [`MAX_DETAILS`] bytes are
-    /// kept.
+    /// Details for the log, such as a traceback; the client does not get them. At most [`MAX_DETAILS`] bytes
+    /// are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     details: Option<String>,
 }
@@ -432,7 +434,7 @@ mod tests {
     use super::*;
     use crate::protocol::read_json;
 
-    /// A model with this description that runs nothing.
+    /// A model with this description. It cannot run requests.
     struct Described(About);
 
     impl Model for Described {

@@ -9,7 +9,7 @@ use std::{
 #[derive(Default)]
 pub(crate) struct Numbers(Mutex<BTreeSet<usize>>);
 
-/// The number of a process. Dropping this releases the number.
+/// The number of a process. Dropping the value frees the number for another process.
 pub(crate) struct Number {
     number: usize,
     numbers: Arc<Numbers>,
@@ -25,7 +25,7 @@ impl Numbers {
         Number { number, numbers }
     }
 
-    /// Updates are atomic, so lock poisoning is ignored.
+    /// Locks the numbers. Poisoning is ignored: updates are atomic.
     fn lock(&self) -> MutexGuard<'_, BTreeSet<usize>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

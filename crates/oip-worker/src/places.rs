@@ -1,5 +1,5 @@
-//! Requests to workers that receive the locations of tensors instead of REST bodies: after the JSON, or, for
-//! large tensors on Linux, in shared memory.
+//! Requests to workers that do not use REST bodies. These workers receive the locations of tensors: after the
+//! JSON, or, for large tensors on Linux, in shared memory.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -30,10 +30,10 @@ pub(crate) struct Places {
     bell: Option<Arc<Bell>>,
 }
 
-/// Receives the responses of a model that sends several.
+/// The receiver of the responses of a model that sends several.
 pub(crate) struct Several<'s> {
     pub(crate) answers: &'s mut dyn ResponseSink,
-    /// Makes the worker available to other requests while this one continues; returns whether that was
+    /// Makes the worker available to other requests while this request continues. Returns whether that was
     /// possible.
     pub(crate) free: &'s mut dyn FnMut() -> bool,
 }
@@ -53,19 +53,19 @@ struct Exchange<'e> {
 struct Regions {
     inputs: Option<Region>,
     outputs: Option<Region>,
-    /// The number of the last region.
+    /// The number of the region that was created last.
     last: u64,
 }
 
-/// A request's inputs, and their offsets.
+/// The inputs of a request, and their offsets in the frame or region.
 struct SentRequest<'r> {
     request: &'r InferRequest,
     offsets: Vec<u64>,
 }
 
 impl Places {
-    /// Sends one request, and returns the offsets of its inputs. After a connection error the worker is
-    /// unusable.
+    /// Sends one request, and returns the offsets of its inputs. After a connection error the worker cannot
+    /// be used any more.
     pub(crate) fn send(
         &mut self,
         connection: &Connection,
@@ -130,8 +130,8 @@ impl Places {
         Ok(Ok(sent.offsets))
     }
 
-    /// Receives the response to the request. If the model sends several, they go to `several`, and `None` is
-    /// returned.
+    /// Receives the response to a request. If the model sends several responses, they go to `several`, and
+    /// `None` is returned.
     pub(crate) fn receive(
         &mut self,
         connection: &Connection,
@@ -183,8 +183,9 @@ impl Places {
         }
     }
 
-    /// Passes on several responses. Returns the header of the frame after them, and the error if one was not
-    /// accepted. The worker waits after each, so that it never runs ahead of the receiver.
+    /// Passes several responses on to `several`. Returns the header of the next frame, and the error if a
+    /// response was not accepted. The worker waits after each response, so that it never runs ahead of the
+    /// receiver.
     fn after_parts(
         &mut self,
         exchange: &mut Exchange<'_>,
@@ -207,8 +208,8 @@ impl Places {
                 (Kind::Free, Some(several)) if head.binary == 0 && !is_free => {
                     is_free = true;
                     connection.bytes(head.json.into(), go_on)?;
-                    // The worker becomes idle before the response is passed on, so that the next request
-                    // finds it.
+                    // The worker becomes idle before the instance is freed, so that the next request finds an
+                    // idle worker.
                     if (several.free)() {
                         several.answers.free_instance();
                     }
@@ -233,15 +234,15 @@ impl Places {
                 is_wanted: failure.is_none(),
             };
             connection.send_json(Kind::Taken, number, &taken, go_on)?;
-            // `go_on` is checked even if there was nothing to wait for.
+            // `go_on` is checked even if no read had to wait.
             if !go_on() {
                 return Err(Broken::GivenUp);
             }
         }
     }
 
-    /// Reads the header of the response, or of one of several. Before it arrives, gives the worker room for
-    /// its outputs, and handles its requests to other models.
+    /// Reads the header of the next response. Meanwhile, gives the worker a region for its outputs if it
+    /// needs one, and handles its requests to other models.
     fn answer(
         &mut self,
         exchange: &mut Exchange<'_>,
@@ -279,14 +280,14 @@ impl Places {
                 Kind::Room => return Err(Broken::wrong("that it wants room again and again")),
                 _ => return Ok(head),
             }
-            // `go_on` is checked even if there was nothing to wait for.
+            // `go_on` is checked even if no read had to wait.
             if !go_on() {
                 return Err(Broken::GivenUp);
             }
         }
     }
 
-    /// Accepts a request to another model. Its inputs are charged before they are read.
+    /// Accepts a request to another model. The inputs are charged before they are read.
     fn ask(
         &mut self,
         head: Head,
@@ -326,15 +327,15 @@ impl Places {
                 Ok(inputs)
             }
         };
-        // The model waits for this reply: after it, the model may write to either region.
+        // The model waits for this reply. After the reply, the model may write to either region.
         if ask.inputs.iter().any(|input| is_copied(&input)) {
             connection.send_json(Kind::Taken, number, &PartReply { is_wanted: true }, go_on)?;
         }
         exchange.calls.begin(&ask, inputs)
     }
 
-    /// Reads the outputs of a response: their total size is bounded, and each must lie within its region or
-    /// frame.
+    /// Reads the outputs of a response. Fails if their total size exceeds `max_answer_bytes`, or if an output
+    /// does not lie within its region or frame.
     fn take(
         &self,
         outputs: &[OutputPlace],
@@ -389,7 +390,7 @@ impl Places {
 
 #[cfg(target_os = "linux")]
 impl Places {
-    /// Puts a request's inputs into a region if they are large.
+    /// Writes the inputs of a request into a region if they are large. Returns the number of the region.
     fn put(
         &mut self,
         connection: &Connection,
@@ -429,7 +430,7 @@ impl Places {
         Ok(Ok(Some(region.number())))
     }
 
-    /// Gives a worker a region for its outputs.
+    /// Creates the region that a worker requested for its outputs.
     fn make_room(
         &mut self,
         json: &[u8],
@@ -446,8 +447,8 @@ impl Places {
         Ok(())
     }
 
-    /// Drops the regions that the next request cannot use or that are too large to keep; the worker does the
-    /// same.
+    /// Drops the regions that the next request cannot use or that are too large to keep. The worker drops the
+    /// same regions.
     fn finish(&mut self, keeps_inputs: bool) {
         let Regions { inputs, outputs, .. } = &mut self.regions;
         if keeps_inputs {
@@ -463,7 +464,7 @@ impl Places {
         }
     }
 
-    /// Returns the total size of the regions that are kept.
+    /// Returns the total size of the kept regions, in bytes.
     pub(crate) fn kept(&self) -> u64 {
         let Regions { inputs, outputs, .. } = &self.regions;
         [inputs, outputs].into_iter().flatten().map(Region::len).sum()
@@ -520,7 +521,7 @@ impl Places {
 }
 
 impl<'r> SentRequest<'r> {
-    /// Lays inputs out one after another, each at a multiple of `alignment`.
+    /// Lays out the inputs one after another, each at a multiple of `alignment`.
     fn new(request: &'r InferRequest, alignment: u64) -> Self {
         let mut end = 0u64;
         let offsets = request.inputs.iter().map(|input| {
@@ -534,14 +535,14 @@ impl<'r> SentRequest<'r> {
         }
     }
 
-    /// Returns a slice of one of the inputs, without a copy.
+    /// Returns `length` bytes of an input as a slice, without a copy.
     fn bytes_at(&self, offset: u64, length: u64) -> Option<Bytes> {
         let mut inputs = self.request.inputs.iter().zip(&self.offsets);
         inputs.find_map(|(input, begin)| slice(input.value.raw(), offset.checked_sub(*begin)?, length))
     }
 }
 
-/// Splits a response into JSON and binary part.
+/// Reads the body of a response, split into its JSON and its binary part.
 fn body(
     connection: &Connection,
     head: Head,

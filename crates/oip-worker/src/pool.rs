@@ -1,4 +1,4 @@
-//! The workers of one model: as many as there are concurrent requests, replaced when they exit.
+//! The workers of one model. Their number follows the concurrent requests; workers that exit are replaced.
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
@@ -21,17 +21,17 @@ use crate::{
     protocol::{Broken, TICK},
 };
 
-/// Number of consecutive crashes before new workers are delayed.
+/// Number of consecutive crashes after which new workers are delayed.
 const CRASHES: u32 = 5;
 
-/// The first pause, which doubles each time, and the longest one.
+/// The first pause after repeated crashes. Each further pause is twice as long, up to the longest one.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The workers of one model.
 ///
-/// A separate thread, the supervisor, starts them: Linux kills a child together with the *thread* that
-/// started it, which therefore must live as long as the model.
+/// A separate thread, the supervisor, starts the workers. Linux kills a child together with the *thread* that
+/// started it, so this thread must live as long as the model.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     supervisor: Mutex<Option<JoinHandle<()>>>,
@@ -57,7 +57,7 @@ struct State {
     wanted: usize,
     /// Number of requests that wait for a worker.
     waiting: usize,
-    /// Crashes since the last response, and how the last worker ended.
+    /// Number of crashes since the last response. `last_death` describes how the last worker ended.
     crashes: u32,
     last_death: String,
     /// No worker is started before this time.
@@ -149,7 +149,7 @@ impl Pool {
         }
     }
 
-    /// Runs a request in an idle worker, or in the next one that becomes idle. If the model sends several
+    /// Runs a request in an idle worker, or in the next worker that becomes idle. If the model sends several
     /// responses, they go to `answers`, and `None` is returned.
     pub(crate) fn infer(
         &self,
@@ -168,7 +168,7 @@ impl Pool {
         }
     }
 
-    /// Cleans up a worker that broke, and returns the error for its request.
+    /// Removes a worker whose connection broke, and returns the error for its request.
     fn lost(&self, worker: Worker, broken: Broken, cancel: &CancelToken) -> ServiceError {
         let was_given_up = matches!(broken, Broken::GivenUp);
         if was_given_up && worker.can_leave() {
@@ -181,8 +181,8 @@ impl Pool {
         let mut state = self.shared.lock();
         state.living -= usize::from(is_first);
         if was_given_up {
-            // A single impatient client may be the cause, so this does not count as a crash that delays other
-            // clients.
+            // A single impatient client may be the cause. The end of this worker therefore does not count as
+            // a crash, which would delay other clients.
             self.shared.work.notify_one();
             return nobody_waits(cancel);
         }
@@ -201,9 +201,9 @@ impl Pool {
 /// Methods that start runs on a thread that must not block for long.
 #[cfg(target_os = "linux")]
 impl Pool {
-    /// Sends a small request to an idle worker, and waits at most `patience` for the response. Everything
-    /// else is left to a thread that may block: the whole request if no worker is idle, further waiting, or
-    /// finding out how the worker ended.
+    /// Sends a small request to an idle worker, and waits at most `patience` for the response. A thread that
+    /// may block does the remaining work: the whole request if no worker is idle, further waiting, or finding
+    /// out how the worker ended.
     pub(crate) fn begin(
         self: &Arc<Self>,
         request: InferRequest,
@@ -295,8 +295,8 @@ fn is_small(request: &InferRequest) -> bool {
         <= MOST
 }
 
-/// A worker that runs a request. Dropping this kills it, because its next message would belong to the old
-/// request.
+/// A worker that runs a request. Dropping the value kills the worker, because its next message would belong
+/// to the old request.
 #[cfg(target_os = "linux")]
 struct OpenRun {
     pool: Arc<Pool>,
@@ -312,19 +312,19 @@ impl OpenRun {
         }
     }
 
-    /// Ends the run successfully: the worker becomes idle.
+    /// Ends the run successfully and makes the worker idle.
     fn end(mut self) {
         if let Some(worker) = self.worker.take() {
             self.pool.shared.give_back(worker);
         }
     }
 
-    /// Marks the worker as unusable; another thread finds out how it ended.
+    /// Leaves it to another thread to find out how the worker ended.
     fn fail_later(self, broken: Broken) -> Outcome {
         Outcome::Unfinished(RestOfRun::new(move |cancel, _| Err(self.fail(broken, cancel))))
     }
 
-    /// Marks the worker as unusable, and returns the error for the request.
+    /// Removes the worker, and returns the error for the request.
     fn fail(mut self, broken: Broken, cancel: &CancelToken) -> ServiceError {
         match self.worker.take() {
             Some(worker) => self.pool.lost(worker, broken, cancel),
@@ -384,7 +384,7 @@ impl Shared {
         taken
     }
 
-    /// Returns a living worker to the pool.
+    /// Returns a worker to the pool after a successful request.
     fn give_back(&self, worker: Worker) {
         let mut state = self.lock();
         state.crashes = 0;
@@ -396,7 +396,7 @@ impl Shared {
         self.make_idle(state, worker);
     }
 
-    /// Makes a worker available for the next request.
+    /// Makes `worker` available for the next request.
     fn make_idle(&self, mut state: MutexGuard<'_, State>, worker: Worker) {
         state.idle.push(worker);
         if state.waiting > 0 {
@@ -404,8 +404,8 @@ impl Shared {
         }
     }
 
-    /// Cleans up an idle worker that exited, so no request is lost. The lock is released while its exit
-    /// status is collected.
+    /// Removes an idle worker that has exited; no request is lost. The lock is released while the exit status
+    /// of the worker is collected.
     fn bury_idle<'s>(&'s self, mut state: MutexGuard<'s, State>, worker: Worker) -> MutexGuard<'s, State> {
         if !worker.is_first_to_count() {
             // The crash was already counted by the thread of another request that ran in this process.
@@ -421,7 +421,7 @@ impl Shared {
         state
     }
 
-    /// Takes an idle worker that is alive, without waiting.
+    /// Takes an idle worker without waiting. Returns `None` if there is none or if it has exited.
     #[cfg(target_os = "linux")]
     fn take_idle(&self) -> Option<Worker> {
         let mut state = self.lock();
@@ -433,7 +433,7 @@ impl Shared {
         Some(worker)
     }
 
-    /// Runs the supervisor: starts missing workers and finds those that exited while idle.
+    /// Runs the supervisor: starts missing workers and removes workers that exited while idle.
     fn supervise(self: &Arc<Self>, about: &About) {
         let model = &self.recipe.source.name;
         let mut state = self.lock();
@@ -473,7 +473,7 @@ impl Shared {
                 self.freed.notify_all();
                 continue;
             }
-            // A worker that closed its standard error is about to exit; all waiting threads are notified.
+            // A worker that closed its standard error is about to exit, so the supervisor checks again soon.
             let is_ending = state.idle.iter().any(Worker::is_ending);
             let patience = match (is_ending, is_missing) {
                 (true, _) => TICK,
@@ -488,7 +488,7 @@ impl Shared {
         }
     }
 
-    /// Starts a worker. It must return the same description of the model as the first one.
+    /// Starts a worker. Its description of the model must equal `known`, the description by the first worker.
     fn start(
         self: &Arc<Self>,
         known: Option<&About>,
@@ -522,7 +522,7 @@ impl Shared {
 }
 
 impl State {
-    /// Removes an idle worker that has exited.
+    /// Removes and returns an idle worker that has exited.
     fn take_dead(&mut self) -> Option<Worker> {
         let dead = self.idle.iter().position(Worker::has_ended)?;
         Some(self.idle.remove(dead))
@@ -546,7 +546,7 @@ impl State {
     }
 }
 
-/// Returns the pause after this number of consecutive crashes.
+/// Returns the pause after `crashes` consecutive crashes; `None` if there is no pause.
 fn pause_after(crashes: u32) -> Option<Duration> {
     let doublings = crashes.checked_sub(CRASHES)?;
     let pause = FIRST_PAUSE.saturating_mul(1u32.checked_shl(doublings).unwrap_or(u32::MAX));
@@ -563,9 +563,9 @@ fn nobody_waits(cancel: &CancelToken) -> ServiceError {
     }
 }
 
-/// Blocks signals that end the server: workers inherit the signal mask of the thread that starts them. A
-/// service manager stops a service by a signal to all of its processes, but workers must run until the server
-/// has drained.
+/// Blocks signals that end the server, because workers inherit the signal mask of the thread that starts
+/// them. A service manager stops a service by a signal to all of its processes, but workers must run until
+/// the server has drained.
 fn ignore_signals_that_end() {
     let signals = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
     let set: SigSet = signals.into_iter().collect();

@@ -50,49 +50,49 @@ pub(crate) struct Recipe {
     pub(crate) numbers: Arc<Numbers>,
 }
 
-/// A connection to a process that has loaded the model, for one request at a time. Dropping it kills the
-/// process, unless the process runs other requests too.
+/// A connection to a process that has loaded the model, for one request at a time. Dropping the connection
+/// kills the process, unless the process runs other requests too.
 pub(crate) struct Worker {
     process: Arc<Process>,
     lane: Lane,
-    /// The number of the last request.
+    /// The number of the last request on this connection.
     number: u64,
-    /// Whether the process takes other requests while it continues with this one.
+    /// Whether the process accepts other requests while it continues with the current one.
     is_beside: bool,
 }
 
-/// The process itself. Dropping this kills it.
+/// A worker process. Dropping the value kills the process.
 struct Process {
     child: Mutex<Child>,
     control: UnixStream,
     instance: Number,
     log: WorkerLog,
-    /// The number of the last request.
+    /// The number of the last request to this process, on any connection.
     last: AtomicU64,
     beside: Beside,
     memory_limit: Option<u64>,
     max_answer_bytes: u64,
     grace: Duration,
-    /// Deadline for exiting voluntarily.
+    /// Time by which the process should exit by itself; `None` while it is in use.
     farewell: Mutex<Option<Instant>>,
-    /// Whether the end of the process was counted.
+    /// Whether the pool has counted the end of the process.
     is_counted: AtomicBool,
-    /// How it ended.
+    /// How the process ended.
     cause: OnceLock<String>,
 }
 
-/// Receives the responses of a model that sends several.
+/// The receiver of the responses of a model that sends several.
 pub(crate) struct Taker<'t> {
     pub(crate) answers: &'t mut dyn ResponseSink,
-    /// Receives the process for other requests while this one continues.
+    /// Receives a second connection to the process, for other requests, while this request continues.
     pub(crate) others: &'t mut dyn FnMut(Worker),
 }
 
 /// The offsets of a sent request's inputs, for workers that use regions.
 pub(crate) struct InputOffsets(Vec<u64>);
 
-/// Decides whether to continue with a request. When it is abandoned, the worker is notified and gets some
-/// more time.
+/// Returns a function that decides whether to continue with a request. When the request is abandoned, the
+/// function notifies the worker and grants it `grace` more time.
 fn patience<'w>(
     mut control: &'w UnixStream,
     number: u64,
@@ -164,8 +164,8 @@ impl Worker {
             // Ctrl-C must reach only the server, which ends its workers after draining.
             .process_group(0);
         let child = command.spawn()?;
-        // This closes the server's copies of the worker's socket ends, so only the worker has them from here
-        // on.
+        // Dropping the command closes the server's copies of the worker's socket ends. From here on, only the
+        // worker has them.
         drop(command);
         let log = WorkerLog::listen(said, &label, child.id(), on_end);
         tracing::debug!(model = label, pid = child.id(), "started a worker");
@@ -268,7 +268,7 @@ impl Worker {
         }
     }
 
-    /// Runs one request. After a connection error the worker is unusable.
+    /// Runs one request. After a connection error the worker cannot be used any more.
     ///
     /// When the request is abandoned, the model is notified. If it does not stop, the worker is dropped after
     /// the grace period. If the model sends several responses, they go to `taker`, and `None` is returned.
@@ -309,8 +309,8 @@ impl Worker {
         Ok(Ok(InputOffsets(Vec::new())))
     }
 
-    /// Waits until `until` for a response that can be received without blocking. Returns whether there is
-    /// one.
+    /// Waits until `until` for a response that can be received without blocking. Returns whether such a
+    /// response has arrived.
     #[cfg(target_os = "linux")]
     pub(crate) fn has_answer_by(&self, until: Instant) -> bool {
         self.lane.connection.has_answer_by(until)
@@ -363,7 +363,7 @@ impl Worker {
                     )));
                 }
                 let body = Bytes::from(connection.bytes(length, go_on)?);
-                // Only the tensors are limited here; the length of the frame bounds everything else.
+                // Only the tensors are limited here; the length of the frame bounds all other fields.
                 let limits = RequestLimits::default().with(|limits| {
                     limits.tensors = usize::MAX;
                     limits.rank = usize::MAX;
@@ -382,25 +382,26 @@ impl Worker {
         }
     }
 
-    /// Returns whether the process takes other requests while it continues with this one.
+    /// Returns whether the process accepts other requests while it continues with the current one.
     pub(crate) fn is_beside(&self) -> bool {
         self.is_beside
     }
 
-    /// Keeps the connection for a later request, because this one is finished while others run in the
-    /// process.
+    /// Keeps the connection for a later request. Called when this request is finished and the process runs
+    /// other requests.
     pub(crate) fn put_aside(self) {
         self.process.beside.keep(self.lane);
     }
 
-    /// Abandons this request without killing the process, which runs other requests. Returns whether that is
-    /// possible. If so, dropping this value closes the connection, which notifies the process.
+    /// Abandons the current request without killing the process, if the process runs other requests. Returns
+    /// whether that is possible. If so, dropping `self` closes the connection, which notifies the process.
     pub(crate) fn can_leave(&self) -> bool {
         let Process { beside, control, .. } = &*self.process;
         self.is_beside && beside.give_up(self.number, control)
     }
 
-    /// Gives a worker that is another program time to finalize its model; dropping `self` waits for that.
+    /// Gives a worker that is another program time to finalize its model. Dropping `self` waits for that
+    /// time.
     pub(crate) fn dismiss(&mut self) {
         let Process {
             beside,
@@ -495,7 +496,7 @@ impl Drop for Process {
     }
 }
 
-/// Updates are atomic, so lock poisoning is ignored.
+/// Locks `mutex`. Poisoning is ignored: updates are atomic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,5 @@
-//! Frames between server and worker, on a socket. [`messages`](crate::messages) has the JSON of each kind.
+//! The frames between server and worker, on a socket. [`messages`](crate::messages) has the JSON of each
+//! kind.
 
 use std::{
     cell::RefCell,
@@ -45,9 +46,9 @@ pub(crate) enum Kind {
     /// Server, to a worker that uses regions: run this request. JSON: `Run`; binary: the inputs, empty if
     /// they are in a region.
     Run = 7,
-    /// Worker: the response. JSON: `Results`; binary: likewise.
+    /// Worker: the response. JSON: `Results`; binary: the outputs, empty if they are in a region.
     Results = 8,
-    /// Worker: its response needs a larger region. JSON: `Room`.
+    /// Worker: the outputs of its response need a larger region. JSON: `Room`.
     Room = 9,
     /// Server: a region, whose file comes with the header. JSON: `NewRegion`.
     Region = 10,
@@ -62,10 +63,10 @@ pub(crate) enum Kind {
     /// Server: a response to an `Ask`. JSON: `Answer`; binary: as in `Run`. A region's file comes with the
     /// header.
     Answer = 14,
-    /// Worker, after an `Answer` that may not be the last: whether it wants the next one. JSON: `Next`.
+    /// Worker, after an `Answer` that may not be the last: whether it wants the next response. JSON: `Next`.
     Next = 15,
     /// Worker, before the end of several responses: it accepts another request on another connection while it
-    /// continues with this one.
+    /// continues with the current one.
     Free = 16,
 }
 
@@ -140,7 +141,7 @@ pub(crate) enum Broken {
     Ended,
     /// The caller has given up waiting.
     GivenUp,
-    /// The other side violated the protocol; the string says how.
+    /// The other side violated the protocol. The string says how.
     Wrong(String),
     /// A system call failed on this side.
     System(io::Error),
@@ -155,7 +156,7 @@ impl Broken {
 /// One end of the socket between server and worker.
 pub(crate) struct Connection {
     stream: UnixStream,
-    /// Bytes read ahead while waiting for a response.
+    /// Bytes that were read ahead while waiting for a response.
     ahead: RefCell<VecDeque<u8>>,
 }
 
@@ -164,10 +165,11 @@ impl Connection {
     #[cfg(target_os = "linux")]
     const AHEAD: usize = 16 << 10;
 
-    /// Maximum bytes per read. A frame's memory is touched in these steps, as its bytes arrive.
+    /// Maximum number of bytes per read. The memory for a frame is touched in steps of this size, as its
+    /// bytes arrive.
     const STEP: usize = 256 << 10;
 
-    /// Creates a connection whose calls check after every `tick`, and after each transfer, whether to
+    /// Creates a connection. Its calls check after every `tick`, and after each transfer, whether to
     /// continue. Without a tick they wait indefinitely.
     pub(crate) fn new(stream: UnixStream, tick: Option<Duration>) -> io::Result<Self> {
         stream.set_read_timeout(tick)?;
@@ -178,7 +180,7 @@ impl Connection {
         })
     }
 
-    /// Sends one frame: JSON padded with spaces, and the binary parts without copying them.
+    /// Sends one frame: the JSON, padded with spaces, and the binary parts, without copying them.
     pub(crate) fn send(
         &self,
         kind: Kind,
@@ -228,7 +230,7 @@ impl Connection {
         self.send(kind, number, &oip_types::rest::json_body(message), &[], go_on)
     }
 
-    /// Tells the other side that nothing more will be sent.
+    /// Closes the sending direction, which tells the other side that no further frames will follow.
     pub(crate) fn finish_sending(&self) -> io::Result<()> {
         self.stream.shutdown(std::net::Shutdown::Write)
     }
@@ -252,14 +254,14 @@ impl Connection {
         std::os::fd::AsFd::as_fd(&self.stream)
     }
 
-    /// Returns whether there are unconsumed bytes that were read ahead.
+    /// Returns whether bytes were read ahead and not consumed yet.
     pub(crate) fn has_read_ahead(&self) -> bool {
         !self.ahead.borrow().is_empty()
     }
 
     /// Waits until `until` for a frame that ends a request and contains all of its tensors. Returns whether
-    /// there is one, which can then be read without blocking. Everything else, including errors, is left to
-    /// the next read.
+    /// such a frame has arrived; it can then be read without blocking. All other cases, including errors, are
+    /// left to the next read.
     #[cfg(target_os = "linux")]
     pub(crate) fn has_answer_by(&self, until: std::time::Instant) -> bool {
         use std::os::fd::AsRawFd;
@@ -295,7 +297,7 @@ impl Connection {
         }
     }
 
-    /// Reads the next bytes of a frame and drops them.
+    /// Reads the next `count` bytes of a frame and drops them.
     pub(crate) fn pass_over(&self, mut count: u64, go_on: &mut dyn FnMut() -> bool) -> Result<(), Broken> {
         while count > 0 {
             let step = count.min(Self::STEP as u64);
@@ -305,7 +307,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends a frame that consists only of JSON, with a file.
+    /// Sends a frame that consists only of JSON, with the descriptor of a file.
     #[cfg(target_os = "linux")]
     pub(crate) fn send_file<T: Serialize>(
         &self,
@@ -350,8 +352,8 @@ impl Connection {
         Head::read(&head)
     }
 
-    /// Reads the next bytes of a frame. The caller has checked the length. Memory is still touched only as
-    /// bytes arrive.
+    /// Reads the next `count` bytes of a frame. The caller has checked the length. Memory is still touched
+    /// only as bytes arrive.
     pub(crate) fn bytes(&self, count: u64, go_on: &mut dyn FnMut() -> bool) -> Result<Vec<u8>, Broken> {
         let no_room = || Broken::System(ErrorKind::OutOfMemory.into());
         let count = usize::try_from(count).map_err(|_| no_room())?;
@@ -365,7 +367,7 @@ impl Connection {
         Ok(bytes)
     }
 
-    /// Skips the next bytes of a frame.
+    /// Skips the next `count` bytes of a frame.
     pub(crate) fn skip(&self, count: u64) -> Result<(), Broken> {
         match io::copy(&mut (&self.stream).take(count), &mut io::sink()) {
             Ok(skipped) if skipped == count => Ok(()),
@@ -375,7 +377,7 @@ impl Connection {
     }
 
     fn fill(&self, mut rest: &mut [u8], go_on: &mut dyn FnMut() -> bool) -> Result<(), Broken> {
-        // Reading cannot fail: the source is in memory.
+        // Reading from memory cannot fail.
         let ahead = self.ahead.borrow_mut().read(rest).unwrap_or(0);
         rest = &mut rest[ahead..];
         while !rest.is_empty() {
@@ -393,13 +395,13 @@ impl Connection {
     }
 }
 
-/// Returns whether these bytes begin with a frame that ends a request and can be received without blocking;
-/// `None` until that is known.
+/// Returns whether `bytes` begin with a frame that ends a request and can be received without blocking;
+/// `None` if more bytes are needed to decide.
 #[cfg(target_os = "linux")]
 fn is_answer(bytes: &[u8]) -> Option<bool> {
     /// Longer frames are left to threads that may block.
     const LONGEST: u64 = 256 << 10;
-    /// JSON fields which show that tensors are outside the frame, and are copied from a region.
+    /// JSON fields that show that tensors are outside the frame and have to be copied from a region.
     const ELSEWHERE: [&[u8]; 2] = [br#""region""#, br#""inputs""#];
     let (head, rest) = bytes.split_at_checked(HEAD)?;
     let Ok(head) = Head::read(head) else {

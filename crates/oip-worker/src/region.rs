@@ -1,7 +1,7 @@
-//! Memory shared with a worker: the server reads and writes it as a file, the worker maps it.
+//! Memory shared with a worker. The server reads and writes it as a file, and the worker maps it.
 //!
-//! The server creates each region with a sealed size and never maps it. So a worker that misuses a region can
-//! only produce wrong numbers.
+//! The server creates each region with a sealed size and never maps it. A worker that misuses a region can
+//! therefore only produce wrong numbers.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -15,12 +15,12 @@ use rustix::{
 /// Alignment of tensors in a region.
 pub(crate) const REGION_ALIGNMENT: u64 = 64;
 
-/// Minimum size of tensors, in bytes, for using a region: below it, a second system call costs more than a
-/// second copy.
+/// Minimum total size of inputs, in bytes, for using a region. For smaller inputs, a second system call costs
+/// more than a second copy.
 pub(crate) const LEAST_IN_REGION: u64 = 64 << 10;
 
-/// Maximum total size of the regions that a connection keeps between requests. Together with the regions of
-/// its idle connections (at most 16 MiB), a process keeps at most 128 MiB.
+/// Maximum total size of the regions that a connection keeps between requests, in bytes. Together with the
+/// regions of its idle connections (at most 16 MiB), a process keeps at most 128 MiB.
 pub(crate) const KEPT: u64 = 112 << 20;
 
 /// A region of shared memory.
@@ -36,14 +36,14 @@ impl Region {
     /// # Errors
     /// When the system is out of memory or descriptors.
     pub(crate) fn new(number: u64, room: u64) -> Result<Self, Errno> {
-        // The size is rounded up so that slightly larger requests fit too, but not more, because it counts
-        // towards the kept memory.
+        // The size is rounded up so that slightly larger requests fit too, but not further, because the size
+        // counts towards the kept memory.
         let step = (room.min(KEPT).next_power_of_two() / 8).max(1 << 20);
         let length = room.next_multiple_of(step);
         Self::of_length(number, if length <= KEPT { length.max(step) } else { room })
     }
 
-    /// Creates a region of exactly `length` bytes, to be handed over.
+    /// Creates a region of exactly `length` bytes, which the caller hands over to the worker.
     ///
     /// # Errors
     /// When the system is out of memory or descriptors.
@@ -66,7 +66,7 @@ impl Region {
         self.length
     }
 
-    /// Writes bytes at an offset.
+    /// Writes `bytes` at `offset`.
     ///
     /// # Errors
     /// When the system is out of memory.
@@ -86,7 +86,7 @@ impl Region {
         Ok(())
     }
 
-    /// Reads `length` bytes at an offset.
+    /// Reads `length` bytes at `offset`.
     ///
     /// # Errors
     /// When memory is exhausted, or the range is not within the region.
@@ -106,7 +106,7 @@ impl Region {
                 Err(error) => return Err(error),
             }
         }
-        // The allocation may have been larger than requested.
+        // The vector may have more capacity than requested, so it may contain more bytes.
         bytes.truncate(length);
         Ok(bytes.into())
     }

@@ -11,22 +11,22 @@ use std::{
 
 use crate::messages::Failed;
 
-/// Burst size and rate per second of one worker's logged lines: a model that prints must not fill the disk.
+/// Burst size and rate per second of one worker's logged lines. A model that prints must not fill the disk.
 const MOST_LINES: f64 = 1000.0;
 const LINES_A_SECOND: f64 = 10.0;
 
-/// Burst size and rate per second of errors with details: a model that fails at every request must not fill
+/// Burst size and rate per second of errors with details. A model that fails at every request must not fill
 /// the disk either.
 const MOST_DETAILS: f64 = 100.0;
 const DETAILS_A_SECOND: f64 = 1.0;
 
-/// Maximum length of a line in bytes.
+/// Maximum length of a logged line, in bytes.
 const MAX_LINE: u64 = 1024;
 
 /// Prefix of a line whose next character is its log level.
 const LEVEL: char = '\u{1e}';
 
-/// Reads the output of one worker.
+/// Reads the output of one worker and forwards it to the server's log.
 pub(crate) struct WorkerLog {
     shared: Arc<Shared>,
     model: String,
@@ -88,8 +88,8 @@ impl WorkerLog {
                 on_end();
             }
         };
-        // Without this thread the output is lost, and a worker that prints a lot blocks and counts as
-        // hanging.
+        // Without this thread the worker's output is lost. A worker that prints a lot then blocks and counts
+        // as hanging.
         let builder = thread::Builder::new()
             .name("worker-log".to_owned())
             .stack_size(128 << 10);
@@ -139,8 +139,8 @@ impl WorkerLog {
         self.shared.lock().have_ended
     }
 
-    /// Waits until all output has been read, but at most `patience`: a process started by the worker may keep
-    /// it open.
+    /// Waits until all output has been read, but at most `patience`: a process that the worker started may
+    /// keep the pipe open.
     pub(crate) fn wait_for_the_last(&self, patience: Duration) {
         let ended = |state: &mut State| !state.have_ended;
         let waited = self
@@ -150,8 +150,8 @@ impl WorkerLog {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Returns the reason of a crash, guessed from the output. The text does not quote the output, because a
-    /// model can print anything.
+    /// Returns the reason of a crash, guessed from the output. The returned string never quotes the output,
+    /// because a model can print anything.
     pub(crate) fn hint(&self) -> Option<&'static str> {
         self.shared.lock().hint
     }
@@ -163,8 +163,8 @@ impl Shared {
     }
 }
 
-/// Displays text of several lines: each line starts after a line break and four spaces, so that none looks
-/// like a log event.
+/// Displays a string of several lines. Each line is preceded by a line break and four spaces, so that none of
+/// them looks like a log event.
 struct Indented<'t>(&'t str);
 
 impl fmt::Display for Indented<'_> {
@@ -183,7 +183,7 @@ impl fmt::Display for Indented<'_> {
     }
 }
 
-/// The log level of a worker's line.
+/// The log level of a line of the worker's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Level {
     Error,
@@ -210,7 +210,7 @@ impl Level {
     }
 }
 
-/// Splits a line into its level and its text.
+/// Splits a line into its level and its message.
 fn level_of(line: &str) -> (Level, &str) {
     let Some(marked) = line.strip_prefix(LEVEL) else {
         return (Level::Info, line);
@@ -239,7 +239,7 @@ struct Allowance {
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Logged,
-    /// The first dropped event after logged ones.
+    /// The first event that is dropped after logged ones.
     FirstDropped,
     Dropped,
 }
@@ -260,8 +260,8 @@ impl Allowance {
         let passed = now.saturating_duration_since(self.last).as_secs_f64();
         self.lines = (self.lines + passed * self.a_second).min(self.most);
         self.last = now;
-        // After dropping a line, the bucket must refill to the tokens of one second before it logs again,
-        // which limits the number of reports about dropped lines.
+        // After an event was dropped, the bucket must refill to the tokens of one second before it logs
+        // again. This limits the number of reports about dropped events.
         let least = if self.is_dropping { self.a_second } else { 1.0 };
         if self.lines >= least {
             self.lines -= 1.0;
@@ -275,7 +275,8 @@ impl Allowance {
     }
 }
 
-/// Returns the next line, cut to the maximum length; `None` after a failure, empty at the end.
+/// Returns the next line, cut to the maximum length. Returns `None` after a failure and an empty line at the
+/// end of the output.
 fn next_line(lines: &mut BufReader<PipeReader>) -> Option<Vec<u8>> {
     let mut line = Vec::new();
     lines.by_ref().take(MAX_LINE).read_until(b'\n', &mut line).ok()?;

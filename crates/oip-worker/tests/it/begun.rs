@@ -1,4 +1,4 @@
-//! Runs that are started on a thread with little time, and finished by another one.
+//! Tests runs that are started on a thread with little time and finished by another thread.
 
 use std::time::{Duration, Instant};
 
@@ -58,7 +58,7 @@ fn a_run_that_takes_longer_goes_on() {
         "{:?}",
         start.elapsed()
     );
-    // The worker is busy, so another request waits for an idle worker, on a thread that may block.
+    // The worker is busy. The other request therefore waits for an idle worker, on a thread that may block.
     let other = rest(begin(&*model, request(7), LONG));
     assert_eq!(first(&finish(open).unwrap()), ACT);
     assert_eq!(first(&finish(other).unwrap()), 7);
@@ -77,7 +77,8 @@ fn md_04_a_worker_that_dies_meanwhile_is_found_and_replaced() {
     }
 }
 
-/// MD-05: a run that was left to another thread is cancelled and killed like any other.
+/// MD-05: a hanging run that was left to another thread is cancelled, and its worker is killed, like any
+/// other.
 #[test]
 fn md_05_a_model_that_hangs_is_killed_when_nobody_waits() {
     let grace = isolation("worker").grace(Duration::from_millis(50));

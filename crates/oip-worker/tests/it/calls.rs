@@ -1,4 +1,4 @@
-//! Workers whose models call other models while they run a request.
+//! Tests workers whose models call other models while they run a request.
 
 use std::{
     collections::BTreeMap,
@@ -36,7 +36,7 @@ const ASK: u32 = 13;
 const ANSWER: u32 = 14;
 const NEXT: u32 = 15;
 
-/// Number of elements that make an input large: 200 KiB.
+/// Number of elements of a large input (200 KiB).
 const MANY: usize = 50 << 10;
 
 /// Plays a worker whose model calls another model, as `role` says, and responds with that model's response.
@@ -175,7 +175,7 @@ pub(crate) fn play(role: &str) -> ! {
     }
 }
 
-/// Reads frames until one matches; responses that arrive earlier are kept.
+/// Reads frames until `is_wanted` accepts one. Responses that arrive earlier are kept in `early`.
 fn hear(
     data: &mut UnixStream,
     early: &mut BTreeMap<u64, Frame>,
@@ -191,8 +191,8 @@ fn hear(
     }
 }
 
-/// Returns the next response to a call: its JSON and bytes. An error is passed on as the response to the
-/// request.
+/// Returns the JSON and the bytes of the next response to the call `call`. If the call failed, sends its
+/// error as the response to the request.
 fn answer(data: &mut UnixStream, early: &mut BTreeMap<u64, Frame>, call: u64) -> (Value, Vec<u8>) {
     let frame = early
         .remove(&call)
@@ -200,7 +200,7 @@ fn answer(data: &mut UnixStream, early: &mut BTreeMap<u64, Frame>, call: u64) ->
     assert_eq!((frame.kind, frame.number > 0), (ANSWER, true));
     if frame.json["failed"].is_object() {
         say(data, 6, frame.number, &frame.json["failed"], b"");
-        // Waits until the server kills this process.
+        // The process has nothing more to do and waits until the server kills it.
         loop {
             thread::park();
         }
@@ -218,12 +218,12 @@ fn answer(data: &mut UnixStream, early: &mut BTreeMap<u64, Frame>, call: u64) ->
     (frame.json, bytes)
 }
 
-/// The other models: double each element on a separate thread, after a delay.
+/// Other models that double each element on a separate thread, after a delay.
 struct Doubling {
     lease: Lease,
     seen: Arc<Seen>,
     answers: fn(InferResponse, Arc<Seen>) -> Responses,
-    /// Never responds.
+    /// Whether the models never respond.
     hangs: bool,
 }
 
@@ -235,7 +235,7 @@ struct Seen {
     given: AtomicUsize,
 }
 
-/// Counts the end of a call.
+/// Counts the end of a call when it is dropped.
 struct Ending(Arc<Seen>);
 
 impl Drop for Ending {
@@ -410,7 +410,7 @@ fn inputs_are_charged_before_they_are_read() {
 fn many_are_asked_at_once() {
     let model = load("asks: often");
     let others = others(&ByteBudget::new(1 << 20));
-    // All calls wait at the same time; one after another they would take more than a second.
+    // All calls wait at the same time. One after another, they would take more than a second.
     assert_eq!(infer(&*model, vec![5], &others).unwrap(), [5]);
     assert_eq!(others.seen.ended.load(Ordering::SeqCst), 256);
 }
@@ -468,7 +468,7 @@ fn a_model_that_waits_for_another_one_is_told_when_nobody_waits_for_it() {
         });
         run(&*model, request, &cancel, &others).unwrap_err()
     });
-    // The process was not killed, which would take longer and be mentioned in the message.
+    // The process was not killed: killing it would take longer, and the message would mention it.
     assert_eq!(
         (error.code(), error.message()),
         (ErrorCode::Cancelled, "the request was cancelled")

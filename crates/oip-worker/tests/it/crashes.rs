@@ -1,4 +1,4 @@
-//! Models that end their process.
+//! Tests models that end their own process.
 
 use std::{
     fs,
@@ -17,8 +17,8 @@ use crate::support::{
     ACT, DeedBackend, infer, isolated, isolation, load, named, pid_of, request, until, vector, workers_of,
 };
 
-/// MD-04: each way to end a process fails one request, whose error names it; another process runs the next
-/// request.
+/// MD-04: each way to end a process fails one request, and the error names the way. Another process runs the
+/// next request.
 #[test]
 fn md_04_a_model_that_ends_its_process_loses_one_request() {
     for (deed, how) in [
@@ -65,7 +65,8 @@ fn md_04_a_worker_that_is_killed_from_outside_is_replaced_at_once() {
     assert_eq!(pid_of(&*model), second[0]);
 }
 
-/// MD-04: after five consecutive crashes nothing is started for a pause, and after it the model works again.
+/// MD-04: after five consecutive crashes no process is started for a pause. After the pause the model works
+/// again.
 #[test]
 fn md_04_after_five_crashes_in_a_row_there_is_a_pause() {
     let model = isolated("aborts");
@@ -160,7 +161,7 @@ fn md_04_the_other_requests_and_the_other_models_are_unharmed() {
     assert!(engine.stop(Instant::now() + Duration::from_secs(10)));
 }
 
-/// MD-04: a panic does not end the process.
+/// MD-04: a panic of the model does not end its process.
 #[test]
 fn md_04_a_panic_stays_what_it_is() {
     let model = isolated("panics");

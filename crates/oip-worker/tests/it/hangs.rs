@@ -1,4 +1,4 @@
-//! Models that hang or respond late.
+//! Tests models that hang or respond late.
 
 use std::{
     sync::Arc,
@@ -82,7 +82,7 @@ fn a_model_that_listens_is_told_and_lives() {
     assert_eq!(pid_of(&*model), before);
 }
 
-/// The number of processes is the number of concurrent requests; each is started when needed.
+/// There are as many processes as concurrent requests. Each process is started when it is needed.
 #[test]
 fn requests_at_once_have_a_process_each() {
     let model: Arc<dyn Model> = isolated("sleeps").into();
@@ -107,7 +107,7 @@ fn requests_at_once_have_a_process_each() {
     );
 }
 
-/// MD-05, LC-08: a model that never finishes loading is ended by the load timeout, together with its process.
+/// MD-05, LC-08: the load timeout ends a model that never finishes loading, together with its process.
 #[test]
 fn md_05_loading_has_an_end() {
     let patience = Duration::from_millis(500);

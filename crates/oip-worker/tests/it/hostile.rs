@@ -1,4 +1,4 @@
-//! Processes that are not workers, or malicious ones: whatever they send fails only their own requests.
+//! Tests processes that are not workers, or are malicious: whatever they send fails only their own requests.
 
 use std::{
     io::{Read, Write},
@@ -23,7 +23,7 @@ const NEXT: u32 = 15;
 const FREE: u32 = 16;
 
 /// Misbehaviors before the hello or in place of it. The lists below have the misbehaviors in place of the
-/// metadata and of a response.
+/// metadata and in place of a response.
 const AT_START: &[&str] = &[
     "silent end",
     "text",
@@ -61,7 +61,7 @@ const AT_INFER: &[&str] = &[
     "end with code 0",
 ];
 
-/// Misbehaviors in place of a response, by workers that use regions.
+/// Misbehaviors of workers that use regions, in place of a response.
 const AT_RUN: &[&str] = &[
     "places: outside of the frame",
     "places: outside of the request",
@@ -265,7 +265,7 @@ pub(crate) fn pretend(role: &str) -> ! {
         }
         "trickle" => trickle(&mut data, &head(OUTPUTS, 1 << 20, number, 0)),
         "shout" => {
-            // Writes a lot to the control socket and to standard error, and nothing to the data socket.
+            // Writes many bytes to the control socket and to standard error, and none to the data socket.
             let mut control = UnixStream::from(std::io::stdout().as_fd().try_clone_to_owned().unwrap());
             control.set_nonblocking(true).unwrap();
             while control.write(&[b'x'; 4096]).is_ok() {}
@@ -298,12 +298,12 @@ fn frame(data: &mut UnixStream, kind: u32, number: u64, json: &[u8], binary: &[u
     say(data, &[&head, json, binary].concat());
 }
 
-/// Sends bytes; the other side may have disconnected.
+/// Sends `bytes`, and ignores that the other side may have disconnected.
 fn say(data: &mut UnixStream, bytes: &[u8]) {
     let _ = data.write_all(bytes);
 }
 
-/// Keeps sending single bytes and never completes the frame.
+/// Sends single bytes without end and never completes the frame.
 fn trickle(data: &mut UnixStream, head: &[u8]) {
     say(data, head);
     while data.write_all(b" ").is_ok() {
@@ -311,7 +311,7 @@ fn trickle(data: &mut UnixStream, head: &[u8]) {
     }
 }
 
-/// Reads a frame and returns its number.
+/// Reads a frame and returns the number in its header.
 fn receive(data: &mut UnixStream) -> u64 {
     let mut head = [0; 24];
     if data.read_exact(&mut head).is_err() {
@@ -408,8 +408,7 @@ impl ResponseSink for Three {
     }
 }
 
-/// A worker that ignores that no further responses are wanted, and keeps sending, is cut off at the deadline
-/// like any other.
+/// The deadline also ends a worker that keeps sending responses although no further ones are wanted.
 #[test]
 fn md_05_parts_for_ever_end_with_the_deadline() {
     let isolation = isolation("places: parts for ever").grace(Duration::from_millis(100));

@@ -1,4 +1,4 @@
-//! Models that misbehave in separate processes, and processes that are not workers.
+//! Tests models that misbehave in separate processes, and processes that are not workers.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[cfg(target_os = "linux")]
@@ -14,9 +14,9 @@ mod memory;
 mod places;
 mod support;
 
-/// This is not a test, but the entry point of the processes that the tests start: a worker, a program that
-/// pretends to be a worker, or a server. The environment variable selects the role; without it, nothing
-/// happens.
+/// This test is the entry point of the processes that the other tests start: a worker, a program that
+/// pretends to be a worker, or a server. The environment variable selects the role. Without it, the test does
+/// nothing.
 #[test]
 fn another_process() {
     if let Ok(role) = std::env::var(support::ROLE) {

@@ -1,4 +1,5 @@
-//! Workers that are another program: they get tensor locations, with large tensors in shared memory.
+//! Tests workers that are another program. They get the locations of tensors; large tensors are in shared
+//! memory.
 
 use std::{
     fs::File,
@@ -19,11 +20,11 @@ use serde_json::{Value, json};
 
 use crate::support::{isolation, until, vector};
 
-/// Number of elements that make an input large: 200 KiB.
+/// Number of elements of a large input (200 KiB).
 const MANY: usize = 50 << 10;
 
-/// A worker that implements the protocol without this crate. It returns its input plus the number of input
-/// regions that it was given.
+/// Plays a worker that implements the protocol without this crate. The worker returns its input plus the
+/// number of input regions that it was given.
 pub(crate) fn play(role: &str) -> ! {
     let mut data = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
     let mut first = [0; 5];
@@ -109,7 +110,7 @@ pub(crate) fn play(role: &str) -> ! {
                 }
                 say(&mut data, 8, frame.number, &results, &binary);
             }
-            // The server has closed its sending side, and waits until the model is finalized.
+            // The server has closed its sending side and waits until the model is finalized.
             0 => std::process::exit(0),
             kind => panic!("a frame of kind {kind}"),
         }
@@ -117,7 +118,7 @@ pub(crate) fn play(role: &str) -> ! {
 }
 
 pub(crate) struct Frame {
-    /// 0 The kind of the frame; 0 at the end of the connection.
+    /// The kind of the frame; 0 if the connection has ended.
     pub(crate) kind: u32,
     pub(crate) number: u64,
     pub(crate) json: Value,

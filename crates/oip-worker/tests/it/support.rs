@@ -17,7 +17,7 @@ use oip_worker::{IsolatedBackend, Isolation};
 use rustix::process::{Signal, getpid, kill_process};
 use tensor_core::{Shape, Tensor};
 
-/// The environment variable with the role of a process of this program.
+/// Name of the environment variable that selects the role of a process of this program.
 pub(crate) const ROLE: &str = "OIP_WORKER_TEST_ROLE";
 
 /// Plays a role, and never returns.
@@ -36,7 +36,7 @@ pub(crate) fn play(role: &str) -> ! {
     std::process::exit(1)
 }
 
-/// Returns a command that starts this program in a role.
+/// Returns a command that starts this program in the role `role`.
 pub(crate) fn process(role: &str) -> Command {
     let mut command = Command::new(oip_worker::this_program());
     command
@@ -49,7 +49,7 @@ pub(crate) fn isolation(role: &'static str) -> Isolation {
     Isolation::new(move || process(role))
 }
 
-/// Loads a model with this behavior into workers.
+/// Loads a model with the behavior `deed` into workers.
 pub(crate) fn isolated(deed: &str) -> Box<dyn Model> {
     load(deed, isolation("worker"), &[("isolation", "process")]).unwrap()
 }
@@ -136,7 +136,7 @@ pub(crate) fn infer(model: &dyn Model, x: i32) -> Result<i32, ServiceError> {
     Ok(outputs[0].value.as_fixed().unwrap().to_vec::<i32>().unwrap()[0])
 }
 
-/// Waits until `is_so` holds, and fails after a timeout.
+/// Waits until `is_so` returns true. Panics with `what` after a timeout.
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -242,7 +242,7 @@ impl Backend for DeedBackend {
 
 struct Deed {
     deed: String,
-    /// The arguments of the load.
+    /// The arguments that the backend got when it loaded the model.
     seen: String,
     metadata: ModelMetadata,
 }
@@ -292,7 +292,7 @@ fn act(deed: &str, cancel: &CancelToken) {
     match deed {
         "aborts" => std::process::abort(),
         "overflows its stack" => assert!(deeper(1) > 0),
-        // The signal is raised repeatedly: Rust's handler takes the first one for an invalid memory access,
+        // The signal is raised repeatedly: Rust's handler takes the first signal for an invalid memory access
         // and retries the instruction.
         "segfaults" => loop {
             kill_process(getpid(), Signal::SEGV).unwrap();
@@ -301,7 +301,8 @@ fn act(deed: &str, cancel: &CancelToken) {
         "exits" => std::process::exit(3),
         "panics" => panic!("at src/secret.rs"),
         "takes 4 GiB" => {
-            // Writing to the memory makes the system allocate it, even where no limit applies.
+            // Writing to the memory makes the system allocate it, even on systems where the limit does not
+            // apply.
             let taken = vec![1u8; 4 << 30];
             assert_eq!(taken.iter().step_by(1 << 20).count(), 4 << 10);
         }
