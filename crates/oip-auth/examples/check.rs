@@ -1,4 +1,4 @@
-//! Reads an identity table and prints its error, if any.
+//! Reads an identity table and prints the error in it, if any.
 //!
 //! ```sh
 //! cargo run --package oip-auth --example check -- identities.toml
@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args().nth(1).ok_or("which table?")?;
     let guard = Guard::with_table(&path, CpuPool::default())?;
     println!("{path} is fine");
-    // A server does this periodically. If a table is invalid, the previous one stays in use.
+    // A server calls `reload` periodically. If a table is invalid, the previous table stays in use.
     println!("changed meanwhile: {}", guard.reload()?);
     Ok(())
 }

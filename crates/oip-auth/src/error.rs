@@ -2,7 +2,8 @@
 
 use std::{fmt, path::Path};
 
-/// An error in a file, or in a key set at a URL, with the position and the reason. Contains no secrets.
+/// An error in a file, or in a key set at a URL. The message gives the position and the reason, and contains
+/// no secrets.
 #[derive(Debug)]
 pub struct AuthError {
     text: String,
@@ -18,7 +19,7 @@ impl AuthError {
         }
     }
 
-    /// Creates an error about a URL.
+    /// Creates an error about the key set at `url`.
     pub(crate) fn at_url(url: &str, problem: impl fmt::Display) -> Self {
         Self {
             text: format!("{url}: {problem}"),

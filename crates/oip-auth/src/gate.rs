@@ -17,9 +17,9 @@ use crate::guard::{Admission, Door, Guard, Sender, Stop};
 
 /// A service behind a [`Guard`].
 ///
-/// An admitted request carries a [`Grant`](oip_service::Grant) if its content determines whether it is
-/// allowed. Each call that changes state is logged with the target `audit`. If the request carries
-/// [`RequestNotes`], the gate records the client's identity there.
+/// If the decision needs the content of an admitted request, the request carries a
+/// [`Grant`](oip_service::Grant). Each call that changes state is logged with the target `audit`. If the
+/// request carries [`RequestNotes`], the gate records the client's identity there.
 pub struct Gate<S, B> {
     service: S,
     guard: Guard,
@@ -38,8 +38,8 @@ pub struct Transport<B> {
 }
 
 impl<B> Transport<B> {
-    /// Adds the route of a request's path to its extensions. A route from an outer layer is replaced, because
-    /// that layer may have read the path before it was rewritten, or with the rules of another transport.
+    /// Adds the route of a request's path to its extensions. A route from an outer layer is replaced: that
+    /// layer may have read the path before a rewrite, or with the rules of another transport.
     pub fn read_route<R>(&self, request: &mut Request<R>) {
         let path = request.uri().path();
         let route = match self.is_grpc {
@@ -70,7 +70,7 @@ impl<S: Clone, B> Clone for Gate<S, B> {
 }
 
 impl<S, B> Gate<S, B> {
-    /// Creates a gate in front of a service.
+    /// Creates a gate in front of `service`.
     pub fn new(service: S, guard: Guard, door: Door, transport: Transport<B>) -> Self {
         Self {
             service,
@@ -102,7 +102,8 @@ where
 }
 
 impl<S, B> Gate<S, B> {
-    /// Admits or refuses a request by its head, and by the verified `sender` if its token had to be verified.
+    /// Admits or refuses a request by its head. `sender` is the verified sender, if the token had to be
+    /// verified.
     fn decide<R>(&mut self, mut request: Request<R>, sender: Option<Sender>) -> Answer<S::Future, B>
     where
         S: Service<Request<R>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
@@ -113,9 +114,10 @@ impl<S, B> Gate<S, B> {
         self.transport.read_route(&mut request);
         let route = Route::of(&request);
         let certificate = || (self.transport.certificate)(request.extensions());
-        // Without a table, a client's identity is the first name in its certificate.
+        // Without a table, the client's identity is the first name in its certificate.
         let by_certificate = || Some(certificate().first()?.escape_debug().to_string());
-        // Only POST changes state; other methods to the same path only ask for permission (CORS).
+        // Only POST changes state. Requests with other methods to the same path only ask for permission
+        // (CORS).
         let change = route.change().filter(|_| request.method() == Method::POST);
         let notes = request.extensions().get::<Arc<RequestNotes>>();
         match self
@@ -168,7 +170,7 @@ impl<S, B> Gate<S, B> {
     }
 }
 
-/// The audit record of a call. It is logged when the call has its response or is cancelled.
+/// The audit record of a call. The record is logged when the call has its response or is cancelled.
 struct Audit {
     admitted: Admission,
     change: &'static str,
@@ -181,7 +183,7 @@ impl Audit {
         let model = model.and_then(|model| model.lock().unwrap_or_else(PoisonError::into_inner).clone());
         let change = self.change;
         let status = response.map(|response| response.status().as_u16());
-        // A successful gRPC call has its status in the trailers, and not here.
+        // A successful gRPC call has its status in the trailers instead.
         let grpc_status = response.and_then(|response| response.headers().get("grpc-status"));
         let grpc_status = grpc_status.and_then(|status| HeaderValue::to_str(status).ok());
         let outcome = match response {
@@ -264,7 +266,7 @@ mod tests {
     use super::*;
     use crate::jwt::tests::Issuer;
 
-    /// Responds to everything with 200.
+    /// A service that responds with 200 to every request.
     #[derive(Clone)]
     struct AlwaysOk;
 
@@ -282,7 +284,8 @@ mod tests {
         }
     }
 
-    /// Returns a gate with one thread for verifying signatures, and a token issuer that it trusts.
+    /// Returns a gate, its pool with one thread for verifying signatures, and a token issuer that the gate
+    /// trusts.
     fn gate() -> (Gate<AlwaysOk, String>, CpuPool, Issuer) {
         let (folder, issuer, cpu) = (tempfile::tempdir().unwrap(), Issuer::new(), CpuPool::new(1));
         let path = folder.path().join("auth.toml");
@@ -334,7 +337,7 @@ mod tests {
                 "it does not wait for the pool"
             );
         }
-        // Requests without a token, and tokens that are not JWTs, are decided immediately.
+        // Requests without a token, or with a token that is not a JWT, are decided immediately.
         let live = gate.call(Request::get("/livez").body(()).unwrap()).await.unwrap();
         assert_eq!(live.status(), 200);
         assert_eq!(gate.call(with_token("s3cret")).await.unwrap().status(), 401);
@@ -356,7 +359,8 @@ mod tests {
         );
     }
 
-    /// An outer layer may have read another path, before a layer that rewrites paths, or another transport's.
+    /// An outer layer may have read the path before another layer rewrote it, or with another transport's
+    /// rules.
     #[tokio::test]
     async fn a_route_from_an_outer_layer_does_not_decide() {
         let (mut gate, _, _) = gate();

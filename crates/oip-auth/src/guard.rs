@@ -27,7 +27,7 @@ use crate::{
     table::{Bearer, Contents, RequestIdentity, Table, denied},
 };
 
-/// Authorizes requests. Clones share state.
+/// Authorizes requests. Clones share one state.
 #[derive(Clone, Default)]
 pub struct Guard(Arc<SharedState>);
 
@@ -35,13 +35,13 @@ pub struct Guard(Arc<SharedState>);
 struct SharedState {
     path: Option<PathBuf>,
     table: RwLock<Option<Arc<Table>>>,
-    /// The file contents at the last check.
+    /// Contents of the files at the last check.
     seen: Mutex<Option<FileSnapshot>>,
-    /// Verifies signatures.
+    /// Pool that verifies signatures.
     cpu: CpuPool,
 }
 
-/// The contents of the files.
+/// The contents of the table file and its other files at one check.
 struct FileSnapshot {
     contents: Contents,
     /// Whether the contents were valid.
@@ -60,17 +60,17 @@ pub struct KeyFetches {
     pub has_keys: bool,
 }
 
-/// The calls that an address accepts.
+/// The kinds of calls that an address accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Answers {
     /// All calls.
     Everything,
     /// No calls that change the server, unless there is a table or the API is restricted. The string tells
-    /// the client what to do instead.
+    /// the client which address or option to use instead.
     NoChanges(&'static str),
     /// No calls that change the server, and no logging, shared memory or metrics calls: a separate address
-    /// accepts those. The string tells the client what to do instead.
+    /// accepts all of them. The string tells the client which address to use instead.
     NoAdministration(&'static str),
 }
 
@@ -93,27 +93,27 @@ impl Default for Door {
     }
 }
 
-/// An admitted request.
+/// The result of admitting a request.
 pub(crate) struct Admission {
-    /// The client's identity for the log; empty without a table.
+    /// The client's identity for the log; `None` if the client was not identified.
     pub(crate) shown: Option<String>,
-    /// The checks that need the request's content.
+    /// Checks that the transport runs once it has read the content; `None` if no such check is needed.
     pub(crate) grant: Option<Grant>,
-    /// The model checked last, for a call that changes state.
+    /// The model that was checked last; set only for a call that changes state.
     pub(crate) model: Asked,
 }
 
-/// The name of the model that a request concerns, once its content is read.
+/// The name of the model that a request concerns. The name is known once the content of the request is read.
 pub(crate) type Asked = Option<Arc<Mutex<Option<String>>>>;
 
 impl Guard {
-    /// Creates a guard without identities, which admits everything that the door accepts.
+    /// Creates a guard without identities, which admits all calls that the door accepts.
     #[must_use]
     pub fn open() -> Self {
         Self::default()
     }
 
-    /// Creates a guard from a table file. JWT signatures are verified on the threads of `cpu`.
+    /// Creates a guard from the table file at `path`. JWT signatures are verified on the threads of `cpu`.
     ///
     /// # Errors
     /// A file is unreadable or invalid.
@@ -132,11 +132,11 @@ impl Guard {
         })))
     }
 
-    /// Reloads the files, and returns whether they changed.
+    /// Reloads the files. Returns whether the files changed.
     ///
     /// # Errors
-    /// A file is unreadable or invalid. The previous table stays in use. The same contents are reported only
-    /// once.
+    /// A file is unreadable or invalid. The previous table stays in use. The error for the same contents is
+    /// returned only once.
     pub fn reload(&self) -> Result<bool, AuthError> {
         self.look(false)
     }
@@ -163,7 +163,7 @@ impl Guard {
         }
         let before = self.table();
         let made = Table::new(path, &contents, before.as_deref());
-        // A key server may respond differently next time, even with unchanged files.
+        // A key server may respond differently next time, even if the files stay unchanged.
         let is_settled = !made.as_ref().is_err_and(AuthError::is_of_server);
         let is_used = made.is_ok();
         *seen = is_settled.then_some(FileSnapshot { contents, is_used });
@@ -171,15 +171,15 @@ impl Guard {
         Ok(true)
     }
 
-    /// Checks the files every `period` and logs changes. Returns immediately without a table; needs a Tokio
-    /// runtime.
+    /// Checks the files every `period` and logs changes. Returns immediately if there is no table. Needs a
+    /// Tokio runtime.
     pub async fn watch(self, period: Duration) {
         if self.0.path.is_none() {
             return;
         }
         let mut ticks = interval(period.max(Duration::from_millis(1)));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The last failure, which was already logged.
+        // Message of the last failure, which is already logged.
         let mut said = None;
         loop {
             ticks.tick().await;
@@ -215,7 +215,7 @@ impl Guard {
     }
 
     /// Returns statistics about fetching JWT keys; `None` if the keys are not at a URL. The counts restart
-    /// when the table names a different URL.
+    /// when the table names another URL.
     #[must_use]
     pub fn key_fetches(&self) -> Option<KeyFetches> {
         let table = self.table()?;
@@ -234,7 +234,7 @@ impl Guard {
         self.0.path.as_deref()
     }
 
-    /// Returns whether clients without credentials may call this API for all models.
+    /// Returns whether clients without credentials may call `api` for all models.
     #[must_use]
     pub fn is_open_to_all(&self, api: Api) -> bool {
         let Some(table) = self.table() else {
@@ -244,7 +244,7 @@ impl Guard {
         anonymous.is_some_and(|known| table.identity(known.identity).may_use(api))
     }
 
-    /// Decides on a request, either immediately or with the `sender` that [`Guard::verify`] returned.
+    /// Decides on a request. `sender` is the result of [`Guard::verify`], if the token had to be verified.
     pub(crate) fn admit(
         &self,
         door: &Door,
@@ -313,7 +313,7 @@ impl Guard {
         let Some(table) = table else {
             return Ok(Admission {
                 shown: None,
-                // gRPC calls that change a model name the model in the message.
+                // gRPC calls that change a model name this model in the message.
                 grant: route
                     .change()
                     .is_some()
@@ -342,12 +342,12 @@ impl Guard {
 }
 
 impl Guard {
-    /// Verifies a token's signature off the transport's thread.
+    /// Verifies the signature of a token on a thread of the pool.
     pub(crate) async fn verify(&self, unverified: UnverifiedToken) -> Sender {
         let UnverifiedToken { table, value, digest } = unverified;
         let (held, bytes) = (table.clone(), value.len() as u64);
         let verify = move || Ok(held.by_signature(token(&value).unwrap_or_default(), digest));
-        // When the client disconnects, this future is dropped, which cancels the work.
+        // If the client disconnects, this future is dropped, which cancels the verification.
         let found = match self.0.cpu.run(&Lease::unlimited(), bytes, verify).await {
             Ok(found) => found.map_err(Refusal::from),
             Err(error) => Err(error.into()),
@@ -372,23 +372,23 @@ impl<R: Into<Refusal>> From<R> for Stop {
 /// A JWT, and the table with the keys to verify its signature.
 pub(crate) struct UnverifiedToken {
     table: Arc<Table>,
-    /// The header value. It shares the request's memory.
+    /// Value of the `authorization` header. It shares the request's memory.
     value: HeaderValue,
     digest: [u8; 32],
 }
 
-/// The client that sent a request, identified by a verified token, and the table with its identity.
+/// The client that sent a request, identified by a verified token, and the table that contains its identity.
 pub(crate) struct Sender {
     table: Arc<Table>,
     found: Result<RequestIdentity, Refusal>,
 }
 
-/// A refused request: the error, with details for the client and the log.
+/// A refused request: the error, and details for the client and the log.
 pub(crate) struct Refusal {
     pub(crate) error: ServiceError,
     /// Value of the header `WWW-Authenticate`.
     pub(crate) challenge: Option<HeaderValue>,
-    /// The client's identity, if known.
+    /// The client's identity; `None` if it is unknown.
     pub(crate) shown: Option<String>,
 }
 
@@ -415,7 +415,7 @@ impl From<TokenError> for Refusal {
     }
 }
 
-/// Challenges for clients without credentials, and for clients with wrong ones.
+/// The challenge for clients without credentials, and the one for clients with wrong credentials.
 const NONE: HeaderValue = HeaderValue::from_static("Bearer realm=\"models\"");
 const WRONG: HeaderValue = HeaderValue::from_static("Bearer realm=\"models\", error=\"invalid_token\"");
 
@@ -429,7 +429,7 @@ impl Refusal {
     }
 }
 
-/// Identifies the client by its token, or else by its certificate.
+/// Identifies the client by its token or, without one, by its certificate.
 fn identify(
     table: &Arc<Table>,
     headers: &HeaderMap,
@@ -464,7 +464,7 @@ fn token(value: &HeaderValue) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// Checks that need the request's content.
+/// The checks of a [`Grant`], which need the request's content.
 struct ContentChecks {
     who: Option<(Arc<Table>, usize)>,
     model: Asked,

@@ -1,6 +1,7 @@
 //! JSON Web Tokens (RFC 7519), signed with a key from a JSON Web Key Set (RFC 7517).
 //!
-//! The key determines the algorithm, never the token. This prevents the algorithm `none` and key confusion.
+//! The key determines the algorithm; the token never does. This rule prevents the algorithm `none` and key
+//! confusion.
 
 use std::{sync::Arc, time::SystemTime};
 
@@ -21,17 +22,17 @@ pub(crate) struct Verifier {
     claim: String,
 }
 
-/// The source of keys.
+/// The source of the keys that verify tokens.
 #[derive(Clone)]
 pub(crate) enum Keys {
-    /// A file, whose keys do not change.
+    /// The keys of a file; they do not change.
     File(Arc<Vec<Key>>),
-    /// A server, whose keys may change, or be missing at first.
+    /// The keys of a server. They may change, and may be missing at first.
     Server(Arc<RemoteKeys>),
 }
 
 impl Keys {
-    /// Returns the current keys and their version number.
+    /// Returns the current keys and their version number; `None` before the first fetch.
     fn now(&self) -> Option<(Arc<Vec<Key>>, u64)> {
         match self {
             Self::File(keys) => Some((keys.clone(), 0)),
@@ -128,7 +129,7 @@ impl Verifier {
             }
         };
         if !is_signed {
-            // The issuer may have a new key.
+            // The issuer may have a new key, so the key set is fetched again.
             let is_known = |kid: &String| keys.iter().any(|key| key.id() == Some(kid));
             if let Some(fetched) = self.fetched()
                 && !header.kid.as_ref().is_some_and(is_known)
@@ -179,7 +180,7 @@ impl Verifier {
         };
         Ok(VerifiedClaims {
             values,
-            // Times beyond the type's range mean that the token never expires.
+            // A time beyond the range of the type means that the token never expires.
             until: until as u64,
             keys: 0,
         })
@@ -286,7 +287,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// Trying all 64 keys would cost as much as verifying 64 tokens.
+    /// A token is verified with at most one key: trying all 64 keys would cost as much as verifying 64
+    /// tokens.
     #[test]
     fn a_token_is_verified_with_one_key_or_refused() {
         const SEVERAL: &str =
@@ -335,7 +337,7 @@ pub(crate) mod tests {
 
     #[test]
     fn an_rsa_signature_of_another_program_is_taken() {
-        // The example in RFC 7515, appendix A.2. Its claims belong to another protocol.
+        // The example in RFC 7515, appendix A.2, whose claims belong to another protocol.
         let n = "ofgWCuLjybRlzo0tZWJjNiuSfb4p4fAkd_wWJcyQoTbji9k0l8W26mPddxHmfHQp-Vaw-4qPCJrcS2mJPMEzP1Pt0Bm4d4QlL-yRT-SFd2lZS-pCgNMsD1W_YpRPEwOWvG6b32690r2jZ47soMZo9wGzjb_7OMg0LOL-bSf63kpaSHSXndS5z5rexMdbBYUsLA9e-KXBdQOS-UTo7WTBEMa2R2CapHg665xsmtdVMTBQY4uDZlxvb3qCo5ZwKh9kG4LT6_I5IhlJH7aGhyxXFvUK-DWNmoudF8NAco9_h9iaGNj8q2ethFkMLs91kzk2PAcDTW9gb54h4FRWyuXpoQ";
         let token = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ.cC4hiUPoj9Eetdgtv3hF80EGrhuB__dzERat0XF9g2VtQgr9PJbu3XOiZj5RZmh7AAuHIm4Bh-0Qc_lF5YKt_O8W2Fp5jujGbds9uJdbF9CUAr7t1dnZcAcQjbKBYNX4BAynRFdiuB--f_nZLgrnbyTyWzO75vRK5h6xBArLIARNPvkSjtQBMHlb1L07Qe7K0GarZRmB_eSN9383LcOLn6_dO--xi12jzDwusC-eOkHWEsqtFZESc6BfI7noOPqvhJ1phCnvWh6IeYI2w9QOYEUipUTI8np6LbgGY9Fs98rqVt5AXLIhWkWywlVmtVrBp0igcN_IoypGlUPQGe77Rw";
         let set = json!({"keys": [{"kty": "RSA", "n": n, "e": "AQAB"}]}).to_string();

@@ -49,7 +49,7 @@ impl Public {
     }
 }
 
-/// Maximum number of keys in a set; issuers have two or three.
+/// Maximum number of keys in a set. Issuers have two or three keys.
 const MOST_KEYS: usize = 64;
 
 #[derive(Deserialize)]
@@ -58,7 +58,7 @@ struct Set {
 }
 
 impl Key {
-    /// Returns its key id.
+    /// Returns the id of the key.
     pub(crate) fn id(&self) -> Option<&str> {
         self.id.as_deref()
     }
@@ -79,10 +79,10 @@ pub(crate) enum Choice<'a> {
     Several,
 }
 
-/// Chooses the key of `keys` for a token with this `algorithm` and key `id`.
+/// Chooses the key of `keys` for a token whose header names `algorithm` and, if any, the key `id`.
 ///
 /// At most one key is tried: verification takes up to a millisecond, and a set has up to 64 keys. Keys
-/// without an id are used for tokens whose id is not in the set.
+/// without an id are used for tokens whose key id is not in the set.
 pub(crate) fn choose<'a>(keys: &'a [Key], algorithm: &str, id: Option<&str>) -> Choice<'a> {
     let fitting = |is_meant: &dyn Fn(&Key) -> bool| {
         let mut fitting = keys
@@ -105,7 +105,7 @@ pub(crate) fn choose<'a>(keys: &'a [Key], algorithm: &str, id: Option<&str>) -> 
 /// not. Keys for other purposes and of unknown types are skipped.
 ///
 /// # Errors
-/// The whole set is invalid.
+/// The set as a whole is invalid.
 pub(crate) fn read_set(set: &[u8]) -> Result<(Vec<Key>, Option<String>), String> {
     let set: Set = serde_json::from_slice(set).map_err(|error| format!("not a JSON Web Key Set: {error}"))?;
     if set.keys.len() > MOST_KEYS {
@@ -132,8 +132,8 @@ pub(crate) fn read_set(set: &[u8]) -> Result<(Vec<Key>, Option<String>), String>
     }
 }
 
-/// Returns the key, or `None` if it repeats an earlier one. A different key with the same id and algorithm is
-/// an error, since it could never be chosen.
+/// Returns the key, or `None` if it repeats an earlier key. A different key with the same id and algorithm is
+/// an error, since such a key could never be chosen.
 fn distinct(key: Key, before: &[Key]) -> Result<Option<Key>, String> {
     if before.contains(&key) {
         return Ok(None);
@@ -148,7 +148,7 @@ fn distinct(key: Key, before: &[Key]) -> Result<Option<Key>, String> {
     }
 }
 
-/// Parses a key. Returns `None` if it has another purpose or an unknown type.
+/// Parses a key. Returns `None` if the key has another purpose or an unknown type.
 fn read_key(key: &Map<String, Value>) -> Result<Option<Key>, String> {
     let text = |name: &str| key.get(name).and_then(Value::as_str);
     let bytes = |name: &str| {
@@ -221,7 +221,7 @@ mod tests {
             let error = read_set(set.as_bytes()).err().unwrap();
             assert!(error.contains(expected), "{error}");
         }
-        // If one key of a set is bad, it is reported, and the good one is used.
+        // A bad key in a set is reported, and the good key is used.
         let set = r#"{"keys": [{"kty": "oct", "k": "AAAA"}, {"kty": "OKP", "crv": "Ed25519", "kid": "a", "x": "AA"}]}"#;
         let (keys, complaint) = read_set(set.as_bytes()).unwrap();
         assert_eq!((keys.len(), keys[0].id()), (1, Some("a")));

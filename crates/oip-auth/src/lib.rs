@@ -82,7 +82,7 @@ mod table;
 
 pub use error::AuthError;
 pub use gate::{Answer, Gate, Transport};
-// Taken by [`Restricted`] and [`Guard`].
 pub use guard::{Answers, Door, Guard, KeyFetches};
+// A type in the interfaces of [`Restricted`] and [`Guard`].
 pub use oip_service::route::Api;
 pub use restricted::{Restricted, check_restricted};

@@ -33,7 +33,7 @@ impl Rate {
         }
     }
 
-    /// Takes a token for one call, or returns the time until one is available.
+    /// Takes a token for one call. If the bucket is empty, returns the time until a token is available.
     pub(crate) fn take(&self, now: Instant) -> Result<(), Duration> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let elapsed = now.saturating_duration_since(state.since).as_secs_f64();

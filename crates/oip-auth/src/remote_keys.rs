@@ -1,6 +1,6 @@
-//! A key set at a URL. A background thread fetches it, keeps the old keys while the URL is unreachable, and
-//! fetches it again when it expires or a token is signed with an unknown key. Requests never wait for a
-//! fetch.
+//! A key set at a URL. A background thread fetches the set, and keeps the old keys while the URL is
+//! unreachable. It fetches the set again when the set expires or a token is signed with an unknown key.
+//! Requests never wait for a fetch.
 
 use std::{
     net::IpAddr,
@@ -25,21 +25,21 @@ use crate::key::{Key, read_set};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) url: String,
-    /// CA certificates (PEM) that verify the server, instead of the built-in ones.
+    /// CA certificates (PEM) that verify the server; `None` to use the built-in certificates.
     pub(crate) authorities: Option<Vec<u8>>,
 }
 
 /// Intervals for fetching keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// Lifetime of the keys if the server sends none.
+    /// Lifetime of the keys if the server's response declares none.
     usual: Duration,
     /// Minimum lifetime of the keys.
     least: Duration,
     most: Duration,
     /// Minimum interval between fetches caused by unknown keys, and maximum back-off after a failure.
     pause: Duration,
-    /// Initial back-off after a failure. It doubles with each failure.
+    /// Initial back-off after a failure. The back-off doubles with each failure.
     back_off: Duration,
     /// Timeout of a fetch.
     patience: Duration,
@@ -58,10 +58,10 @@ impl Default for Pace {
     }
 }
 
-/// Maximum size of a key set in bytes; typical ones have a few thousand.
+/// Maximum size of a key set, in bytes. Typical sets have a few thousand bytes.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// A key set that a background thread keeps up to date until this is dropped.
+/// A key set that a background thread keeps up to date. Dropping the value ends the thread.
 pub(crate) struct RemoteKeys {
     place: Place,
     held: Arc<CurrentKeys>,
@@ -97,12 +97,12 @@ impl Failure {
 }
 
 impl Place {
-    /// Returns whether `keys` is a URL rather than a file.
+    /// Returns whether `keys` is a URL and not the path of a file.
     pub(crate) fn is_url(keys: &str) -> bool {
         keys.contains("://")
     }
 
-    /// Checks that the connection to the URL protects the keys (HTTPS, or a server on this machine).
+    /// Checks that the connection to `url` protects the keys (HTTPS, or a server on this machine).
     pub(crate) fn check(url: &str) -> Result<(), String> {
         // Credentials in the URL would be logged.
         if url.contains('@') {
@@ -137,7 +137,7 @@ impl Place {
             .get(..5)
             .is_some_and(|scheme| scheme.eq_ignore_ascii_case("http:"))
         {
-            // The host is this machine, so bypass proxies.
+            // The host is this machine, so proxies are bypassed.
             config = config.proxy(None);
         }
         Ok(config
@@ -154,7 +154,7 @@ impl Place {
     }
 }
 
-/// Parses PEM certificates. There must be at least one.
+/// Parses PEM certificates. Fails if there are none.
 fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, String> {
     let mut found = Vec::new();
     for item in parse_pem(pem) {
@@ -168,15 +168,14 @@ fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, String> {
     }
 }
 
-/// Checks that a file contains certificates.
+/// Checks that the file content `pem` contains certificates.
 pub(crate) fn check_authorities(pem: &[u8]) -> Result<(), String> {
     certificates(pem).map(drop)
 }
 
 impl RemoteKeys {
     /// Fetches the keys and starts the background thread. Waits for a slow server, but continues without keys
-    /// if the server is unreachable, so that an outage of the issuer does not prevent this server from
-    /// starting.
+    /// if the server is unreachable: an outage of the issuer must not prevent this server from starting.
     pub(crate) fn start(place: Place) -> Result<Self, Failure> {
         Self::start_with(place, Pace::default())
     }
@@ -218,8 +217,8 @@ impl RemoteKeys {
             .clone()
     }
 
-    /// Requests a fetch because a token is signed with an unknown key. Fetches are rate-limited, so forged
-    /// tokens cannot cause many.
+    /// Requests a fetch because a token is signed with an unknown key. Fetches are rate-limited, so that
+    /// forged tokens cannot cause many fetches.
     pub(crate) fn ask(&self) {
         // A full channel means that a refetch is already requested.
         let _ = self.wake.try_send(());
@@ -273,7 +272,7 @@ impl Fetcher {
         }
     }
 
-    /// Logs a failure and returns how long to wait.
+    /// Logs a failure. Returns how long to wait before the next fetch.
     fn failed(&mut self, failure: &Failure) -> Duration {
         self.held.counts.failed.fetch_add(1, Relaxed);
         if !std::mem::replace(&mut self.is_failing, true) {
@@ -377,7 +376,7 @@ fn body(mut answer: Response<Body>) -> Result<Vec<u8>, Failure> {
 
 fn of_agent(error: &ureq::Error) -> Failure {
     let text = error.to_string();
-    // An unknown CA stays unknown until the files change, so a retry does not help.
+    // An unknown CA stays unknown until the files change, so retrying does not help.
     if text.contains("certificate") {
         return Failure::lasting(format!(
             "{text}: expected a certificate by an authority that browsers trust, or by one of the file `ca`"
@@ -418,7 +417,8 @@ mod tests {
         patience: Duration::from_secs(20),
     };
 
-    /// Returns a CA certificate, and a TLS configuration for `localhost` signed by it.
+    /// Returns a CA certificate, and a TLS configuration for `localhost` with a certificate signed by this
+    /// CA.
     fn certified() -> (String, Arc<ServerConfig>) {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -440,7 +440,7 @@ mod tests {
 
     type Answer = Arc<Mutex<(String, String)>>;
 
-    /// Serves the same head and body to every request, until the test changes them.
+    /// Serves the head and body in `answer` to every request; the test may change them. Counts the requests.
     fn serve(listener: TcpListener, tls: Option<Arc<ServerConfig>>, answer: Answer) -> Arc<AtomicU64> {
         let count = Arc::new(AtomicU64::new(0));
         let counted = count.clone();
@@ -546,7 +546,7 @@ mod tests {
         }
         let looks = start.elapsed().as_millis() / FAST.pause.as_millis() + 2;
         assert!(u128::from(count.load(Relaxed) - before) <= looks);
-        // The issuer now uses different keys with the same ids, so no refetch is requested.
+        // The issuer has another key, with another id. A token that is signed with this key causes a fetch.
         let changed = second.set().to_string().replace("\"ed\"", "\"new\"");
         served.lock().unwrap().1 = changed;
         until("the new key is known", || verify(&token(&second, "new")).is_ok());
@@ -584,7 +584,7 @@ mod tests {
         let served = answer("200 OK\r\ncache-control: public, max-age=0", &set.to_string());
         serve(listener, None, served.clone());
         until("keys are there", || fetched.keys().is_some());
-        // The lifetime is the one that the server sends, but at least the minimum.
+        // The lifetime is the one in the server's response, but at least the minimum.
         let (before, _) = fetched.counts();
         until("it is fetched again and again", || {
             fetched.counts().0 > before + 2

@@ -21,7 +21,7 @@ use subtle::ConstantTimeEq;
 pub struct Restricted {
     apis: Vec<Api>,
     header: HeaderName,
-    /// A digest of the value; the value itself is not stored.
+    /// Digest of the required value. The value itself is not stored.
     value: [u8; 32],
     /// Triton's word for a group of calls, used in messages.
     noun: &'static str,
@@ -31,7 +31,7 @@ pub struct Restricted {
 const GRPC_PREFIX: &str = "triton-grpc-protocol-";
 
 impl fmt::Debug for Restricted {
-    /// Formats the group without the secret value.
+    /// Formats the restriction without its secret value.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Restricted")
             .field("apis", &self.apis)
@@ -41,7 +41,8 @@ impl fmt::Debug for Restricted {
 }
 
 impl Restricted {
-    /// Parses `API,API,...:key=value` for HTTP: requests to these APIs require the header `key`.
+    /// Parses `API,API,...:key=value` for HTTP. Requests to these APIs require the header `key` with this
+    /// value.
     ///
     /// # Errors
     /// The string is malformed. The message omits the value.
@@ -49,7 +50,7 @@ impl Restricted {
         Self::parse(text, "", "API")
     }
 
-    /// Parses the same format for gRPC, where the header is `triton-grpc-protocol-key`.
+    /// Parses the same format for gRPC, where the header is called `triton-grpc-protocol-key`.
     ///
     /// # Errors
     /// Like [`Restricted::of_http`].
@@ -72,7 +73,7 @@ impl Restricted {
         let header = header
             .parse()
             .map_err(|_| format!("{expected}, found a key that is not a valid header name"))?;
-        // Triton has all of these except metrics, which it serves on a separate port.
+        // Triton has all of these APIs except metrics, which Triton serves on a separate port.
         let apis: Result<Vec<Api>, String> = names
             .split(',')
             .map(|name| {
@@ -94,13 +95,13 @@ impl Restricted {
         })
     }
 
-    /// Returns the APIs.
+    /// Returns the APIs that require the header.
     #[must_use]
     pub fn apis(&self) -> &[Api] {
         &self.apis
     }
 
-    /// Checks a request's headers; the error names the required header.
+    /// Checks the headers of a request. The error names the required header.
     pub(crate) fn check(&self, headers: &HeaderMap) -> Result<(), String> {
         let given: [u8; 32] = Sha256::digest(
             headers
@@ -110,7 +111,7 @@ impl Restricted {
         .into();
         match bool::from(given.ct_eq(&self.value)) {
             true => Ok(()),
-            // Triton's wording of the message.
+            // The message has Triton's wording.
             false => Err(format!(
                 "This {} is restricted, expecting header '{}'",
                 self.noun, self.header
@@ -119,10 +120,10 @@ impl Restricted {
     }
 }
 
-/// Checks that the groups of several options do not overlap.
+/// Checks that the groups of several options do not share an API.
 ///
 /// # Errors
-/// An API is in two groups. Triton rejects this too.
+/// An API is in two groups. Triton rejects such options too.
 pub fn check_restricted(groups: &[Restricted]) -> Result<(), String> {
     let mut seen = Vec::new();
     for api in groups.iter().flat_map(Restricted::apis) {

@@ -51,7 +51,7 @@ struct Jwt {
 /// An identity and its rights.
 pub(crate) struct Identity {
     name: String,
-    /// The allowed APIs; `None` allows all.
+    /// The APIs that the identity may call; `None` allows all APIs.
     apis: Option<Vec<Api>>,
     models: Vec<Pattern>,
     rate: Option<Rate>,
@@ -78,7 +78,7 @@ const MOST_TOKENS: usize = 1024;
 /// Capacity of the cache of verified tokens.
 const KNOWN_TOKENS: NonZeroUsize = NonZeroUsize::new(1024).expect("not zero");
 
-/// Maximum size of a file in bytes.
+/// Maximum size of the table file and of each file that it names, in bytes.
 const MAX_BYTES: u64 = 4 << 20;
 
 #[derive(Deserialize)]
@@ -117,9 +117,9 @@ struct RightsFile {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct JwtFile {
-    /// A path or a URL.
+    /// Path of a file, or URL, with the key set.
     keys: Spanned<String>,
-    /// A file with CA certificates, used if the keys are at a URL.
+    /// File with CA certificates that verify the server, if the keys are at a URL.
     ca: Option<Spanned<PathBuf>>,
     issuer: String,
     audience: String,
@@ -133,7 +133,7 @@ pub(crate) struct Contents {
     keys: Option<KeysFrom>,
 }
 
-/// The source of the JWT keys; for a file, with its contents.
+/// The source of the JWT keys. For a file, includes its contents.
 #[derive(Clone, PartialEq, Eq)]
 enum KeysFrom {
     File(PathBuf, Vec<u8>),
@@ -175,7 +175,8 @@ impl Contents {
 }
 
 impl KeysFrom {
-    /// Returns the keys. If they are at a URL, reuses the keys fetched for the previous table.
+    /// Returns the keys. If the keys are at a URL, reuses those that were fetched for the previous table,
+    /// `before`.
     fn keys(&self, before: Option<&Arc<RemoteKeys>>) -> Result<Keys, AuthError> {
         match self {
             Self::File(path, contents) => match read_set(contents) {
@@ -230,7 +231,7 @@ fn parse(path: &Path, text: &str) -> Result<TableFile, AuthError> {
 }
 
 impl Table {
-    /// Parses a table. Reuses keys fetched for the previous table, `before`.
+    /// Parses a table. Reuses keys that were fetched for the previous table, `before`.
     pub(crate) fn new(path: &Path, contents: &Contents, before: Option<&Self>) -> Result<Self, AuthError> {
         let text = &contents.table;
         let file = parse(path, text)?;
@@ -323,7 +324,7 @@ impl Table {
     /// Identifies a bearer token without verifying a signature.
     pub(crate) fn by_token(&self, token: &str) -> Bearer {
         let digest: [u8; 32] = Sha256::digest(token).into();
-        // Compares with all tokens, so that the time does not reveal which one matches.
+        // The token is compared with all tokens, so that the time does not reveal which one matches.
         let mut found = None;
         for (known, identity) in &self.tokens {
             if bool::from(known.ct_eq(&digest)) {
@@ -346,7 +347,7 @@ impl Table {
         }
     }
 
-    /// Verifies the signature of a JWT and identifies the client. Takes up to a millisecond.
+    /// Verifies the signature of a JWT and identifies the client. The verification takes up to a millisecond.
     pub(crate) fn by_signature(&self, token: &str, digest: [u8; 32]) -> Result<RequestIdentity, TokenError> {
         let jwt = self
             .jwt
@@ -367,7 +368,7 @@ impl Table {
         ))
     }
 
-    /// Returns the identity for a certificate with these names.
+    /// Returns the identity for a certificate that contains `names`.
     pub(crate) fn by_certificate(&self, names: &[String]) -> Option<RequestIdentity> {
         names.iter().find_map(|name| {
             let found = self.certificates.iter().find(|(pattern, _)| pattern.takes(name));
@@ -463,7 +464,7 @@ impl Identity {
         })
     }
 
-    /// Returns whether the identity may call an API.
+    /// Returns whether the identity may call `api`.
     pub(crate) fn may_use(&self, api: Api) -> bool {
         self.apis.as_ref().is_none_or(|apis| apis.contains(&api))
     }
@@ -486,7 +487,7 @@ impl Identity {
         }
     }
 
-    /// Checks that the identity may use a model.
+    /// Checks that the identity may use `model`.
     pub(crate) fn check_model(&self, model: &str) -> Result<(), ServiceError> {
         match self.models.iter().any(|pattern| pattern.takes(model)) {
             true => Ok(()),
@@ -507,7 +508,7 @@ impl Identity {
         self.rate.is_some()
     }
 
-    /// Takes one call from the identity's rate limit.
+    /// Takes one call from the identity's rate limit. Fails if the limit is exceeded.
     pub(crate) fn take_turn(&self) -> Result<(), ServiceError> {
         let Some(rate) = &self.rate else { return Ok(()) };
         rate.take(Instant::now()).map_err(|wait| {
@@ -565,7 +566,7 @@ mod tests {
         Table::new(&path, &contents, None).map_err(|error| error.to_string())
     }
 
-    /// Identifies the client of a token, and verifies the token's signature if necessary.
+    /// Identifies the client by its token, and verifies the token's signature if necessary.
     fn identify(table: &Table, token: &str) -> Result<RequestIdentity, TokenError> {
         match table.by_token(token) {
             Bearer::Known(known) => Ok(known),
