@@ -16,7 +16,7 @@ use crate::{Axes, MismatchError, PipelineError, Role, WrittenConfig, WrittenTens
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Defaults {
-    /// Instances (threads) per model version (default 1).
+    /// Number of instances (threads) per model version (default 1).
     pub instances: usize,
     /// Maximum batch size of models whose requests are batched; 0 to batch only where configured (default 0).
     pub max_batch_size: u32,
@@ -24,11 +24,11 @@ pub struct Defaults {
     pub decoupled: bool,
     /// Whether requests are batched only if the configuration has `dynamic_batching` (default false).
     pub joined_only_when_told: bool,
-    /// Whether requests are batched if the configuration does not specify it (default no).
+    /// Whether requests are batched if the configuration does not say (default: not batched).
     pub joining: Joining,
     /// Inputs without a batch dimension; their first dimension may be fixed (default none).
     pub shared_inputs: Vec<String>,
-    /// The GPUs that the model runs on; empty for the CPU.
+    /// GPUs that the model runs on; empty for the CPU (default).
     pub gpus: Vec<u32>,
 }
 
@@ -47,13 +47,13 @@ impl Default for Defaults {
 }
 
 impl Defaults {
-    /// Sets the number of instances.
+    /// Sets the number of instances per model version.
     #[must_use]
     pub fn with_instances(self, instances: usize) -> Self {
         Self { instances, ..self }
     }
 
-    /// Sets the maximum batch size.
+    /// Sets the maximum batch size of models whose requests are batched.
     #[must_use]
     pub fn with_max_batch_size(self, max_batch_size: u32) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl Defaults {
         }
     }
 
-    /// Sets whether requests are batched if the configuration does not specify it.
+    /// Sets whether requests are batched if the configuration does not say.
     #[must_use]
     pub fn with_joining(self, joining: Joining) -> Self {
         Self { joining, ..self }
@@ -89,7 +89,7 @@ impl Defaults {
         Self { gpus, ..self }
     }
 
-    /// Sets the inputs without rows.
+    /// Sets the inputs without a batch dimension.
     #[must_use]
     pub fn with_shared_inputs(self, shared_inputs: Vec<String>) -> Self {
         Self {
@@ -114,7 +114,7 @@ pub struct Completed {
     /// Whether the first dimension of outputs is the batch dimension, because it is free and the
     /// configuration does not contradict it.
     pub counts_rows: bool,
-    /// The configuration to switch to if an output does not have as many rows as the inputs; only for models
+    /// Configuration to switch to if an output does not have as many rows as the inputs. Set only for models
     /// that are batched by default and not by configuration.
     pub without_batches: Option<ModelConfig>,
     /// Inputs for which clients omit or add axes of length one.
@@ -123,10 +123,10 @@ pub struct Completed {
     pub reshaped_outputs: Vec<(String, Axes)>,
 }
 
-/// Checks a written configuration against a model and fills in missing fields.
+/// Checks `written` against the metadata of `model`, and fills in missing fields from `defaults`.
 ///
 /// # Errors
-/// Describes where they do not match, and what the model has.
+/// Describes where the configuration and the model do not match, and what the model has.
 pub fn complete(
     written: &WrittenConfig,
     model: &ModelMetadata,
@@ -208,7 +208,7 @@ pub fn complete(
 
 /// Whether requests have a batch dimension, and whether they are batched.
 struct Batching {
-    /// The value of the configuration's field; 0 without a batch dimension.
+    /// Value of the configuration's field `max_batch_size`; 0 without a batch dimension.
     max_batch_size: u32,
     joining: Joining,
     written_rows: WrittenRows,
@@ -219,7 +219,7 @@ struct Batching {
 enum WrittenRows {
     Written,
     Omitted,
-    /// Unknown, so the number of written dimensions decides.
+    /// The configuration does not tell, so the number of written dimensions decides for each tensor.
     Either,
 }
 
@@ -228,7 +228,7 @@ impl Batching {
         self.max_batch_size > 0
     }
 
-    /// Returns settings without batching and without a batch dimension.
+    /// Returns settings for requests that run alone, without a batch dimension.
     fn alone(joining: Joining) -> Self {
         Self {
             max_batch_size: 0,
@@ -284,7 +284,7 @@ impl Batching {
         if model.inputs.is_empty() {
             return Ok(Self::alone(Joining::alone("it has no inputs")));
         }
-        // If the configuration does not mention batching, the number of its dimensions shows whether they
+        // The configuration does not mention batching. The number of written dimensions shows whether they
         // include the batch dimension.
         if has_full_rank(written, model) {
             let joining = Joining::alone("the dims of its configuration have the first dimension");
@@ -315,8 +315,8 @@ impl Batching {
     }
 }
 
-/// Returns a tensor whose first dimension is fixed and so cannot be the batch dimension, if any. Inputs in
-/// `shared` are exempt.
+/// Returns the first tensor that cannot have a batch dimension, because its first dimension is fixed or
+/// because it is an optional input. Inputs in `shared` are exempt.
 fn rigid<'m>(model: &'m ModelMetadata, shared: &[String]) -> Option<&'m TensorMetadata> {
     let inputs = model.inputs.iter().filter(|input| !shared.contains(&input.name));
     let mut inputs = inputs.filter(|input| input.optional || !takes_rows(input));
@@ -329,7 +329,8 @@ fn takes_rows(tensor: &TensorMetadata) -> bool {
     !tensor.shape.has_any_leading() && tensor.shape.dims().first() == Some(&None)
 }
 
-/// Returns whether any written dimensions include the model's first one.
+/// Returns whether the written dimensions of any tensor have the model's full rank, and thus include its
+/// first dimension.
 fn has_full_rank(written: &WrittenConfig, model: &ModelMetadata) -> bool {
     let pairs = [
         (&written.inputs, &model.inputs),
@@ -401,7 +402,7 @@ fn narrow_one(
             Some(_) => Err(MismatchError::Reshape { role, name: name() }),
         };
     };
-    // The dimensions that the model sees are checked against the model's own.
+    // The dimensions in `reshape` are the ones that the model sees, so these are compared with the model's.
     let dims = written.model_dims().unwrap_or(dims);
     let is_batched = match rows {
         WrittenRows::Written => false,
@@ -431,7 +432,7 @@ fn narrow_one(
     }
     let mut narrowed = known.clone();
     narrowed.shape = ShapePattern::from_wire(&full);
-    // A shape in the configuration is exact.
+    // A shape in the configuration is exact, even if the model's own shape is only approximate.
     narrowed.approximate = false;
     if let (Some(_), Some(dims)) = (&written.reshape, &written.dims) {
         let client = with_rows(dims);
@@ -446,7 +447,7 @@ fn narrow_one(
 /// Returns a pipeline's metadata, which comes from its configuration alone.
 ///
 /// # Errors
-/// When something is missing, or not allowed in a pipeline.
+/// When a required field is missing, or a field is not allowed in a pipeline.
 pub fn complete_pipeline(
     written: &WrittenConfig,
     name: &str,
@@ -520,7 +521,8 @@ pub fn complete_pipeline(
     })
 }
 
-/// Returns the dimensions as configurations show them.
+/// Returns the dimensions of `tensor` as configurations show them: without the batch dimension if
+/// `is_batched`.
 fn shown_dims(tensor: &TensorMetadata, is_batched: bool) -> Vec<i64> {
     tensor.shape.to_wire().skip(usize::from(is_batched)).collect()
 }
@@ -593,7 +595,7 @@ fn complete_instances(config: &mut ModelConfig, defaults: &Defaults) -> Result<(
             true => InstanceKind::Cpu,
             false => InstanceKind::Gpu,
         };
-        // Keeps the group's own GPUs on which the model runs.
+        // Of its own GPUs, the group keeps those on which the model runs.
         group.gpus.retain(|gpu| defaults.gpus.contains(gpu));
         if group.gpus.is_empty() {
             group.gpus.clone_from(&defaults.gpus);
@@ -623,7 +625,7 @@ mod tests {
         ModelMetadata::new("m", "test_test", tensors("x", inputs), tensors("y", outputs)).with_versions(["1"])
     }
 
-    /// Completes a configuration for a model whose rows are proven to be independent.
+    /// Completes the configuration `text` for a model whose rows are proven to be independent.
     fn run(text: &str, model: &ModelMetadata) -> Result<Completed, String> {
         run_with(text, model, &proven())
     }
@@ -640,7 +642,7 @@ mod tests {
             .with_joining(Joining::Proven)
     }
 
-    /// Returns the defaults of a model with `CumSum` along axis 0.
+    /// Returns the defaults for a model whose rows depend on each other: it has a `CumSum` along axis 0.
     fn causal() -> Defaults {
         let joining = Joining::alone("CumSum 'y' runs along axis 0");
         proven().with_joining(joining.advising("write max_batch_size: 8"))
@@ -849,7 +851,7 @@ mod tests {
         assert!(completed.is_narrowed);
         assert_eq!(completed.metadata.inputs[0].to_string(), "'x0' (FP32[-1, 5, 3])");
         assert_eq!(completed.config.input[0].dims, [5, 3]);
-        // If all dimensions are written and batching is not mentioned, there is no batching.
+        // If all dimensions are written and batching is not mentioned, requests are not batched.
         let config = run("input { name: \"x0\" dims: [ -1, 5, 3 ] }", &model)
             .unwrap()
             .config;

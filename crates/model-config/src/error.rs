@@ -15,9 +15,9 @@ use thiserror::Error;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The line.
+    /// The line number.
     pub line: usize,
-    /// The column in characters.
+    /// The column number, in characters.
     pub column: usize,
 }
 
@@ -27,12 +27,12 @@ impl fmt::Display for Place {
     }
 }
 
-/// An input or an output.
+/// Whether a tensor is an input or an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// An input.
+    /// The tensor is an input.
     Input,
-    /// An output.
+    /// The tensor is an output.
     Output,
 }
 
@@ -46,7 +46,7 @@ impl fmt::Display for Role {
 }
 
 /// The error for a configuration that is invalid regardless of its model. The message gives the position and
-/// the expectation, but not the file name.
+/// the expected value, but not the file name.
 ///
 /// ```
 /// use model_config::{ConfigError, Syntax, WrittenConfig};
@@ -64,45 +64,45 @@ pub enum ConfigError {
     /// The file is too large.
     #[error("it is larger than {limit} bytes")]
     TooLarge {
-        /// The maximum size in bytes.
+        /// The maximum size of a configuration, in bytes.
         limit: usize,
     },
-    /// Syntax error.
+    /// The text does not follow the syntax of its format.
     #[error("{}{problem}", Prefix(place))]
     Syntax {
-        /// The position; `None` if `problem` includes it.
+        /// The position of the error; `None` if `problem` includes it.
         place: Option<Place>,
-        /// The problem.
+        /// What is wrong with the text.
         problem: String,
-        /// The JSON or TOML parser's error.
+        /// The error of the JSON or TOML parser; `None` for protobuf text.
         source: Option<Box<dyn Error + Send + Sync>>,
     },
     /// A field's value has the wrong type or is out of range.
     #[error("{}{}expected {expected}, found {found}", Prefix(place), Prefix(&Some(field).filter(|field| !field.is_empty())))]
     Unexpected {
-        /// The position; `None` in JSON and TOML.
+        /// The position of the value; `None` in JSON and TOML.
         place: Option<Place>,
         /// The field's path, such as `input[0].dims[1]`; empty for the root.
         field: String,
-        /// The expected values.
+        /// Description of the allowed values.
         expected: String,
-        /// The value found.
+        /// The value in the configuration.
         found: String,
     },
     /// A non-repeated field occurs twice.
     #[error("{}{field} is given more than once", Prefix(place))]
     Repeated {
-        /// The position; `None` in JSON and TOML.
+        /// The position of the second occurrence; `None` in JSON and TOML.
         place: Option<Place>,
-        /// The field's path.
+        /// The path of the repeated field.
         field: String,
     },
     /// The field is not supported, and ignoring it would change responses.
     #[error("{}{field} is not supported ({feature})", Prefix(place))]
     Unsupported {
-        /// The position; `None` in JSON and TOML.
+        /// The position of the field; `None` in JSON and TOML.
         place: Option<Place>,
-        /// The field's path.
+        /// The path of the field.
         field: String,
         /// The feature that the field requests.
         feature: &'static str,
@@ -110,42 +110,42 @@ pub enum ConfigError {
     /// The type of the field rejected its value.
     #[error(transparent)]
     Value(Box<dyn Error + Send + Sync>),
-    /// Two fields are mutually exclusive.
+    /// Two fields exclude each other, and both are present.
     #[error("{first} and {second} cannot stand together")]
     Conflict {
-        /// The first field.
+        /// The path of the first field.
         first: String,
-        /// The second field.
+        /// The path of the second field.
         second: String,
     },
     /// One of several fields is required, and none is present.
     #[error("{field}: expected one of {}", one_of.join(", "))]
     Missing {
-        /// The path of the message that lacks them.
+        /// The path of the message that lacks the field.
         field: String,
-        /// The fields.
+        /// The names of the fields, one of which is required.
         one_of: Vec<&'static str>,
     },
     /// An input of a warm-up request lacks a datatype.
     #[error("{field} has no data_type")]
     NoDatatype {
-        /// The input's path.
+        /// The path of the input.
         field: String,
     },
     /// An input or output lacks a name.
     #[error("{role}[{index}] has no name")]
     Unnamed {
-        /// Input or output.
+        /// Whether the tensor is an input or an output.
         role: Role,
-        /// Its index.
+        /// Index of the tensor among the inputs or outputs.
         index: usize,
     },
     /// Two inputs or outputs have the same name.
     #[error("{role} {} is there twice", Quoted(name))]
     SameName {
-        /// Input or output.
+        /// Whether the tensors are inputs or outputs.
         role: Role,
-        /// Their name.
+        /// The name that the tensors share.
         name: String,
     },
     /// A file name would escape the model's directory.
@@ -153,15 +153,15 @@ pub enum ConfigError {
     FileName {
         /// The input or output that names the file, if one does.
         tensor: Option<(Role, String)>,
-        /// The violated rule.
+        /// The rule that the file name violates.
         source: ServiceError,
     },
     /// `parameters.mapped` is not a boolean.
     #[error("{field} is {}, expected true or false", Quoted(found))]
     NotBool {
-        /// The field.
+        /// The path of the parameter.
         field: &'static str,
-        /// Its value.
+        /// The value of the parameter.
         found: String,
     },
     /// A pipeline names another platform or backend.
@@ -170,9 +170,9 @@ pub enum ConfigError {
         Quoted(found)
     )]
     NotEnsemble {
-        /// The field.
+        /// The name of the field, `platform` or `backend`.
         field: &'static str,
-        /// Its value.
+        /// The value of the field.
         found: String,
     },
 }
@@ -196,31 +196,31 @@ pub enum MismatchError {
          (with max_batch_size: 0 it can be served)"
     )]
     FixedRows {
-        /// The configured value.
+        /// The batch size in the configuration.
         max_batch_size: u32,
-        /// An input or output with a fixed first dimension, and its shape.
+        /// An input or output with a fixed first dimension, with its shape.
         tensor: String,
     },
     /// The model does not have this input or output.
     #[error("{role} {} is not the model's, which has {known}", Quoted(name))]
     UnknownTensor {
-        /// Input or output.
+        /// Whether the tensor is an input or an output.
         role: Role,
-        /// The configured name.
+        /// The name in the configuration.
         name: String,
-        /// Some existing names.
+        /// Some of the model's inputs or outputs, for the message.
         known: String,
     },
     /// The datatype differs from the model's.
     #[error("{role} {}: data_type is {}, but the model has {}", Quoted(name), written.config_name(), model.config_name())]
     Datatype {
-        /// Input or output.
+        /// Whether the tensor is an input or an output.
         role: Role,
         /// The name of the input or output.
         name: String,
-        /// The configured datatype.
+        /// The datatype in the configuration.
         written: DataType,
-        /// The model's datatype.
+        /// The datatype of the model.
         model: DataType,
     },
     /// The configuration makes an input optional that the model requires.
@@ -229,9 +229,9 @@ pub enum MismatchError {
         Quoted(name)
     )]
     Required {
-        /// Input or output.
+        /// Whether the tensor is an input or an output.
         role: Role,
-        /// Its name.
+        /// The name of the tensor.
         name: String,
     },
     /// The configured dimensions do not match the model's.
@@ -241,13 +241,13 @@ pub enum MismatchError {
         ""
     })]
     Dims {
-        /// Input or output.
+        /// Whether the tensor is an input or an output.
         role: Role,
-        /// Its name.
+        /// The name of the tensor.
         name: String,
-        /// The configured dimensions.
+        /// The dimensions in the configuration.
         dims: Vec<i64>,
-        /// The model's shape.
+        /// The shape of the model's tensor.
         model: String,
         /// Whether the first dimension is the batch dimension, which configurations omit.
         is_batched: bool,
@@ -261,9 +261,9 @@ pub enum MismatchError {
         Quoted(name)
     )]
     Reshape {
-        /// Input or output.
+        /// Whether the tensor is an input or an output.
         role: Role,
-        /// Its name.
+        /// The name of the tensor.
         name: String,
     },
 }
@@ -284,11 +284,11 @@ pub enum PipelineError {
     /// A required field of an input or output is missing, and no model provides it.
     #[error("{role} {} of a pipeline needs {field}", Quoted(name))]
     Missing {
-        /// Input or output.
+        /// Whether the tensor is an input or an output.
         role: Role,
-        /// Its name.
+        /// The name of the tensor.
         name: String,
-        /// The field that is missing.
+        /// The name of the missing field.
         field: &'static str,
     },
     /// The pipeline has a reshape, which only the models of its steps may have.
@@ -297,22 +297,22 @@ pub enum PipelineError {
         Quoted(name)
     )]
     Reshape {
-        /// Input or output.
+        /// Whether the tensor is an input or an output.
         role: Role,
-        /// Its name.
+        /// The name of the tensor.
         name: String,
     },
     /// The pipeline has an optional input.
     #[error("{role} {} of a pipeline cannot be optional", Quoted(name))]
     Optional {
-        /// Input or output.
+        /// Whether the tensor is an input or an output.
         role: Role,
-        /// Its name.
+        /// The name of the tensor.
         name: String,
     },
 }
 
-/// An optional message prefix, followed by a colon.
+/// The beginning of a message, followed by a colon; empty if there is none.
 struct Prefix<'p, T>(&'p Option<T>);
 
 impl<T: fmt::Display> fmt::Display for Prefix<'_, T> {

@@ -1,8 +1,8 @@
-//! The fields of Triton's model configuration, and whether each is implemented, ignored or rejected.
-//! docs/models.md has the same table, and a test compares them.
+//! The fields of Triton's model configuration. The table says for each field whether it is implemented,
+//! ignored or rejected. docs/models.md has the same table, and a test compares them.
 //!
-//! A field that this server does not implement is rejected if ignoring it would change responses, and
-//! otherwise accepted.
+//! A field that this server does not implement is rejected if ignoring it would change responses. Otherwise
+//! the field is accepted.
 
 /// A field of a message.
 pub(crate) struct Field {
@@ -15,13 +15,13 @@ pub(crate) struct Field {
 /// The type of a field's value.
 pub(crate) enum Kind {
     Bool,
-    /// An integer within inclusive bounds.
+    /// An integer, with its inclusive bounds.
     Int(i128, i128),
     Text,
-    /// Names and their numbers.
+    /// An enum, with the names and numbers of its values.
     Enum(&'static [(&'static str, u8)]),
     Message(&'static [Field]),
-    /// Any content, because it has no effect.
+    /// Any content, because the field has no effect.
     Opaque,
 }
 
@@ -30,7 +30,7 @@ pub(crate) enum Kind {
 pub(crate) enum Count {
     One,
     Many,
-    /// A map from strings or numbers to values.
+    /// A map from strings or numbers to values of the field's kind.
     Map,
 }
 
@@ -39,9 +39,9 @@ pub(crate) enum Count {
 pub(crate) enum Effect {
     /// Implemented as in Triton.
     Acts,
-    /// Ignored, without effect on responses; the string describes the feature.
+    /// Ignored, without effect on responses. The string describes the feature.
     Accepted(&'static str),
-    /// Rejected unless it has its default value; the string describes the feature.
+    /// Rejected unless the field has its default value. The string describes the feature.
     Refused(&'static str),
 }
 
@@ -61,9 +61,9 @@ const fn field(name: &'static str, kind: Kind, count: Count, effect: Effect) -> 
 const INT32: Kind = Int(0, i32::MAX as i128);
 const UINT32: Kind = Int(0, u32::MAX as i128);
 const UINT64: Kind = Int(0, u64::MAX as i128);
-/// A dimension; -1 for a free one.
+/// A dimension; -1 stands for a free dimension.
 const DIM: Kind = Int(-1, i64::MAX as i128);
-/// Maximum number of instances; a larger number is taken for a mistake.
+/// Maximum number of instances. A larger number is taken for a mistake.
 pub(crate) const MAX_INSTANCES: u64 = 1024;
 const INSTANCES: Kind = Int(0, MAX_INSTANCES as i128);
 

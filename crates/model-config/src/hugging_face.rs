@@ -1,12 +1,11 @@
-//! Recognizes the other `config.json`: Hugging Face's network description, which is not a serving
-//! configuration.
+//! Recognizes a `config.json` of Hugging Face, which describes a network and is not a serving configuration.
 
 use std::fmt;
 
 use serde_json::Value as Json;
 
-/// A `config.json` in Hugging Face format, as written by transformers, diffusers and timm. It does not
-/// configure this server.
+/// A `config.json` in Hugging Face format, as written by transformers, diffusers and timm. Such a file does
+/// not configure this server.
 ///
 /// ```
 /// use model_config::HuggingFaceConfig;
@@ -23,10 +22,11 @@ pub struct HuggingFaceConfig {
 }
 
 impl HuggingFaceConfig {
-    /// Maximum file size in bytes; these files may list the labels of all classes.
+    /// Maximum file size, in bytes. Files of this format may list the labels of all classes.
     pub const MAX_BYTES: usize = 16 << 20;
 
-    /// Recognizes a Hugging Face `config.json` by fields that serving configurations lack.
+    /// Recognizes a Hugging Face `config.json` by its fields, which serving configurations lack. Returns
+    /// `None` for any other file.
     pub fn recognize(text: &str) -> Option<Self> {
         let json: Json = serde_json::from_str(text.trim_start_matches('\u{feff}')).ok()?;
         let first = json.get("architectures").and_then(Json::as_array);

@@ -15,17 +15,18 @@ pub(crate) struct NormalizedConfig {
     pub(crate) json: Map<String, Json>,
     /// Paths of unknown fields.
     pub(crate) unknown: Vec<String>,
-    /// Paths of known fields without effect here.
+    /// Paths of known fields that have no effect in this server.
     pub(crate) without_effect: Vec<String>,
 }
 
-/// Normalizes a message; `text` is the protobuf text that the tree was parsed from, if any.
+/// Normalizes a message. `text` is the protobuf text that the tree was parsed from; `None` for other
+/// syntaxes.
 ///
 /// Names may also be in protobuf's JSON form (`maxBatchSize`), numbers may be strings, and enums may be
 /// numbers: clients that convert protobuf to JSON do all three.
 ///
 /// # Errors
-/// Returns the problem with its position and the expectation.
+/// Returns the problem with its position and the expected value.
 pub(crate) fn normalize(
     root: &Node,
     fields: &'static [Field],
@@ -85,8 +86,8 @@ impl Walk<'_> {
         for ((written, _), name) in members.iter().zip(&names) {
             if fields.iter().all(|field| field.name != name) {
                 let place = join(path, written);
-                // Fields beyond the listed ones need no hint, and very long names are not misspellings; both
-                // would cost time.
+                // Fields beyond the listed ones need no hint, and very long names are not misspellings.
+                // Looking for similar names would cost time in both cases.
                 let hinted = format!("{place} (");
                 let is_listed =
                     (self.unknown.iter()).any(|listed| *listed == place || listed.starts_with(&hinted));
@@ -141,7 +142,7 @@ impl Walk<'_> {
             }
             Count::Map => Json::Object(self.map(field, given, path)?),
             Count::One => match given {
-                // A JSON null.
+                // A JSON null counts as an absent field.
                 [node] if self.text.is_none() && node.value == Value::List(Vec::new()) => return Ok(()),
                 [node] => self.value(field, node, path)?,
                 [_, again, ..] => return Err(self.repeated(again, path)),
@@ -151,7 +152,7 @@ impl Walk<'_> {
         match field.effect {
             Effect::Acts => {}
             Effect::Accepted(what) => list(&mut self.without_effect, format!("{path} ({what})")),
-            // A feature that is disabled, or has an empty list, is the same as an absent one.
+            // A feature that is disabled, or has an empty list, counts as absent.
             Effect::Refused(_) if value == Json::Bool(false) || value == Json::Array(Vec::new()) => {
                 return Ok(());
             }
@@ -167,8 +168,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Reads a map. In protobuf text, each entry is a message with `key` and `value`; in JSON, an object
-    /// member.
+    /// Reads a map. In protobuf text, each entry is a message with `key` and `value`; in JSON, an entry is a
+    /// member of an object.
     fn map(
         &mut self,
         field: &'static Field,
@@ -291,7 +292,7 @@ fn join(path: &str, name: &str) -> String {
     }
 }
 
-/// Converts `maxBatchSize` to `max_batch_size`.
+/// Converts a name such as `maxBatchSize` to `max_batch_size`.
 fn snake_case(name: &str) -> String {
     let mut snake = String::with_capacity(name.len());
     for character in name.chars() {
@@ -406,7 +407,7 @@ mod tests {
         text("input { name: \"x\" allow_ragged_batch: false }").unwrap();
     }
 
-    /// MR-15: invalid values are reported with position and value.
+    /// MR-15: errors about invalid values contain the position and the value.
     #[test]
     fn mr_15_wrong_values_say_where_and_what() {
         for (written, expected) in [

@@ -1,7 +1,7 @@
 //! A schema-less parser of the protobuf text format, in which Triton's `config.pbtxt` is written.
 //!
 //! The grammar is <https://protobuf.dev/reference/protobuf/textformat-spec/>. Names of extensions and of
-//! `Any` (`[package.name]`) are not supported; model configurations have none.
+//! `Any` (`[package.name]`) are not supported, because model configurations have none.
 
 use crate::{
     ConfigError,
@@ -129,7 +129,7 @@ impl Reader<'_> {
         Ok(Node { value, at })
     }
 
-    /// Reads a string, or a number or word as written.
+    /// Reads a scalar value: a string, or a number or word exactly as written.
     fn scalar(&mut self) -> Result<Node, ConfigError> {
         let at = Some(self.at);
         if matches!(self.peek(), Some('"' | '\'')) {
@@ -158,7 +158,7 @@ impl Reader<'_> {
         Ok(Node { value, at })
     }
 
-    /// Reads the rest of a string after its opening quote, up to the closing quote.
+    /// Reads a string from after its opening quote up to the closing quote.
     fn string(&mut self, quote: char, bytes: &mut Vec<u8>) -> Result<(), ConfigError> {
         loop {
             match self.take() {
@@ -223,7 +223,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads up to `most` digits as a number; `None` without digits.
+    /// Reads up to `most` digits as a number. Returns `None` if there are no digits.
     fn digits(&mut self, radix: u32, most: usize) -> Option<u32> {
         let rest = self.text.as_bytes().get(self.at..).unwrap_or_default();
         let count = rest

@@ -1,4 +1,4 @@
-//! `reshape`: clients see a tensor with different axes of length one than the model.
+//! The field `reshape`: the tensor that clients see differs from the model's by axes of length one.
 
 /// The conversion of one axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ enum Step {
     Insert,
 }
 
-/// Converts shapes between clients and the model: only axes of length one are inserted or removed, so no
+/// Converts shapes between clients and the model. Only axes of length one are inserted or removed, so no
 /// element moves.
 ///
 /// ```
@@ -26,8 +26,8 @@ enum Step {
 pub struct Axes(Vec<Step>);
 
 impl Axes {
-    /// Computes the conversion from the client's dimensions to the model's, -1 for free ones. `None` when
-    /// they differ in more than axes of length one.
+    /// Computes the conversion from the client's dimensions to the model's; -1 stands for a free dimension.
+    /// Returns `None` if the dimensions differ in more than axes of length one.
     #[must_use]
     pub fn between(client: &[i64], model: &[i64]) -> Option<Self> {
         let (mut client, mut model) = (client.iter().peekable(), model.iter().peekable());
@@ -50,13 +50,15 @@ impl Axes {
         }
     }
 
-    /// Converts a client's shape to the model's; `None` when it does not match.
+    /// Converts a client's shape to the model's. Returns `None` if `dims` does not match the client's
+    /// dimensions.
     #[must_use]
     pub fn to_model(&self, dims: &[u64]) -> Option<Vec<u64>> {
         Self::apply(self.0.iter().copied(), dims)
     }
 
-    /// Converts a model's shape to the client's.
+    /// Converts a model's shape to the client's. Returns `None` if `dims` does not match the model's
+    /// dimensions.
     #[must_use]
     pub fn to_client(&self, dims: &[u64]) -> Option<Vec<u64>> {
         let back = self.0.iter().map(|step| match step {

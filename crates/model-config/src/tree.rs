@@ -13,24 +13,24 @@ use crate::Place;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Node {
     pub(crate) value: Value,
-    /// The byte offset in the file; `None` for formats whose parsers do not report it.
+    /// Byte offset in the file; `None` for formats whose parsers report no offset.
     pub(crate) at: Option<usize>,
 }
 
-/// A value, with its type if the syntax shows it.
+/// A value, with its type as far as the syntax shows it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     /// A number or a bare word such as `true` or `TYPE_FP32`, as written.
     Word(String),
     /// A string.
     Text(String),
-    /// Fields in order; names may repeat.
+    /// The fields of a message in order; names may repeat.
     Message(Vec<(String, Node)>),
     /// A list.
     List(Vec<Node>),
 }
 
-/// Converts a byte offset to line and column.
+/// Converts the byte offset `at` to a line and a column.
 pub(crate) fn place(text: &str, at: usize) -> Place {
     let before = &text[..text.floor_char_boundary(at)];
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -40,7 +40,7 @@ pub(crate) fn place(text: &str, at: usize) -> Place {
 }
 
 impl Value {
-    /// Returns a description of the value for messages.
+    /// Describes the value for error messages.
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::Word(word) => tensor_core::Quoted(word).to_string(),

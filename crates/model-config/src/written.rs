@@ -12,7 +12,7 @@ use tensor_core::Quoted;
 
 use crate::{ConfigError, Role, fields::MODEL_CONFIG, normalize::normalize, pbtxt, tree};
 
-/// A configuration as the operator wrote it: parsed and consistent, not yet checked against a model.
+/// A configuration as the operator wrote it: parsed and consistent, but not yet checked against a model.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct WrittenConfig {
@@ -20,29 +20,30 @@ pub struct WrittenConfig {
     pub config: ModelConfig,
     /// The configured inputs.
     pub inputs: Vec<WrittenTensor>,
-    /// The configured outputs; if any, the model's other outputs are hidden.
+    /// The configured outputs. If there are any, the model's other outputs are hidden.
     pub outputs: Vec<WrittenTensor>,
     /// Whether the model's file is mapped instead of read.
     pub is_mapped: bool,
-    /// The maximum batch size; `None` if absent, which does not mean 0.
+    /// The maximum batch size; `None` if the field is absent, which does not mean 0.
     pub max_batch_size: Option<u32>,
-    /// Warnings for the operator.
+    /// Warnings for the operator about unknown fields and fields without effect.
     pub warnings: Vec<String>,
 }
 
-/// A configured input or output; absent fields are taken from the model.
+/// A configured input or output. Absent fields are taken from the model.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct WrittenTensor {
-    /// Its name.
+    /// Name of the input or output.
     pub name: String,
-    /// Its datatype.
+    /// Datatype of the input or output; `None` if absent.
     #[serde(deserialize_with = "datatype")]
     pub data_type: Option<DataType>,
-    /// The layout of an image.
+    /// Layout of the input, if it is an image.
     pub format: oip_types::model_config::InputFormat,
-    /// The dimensions, without the batch dimension if the model batches; -1 for free ones.
+    /// The dimensions; `None` if absent. -1 stands for a free dimension. The batch dimension is omitted if
+    /// the model batches.
     pub dims: Option<Vec<i64>>,
     /// The dimensions that the model sees, if clients see different ones.
     pub reshape: Option<Reshape>,
@@ -58,9 +59,9 @@ pub struct WrittenTensor {
 pub enum Syntax {
     /// Protocol buffers' text format, `config.pbtxt`.
     Pbtxt,
-    /// `config.json`, and the configuration in a load request.
+    /// JSON, used for `config.json` and for the configuration in a load request.
     Json,
-    /// `config.toml`.
+    /// TOML, used for `config.toml`.
     Toml,
 }
 
@@ -72,19 +73,19 @@ impl WrittenConfig {
         ("config.toml", Syntax::Toml),
     ];
 
-    /// The `platform` of a pipeline in Triton's configurations.
+    /// The value of `platform` for a pipeline in Triton's configurations.
     pub const PIPELINE: &'static str = "ensemble";
 
-    /// The parameter that maps the model's file.
+    /// The parameter that selects whether the model's file is mapped.
     pub const MAPPED: &'static str = "parameters.mapped";
 
     /// Maximum size of a configuration in bytes.
     pub const MAX_BYTES: usize = 1 << 20;
 
-    /// Parses a configuration.
+    /// Parses a configuration and checks that it is consistent.
     ///
     /// # Errors
-    /// Returns the problem and its position, for the configuration's author.
+    /// Returns the problem and its position, for the author of the configuration.
     pub fn read(text: &str, syntax: Syntax) -> Result<Self, ConfigError> {
         if text.len() > Self::MAX_BYTES {
             return Err(ConfigError::TooLarge {
@@ -95,7 +96,7 @@ impl WrittenConfig {
         let node = match syntax {
             Syntax::Pbtxt => pbtxt::read(text)?,
             Syntax::Json => serde_json::from_str(text).map_err(|error| ConfigError::Syntax {
-                // The message already ends with line and column.
+                // The message of the JSON parser already contains line and column.
                 place: None,
                 problem: error.to_string(),
                 source: Some(error.into()),
@@ -170,7 +171,7 @@ impl WrittenConfig {
         self.config.ensemble_scheduling.is_some() || self.config.platform == Self::PIPELINE
     }
 
-    /// Returns the model's dimensions of the configured inputs, by name.
+    /// Returns the configured dimensions of the inputs, as the model sees them, by input name.
     pub fn input_dims(&self) -> BTreeMap<String, Vec<i64>> {
         let written = self.inputs.iter();
         written
@@ -179,7 +180,8 @@ impl WrittenConfig {
     }
 
     /// Returns the inputs and the outputs that have both datatype and dimensions, for backends whose models
-    /// have no metadata. The dimensions are those that the model sees; with `reshape`, clients see others.
+    /// have no metadata. The dimensions are those that the model sees; with `reshape`, clients see other
+    /// dimensions.
     pub fn complete_tensors(&self) -> (Vec<InputConfig>, Vec<OutputConfig>) {
         let input = |tensor: &WrittenTensor| {
             Some(InputConfig {
@@ -209,7 +211,7 @@ impl WrittenConfig {
         )
     }
 
-    /// Returns the backend's name from the field `backend` or `platform`, with the field.
+    /// Returns the name of the field that names the backend, `backend` or `platform`, and its value.
     pub fn backend_name(&self) -> Option<(&'static str, &str)> {
         let named = [
             ("backend", self.config.backend.as_str()),
@@ -220,7 +222,7 @@ impl WrittenConfig {
 }
 
 impl WrittenTensor {
-    /// Returns the configured dimensions that the model sees: `reshape`, or else `dims`.
+    /// Returns the configured dimensions that the model sees: those of `reshape` or, without it, `dims`.
     pub(crate) fn model_dims(&self) -> Option<&[i64]> {
         match &self.reshape {
             Some(reshape) => Some(&reshape.shape),
@@ -256,7 +258,7 @@ fn tensors(json: &mut Map<String, Json>, role: Role) -> Result<Vec<WrittenTensor
     Ok(tensors)
 }
 
-/// `latest` without a number means the latest one.
+/// Completes the version policy: `latest` without a number means the latest version only.
 fn complete_version_policy(json: &mut Map<String, Json>) -> Result<(), ConfigError> {
     let Some(Json::Object(policy)) = json.get_mut("version_policy") else {
         return Ok(());
@@ -322,7 +324,7 @@ fn check_pipeline(config: &ModelConfig, without_effect: &mut Vec<String>) -> Res
     Ok(())
 }
 
-/// Checks that at most one of some fields is present, or exactly one.
+/// Checks that at most one of the fields `names` is present or, if `is_required`, exactly one.
 fn one_of(
     json: &Map<String, Json>,
     path: &str,

@@ -1,4 +1,4 @@
-//! Errors are distinguishable by type, and have sources.
+//! Tests that errors are distinguishable by type, and have sources.
 
 use std::error::Error;
 

@@ -1,4 +1,4 @@
-//! Tests of the public interface: text in, checked configuration or typed error out.
+//! Tests the public interface, from the text to a checked configuration or a typed error.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod errors;

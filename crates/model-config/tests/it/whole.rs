@@ -1,9 +1,9 @@
-//! Tests all steps, from the text to the effective configuration.
+//! Tests all steps, from the text of a configuration to the effective configuration.
 
 use model_config::{Completed, Defaults, MismatchError, Syntax, WrittenConfig, complete, complete_pipeline};
 use oip_types::{DataType, Joining, ModelMetadata, TensorMetadata};
 
-/// Returns a model with image batches.
+/// Returns the metadata of a model that takes batches of images.
 pub(crate) fn digits() -> ModelMetadata {
     ModelMetadata::new(
         "digits",
