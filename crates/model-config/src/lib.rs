@@ -54,7 +54,7 @@ pub use written::{Syntax, WrittenConfig, WrittenTensor};
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Returns the model names of a pipeline's steps, with repetitions; empty for other models.
+/// Returns the model names of a pipeline's steps, with repetitions; empty for a model that is not a pipeline.
 ///
 /// ```
 /// use model_config::{Syntax, WrittenConfig, steps};

@@ -4,8 +4,8 @@
 //! cargo bench -p oip-engine --bench engine
 //! ```
 //!
-//! Callers are tokio tasks, like those of a transport: each sends its next request when the response arrives.
-//! They share the cores with the engine's threads.
+//! Callers are tokio tasks, like those of a transport: each caller sends its next request when the response
+//! arrives. The callers share the cores with the engine's threads.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

@@ -14,11 +14,11 @@ use crate::{
     versions::{entry::LoadCost, registry::Registry},
 };
 
-/// Builds an [`Engine`] from models that the embedding program provides. Nothing is read from disk and
-/// nothing panics: invalid models give a [`BuildError`].
+/// Builds an [`Engine`] from models that the embedding program provides. These models need no files, and
+/// invalid models give a [`BuildError`] instead of a panic.
 ///
-/// A model's name, inputs and outputs come from its metadata; it has no versions. It is batched like an
-/// unconfigured model of a repository and has [`EngineConfig::instances`] threads, unless
+/// The name, inputs and outputs of such a model come from its metadata; the model has no versions. The model
+/// is batched like an unconfigured model of a repository and has [`EngineConfig::instances`] threads, unless
 /// [`Model::capabilities`] say otherwise.
 ///
 /// ```

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A part of the cache key. It changes with each load of a model and with each plan of a pipeline; a pipeline
-/// is replanned when one of its models changes. Numbers are not reused.
+/// The number of a load, a part of the cache key. The number changes with each load of a model and with each
+/// plan of a pipeline; a pipeline is replanned when one of its models changes. Numbers are not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Generation(u64);
 

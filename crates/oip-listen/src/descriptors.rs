@@ -1,8 +1,8 @@
-//! File descriptors that clients pass over Unix sockets: at most one per connection, with its first byte, and
-//! only if its first request asks for it.
+//! File descriptors that clients pass over Unix sockets. A connection may pass at most one descriptor, with
+//! its first byte, and only if its first request asks for that.
 //!
-//! All other descriptors are closed. After the first request the connection is read without space for
-//! ancillary data, so the kernel closes any further ones.
+//! All other descriptors are closed. After the first request, the connection is read without space for
+//! ancillary data, so the kernel closes any further descriptors.
 
 use std::{
     fmt,

@@ -1,6 +1,6 @@
 //! Flood protection for HTTP/2 frames other than requests and bodies. Such a frame costs its sender nine
-//! bytes and the server a pass through its state machine, so frames are counted, and a flood ends the
-//! connection.
+//! bytes, but costs the server a pass through its state machine. The server therefore counts these frames,
+//! and ends a connection that floods it.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
 //! One HTTP/2 connection: dispatches its streams, and pings a silent client.
 //!
-//! hyper's server hides what it buffers for a stream, so it cannot reset a single stream whose client does
-//! not read; it can only end the connection. This server is built directly on h2, like hyper's.
+//! hyper's server hides the data that it buffers for a stream. With hyper, a stream whose client does not
+//! read could not be reset alone; only its whole connection could be ended. This server is therefore built
+//! directly on h2, as hyper's server is.
 
 use std::{
     io,
@@ -108,10 +109,11 @@ where
 /// No field is structurally pinned.
 impl<A> Unpin for Http2<A> {}
 
-/// Send buffer per stream in bytes; the client has granted window for all of it.
+/// Size of the send buffer of a stream, in bytes. All buffered bytes are within the window that the client
+/// granted.
 const SEND_BUFFER: usize = 400 << 10;
 
-/// Detects a silent client by pinging it.
+/// Detects a silent client by sending pings to it.
 struct Silence {
     pings: Option<PingPong>,
     timer: Pin<Box<Sleep>>,

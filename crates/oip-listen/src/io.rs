@@ -305,7 +305,7 @@ impl AsyncWrite for WatchedStream {
     }
 
     fn is_write_vectored(&self) -> bool {
-        // Every variant is vectored.
+        // Both kinds of sockets support vectored writes.
         true
     }
 

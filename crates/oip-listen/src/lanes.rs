@@ -1,5 +1,5 @@
 //! Lanes: separate threads for connections with work and for connections that keep the server busy, so that
-//! neither delays health checks.
+//! neither kind of connection delays health checks.
 
 use tokio::{join, runtime::Handle};
 

@@ -214,7 +214,8 @@ impl Peer {
     }
 }
 
-/// Connections in the listen backlog, accepted directly: the runtime may not have been notified of them yet.
+/// The connections in the listen backlog. They are accepted directly, because the runtime may not have been
+/// notified of them yet.
 pub(crate) enum Backlog {
     Tcp(std::net::TcpListener),
     #[cfg(unix)]

@@ -144,8 +144,8 @@ where
         // Reap finished connections, which would otherwise accumulate.
         while connections.try_join_next().is_some() {}
     };
-    // The cap is enforced by not accepting: further clients wait in the backlog, except for the one in
-    // `waiting`.
+    // The server enforces the cap by not accepting: further clients wait in the backlog, except for the
+    // client in `waiting`.
     let mut waiting = None;
     let accepting = async {
         loop {

@@ -74,8 +74,8 @@ impl<'r> Threads<'r> {
         }
     }
 
-    /// Waits a while, and returns the number of threads that neither were parked at the end nor made
-    /// progress.
+    /// Waits for the interval. Returns the number of threads that neither made progress nor were parked at
+    /// its end.
     async fn look(&mut self) -> usize {
         sleep(self.interval).await;
         let metrics = self.runtime.metrics();

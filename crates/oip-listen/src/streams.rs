@@ -320,7 +320,7 @@ impl Sender {
                 if is_revoked {
                     return Poll::Ready(Err(End::Evicted));
                 }
-                // One reference is held here; the others belong to unwritten pieces.
+                // One reference is held here; all other references belong to unwritten pieces.
                 let now_left = Arc::strong_count(&given) - 1;
                 if now_left >= left {
                     given.report.is_stuck(since);

@@ -96,7 +96,7 @@ impl Tasks {
                 return Some(turns.await);
             };
             let (tasks, mut moved) = (self.clone(), future);
-            // Dropping this set, with the future, aborts the task on the other lane.
+            // If `drive` is dropped, the set is dropped with it, which aborts the task on the other lane.
             let mut away = JoinSet::new();
             away.spawn_on(
                 async move {

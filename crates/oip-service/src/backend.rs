@@ -44,7 +44,7 @@ pub trait Backend: Send + Sync + 'static {
     }
 
     /// Returns whether a directory that has one of the [backend's files](Self::file_names) is a model of this
-    /// backend. If not, the other backends that load a file of that name are tried.
+    /// backend. If not, other backends that load a file of the same name are tried.
     fn accepts(&self, _files: &dyn ModelFiles) -> bool {
         true
     }
@@ -98,7 +98,7 @@ pub struct ModelSource {
     pub version: String,
     /// The model file's path, for messages and for backends that must read files next to it.
     pub path: PathBuf,
-    /// The model file's content. It is read once, so later changes to the file have no effect.
+    /// Content of the model file. The file is read once, so later changes to it have no effect.
     pub content: Bytes,
     /// The other files that [`Backend::files_beside`] returned, with their names.
     pub beside: Vec<(String, Bytes)>,

@@ -31,8 +31,8 @@ pub struct Call<'c> {
     pub cancel: &'c CancelToken,
     /// The server's other models.
     pub others: &'c dyn OtherModels,
-    /// The requests that were joined into this one, in the order of their rows; empty for a single request. A
-    /// model that handles parts separately can fail some of them with [`Outputs::failed`].
+    /// The requests that were joined into this request, in the order of their rows; empty for a single
+    /// request. A model that handles the parts separately can fail some of them with [`Outputs::failed`].
     pub parts: &'c [RequestPart],
     /// The sink for any number of responses, for models whose configuration has the transaction policy
     /// `decoupled`. `None` if the caller wants one response, which the run returns.
@@ -149,7 +149,7 @@ pub enum Outcome {
     Outputs(Outputs),
     /// All responses were sent through [`Call::responses`].
     Streamed,
-    /// The run exceeded [`Call::patience`] and continues elsewhere; [`RestOfRun::finish`] waits for it.
+    /// The run exceeded [`Call::patience`] and continues elsewhere. [`RestOfRun::finish`] waits for its end.
     Unfinished(RestOfRun),
 }
 
@@ -277,7 +277,8 @@ pub struct RestOfRun(Box<Rest>);
 type Rest = dyn FnOnce(&CancelToken, &dyn OtherModels) -> Result<Vec<InferOutput>, ServiceError> + Send;
 
 impl RestOfRun {
-    /// Creates the rest from a function of the run's token and of the models that it may call.
+    /// Creates the value from the function `rest`, which gets the run's token and the models that it may
+    /// call.
     pub fn new(
         rest: impl FnOnce(&CancelToken, &dyn OtherModels) -> Result<Vec<InferOutput>, ServiceError>
         + Send

@@ -24,7 +24,7 @@ use std::{
 pub struct CancelToken {
     cancelled: Arc<AtomicBool>,
     deadline: Option<Instant>,
-    /// Tokens that together cancel this token: it is cancelled when all of them are.
+    /// Tokens that together cancel this token: this token is cancelled when all members are.
     members: Option<Arc<[CancelToken]>>,
 }
 

@@ -132,8 +132,9 @@ offers! {
 /// Returns the names of the extensions that a service offers, in Triton's spelling, as listed in the server
 /// metadata.
 ///
-/// They are the extensions of every transport (`binary_tensor_data`, `parameters`), the capabilities of the
-/// service, and those it lists itself in its [`ServerMetadata`](oip_types::ServerMetadata).
+/// The list contains the extensions of every transport (`binary_tensor_data`, `parameters`), the capabilities
+/// of the service, and the extensions that the service lists in its
+/// [`ServerMetadata`](oip_types::ServerMetadata).
 #[must_use]
 pub fn offered(service: &dyn InferenceService) -> Vec<String> {
     let by_capability = [

@@ -419,7 +419,7 @@ mod tests {
             let budget = ByteBudget::new(LIMIT);
             let leases: Vec<Lease> = (0..3).map(|_| Lease::without_deadline(&budget)).collect();
             let mut charges: Vec<Charge> = Vec::new();
-            // Slices of the same buffer share its number; each buffer has its size.
+            // Slices of the same buffer are stored with the buffer's number, which is its index in `sizes`.
             let mut buffers: Vec<(usize, Bytes)> = Vec::new();
             let mut sizes: Vec<u64> = Vec::new();
             for step in steps {

@@ -9,9 +9,9 @@ use crate::{Call, CancelToken, Outcome, RowIndependence};
 ///
 /// There is one way to run a model. [`Model::run`] takes a [`Call`], which carries the request and everything
 /// that a run may use: the cancel token, the server's other models, the sink for several responses, the parts
-/// of joined requests. A model reads what it needs and ignores the rest. [`Model::capabilities`] declares
-/// what it can do beyond one response to one request; the caller asks for it once, and its calls offer only
-/// what the model supports.
+/// of joined requests. A model reads what it needs from the call and ignores the other parts.
+/// [`Model::capabilities`] declares what the model can do beyond one response to one request. The caller asks
+/// for the capabilities once, and its calls offer only what the model supports.
 ///
 /// | the model | declares | uses of its [`Call`] | returns |
 /// |---|---|---|---|
@@ -54,7 +54,7 @@ pub trait Model: Send + Sync + 'static {
     /// # Errors
     /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the model rejects the values of the
     /// inputs; [`Internal`](oip_types::ErrorCode::Internal) when the model fails. With [`Call::parts`] the
-    /// error applies to all of them, and the engine then runs each part alone. With [`Call::responses`] the
+    /// error applies to all parts, and the engine then runs each part alone. With [`Call::responses`] the
     /// error follows the responses already sent; the error of
     /// [`ResponseSink::send`](crate::ResponseSink::send) is passed on.
     fn run(&self, call: Call<'_>) -> Result<Outcome, ServiceError>;
@@ -151,8 +151,8 @@ pub struct Capabilities {
     /// preparation, does not depend on the inputs' values, and waits for no files, processes, devices or user
     /// code.
     ///
-    /// This is a promise: an engine may run such a model on a thread of the transport, where a hang would
-    /// block other clients' requests.
+    /// The value true is a promise: an engine may run such a model on a thread of the transport, where a hang
+    /// would block other clients' requests.
     pub bounded: bool,
     /// Whether runs take place outside the calling thread, such as in a separate process, so that the caller
     /// only waits. Such a model honors [`Call::patience`].

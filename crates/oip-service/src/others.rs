@@ -68,8 +68,8 @@ pub trait OtherModels {
 
     /// Calls another model. Dropping the future or the responses cancels the work.
     ///
-    /// The future fails if the model does not exist, refuses the request, or itself waits for the calling
-    /// model.
+    /// The future fails if the called model does not exist, refuses the request, or itself waits for the
+    /// calling model.
     fn ask(&self, call: ModelCall) -> BoxFuture<'static, Result<Responses, ServiceError>>;
 }
 

@@ -34,7 +34,8 @@ impl RequestIds {
         id = (id ^ (id >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         id = (id ^ (id >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         id ^= id >> 31;
-        // This runs for every request, and formatting with `{:016x}` takes four times as long.
+        // The digits are computed by hand, because formatting with `{:016x}` takes four times as long for
+        // every request.
         let digits = (0..16).rev().map(|place| (id >> (place * 4)) & 0xf);
         digits
             .map(|digit| char::from(b"0123456789abcdef"[digit as usize]))

@@ -69,7 +69,7 @@ pub enum Responses {
     Several(ResponseStream),
 }
 
-/// One of several responses.
+/// One of several responses to a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StreamedResponse {
     /// The response with its outputs.

@@ -78,8 +78,8 @@ pub trait InferenceService: Send + Sync + 'static {
     }
 
     /// Returns whether the service checks requests and outputs itself, and puts the request's id into the
-    /// response. An engine returns true, because it knows the version that a request runs on, and must check
-    /// requests before it joins them. The caller then skips these steps.
+    /// response. If so, the caller skips these steps. An engine returns true, because it knows the version
+    /// that a request runs on, and must check requests before it joins them.
     fn checks_requests(&self) -> bool {
         false
     }
@@ -234,7 +234,7 @@ impl RequestContext {
     /// # Errors
     /// [`ErrorCode::InvalidArgument`] when `timeout` or `priority` is invalid;
     /// [`ErrorCode::DeadlineExceeded`] when the transport's timeout is zero. A request whose deadline passed
-    /// while it was read is left to the service, which refuses and counts it.
+    /// while it was read causes no error here: the service refuses and counts such a request.
     pub fn for_request(
         request: &InferRequest,
         lease: &Lease,

@@ -160,8 +160,9 @@ pub use backend::IsolatedBackend;
 pub use child::run;
 pub use isolation::Isolation;
 
-/// Returns the running program, for starting it again. On Linux this works even if its file was replaced or
-/// removed meanwhile, so that a server and its workers always run the same program.
+/// Returns the path of the running program, for starting the program again. On Linux the path works even if
+/// the program's file was replaced or removed meanwhile, so that a server and its workers always run the same
+/// program.
 #[must_use]
 pub fn this_program() -> std::path::PathBuf {
     let itself = std::path::Path::new("/proc/self/exe");

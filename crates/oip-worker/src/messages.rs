@@ -87,7 +87,7 @@ pub(crate) struct FailedPart {
     pub(crate) error: Failed,
 }
 
-/// One of several responses.
+/// One of several responses to a request.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Part {
     pub(crate) outputs: Vec<OutputPlace>,

@@ -1,4 +1,4 @@
-//! The server's side of a worker process: starts it, communicates with it, and ends it.
+//! The server's side of a worker process: starts the process, communicates with it, and ends it.
 
 use std::{
     io::{self, Write},
@@ -125,7 +125,7 @@ pub(crate) enum StartError {
 
 impl Worker {
     /// Starts a process that loads the model. The worker's description of the model is not trusted: the
-    /// caller checks it against what it knows.
+    /// caller has to check it.
     pub(crate) fn start(
         recipe: &Recipe,
         on_end: impl Fn() + Send + 'static,

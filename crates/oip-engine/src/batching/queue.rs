@@ -282,7 +282,7 @@ impl<T, R> Queue<T, R> {
             let now = (self.now)();
             let expired = state.scheduler.expire(now);
             let next = match state.free.is_empty() {
-                // All slots are taken by callers. The first caller that finishes wakes a thread.
+                // Callers hold all slots. The first caller that finishes wakes a thread.
                 true => Next::Idle,
                 false => state.scheduler.next(now),
             };

@@ -42,7 +42,7 @@ impl Work {
 pub(crate) struct Task {
     model: String,
     action: Action,
-    /// Sends the result to the client that waits for it.
+    /// Sends the result of the task to the client that waits for it.
     reply: Option<oneshot::Sender<Result<(), ServiceError>>>,
     /// The models that the pipeline runs; `None` until they are looked up.
     steps: Option<Vec<String>>,
@@ -140,7 +140,7 @@ impl Control {
                 }
             }));
             let done = done.unwrap_or_else(|_| {
-                // A panic here is a bug of the engine. It must not block the model's next load or the
+                // A panic here is a bug of the engine. The panic must not block the model's next load or the
                 // server's readiness.
                 lifecycle
                     .registry

@@ -322,7 +322,7 @@ impl Lifecycle {
                 self.cache.as_ref(),
                 Others::of(&self.registry),
             )?;
-            // A file that changed while it was read has neither the old nor the new content.
+            // A file that changed while it was read may contain a mixture of the old and the new content.
             let part = version.as_deref().map_or(FileSubset::All, FileSubset::Version);
             let stamps = |snapshot: &Snapshot| {
                 [FileSubset::Shared, part].map(|part| plan.directory.digest(snapshot, part, DigestBy::Stamp))
@@ -427,10 +427,10 @@ impl Lifecycle {
         }
     }
 
-    /// Unloads a model. With `forget`, also removes it from the registry, since it was removed from the
-    /// repository.
+    /// Unloads a model. With `forget`, also removes the model from the registry, because the model was
+    /// removed from the repository.
     ///
-    /// Returns the models that were loaded only as its steps and are no longer needed.
+    /// Returns the models that were loaded only as steps of this model and are no longer needed.
     ///
     /// # Errors
     /// [`ErrorCode::NotFound`] if there is no such model; [`ErrorCode::InvalidArgument`] for a model of the

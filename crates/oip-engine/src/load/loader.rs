@@ -484,7 +484,8 @@ impl Model for ModelView {
         outcome.map(move |outputs| offered.to_client(outputs))
     }
 
-    /// Returns the inner model's capabilities: only axes of size 1 differ, so the first axis is the same.
+    /// Returns the inner model's capabilities. They apply to the view too, because only axes of size 1
+    /// differ.
     fn capabilities(&self) -> Capabilities {
         self.model.capabilities()
     }

@@ -69,7 +69,7 @@ struct View {
     failing: BTreeMap<String, String>,
     /// Models in `failing` whose reason is recorded in the registry.
     shown: BTreeSet<String>,
-    /// Unused files that were logged.
+    /// Unused files that were already logged.
     passed_over: BTreeSet<PassedOver>,
 }
 

@@ -106,8 +106,8 @@ impl RowSettings {
     }
 }
 
-/// Returns an axis that shares the symbolic name of the batch dimension but is not the batch dimension: in a
-/// batch its size would not match the total rows.
+/// Returns an axis that shares the symbolic name of the batch dimension but is not the batch dimension. In a
+/// batch, the size of this axis would not match the total number of rows.
 fn row_axis_elsewhere(rows: &IndependentRows) -> Option<String> {
     let counts_rows = |(input, axis): &(String, usize)| *axis == 0 && !rows.shared_inputs.contains(input);
     let groups = rows.equal_dims.iter();

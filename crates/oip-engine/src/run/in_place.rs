@@ -18,16 +18,16 @@ use crate::batching::scheduler::BatchPolicy;
 /// [`EngineConfig::in_place`](crate::EngineConfig::in_place).
 ///
 /// A request to a quick model is not passed to a thread of the model, which would cost two context switches.
-/// The caller queues it. If requests were batched recently, the caller yields to the other tasks of its
-/// thread. Then it runs batches from the queue, including requests of other callers, under the same rules as
-/// the model's threads. Whether a model is quick is measured per batch size: it counts as quick after four
-/// consecutive runs within the limit, until a run takes twice the limit. Only models that
+/// The caller queues the request. If requests were batched recently, the caller yields to the other tasks of
+/// its thread. Then the caller runs batches from the queue, including requests of other callers, under the
+/// same rules as the model's threads. Whether a model is quick is measured per batch size: a size counts as
+/// quick after four consecutive runs within the limit, until a run takes twice the limit. Only models that
 /// [promise](oip_service::Capabilities::bounded) that the shapes of the inputs determine the run time are run
 /// in place.
 ///
 /// For a model that runs elsewhere, such as in another process, the caller
-/// [starts](oip_service::Call::patience) the run and waits for up to four times the limit. After that, one of
-/// the model's threads takes over.
+/// [starts](oip_service::Call::patience) the run and waits for up to four times the limit. If the run takes
+/// longer, one of the model's threads takes over.
 ///
 /// ```
 /// use oip_engine::{EngineConfig, InPlace};
@@ -113,7 +113,8 @@ pub(crate) struct Company {
 /// The number of consecutive single-request runs after which the next request no longer waits for others.
 const ALONE: u32 = 64;
 
-/// One in this many requests still waits, to detect new concurrent clients.
+/// Among single-request runs, one request in this many still waits for others, to detect new concurrent
+/// clients.
 const PROBE: u32 = 16;
 
 /// Like [`PROBE`], for models in other processes, where waiting costs two context switches.

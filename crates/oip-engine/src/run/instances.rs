@@ -90,7 +90,7 @@ pub(crate) struct ResponseStream {
 /// The end of a response stream.
 enum End {
     Open(oneshot::Receiver<InferResult>),
-    /// Result of the request. It is returned after the queued responses.
+    /// Result of the request, which the stream returns after the queued responses.
     Told(Result<(), ServiceError>),
     Over,
 }
@@ -308,7 +308,7 @@ impl Shared {
             measured_rows: ask.measured_rows.filter(|_| self.in_place.is_some()),
             ..ask
         };
-        // For a model in another process, more requests can arrive while one of its threads waits for it.
+        // For a model in another process, more requests can arrive while a thread waits for that process.
         let is_for_caller = !self.capabilities.elsewhere || !self.company.is_likely_elsewhere();
         let measured_rows = ask.measured_rows;
         let is_quick = is_for_caller && measured_rows.is_some_and(|rows| self.quickness.is_quick(rows));

@@ -22,7 +22,7 @@ const MOST_BYTES: usize = 1 << 20;
 /// How often a blocked model thread checks whether its client is still connected.
 const TICK: Duration = Duration::from_millis(20);
 
-/// One response.
+/// One of several responses to a request.
 pub(crate) struct Part {
     pub(crate) outputs: Vec<InferOutput>,
     /// Whether the model declared this response the last one.
@@ -43,7 +43,7 @@ struct State {
     reader: Option<Waker>,
     /// Whether the receiver was dropped.
     is_closed: bool,
-    /// Whether the response that the model declared the last one was taken.
+    /// Whether the client has taken the response that the model declared the last one.
     took_last: bool,
 }
 

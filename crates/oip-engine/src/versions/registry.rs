@@ -521,8 +521,8 @@ fn response_of(served: &ServedVersion, request: &InferRequest) -> InferResponse 
         .with_id(request.id.clone())
 }
 
-/// Returns the stream of responses. It holds the version, so that the version does not end before they are
-/// sent.
+/// Returns the stream of responses. The stream holds `served`, so that the version does not end before the
+/// responses are sent.
 fn answer_several(
     served: Arc<ServedVersion>,
     request: InferRequest,

@@ -29,7 +29,8 @@ use crate::{
 
 /// A version of a model that accepts requests, with its metadata.
 ///
-/// Users hold it in an [`Arc`]. After the last one is dropped, the version can end without losing a request.
+/// Users hold the version in an [`Arc`]. After the last reference is dropped, the version can end without
+/// losing a request.
 pub(crate) struct ServedVersion {
     version: Option<String>,
     runs: Runs,
@@ -228,8 +229,8 @@ impl ServedVersion {
         self.generation
     }
 
-    /// Returns the generation for cached responses. It changes with each load, and for a pipeline also when
-    /// one of its models changes.
+    /// Returns the generation for cached responses. The generation changes with each load, and for a pipeline
+    /// also when one of its models changes.
     pub(crate) fn generation(&self) -> Generation {
         match &self.runs {
             Runs::Instances(_) => self.generation,

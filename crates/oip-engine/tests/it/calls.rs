@@ -20,7 +20,7 @@ use oip_types::{
 };
 use tensor_core::{Shape, Tensor};
 
-/// A model that calls another model, or behaves as its name says.
+/// A model that calls another model, or behaves as its own name says.
 struct Asker {
     metadata: ModelMetadata,
     /// The model that this model calls.

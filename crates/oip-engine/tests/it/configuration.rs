@@ -552,7 +552,7 @@ fn mr_14_ten_thousand_models_and_a_thousand_versions() {
         [Some("998"), Some("999")]
     );
 
-    // Load all of them; each failure is recorded with its reason.
+    // Loads all models; each failure is recorded with its reason.
     let start = Instant::now();
     let engine = Engine::start(
         Repository::open(

@@ -210,7 +210,8 @@ fn a_file_of_a_tebibyte_is_not_read() {
     assert_eq!(answer(&engine, 1), Some(2), "what runs goes on");
 }
 
-/// Replacing a repository's directory by another one of the same name is polled like any change.
+/// A repository's directory may be replaced by another directory of the same name, and is then polled like
+/// any change.
 #[test]
 fn a_repository_may_be_replaced() {
     let folder = repository(&[("m/1/model.word", "adds 1")]);

@@ -171,7 +171,7 @@ fn mr_24_loading_and_unloading_leaks_nothing() {
         "m/config.pbtxt",
         "output { name: \"y\" label_filename: \"labels\" } instance_group { count: 2 }",
     );
-    // Other tests in this process use memory and files too, so this one runs in a child process.
+    // Other tests in this process use memory and files too, so this test runs in a child process.
     const VARIABLE: &str = "MR_24_REPOSITORY";
     if let Some(root) = std::env::var_os(VARIABLE) {
         load_and_unload(std::path::Path::new(&root));

@@ -233,7 +233,7 @@ fn several_repositories_are_served_together() {
         infer(&engine, request("both", None, 1)).is_ok()
     });
 
-    // An unreadable repository removes no models, and the others are still polled.
+    // An unreadable repository removes no models, and the other repositories are still polled.
     fs::rename(theirs.path(), theirs.path().with_extension("moved")).unwrap();
     write(ours.path(), "late/1/model.word", "echo");
     until("the new model is served", || {

@@ -152,7 +152,7 @@ fn lc_11_a_flooded_model_leaves_the_others_alone() {
     is_over.store(true, Ordering::SeqCst);
     flood.join().unwrap();
     times.sort_unstable();
-    // If requests to the other model were queued behind those of the flooded one, they would take at least a
-    // run of that model.
+    // If requests to the other model were queued behind those to the flooded model, they would take at least
+    // as long as one run of the flooded model.
     assert!(times[197] < SLOW, "{:?}", times[197]);
 }

@@ -152,7 +152,7 @@ impl AsyncWrite for Transport {
     }
 
     fn is_write_vectored(&self) -> bool {
-        // Both variants are vectored.
+        // Both variants support vectored writes.
         true
     }
 

@@ -256,8 +256,8 @@ fn a_connection_whose_streams_are_all_stuck_ends_with_go_away() {
     assert_eq!(server.abandoned.load(Ordering::SeqCst), 2);
 }
 
-/// One connection has many streams and almost no window: neither waiting nor fully handed-out responses stay
-/// in memory.
+/// One connection has many streams and almost no window. Its responses do not stay in memory, whether they
+/// wait for window or were fully handed out.
 #[test]
 fn streams_without_a_window_are_cut() {
     const STREAMS: usize = 5;

@@ -43,7 +43,7 @@ fn each_client_gets_the_protocol_that_it_speaks() {
         server.canary();
         assert_eq!(echo_over_http2(server.address, b"over two"), b"over two");
     }
-    // Several requests on one connection, including one that starts with the same letter as the preface.
+    // One connection sends several requests, one of which starts with the same letter as the preface.
     let mut kept = server.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\none");
     assert!(read_answer(&mut kept, "one").starts_with("HTTP/1.1 200"));
     kept.write_all(b"PUT /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\ntwo")

@@ -66,8 +66,8 @@ pub enum Api {
     SharedMemory,
     /// Prometheus metrics.
     Metrics,
-    /// Static files of the console and the API description. They are public and reveal nothing about the
-    /// server: browsers send no token when they open a page.
+    /// Static files of the console and the API description. These files are public and reveal nothing about
+    /// the server: browsers send no token when they open a page.
     Page,
     /// An unknown path.
     Unknown,

@@ -127,8 +127,8 @@ impl Route {
         self.pattern
     }
 
-    /// Returns the name for metrics, logs and traces: a path with parameters in braces, or a gRPC method. It
-    /// contains nothing that a client chooses.
+    /// Returns the name for metrics, logs and traces: a path with parameters in braces, or a gRPC method. The
+    /// name contains nothing that a client chooses.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
@@ -157,7 +157,7 @@ impl Route {
     ///
     /// # Errors
     /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the path is not UTF-8, or a name is
-    /// not safe. This includes the empty name of a path without a model.
+    /// not safe. The empty name of a path without a model is not safe either.
     pub fn model(&self) -> Result<ModelRef<'_>, ServiceError> {
         let params = self.utf8_params()?;
         ModelRef::new(

@@ -146,7 +146,7 @@ pub(crate) fn play(role: &str) -> ! {
                     &json!({"call": 1, "is_wanted": false}),
                     b"",
                 );
-                // This message refers to a call that has already ended.
+                // This message refers to a call that has already ended, so the server ignores it.
                 say(
                     &mut data,
                     NEXT,

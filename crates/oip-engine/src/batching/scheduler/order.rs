@@ -28,8 +28,8 @@ impl<A> Turnstile<A> {
         self.released(Vec::new())
     }
 
-    /// Removes a request whose client disconnected. Returns its response if it is ready, and the responses
-    /// that waited for it.
+    /// Removes a request whose client disconnected. Returns the response to this request if it is ready, and
+    /// the responses that waited for this response.
     pub(crate) fn leave(&mut self, arrival: u64) -> Vec<A> {
         let left = self.line.remove(&arrival).flatten();
         self.released(left.into_iter().collect())

@@ -418,7 +418,7 @@ fn preferred_sizes_are_run_at_once_and_others_wait_for_the_delay() {
     push(&mut scheduler, 4, 2, start + delay / 2);
     assert_eq!(scheduler.next(start + delay / 2), Next::WaitUntil(start + delay));
     assert_eq!(scheduler.next(start + delay), Next::Run(vec![3, 4]));
-    // One more request would exceed the largest preferred size, so the waiting ones run.
+    // The second request would exceed the largest preferred size, so the first one runs at once.
     push(&mut scheduler, 5, 5, start);
     push(&mut scheduler, 6, 2, start);
     assert_eq!(scheduler.next(start), Next::Run(vec![5]));
