@@ -15,8 +15,8 @@ use rustix::{
 /// Alignment of tensors in a region.
 pub(crate) const REGION_ALIGNMENT: u64 = 64;
 
-/// Minimum total size of inputs, in bytes, for using a region. For smaller inputs, a second system call costs
-/// more than a second copy.
+/// Minimum total size of the tensors of a message, in bytes, for using a region. For smaller tensors, a
+/// second system call costs more than a second copy.
 pub(crate) const LEAST_IN_REGION: u64 = 64 << 10;
 
 /// Maximum total size of the regions that a connection keeps between requests, in bytes. Together with the
