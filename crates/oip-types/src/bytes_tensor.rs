@@ -70,8 +70,8 @@ impl BytesTensor {
     /// Encodes elements into the raw form.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when their number differs from the shape's, or
-    /// one is 4 GiB or longer.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the number of elements differs from the
+    /// shape's, or an element is 4 GiB or longer.
     pub fn from_elements<E: AsRef<[u8]>>(
         shape: Shape,
         elements: impl IntoIterator<Item = E>,
@@ -108,7 +108,7 @@ impl BytesTensor {
         &self.raw
     }
 
-    /// Converts into the raw form.
+    /// Converts the tensor into its raw form.
     #[must_use]
     pub fn into_raw(self) -> Bytes {
         self.raw

@@ -82,7 +82,7 @@ impl Joining {
         config.parameters.insert(Self::PARAMETER.to_owned(), shown);
     }
 
-    /// Reads the text that [`Self::show_in`] wrote into `config`, if the server reported one.
+    /// Returns the description that [`Self::show_in`] wrote into `config`; `None` if the server wrote none.
     #[must_use]
     pub fn shown_in(config: &ModelConfig) -> Option<&str> {
         let shown = config.parameters.get(Self::PARAMETER)?;

@@ -92,7 +92,7 @@ pub fn check_parameter_name(name: &str) -> Result<(), ServiceError> {
 /// Removes a boolean parameter and returns it, if present.
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when it is not a boolean.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the parameter is not a boolean.
 pub fn take_bool(parameters: &mut Parameters, name: &str) -> Result<Option<bool>, ServiceError> {
     let Some(value) = parameters.remove(name) else {
         return Ok(None);

@@ -32,7 +32,7 @@ pub struct ModelIndexEntry {
     serde(rename_all = "UPPERCASE")
 )]
 pub enum ModelState {
-    /// Unknown.
+    /// Unknown, or a name that this crate does not know.
     Unknown,
     /// Ready for requests.
     Ready,
@@ -79,8 +79,8 @@ impl fmt::Display for ModelState {
 pub struct LoadOptions {
     /// A model configuration in JSON that replaces the repository's.
     pub config: Option<String>,
-    /// The model's files by path in its directory, such as `1/model.onnx`. Triton accepts them; Tensorferry
-    /// rejects them.
+    /// The model's files by path in its directory, such as `1/model.onnx`. Triton accepts such files;
+    /// Tensorferry rejects them.
     pub files: BTreeMap<String, Bytes>,
 }
 
@@ -94,8 +94,8 @@ impl LoadOptions {
 
     /// Reads the parameters of a load request.
     ///
-    /// Triton lets clients send the model's files too (`file:<path>`). Here only files that the operator put
-    /// into the repository are run.
+    /// Triton lets clients send the model's files too (`file:<path>`). Tensorferry runs only files that the
+    /// operator put into the repository.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) for unknown parameters and for files.

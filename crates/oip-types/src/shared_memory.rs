@@ -5,11 +5,11 @@ use tensor_core::Quoted;
 
 use crate::{ParameterValue, Parameters, ServiceError};
 
-/// Parameter of an input or requested output: the region that holds its bytes.
+/// Parameter of an input or requested output: the region that holds the tensor's bytes.
 const REGION: &str = "shared_memory_region";
-/// Parameter: the number of bytes.
+/// Parameter: the number of the tensor's bytes.
 const BYTE_SIZE: &str = "shared_memory_byte_size";
-/// Parameter: the offset in the region.
+/// Parameter: the offset of the tensor in the region.
 const OFFSET: &str = "shared_memory_offset";
 
 /// The name of the region that belongs to a connection over a Unix socket. On other connections no region has
@@ -24,7 +24,7 @@ pub struct SharedMemoryRegion {
     pub name: String,
     /// The system's name for the memory, as passed to `shm_open`.
     pub key: String,
-    /// The offset of the region in that memory, in bytes.
+    /// The offset of the region in the memory of `key`, in bytes.
     pub offset: u64,
     /// The region's length in bytes.
     pub byte_size: u64,
@@ -54,7 +54,8 @@ pub struct SharedMemorySlice {
 }
 
 impl SharedMemorySlice {
-    /// Takes the slice out of the parameters of an input or output, if they name one.
+    /// Takes the slice out of the parameters of an input or output; returns `None` if the parameters name no
+    /// slice.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when a parameter is missing or invalid.

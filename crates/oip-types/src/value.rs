@@ -81,8 +81,8 @@ impl TensorValue {
             ServiceError::invalid(message)
         };
         let len = len.ok_or_else(no_room)?;
-        // `vec!` aborts on failure, and resizing a reserved vector would write to it; so test the
-        // reservation, then use `vec!`.
+        // `vec!` aborts on failure, and resizing a reserved vector would write to all its memory. A trial
+        // reservation therefore comes first, then `vec!`.
         Vec::<u8>::new().try_reserve_exact(len).map_err(|_| no_room())?;
         Self::from_raw(datatype, shape, vec![0; len].into())
     }
@@ -132,7 +132,7 @@ impl TensorValue {
         match self {
             Self::Fixed(tensor) => {
                 let spec = tensor.spec().clone();
-                // The length is unchanged, so this cannot fail.
+                // The length is unchanged, so the constructor cannot fail.
                 let tensor = Tensor::new(spec, wrap(tensor.into_bytes()));
                 Self::Fixed(tensor.unwrap_or_else(|_| unreachable!("the bytes are the same")))
             }
@@ -143,7 +143,7 @@ impl TensorValue {
         }
     }
 
-    /// Converts into the raw form.
+    /// Converts the value into its raw form.
     #[must_use]
     pub fn into_raw(self) -> Bytes {
         match self {

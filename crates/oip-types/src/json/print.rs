@@ -55,7 +55,7 @@ macro_rules! print_integers {
                     return Some(copy(itoa::Buffer::new().format(value), out));
                 }
                 let digits = eight_digits(magnitude as u32);
-                // Bit 56 makes zero keep its last digit.
+                // Bit 56 keeps the last digit of the number 0.
                 let leading_zeros = (digits | 1 << 56).trailing_zeros() / 8;
                 out[0] = b'-';
                 put(out, usize::from(negative), &((digits | ASCII_ZEROS) >> (8 * leading_zeros)).to_le_bytes());
@@ -115,7 +115,7 @@ impl JsonPrint for f32 {
 
 macro_rules! print_narrow_floats {
     ($($type:ty)*) => {$(
-        /// Prints as the `f32` of the same value.
+        /// Prints the value as an `f32`.
         impl JsonPrint for $type {
             type Prepared = <f32 as JsonPrint>::Prepared;
 
@@ -204,7 +204,7 @@ impl Digits {
         }
         let integer_digits = self.exponent as usize + 1;
         if integer_digits < 8 {
-            // Writes all digits shifted by one, then overwrites the front with those before the point.
+            // Writes all digits shifted by one, then overwrites the front with the digits before the point.
             put(out, start + 1, &text.to_le_bytes());
             let (digits, point) = (text as u64, 8 * integer_digits);
             let before = (1 << point) - 1;
@@ -237,7 +237,7 @@ fn round(value: f64) -> f64 {
     (value + NO_FRACTION) - NO_FRACTION
 }
 
-/// Converts an integral value below 2^32.
+/// Converts an integral value below 2^32 to an integer.
 #[inline]
 fn integer(value: f64) -> u32 {
     (value + NO_FRACTION).to_bits() as u32

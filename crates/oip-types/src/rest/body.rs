@@ -4,8 +4,8 @@ use bytes::Bytes;
 
 use crate::ServiceError;
 
-/// The header with the length of the JSON part of a body; binary tensors follow it. Counts bytes before
-/// compression.
+/// The header with the length of a body's JSON part in bytes, before compression. The binary tensors follow
+/// the JSON part.
 pub const HEADER_LENGTH: &str = "inference-header-content-length";
 
 /// How NaN and the infinities are written in JSON.
