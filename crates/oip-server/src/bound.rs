@@ -64,7 +64,7 @@ fn listen_on_first(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
     let mut last = io::ErrorKind::AddrNotAvailable.into();
     for address in addresses {
         match listen(*address) {
-            // The error for missing IPv6 support differs between systems, but is never one of these two.
+            // The error for missing IPv6 support differs between systems, but is neither of these two kinds.
             Err(error) if !matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::PermissionDenied) => {
                 last = error;
             }

@@ -393,7 +393,8 @@ impl Options {
         warnings
     }
 
-    /// Merges these options with `other`, the options of a configuration file, which they override.
+    /// Merges these options with `other`, the options of a configuration file. Options set in `self` take
+    /// precedence.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             path: self.path.or(other.path),

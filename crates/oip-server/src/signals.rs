@@ -5,7 +5,7 @@ use std::{future::pending, io};
 use rustix::process::Signal as Number;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that the server handles from the creation of this value.
+/// Handlers of the server's signals. Creating the value installs them.
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,

@@ -62,7 +62,7 @@ pub(crate) fn start(log: &str, format: LogFormat, tail: Option<LogTail>) -> Resu
     })
 }
 
-/// Reloads the log levels from a configuration file. If it sets none, the default applies.
+/// Reloads the log levels from a configuration file. If the file sets no levels, the default applies.
 pub(crate) fn reload(control: &LogControl, file: &Path) -> Result<String, String> {
     let options = read_file(file).map_err(|failure| failure.message)?;
     let log = options.log.as_deref().unwrap_or(DEFAULT_LOG);

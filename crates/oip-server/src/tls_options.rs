@@ -27,7 +27,7 @@ pub(crate) struct TlsOptions {
 }
 
 impl TlsOptions {
-    /// Merges these options with `other`, which they override.
+    /// Merges these options with `other`. Options set in `self` take precedence.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             tls_certificate: self.tls_certificate.or(other.tls_certificate),

@@ -190,7 +190,7 @@ enum Message {
     Flush(SyncSender<()>),
 }
 
-/// Maximum number of queued lines; this is several megabytes.
+/// Maximum number of queued lines, which take several megabytes.
 const CAPACITY: usize = 16 << 10;
 
 /// Maximum bytes per write.

@@ -60,7 +60,7 @@ impl Ids {
     }
 }
 
-/// Returns whether this is a valid id: visible characters, within the maximum length.
+/// Returns whether `value` is a valid id: visible characters, within the maximum length.
 fn is_id(value: &[u8]) -> bool {
     !value.is_empty() && value.len() <= MAX_ID && value.iter().all(u8::is_ascii_graphic)
 }

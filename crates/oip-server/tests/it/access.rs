@@ -39,7 +39,7 @@ pub(crate) fn two_models() -> TempDir {
     folder
 }
 
-/// Starts a server with this identity table.
+/// Starts a server with the identity table `table` and the options `more`.
 pub(crate) fn server(table: &str, more: &[&str]) -> (Server, TempDir) {
     let folder = two_models();
     let path = folder.path().join("auth.toml");

@@ -54,7 +54,7 @@ fn peak(server: &Server) -> usize {
     memory(server, "VmHWM")
 }
 
-/// Returns the head of an inference request with an additional line.
+/// Returns the head of an inference request with `line` as an additional line.
 fn head(line: &str) -> Vec<u8> {
     format!("POST {INFER} HTTP/1.1\r\nHost: x\r\n{line}\r\n\r\n").into_bytes()
 }
@@ -66,8 +66,8 @@ fn is_closed(stream: &mut TcpStream) -> bool {
         || matches!(stream.read(&mut [0]), Err(error) if error.kind() != std::io::ErrorKind::WouldBlock)
 }
 
-/// HT-07: a body announced as too large is rejected immediately, and a client that waits for 100-continue
-/// does not get it.
+/// HT-07: a body announced as too large is rejected immediately, and a client that waits for the status 100
+/// gets an error instead.
 #[test]
 fn ht_07_announced_bodies_are_refused_before_they_come() {
     let server = server();

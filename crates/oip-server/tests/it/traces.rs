@@ -201,7 +201,7 @@ async fn a_call_over_grpc_is_a_trace_too_and_the_end_sends_what_is_there() {
     if all.iter().filter(|span| span.kind == 2).count() < 2 {
         all.extend(collector.message().spans);
     }
-    // A span is recorded after its response was sent, which the client does not wait for.
+    // A span is recorded after its response was sent, and the client does not wait for the recording.
     let mut roots: Vec<_> = all.iter().filter(|span| span.kind == 2).collect();
     roots.sort_by_key(|root| &root.attributes["rpc.grpc.status_code"]);
     let [good, missing] = roots[..] else {
