@@ -10,7 +10,7 @@ use tensor_core::Quoted;
 
 use crate::proto::{InferParameter, infer_parameter::ParameterChoice};
 
-/// Decodes parameters, up to `limit`.
+/// Decodes parameters; fails if there are more than `limits` allows.
 #[cfg(feature = "client")]
 pub(crate) fn read_parameters(
     parameters: BTreeMap<String, InferParameter>,

@@ -1,4 +1,4 @@
-//! Converts between extension types and messages.
+//! Converts between the types of the protocol's extensions and gRPC messages.
 
 use std::collections::BTreeMap;
 

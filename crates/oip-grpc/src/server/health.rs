@@ -73,7 +73,7 @@ impl Health for HealthService {
     }
 }
 
-/// Sends the server's status now and on every change.
+/// A stream that sends the server's status at its start and on every change.
 struct Watch {
     /// The service to watch; `None` for an unknown service, which gRPC allows to watch.
     health: Option<Arc<dyn InferenceService>>,

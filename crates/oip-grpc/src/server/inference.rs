@@ -1,5 +1,5 @@
-//! The path from a request's message to its response's: decompress, decode, run, encode, under the request's
-//! lease.
+//! Handles an inference message: decompresses and decodes the request, runs it and encodes the response,
+//! under the request's lease.
 
 use std::{ops::Range, pin::pin, sync::Arc, time::Duration};
 
@@ -46,7 +46,7 @@ pub(crate) struct Inference {
     pub(crate) is_draining: watch::Sender<bool>,
 }
 
-/// How the client wants the response.
+/// What the client demands of the response.
 #[derive(Clone, Copy)]
 pub(crate) struct ResponseOptions {
     /// The client's timeout for the call.
@@ -231,7 +231,7 @@ impl Inference {
             .map_err(|error| RequestFailure::Request(echo, error))
     }
 
-    /// Decodes a request, on this thread if it is quick.
+    /// Decodes a request, on the current thread if the work is short.
     async fn read(self: &Arc<Self>, message: Message) -> Result<ReadRequest, RequestFailure> {
         let Message {
             lease,
@@ -301,7 +301,7 @@ impl Inference {
         reader.read(bytes, effort)
     }
 
-    /// Encodes a response, on this thread if it is quick.
+    /// Encodes a response, on the current thread if the work is short.
     async fn write(
         &self,
         mut response: InferResponse,
@@ -412,7 +412,7 @@ fn not_inflated(error: ServiceError, limit: usize) -> RequestFailure {
         ErrorCode::InvalidArgument => {
             RequestFailure::Unreadable(Status::internal(format!("Error decompressing: {error}")))
         }
-        // The memory budget also returns this code, for a valid message that does not fit.
+        // The memory budget also returns `TooLarge`, for a valid message that does not fit.
         ErrorCode::TooLarge if error.message().ends_with("once it is decompressed") => {
             RequestFailure::Unreadable(Status::resource_exhausted(format!(
                 "Error decompressing: size limit, of {limit} bytes, exceeded while decompressing message"

@@ -41,8 +41,8 @@ struct LeasedBody {
     has_ended: bool,
 }
 
-/// Charges the messages of a response. The first one is encoded immediately, so that a response that exceeds
-/// the budget becomes a plain error status. Most responses have just one.
+/// Charges the messages of a response. The first message is encoded immediately, so that a response that
+/// exceeds the budget becomes a plain error status. Most responses have a single message.
 ///
 /// # Errors
 /// See [`Lease::charge`].

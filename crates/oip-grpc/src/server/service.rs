@@ -186,7 +186,7 @@ where
 }
 
 impl GrpcService {
-    /// Handles all other calls through `tonic`.
+    /// Handles calls other than inference through `tonic`.
     fn control<B>(&mut self, request: Request<B>) -> <Self as Service<Request<B>>>::Future
     where
         B: Body<Data = Bytes> + Send + 'static,

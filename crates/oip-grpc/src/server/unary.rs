@@ -134,7 +134,7 @@ mod tests {
     use super::*;
     use crate::GrpcConfig;
 
-    /// The future is moved into a box for each request, so a large one costs time.
+    /// The future is moved into a box for each request, so a large future costs time.
     #[test]
     fn the_future_of_a_call_is_small() {
         let inference = Arc::new(Inference::new(

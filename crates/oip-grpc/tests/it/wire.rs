@@ -1,4 +1,4 @@
-//! Zero copy on the wire, and invalid bytes that no gRPC client would send.
+//! Tests zero copy on the wire, and invalid bytes that no gRPC client would send.
 
 use std::sync::Arc;
 
@@ -90,7 +90,7 @@ async fn raw_inputs_are_slices_of_the_message() {
     assert_eq!(second - first, a.len() + 2, "copied");
 }
 
-/// GR-12: the compression of a frame is unknown or contradicts the headers.
+/// GR-12: rejects frames whose compression is unknown or contradicts the headers.
 #[tokio::test]
 async fn gr_12_compression_flags() {
     let good = good().encode_to_vec();
@@ -126,7 +126,7 @@ async fn gr_13_compressed_messages() {
     assert_eq!(post(INFER, &headers, framed(1, &bomb)).await, ok(8, message));
 }
 
-/// GR-14: a message is not protobuf.
+/// GR-14: rejects messages that are not protobuf.
 #[tokio::test]
 async fn gr_14_broken_messages() {
     let good = good().encode_to_vec();
@@ -164,7 +164,7 @@ async fn gr_14_broken_messages() {
     );
 }
 
-/// GR-15: a string is not UTF-8.
+/// GR-15: rejects strings that are not UTF-8.
 #[tokio::test]
 async fn gr_15_names_that_are_not_utf8() {
     let message = framed(0, &[0x0a, 0x01, 0xff]);
@@ -177,7 +177,7 @@ async fn gr_15_names_that_are_not_utf8() {
     );
 }
 
-/// GR-16: a request is not gRPC, or calls an unknown method.
+/// GR-16: rejects requests that are not gRPC, and unknown methods.
 #[tokio::test]
 async fn gr_16_what_is_no_call() {
     let frame = framed(0, &good().encode_to_vec());

@@ -35,7 +35,7 @@ impl<'l> Pieces<'l> {
         Ok(pieces)
     }
 
-    /// Copies bytes into the buffer.
+    /// Copies `bytes` into the current buffer, or into several.
     pub(super) fn write(&mut self, mut bytes: &[u8]) -> Result<(), ServiceError> {
         while !bytes.is_empty() {
             self.make_room(bytes.len())?;

@@ -2,8 +2,8 @@
 //! built.
 //!
 //! Follows protobuf's rules: fields in any order; the last value of a singular field wins; split embedded
-//! messages are merged; the last entry of a map key wins; unknown fields are skipped. What is kept is bounded
-//! by [`Limits`].
+//! messages are merged; the last entry of a map key wins; unknown fields are skipped. [`Limits`] bounds what
+//! the outline keeps.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ const PARAMETER_COST: usize = 320;
 /// Memory of raw contents.
 const RAW_COST: usize = 64;
 
-/// A message's fields, as slices of it.
+/// The fields of a message, as slices of the message.
 #[derive(Default)]
 pub(super) struct Outline<'m> {
     pub(super) model_name: &'m str,
