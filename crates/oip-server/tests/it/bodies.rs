@@ -1,4 +1,4 @@
-//! Bodies that cost the server more than their sender: responses and memory use.
+//! Tests bodies that cost the server more than their sender: the responses, and the memory use.
 
 use std::{
     io::{Read, Write},
@@ -173,7 +173,7 @@ fn ht_09_many_chunks() {
     );
 }
 
-/// HT-40: a body full of numbers, with datatypes whose elements are larger than their digits.
+/// HT-40: sends a body full of numbers, with datatypes whose elements are larger than their digits.
 #[test]
 fn ht_40_numbers_that_grow_when_they_are_read() {
     const LIMIT: usize = 8 << 20;

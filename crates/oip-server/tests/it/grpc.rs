@@ -1,4 +1,4 @@
-//! gRPC over a real connection.
+//! Tests gRPC over a real connection.
 
 use std::{
     thread,

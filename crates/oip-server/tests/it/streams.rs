@@ -1,4 +1,4 @@
-//! Models with any number of responses, over both transports and sockets.
+//! Tests models with any number of responses, over both transports and sockets.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},

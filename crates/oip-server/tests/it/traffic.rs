@@ -1,4 +1,4 @@
-//! Request middleware: request ids, the access log, totals over all models, and load reports.
+//! Tests the request middleware: request ids, the access log, totals over all models, and load reports.
 
 use std::{collections::HashSet, fs, io::Write, path::Path, process::Command};
 
