@@ -10,9 +10,9 @@ use crate::ids::{SpanId, TraceId};
 pub struct Span {
     /// The trace that the span belongs to.
     pub trace: TraceId,
-    /// Its own id.
+    /// The span's own id.
     pub id: SpanId,
-    /// The parent span.
+    /// The id of the parent span; `None` for a root span.
     pub parent: Option<SpanId>,
     /// A name of low cardinality, because collectors group by it.
     pub name: Cow<'static, str>,
@@ -32,10 +32,10 @@ pub struct Span {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
-    /// An internal operation.
+    /// An operation within the program.
     #[default]
     Internal,
-    /// Serving a request from another program.
+    /// The processing of a request from another program.
     Server,
 }
 
