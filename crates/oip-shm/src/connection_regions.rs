@@ -1,4 +1,5 @@
-//! Shared memory that clients pass over their connections: opens, bounds and charges it.
+//! Shared memory that clients pass over their connections: opens it, limits its size and charges it to the
+//! budget.
 
 use std::{
     io,
@@ -44,7 +45,7 @@ pub struct ConnectionRegions {
 }
 
 impl ConnectionRegions {
-    /// Creates regions within a budget; one input or output has at most `max_transfer_bytes`.
+    /// Creates an opener of regions within `budget`; one input or output has at most `max_transfer_bytes`.
     #[must_use]
     pub fn new(budget: &ByteBudget, max_transfer_bytes: u64) -> Self {
         Self {
@@ -98,7 +99,7 @@ struct Region {
     _charge: Charge,
 }
 
-/// A region's share of the bytes for all connections.
+/// A region's share of the bytes that all connections together may use.
 #[derive(Debug)]
 struct Share {
     bytes: u64,
