@@ -10,7 +10,7 @@ pub(crate) struct Line {
     /// When the response was complete, in UTC.
     pub(crate) time: String,
     pub(crate) model: String,
-    /// The version that responded.
+    /// The version of the model that responded; `None` for models without versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) version: Option<String>,
     /// The size of both files together.
