@@ -79,7 +79,7 @@ pub(crate) struct Access {
     grpc: Arc<[Restricted]>,
     /// Whether every client may change the server, or all clients are authenticated.
     allows_all: bool,
-    /// The CORS layer.
+    /// The CORS layer; `None` if no origin is configured.
     pub(crate) cors: Option<CorsLayer>,
     /// The separate address for calls that change the server, if any.
     pub(crate) admin: Option<Place>,

@@ -104,7 +104,7 @@ impl<'de> Deserialize<'de> for SocketMode {
     }
 }
 
-/// The protocol of an address.
+/// The protocols that an address serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AddressProtocol {
     Http,
@@ -280,7 +280,7 @@ fn everywhere(port: u16) -> Vec<SocketAddr> {
     ]
 }
 
-/// Parses the options of one transport.
+/// Parses the address options of one transport.
 struct Reader<'a> {
     option: &'static str,
     port_option: Option<&'static str>,

@@ -137,7 +137,7 @@ pub(crate) fn note_worker() {
     IS_WORKER.store(true, Ordering::Relaxed);
 }
 
-/// The request memory budget.
+/// The memory budget that all requests share.
 static BUDGET: OnceLock<ByteBudget> = OnceLock::new();
 
 /// Sets the request memory budget. Later calls have no effect.
@@ -273,7 +273,7 @@ unsafe impl GlobalAlloc for CachingAllocator {
             unsafe { ptr::write_bytes(block, 0, layout.size()) };
             return block;
         }
-        // The system maps zeroed pages.
+        // The system returns zeroed pages.
         Self::map(larger)
     }
 
@@ -385,7 +385,7 @@ mod pages {
     }
 }
 
-/// The cache of freed buffers. It has a fixed size, because it cannot allocate.
+/// The cache of freed buffers. It has a fixed size, because the allocator itself cannot allocate.
 struct Shelf {
     blocks: [Block; MAX_BLOCKS],
     count: usize,

@@ -179,7 +179,7 @@ struct Listeners {
     guard: Guard,
 }
 
-/// The running server.
+/// The running server, with everything that it stops on a signal.
 struct App {
     engine: Arc<Engine>,
     shutdown: Shutdown,

@@ -53,7 +53,7 @@ pub(crate) enum StartupOutcome {
     Read(Box<Sources>),
     /// A signal arrived before everything was read.
     Ended {
-        /// Whether every request was completed.
+        /// Whether every request was completed before the server stopped.
         is_clean: bool,
     },
 }

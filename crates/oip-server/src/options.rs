@@ -332,7 +332,7 @@ impl From<toml::de::Error> for FileError {
 }
 
 impl Options {
-    /// Parses a configuration file.
+    /// Parses the text of a configuration file.
     pub(crate) fn from_file(text: &str) -> Result<Self, FileError> {
         // Each struct is parsed separately, because flattening them would lose the positions of errors.
         let table = DeTable::parse(text)?;

@@ -65,8 +65,8 @@ pub(crate) const INTERRUPTED: i32 = 130;
 
 /// The action that a signal requests.
 pub(crate) enum SignalAction {
-    /// Terminate; has the signal's name.
+    /// Terminate the server. The value is the signal's name.
     End(&'static str),
-    /// Reload the files.
+    /// Reload the files that support reloading.
     Reload,
 }

@@ -36,7 +36,7 @@ impl TlsOptions {
         }
     }
 
-    /// Returns the files if TLS is enabled.
+    /// Returns the certificate files if TLS is enabled.
     pub(crate) fn files(self) -> Result<Option<TlsFiles>, Failure> {
         let files = match (self.tls_certificate, self.tls_key) {
             (None, None) if self.tls_client_ca.is_some() => {

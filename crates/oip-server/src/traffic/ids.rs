@@ -34,17 +34,17 @@ impl Ids {
         }
     }
 
-    /// Returns the request id.
+    /// Returns the request id: the client's, or a generated one if requests are logged.
     pub(crate) fn request(&self) -> Option<&str> {
         self.request.as_ref()?.to_str().ok()
     }
 
-    /// Returns the caller's span.
+    /// Returns the caller's `traceparent`, if it is well-formed.
     pub(crate) fn trace_parent(&self) -> Option<&str> {
         self.trace_parent.as_ref()?.to_str().ok()
     }
 
-    /// Returns the trace id.
+    /// Returns the trace id of the caller's `traceparent`.
     pub(crate) fn trace(&self) -> Option<&str> {
         trace_id(self.trace_parent.as_ref()?.as_bytes())
     }

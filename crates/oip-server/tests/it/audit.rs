@@ -47,7 +47,7 @@ async fn changes_are_in_the_log_and_secrets_are_not() {
     let mut command = command(folder.path(), &options);
     command.stderr(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // A JSON log contains the addresses.
+    // The JSON log contains the server's addresses.
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let mut log = Vec::new();
     let mut until = |log: &mut Vec<String>, text: &str| loop {

@@ -89,7 +89,7 @@ fn ht_07_announced_bodies_are_refused_before_they_come() {
     }
     // Nothing was allocated for the announced length.
     assert!(peak(&server) < before + (8 << 20));
-    // A body within the limit is requested.
+    // The server requests a body within the limit.
     let mut stream = server.connect();
     stream
         .write_all(&head("Content-Length: 2\r\nExpect: 100-continue"))

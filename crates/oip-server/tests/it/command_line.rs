@@ -643,8 +643,8 @@ fn directories_of_mlflow_are_served_or_named() {
     assert!(code == 0 && text.contains("clicks  -        READY"), "{text}");
     fs::remove_file(model.join("model.lgb")).unwrap();
 
-    // Training was stopped early: `Booster.predict` uses all trees, but the operator may expect only those up
-    // to the best iteration.
+    // Training was stopped early: `Booster.predict` uses all trees, but the operator may expect only the
+    // trees up to the best iteration.
     fs::copy(fixtures.join("xgb_best_iteration.ubj"), model.join("model.xgb")).unwrap();
     let (code, text) = check(&model);
     assert!(code == 0 && text.contains("clicks  -        READY"), "{text}");

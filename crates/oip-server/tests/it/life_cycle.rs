@@ -1,4 +1,4 @@
-//! Startup, drain and exit.
+//! Tests startup, drain and exit.
 
 use std::{
     io::{Read, Write},

@@ -28,7 +28,7 @@ pub(crate) fn server(arguments: &[&str]) -> (Server, tempfile::TempDir) {
     (server, folder)
 }
 
-/// A metrics page.
+/// A parsed metrics page.
 pub(crate) struct Page {
     text: String,
     families: Vec<Family>,
