@@ -96,13 +96,13 @@ impl BytesTensor {
         Ok(())
     }
 
-    /// Returns the dimensions.
+    /// Returns the dimensions of the tensor.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// Returns the raw form.
+    /// Returns the elements in the protocol's raw form.
     #[must_use]
     pub fn raw(&self) -> &Bytes {
         &self.raw

@@ -50,7 +50,7 @@ impl<T: Element> Elements<T> {
         })
     }
 
-    /// Returns the shape.
+    /// Returns the shape that the elements have.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         &self.shape

@@ -64,7 +64,7 @@ impl InferRequest {
         id + parameters(&self.parameters) + inputs.sum::<usize>() + outputs.sum::<usize>()
     }
 
-    /// Adds an input.
+    /// Adds an input without parameters.
     #[must_use]
     pub fn with_input(mut self, name: impl Into<String>, value: impl Into<TensorValue>) -> Self {
         self.inputs.push(InferInput {
@@ -107,7 +107,7 @@ impl InferRequest {
         Ok(self)
     }
 
-    /// Requests an output.
+    /// Requests the output `name`, without parameters.
     #[must_use]
     pub fn with_output(mut self, name: impl Into<String>) -> Self {
         self.outputs.push(RequestedOutput {
@@ -127,7 +127,7 @@ impl InferRequest {
             .expect("names are checked at construction")
     }
 
-    /// Finds an input by name.
+    /// Returns the value of the input `name`; `None` if the request has no such input.
     #[must_use]
     pub fn input(&self, name: &str) -> Option<&TensorValue> {
         self.inputs
@@ -183,7 +183,7 @@ fn elements<T: Element>(value: &TensorValue) -> Result<Elements<T>, String> {
 /// A named input tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InferInput {
-    /// The name in the model's metadata.
+    /// The input's name in the model's metadata.
     pub name: String,
     /// The tensor: datatype, shape and elements.
     pub value: TensorValue,
@@ -195,7 +195,7 @@ pub struct InferInput {
 /// An output that the client requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestedOutput {
-    /// The name in the model's metadata.
+    /// The output's name in the model's metadata.
     pub name: String,
     /// Parameters of this output, such as the number of classes to return.
     pub parameters: Parameters,
@@ -267,7 +267,7 @@ impl InferResponse {
             .map_err(|mismatch| ServiceError::internal(format!("output {}: {mismatch}", Quoted(name))))
     }
 
-    /// Finds an output by name.
+    /// Returns the value of the output `name`; `None` if the response has no such output.
     #[must_use]
     pub fn output(&self, name: &str) -> Option<&TensorValue> {
         self.outputs
@@ -280,7 +280,7 @@ impl InferResponse {
 /// A named output tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InferOutput {
-    /// The name in the model's metadata.
+    /// The output's name in the model's metadata.
     pub name: String,
     /// The tensor: datatype, shape and elements.
     pub value: TensorValue,

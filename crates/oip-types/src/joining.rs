@@ -27,7 +27,7 @@ pub enum Joining {
     Proven,
     /// Not batched: each request runs alone.
     Alone {
-        /// The reason, without a full stop.
+        /// The reason why requests are not batched, without a full stop.
         reason: String,
         /// How to enable batching, as a clause such as "write `max_batch_size`: 8"; empty if nothing helps.
         advice: String,
@@ -58,7 +58,7 @@ impl Joining {
         }
     }
 
-    /// Returns whether requests are joined.
+    /// Returns whether requests of different clients are batched.
     #[must_use]
     pub fn is_joined(&self) -> bool {
         !matches!(self, Self::Alone { .. })

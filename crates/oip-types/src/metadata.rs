@@ -6,7 +6,7 @@ use tensor_core::Shape;
 
 use crate::DataType;
 
-/// Metadata of a server.
+/// Metadata that a server reports about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
@@ -90,10 +90,10 @@ impl ModelMetadata {
 pub struct TensorMetadata {
     /// The tensor's name.
     pub name: String,
-    /// The element type.
+    /// The type of the tensor's elements.
     #[cfg_attr(feature = "rest", serde(with = "crate::rest::datatype_name"))]
     pub datatype: DataType,
-    /// The dimensions; some may be free.
+    /// The dimensions of the tensor; some may be free.
     #[cfg_attr(feature = "rest", serde(with = "crate::rest::pattern_dims"))]
     pub shape: ShapePattern,
     /// For an input: requests may omit it. For an output: the model may omit it from the response to a

@@ -63,14 +63,14 @@ pub struct ModelConfig {
 pub enum VersionPolicy {
     /// The newest versions.
     Latest {
-        /// The number of versions.
+        /// The number of versions to serve.
         num_versions: u32,
     },
-    /// All versions.
+    /// All versions of the repository.
     All {},
     /// The listed versions.
     Specific {
-        /// The version numbers.
+        /// The version numbers to serve.
         versions: Vec<i64>,
     },
 }
@@ -161,7 +161,7 @@ pub struct Reshape {
     pub shape: Vec<i64>,
 }
 
-/// A group of instances of a model.
+/// A group of instances of a model on the same kind of hardware.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -199,7 +199,7 @@ impl InstanceGroup {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub enum InstanceKind {
-    /// The server chooses.
+    /// The server chooses between GPU and CPU.
     #[default]
     #[cfg_attr(feature = "rest", serde(rename = "KIND_AUTO"))]
     Auto,
@@ -209,7 +209,7 @@ pub enum InstanceKind {
     /// The CPU.
     #[cfg_attr(feature = "rest", serde(rename = "KIND_CPU"))]
     Cpu,
-    /// The model decides.
+    /// The model itself selects the hardware.
     #[cfg_attr(feature = "rest", serde(rename = "KIND_MODEL"))]
     Model,
 }
@@ -256,9 +256,9 @@ pub struct ExecutionAccelerators {
     serde(default)
 )]
 pub struct Accelerator {
-    /// The library's name, in lower case.
+    /// The library's name in lower case, such as `tensorrt`.
     pub name: String,
-    /// Options of the library.
+    /// Options that are passed to the library.
     pub parameters: BTreeMap<String, String>,
 }
 
@@ -340,7 +340,7 @@ pub struct EnsembleScheduling {
     serde(default)
 )]
 pub struct EnsembleStep {
-    /// The model's name.
+    /// The name of the model that the step runs.
     pub model_name: String,
     /// The version of the model; -1 lets the server choose.
     pub model_version: i64,
@@ -385,7 +385,7 @@ pub struct Warmup {
     pub name: String,
     /// The batch size, for models that support batching.
     pub batch_size: u32,
-    /// The inputs by name.
+    /// The inputs of the request, by name.
     pub inputs: BTreeMap<String, WarmupInput>,
     /// How often to run the request; 0 counts as 1.
     pub count: u32,
@@ -414,9 +414,9 @@ pub struct WarmupInput {
     serde(rename_all = "snake_case")
 )]
 pub enum WarmupData {
-    /// Zeros.
+    /// All elements are zero.
     ZeroData(bool),
-    /// Random values.
+    /// The elements are random values.
     RandomData(bool),
     /// A file in the model's `warmup` directory, in raw form.
     InputDataFile(String),
@@ -442,7 +442,7 @@ pub struct TransactionPolicy {
     serde(default)
 )]
 pub struct ResponseCache {
-    /// Enables the cache.
+    /// Whether the server caches responses of the model.
     pub enable: bool,
 }
 

@@ -20,7 +20,7 @@ pub type Parameters = BTreeMap<String, ParameterValue>;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ParameterValue {
-    /// A boolean.
+    /// A boolean: JSON's `true` and `false`, gRPC's `bool_param`.
     Bool(bool),
     /// A signed integer: every JSON integer, gRPC's `int64_param`.
     Int64(i64),
@@ -28,7 +28,7 @@ pub enum ParameterValue {
     Uint64(u64),
     /// A number with a fraction or an exponent.
     Double(f64),
-    /// A string.
+    /// A string: gRPC's `string_param`.
     String(String),
 }
 

@@ -36,7 +36,7 @@ impl Placement {
         }
     }
 
-    /// Returns the placement on these GPUs.
+    /// Returns the placement with `gpus` as its GPUs.
     #[must_use]
     pub fn on_gpus(self, gpus: impl IntoIterator<Item = u32>) -> Self {
         Self {

@@ -34,18 +34,18 @@ pub struct ModelIndexEntry {
 pub enum ModelState {
     /// Unknown, or a name that this crate does not know.
     Unknown,
-    /// Ready for requests.
+    /// The version is ready for requests.
     Ready,
-    /// Failed to load, or unloaded.
+    /// The version failed to load, or was unloaded.
     Unavailable,
-    /// Being loaded.
+    /// The version is being loaded.
     Loading,
-    /// Finishing its requests before it is unloaded.
+    /// The version finishes its requests before it is unloaded.
     Unloading,
 }
 
 impl ModelState {
-    /// Returns the name on the wire.
+    /// Returns the state's name on the wire.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -119,7 +119,7 @@ impl LoadOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnloadOptions {
-    /// Whether to also unload models that were loaded only as dependencies of this one.
+    /// Whether to also unload models that were loaded only as dependencies of the unloaded model.
     pub unload_dependents: bool,
 }
 

@@ -20,7 +20,7 @@ pub const CONNECTION_REGION: &str = "$connection";
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub struct SharedMemoryRegion {
-    /// The name that requests use.
+    /// The name of the region in requests.
     pub name: String,
     /// The system's name for the memory, as passed to `shm_open`.
     pub key: String,
@@ -34,9 +34,9 @@ pub struct SharedMemoryRegion {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub struct CudaMemoryRegion {
-    /// The name that requests use.
+    /// The name of the region in requests.
     pub name: String,
-    /// The GPU's index.
+    /// The index of the GPU that has the memory.
     pub device_id: u64,
     /// The region's length in bytes.
     pub byte_size: u64,
@@ -49,7 +49,7 @@ pub struct SharedMemorySlice {
     pub region: String,
     /// The offset in the region, in bytes.
     pub offset: u64,
-    /// The length in bytes.
+    /// The length of the slice in bytes.
     pub byte_size: u64,
 }
 

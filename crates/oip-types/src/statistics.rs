@@ -30,9 +30,9 @@ pub struct ModelStatistics {
     /// supported; clients expect the member.
     #[cfg_attr(feature = "rest", serde(default))]
     pub response_stats: ResponseStatistics,
-    /// Runs by batch size, smallest first.
+    /// Statistics of model runs by batch size, smallest first.
     pub batch_stats: Vec<BatchStatistics>,
-    /// Memory that the model uses.
+    /// Memory that the model uses, by kind.
     pub memory_usage: Vec<MemoryUsage>,
 }
 
@@ -49,7 +49,7 @@ pub struct InferStatistics {
     pub success: StatisticDuration,
     /// Failed requests, from arrival to response.
     pub fail: StatisticDuration,
-    /// Time in the queue.
+    /// Time that requests spend in the queue.
     pub queue: StatisticDuration,
     /// The phase that prepares the inputs.
     pub compute_input: StatisticDuration,
@@ -63,11 +63,11 @@ pub struct InferStatistics {
     pub cache_miss: StatisticDuration,
 }
 
-/// Statistics of one batch size.
+/// Statistics of the runs with one batch size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub struct BatchStatistics {
-    /// The batch size.
+    /// The batch size of the runs.
     pub batch_size: u64,
     /// The phase that prepares the inputs.
     pub compute_input: StatisticDuration,
@@ -77,7 +77,7 @@ pub struct BatchStatistics {
     pub compute_output: StatisticDuration,
 }
 
-/// Memory usage of one kind.
+/// The model's usage of one kind of memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub struct MemoryUsage {
@@ -86,6 +86,6 @@ pub struct MemoryUsage {
     pub kind: String,
     /// The index among several memories of this kind.
     pub id: i64,
-    /// The number of bytes.
+    /// The number of bytes in use.
     pub byte_size: u64,
 }

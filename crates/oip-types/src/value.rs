@@ -22,9 +22,9 @@ use crate::{BytesTensor, DataType, ServiceError};
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum TensorValue {
-    /// Elements of fixed width.
+    /// A tensor whose elements have a fixed width.
     Fixed(Tensor),
-    /// Byte strings.
+    /// A tensor of byte strings.
     Bytes(BytesTensor),
 }
 
@@ -87,7 +87,7 @@ impl TensorValue {
         Self::from_raw(datatype, shape, vec![0; len].into())
     }
 
-    /// Returns the element type.
+    /// Returns the datatype of the elements.
     #[must_use]
     pub fn datatype(&self) -> DataType {
         match self {
@@ -96,7 +96,7 @@ impl TensorValue {
         }
     }
 
-    /// Returns the dimensions.
+    /// Returns the dimensions of the tensor.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         match self {

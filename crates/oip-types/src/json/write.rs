@@ -30,7 +30,7 @@ struct Pieces<'m> {
     grant: Option<(Box<dyn Reservation>, usize)>,
 }
 
-/// Bytes per chunk.
+/// Maximum size of a chunk in bytes.
 const PIECE: usize = 256 << 10;
 
 impl Pieces<'_> {
@@ -143,7 +143,7 @@ impl<'m> Writer<'m> {
     /// # Errors
     /// When the output exceeds the limit; otherwise the errors of the memory budget.
     pub(crate) fn room(&mut self, bytes: usize) -> Result<(), ServiceError> {
-        /// Slack for punctuation and names.
+        /// Room for the punctuation and names around a value.
         const MORE: usize = 256;
         let needed = self.out.len() + bytes + MORE;
         if needed <= self.out.capacity() {

@@ -36,7 +36,7 @@ pub enum NonFinite {
 /// ```
 #[derive(Clone, Debug)]
 pub struct EncodedBody {
-    /// The JSON part.
+    /// The JSON part of the body.
     pub json: Bytes,
     /// The binary part, tensor by tensor; empty for JSON-only bodies.
     pub binary: Vec<Bytes>,
@@ -87,7 +87,7 @@ impl EncodedBody {
 /// A body whose JSON was printed into chunks; see [`encode_response_within`](super::encode_response_within).
 #[derive(Clone, Debug)]
 pub struct EncodedPieces {
-    /// The JSON part in chunks.
+    /// The JSON part of the body, in chunks.
     pub json: Vec<Bytes>,
     /// The binary part, tensor by tensor; empty for JSON-only bodies.
     pub binary: Vec<Bytes>,

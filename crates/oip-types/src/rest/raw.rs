@@ -42,7 +42,7 @@ fn read(input: &TensorMetadata, body: &Bytes, memory: &dyn Memory) -> Result<Ten
     match input.datatype {
         DataType::Bytes => {
             let shape = shape(input, 1)?;
-            // Body limits are far below 4 GiB.
+            // Limits on bodies are far below 4 GiB.
             let len = u32::try_from(body.len()).map_err(|_| ServiceError::invalid("it is too long"))?;
             let grant = memory.reserve(4 + body.len())?;
             let mut raw = BytesMut::with_capacity(4 + body.len());

@@ -27,7 +27,7 @@ pub(super) struct TensorReader<'l> {
     shared_memory: Option<&'l dyn ReadSharedMemory>,
 }
 
-/// A tensor object of a body.
+/// A tensor that was read from its JSON object.
 pub(super) struct NamedTensor {
     pub(super) name: String,
     pub(super) value: TensorValue,
@@ -317,7 +317,7 @@ pub(super) enum Destination<'d> {
     SharedMemory(Option<&'d SharedMemorySlice>),
 }
 
-/// Writes the tensor object.
+/// Writes a tensor as a JSON object.
 pub(super) fn write_tensor(
     writer: &mut Writer<'_>,
     destination: Destination<'_>,

@@ -14,11 +14,11 @@ use crate::{
     json::{Cursor, Room, Writer, answer_too_large, read_data, write_data, write_text, write_texts},
 };
 
-/// A request of the V1 protocol.
+/// A decoded request of the V1 protocol.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DecodedV1Request {
-    /// The request.
+    /// The equivalent request of the V2 protocol.
     pub request: InferRequest,
     /// Whether the request's inputs are rows; the response then has rows too.
     pub has_rows: bool,
@@ -685,7 +685,7 @@ mod tests {
             "]".repeat(100_000)
         );
         assert!(decode(&x, &deep).unwrap_err().contains("nested too deep"));
-        // The first row is much larger than the rest.
+        // The first row is much larger than all later rows.
         let wide = vec!["0"; 10_000].join(",");
         let rows = vec![r#"{"x":[0]}"#; 10_000].join(",");
         let body = format!(r#"{{"instances": [{{"x":[{wide}]}},{rows}]}}"#);
