@@ -36,7 +36,7 @@ pub(crate) fn read_parameters(
     parameters.into_iter().map(read).collect()
 }
 
-/// Encodes parameters.
+/// Encodes parameters as fields of a message.
 pub(crate) fn write_parameters(parameters: Parameters) -> BTreeMap<String, InferParameter> {
     let write = |(name, value)| {
         let choice = match value {

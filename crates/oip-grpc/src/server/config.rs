@@ -1,4 +1,4 @@
-//! Configuration of the gRPC side.
+//! Configuration of the gRPC side: limits, budgets and the form of outputs.
 
 #[cfg(unix)]
 use std::sync::Arc;

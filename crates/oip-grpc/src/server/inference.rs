@@ -38,7 +38,7 @@ const INFLATED: u64 = 64;
 /// Response parameter that marks the last response to the request.
 pub(crate) const FINAL_RESPONSE: &str = "triton_final_response";
 
-/// The state shared by all calls.
+/// The state that all calls share.
 pub(crate) struct Inference {
     pub(crate) service: Arc<dyn InferenceService>,
     pub(crate) config: GrpcConfig,
@@ -59,7 +59,7 @@ pub(crate) struct ResponseOptions {
 pub(crate) enum RequestFailure {
     /// The request's message cannot be decoded; the error ends the call.
     Unreadable(Status),
-    /// The request itself failed.
+    /// The request is invalid, or its processing failed.
     Request(Echo, ServiceError),
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct SeveralAnswers {
     /// The charge for the memory that the request takes in addition to its tensors; kept while the model may
     /// use the request.
     _charge: Charge,
-    /// Whether the end was reported.
+    /// Whether the end of the responses was reported.
     is_over: bool,
 }
 

@@ -58,7 +58,7 @@ pub(crate) async fn leased(
         Poll::Ready(Some(Ok(frame))) => (Some(charged(frame, &lease)?), false),
         Poll::Ready(Some(Err(status))) => return Ok(status.into_http()),
         Poll::Ready(None) => (None, true),
-        // A stream whose first message is not ready yet.
+        // The first message of the stream is not ready yet.
         Poll::Pending => (None, false),
     };
     let body = tonic::body::Body::new(LeasedBody {

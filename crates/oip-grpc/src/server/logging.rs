@@ -1,4 +1,4 @@
-//! The logging extension.
+//! Handles the calls of the logging extension.
 
 use oip_service::{InferenceService, extensions};
 use oip_types::{LogSetting, LogSettings, ServiceError};

@@ -133,7 +133,7 @@ where
                 self.part = part;
                 Ok(true)
             }
-            // Trailers come last.
+            // Trailers are the last frame of a body.
             None | Some(Ok(Err(_))) => Ok(false),
             Some(Err(error)) => {
                 let status = broken(error.into());
@@ -309,7 +309,7 @@ mod tests {
             }
             drop(held);
             assert_eq!(config.budget.used(), 0);
-            // Half a message.
+            // The first part contains half a message.
             assert!(next(&mut messages).is_pending());
             assert!((1..=4).contains(&config.budget.used()));
             drop(messages);

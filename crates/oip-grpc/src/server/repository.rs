@@ -1,4 +1,4 @@
-//! The model repository extension.
+//! Handles the calls of the model repository extension.
 
 use std::collections::BTreeMap;
 

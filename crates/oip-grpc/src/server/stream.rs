@@ -51,7 +51,7 @@ const CONCURRENT_AT_FIRST: usize = 4;
 /// Metadata key: whether errors close the stream with their status.
 const GRPC_ERROR: &str = "triton_grpc_error";
 
-/// Opens a stream.
+/// Opens a stream for a `ModelStreamInfer` call.
 pub(crate) fn open<B>(inference: Arc<Inference>, request: Request<B>) -> Response<tonic::body::Body>
 where
     B: Body<Data = Bytes> + Send + 'static,
@@ -125,7 +125,7 @@ struct Answers {
     /// The buffers of the response being sent.
     pieces: VecDeque<Bytes>,
     answers: mpsc::Receiver<Framed>,
-    /// The final status, if it is an error.
+    /// The final status of the stream, if it is an error.
     end: Arc<OnceLock<Status>>,
     is_over: bool,
     _driver: Task<()>,
@@ -166,14 +166,14 @@ impl Body for Answers {
     }
 }
 
-/// Runs a stream.
+/// Reads the requests of a stream, runs them and sends the responses.
 struct Driver<B> {
     inference: Arc<Inference>,
     messages: Messages<B>,
     is_draining: watch::Receiver<bool>,
     /// The deadline of the whole call.
     deadline: Option<Instant>,
-    /// The client's rights.
+    /// The client's rights; `None` if they are unlimited.
     grant: Option<Grant>,
     closes_on_error: bool,
     /// Notes about all requests of the stream.
@@ -206,7 +206,7 @@ enum SendOutcome {
     Failed(Status),
 }
 
-/// An event of a stream.
+/// An event in the driver of a stream.
 enum Event {
     Request(Message),
     /// No more requests are read, because the client has finished, or because of the error.

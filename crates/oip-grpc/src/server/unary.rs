@@ -25,7 +25,7 @@ use super::{
     status,
 };
 
-/// Handles a call.
+/// Handles a `ModelInfer` call.
 pub(crate) async fn call<B>(inference: Arc<Inference>, request: Request<B>) -> Response<tonic::body::Body>
 where
     B: Body<Data = Bytes> + Send + 'static,

@@ -39,7 +39,8 @@ fn compressed(encoding: &str, message: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Returns the encoding of the response to a request with these headers, if it is compressed.
+/// Returns the encoding of the response to a request with the headers `headers`, if the response is
+/// compressed.
 async fn answer_encoding(
     path: &str,
     encoding: Option<&str>,

@@ -136,7 +136,8 @@ async fn outputs_in_shared_memory() {
     assert!(response.outputs[1].parameters.is_empty());
     assert_eq!(test.shared("/k").unwrap()[40..44], 3f32.to_le_bytes());
 
-    // In typed form, one output has no contents, and the other uses the datatype's field.
+    // In typed form, the output in shared memory has no contents, and the other output uses the datatype's
+    // field.
     let typed = parameter(ParameterChoice::BoolParam(false));
     request.parameters.insert("binary_data_output".into(), typed);
     let response = client.model_infer(request.clone()).await.unwrap().into_inner();

@@ -23,7 +23,7 @@ fn framed(flag: u8, message: &[u8]) -> Bytes {
 /// A response: HTTP status, gRPC code and message.
 type Reply = (StatusCode, Option<i32>, String);
 
-/// Sends bytes to a path.
+/// Sends bytes to a path, and returns the reply.
 async fn post(path: &str, headers: &[(&str, &str)], body: Bytes) -> Reply {
     let request = Request::post(path).body(Full::new(body)).unwrap();
     send(
@@ -83,7 +83,7 @@ async fn raw_inputs_are_slices_of_the_message() {
     let status = send(service(recorder.clone(), GrpcConfig::default()), &[GRPC], request).await;
     assert_eq!(status, ok(0, ""));
     let seen = recorder.seen.lock().unwrap();
-    // A tag and a length of one byte each lie between them.
+    // A tag and a length of one byte each lie between the two inputs.
     let [first, second] = seen[0].addresses[..] else {
         panic!("{seen:?}")
     };
@@ -130,21 +130,21 @@ async fn gr_13_compressed_messages() {
 #[tokio::test]
 async fn gr_14_broken_messages() {
     let good = good().encode_to_vec();
-    // Nested groups in an unknown field.
+    // The message contains nested groups in an unknown field.
     let nested = [0x7b; 101];
     for (message, expected) in [
         (
             &good[..good.len() - 1],
             "failed to decode Protobuf message: ModelInferRequest.raw_input_contents: buffer underflow",
         ),
-        // An invalid wire type.
+        // The key has an invalid wire type.
         (
             &[0x0f],
             "failed to decode Protobuf message: invalid wire type value: 7",
         ),
-        // A varint of eleven bytes.
+        // A varint has eleven bytes.
         (&[0xff; 11], "failed to decode Protobuf message: invalid varint"),
-        // A length beyond the end.
+        // The length points beyond the end of the message.
         (
             &[0x0a, 0x7f],
             "failed to decode Protobuf message: ModelInferRequest.model_name: buffer underflow",
@@ -156,7 +156,7 @@ async fn gr_14_broken_messages() {
     ] {
         assert_eq!(post(INFER, &[GRPC], framed(0, message)).await, ok(13, expected));
     }
-    // A truncated frame.
+    // The frame is truncated.
     let cut = framed(0, &good).slice(..10);
     assert_eq!(
         post(INFER, &[GRPC], cut).await,

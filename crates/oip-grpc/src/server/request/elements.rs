@@ -230,7 +230,7 @@ impl<'m> Elements<'m> {
     }
 }
 
-/// The input's field with typed contents.
+/// Field number of an input's typed contents.
 const CONTENTS: u32 = 5;
 
 /// Writes elements in raw form.

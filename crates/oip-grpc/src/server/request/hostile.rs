@@ -232,7 +232,7 @@ fn names_are_charged() {
 fn long_walks_end_with_their_client() {
     let lease = Lease::unlimited();
     drop(lease.guard());
-    // An unknown field, repeated.
+    // The message repeats an unknown field.
     let message = repeated(&[0x78, 1]);
     assert_eq!(code(read(&message, &lease)), Some(ErrorCode::Cancelled));
 }
