@@ -224,7 +224,7 @@ fn add_models(description: &mut Value, models: &[Arc<ModelMetadata>]) {
         *others = tags;
     }
     if let Some(Value::Object(others)) = description.get_mut("paths") {
-        // Paths without parameters come before those with parameters.
+        // Paths without parameters come before paths with parameters.
         others.extend(paths);
     }
 }

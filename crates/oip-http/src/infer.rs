@@ -134,7 +134,7 @@ fn is_no_json(body: &[u8]) -> bool {
     start.is_some_and(|byte| !matches!(byte, b'{' | b'[' | b'"'))
 }
 
-/// Adds advice on sending binary data.
+/// Adds advice on sending binary data to an error.
 fn advise_raw(error: ServiceError) -> ServiceError {
     if error.code() != ErrorCode::InvalidArgument {
         return error;
@@ -178,7 +178,7 @@ where
     let Some(encoding) = encoding else {
         return Ok(body);
     };
-    // Upper bound on the decompressed size.
+    // The product is an upper bound on the decompressed size.
     let bytes = (body.len() as u64).saturating_mul(1000).min(limit as u64);
     let inflating = {
         let lease = lease.clone();

@@ -100,7 +100,7 @@ async fn the_protocol_judges_no_other_path() {
     let service = std::sync::Arc::new(oip_service::testing::TestService::default());
     let program = Router::new().merge(protocol_routes(service, HttpConfig::default()));
     let status = async |path: &str| {
-        // HTTP/1.1 without Host.
+        // The request is HTTP/1.1 and has no Host header.
         let request = Request::get(path).body(Body::empty()).unwrap();
         program.clone().oneshot(request).await.unwrap().status()
     };
