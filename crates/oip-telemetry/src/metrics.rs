@@ -24,7 +24,7 @@ use crate::{
     post::Poster,
 };
 
-/// One metric; samples differ by label.
+/// A metric with its samples, which differ by label.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MetricFamily {
@@ -32,13 +32,13 @@ pub struct MetricFamily {
     pub name: &'static str,
     /// Description of the metric, for people.
     pub description: &'static str,
-    /// The kind of metric.
+    /// The kind of the metric: counter, gauge or histogram.
     pub kind: MetricKind,
     /// The samples, each with other labels.
     pub samples: Vec<Sample>,
 }
 
-/// The kind of metric.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MetricKind {
@@ -54,9 +54,9 @@ pub enum MetricKind {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Sample {
-    /// The labels: names and values.
+    /// The labels of the sample: names and values.
     pub labels: Vec<(String, String)>,
-    /// The value.
+    /// The value of the sample.
     pub value: SampleValue,
 }
 
@@ -64,11 +64,11 @@ pub struct Sample {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum SampleValue {
-    /// An integer.
+    /// An integer value of a counter or gauge.
     Integer(u64),
-    /// A floating-point number.
+    /// A floating-point value of a counter or gauge.
     Real(f64),
-    /// A histogram.
+    /// The buckets of a histogram.
     Histogram {
         /// Upper bounds (inclusive) of all buckets except the last.
         bounds: Vec<f64>,
@@ -91,7 +91,7 @@ impl MetricFamily {
         }
     }
 
-    /// Adds a sample.
+    /// Adds a sample to the family.
     pub fn add(&mut self, labels: Vec<(String, String)>, value: SampleValue) {
         self.samples.push(Sample { labels, value });
     }

@@ -18,13 +18,13 @@ pub struct Span {
     pub name: Cow<'static, str>,
     /// Whether the span serves a caller or makes a call.
     pub kind: Kind,
-    /// The start time.
+    /// The time when the operation started.
     pub start: SystemTime,
-    /// The end time.
+    /// The time when the operation ended.
     pub end: SystemTime,
     /// The attributes of the operation, named by OpenTelemetry's conventions where they exist.
     pub attributes: Vec<(&'static str, Value)>,
-    /// The error, if the operation failed.
+    /// The error message, if the operation failed.
     pub failure: Option<String>,
 }
 
@@ -43,9 +43,9 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Value {
-    /// A string.
+    /// A string attribute.
     Text(Cow<'static, str>),
-    /// An integer.
+    /// An integer attribute.
     Number(i64),
 }
 

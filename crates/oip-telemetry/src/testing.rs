@@ -22,9 +22,9 @@ pub struct Posted {
     pub head: String,
     /// The attributes of the program that sent the message.
     pub resource: BTreeMap<String, String>,
-    /// The spans, in order.
+    /// The spans of the message, in order.
     pub spans: Vec<Received>,
-    /// The metrics by name.
+    /// The metrics of the message, by name.
     pub metrics: BTreeMap<String, ReceivedMetric>,
 }
 
@@ -39,7 +39,7 @@ pub struct ReceivedMetric {
     pub temporality: u64,
     /// Whether the metric is a counter.
     pub is_monotonic: bool,
-    /// The data points.
+    /// The data points of the metric.
     pub points: Vec<ReceivedPoint>,
 }
 
@@ -79,7 +79,7 @@ pub struct Received {
     pub start: u64,
     /// End in nanoseconds since 1970.
     pub end: u64,
-    /// The attributes; numbers as strings.
+    /// The attributes of the span; numbers as strings.
     pub attributes: BTreeMap<String, String>,
     /// The span's `StatusCode` as a number, and its message; `None` without a status.
     pub failure: Option<(u64, String)>,
