@@ -18,8 +18,8 @@ use tensor_mmap::SharedMemory;
 
 /// Opens the shared memory that clients pass over their connections.
 ///
-/// The memory of all connections together is limited to a quarter of the request budget. It is charged to the
-/// budget while it is mapped, because pages that the server touches also count as its memory, and remain
+/// The memory of all connections together is limited to a quarter of the request budget. Mapped memory is
+/// charged to the budget, because pages that the server touches count as the server's memory, and remain
 /// after the client exits.
 ///
 /// ```
@@ -90,7 +90,8 @@ impl OpenConnectionMemory for ConnectionRegions {
     }
 }
 
-/// The memory of a connection. It is unmapped before its bytes are returned to the budget.
+/// The memory of a connection. Dropping the region first unmaps the memory, and then returns its bytes to the
+/// budget.
 #[derive(Debug)]
 struct Region {
     memory: SharedMemory,
