@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A line of an index.
+/// A line of an index, which describes one exchange.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Line {
     /// The common prefix of the two file names of the exchange.

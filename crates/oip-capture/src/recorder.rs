@@ -212,7 +212,7 @@ enum WriteOutcome {
     Full,
 }
 
-/// Minimum size of an exchange.
+/// Smallest size that an exchange can have, in bytes.
 const SMALLEST: u64 = 512;
 
 /// The state of the background thread, which writes files.

@@ -1,4 +1,4 @@
-//! Reads recordings.
+//! Reads the exchanges that a recorder has written.
 
 use std::{
     fs, io,
@@ -102,7 +102,7 @@ impl Recording {
         })
     }
 
-    /// Returns all exchanges.
+    /// Returns all exchanges, ordered by time.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {
         &self.entries
