@@ -32,7 +32,7 @@ pub(crate) fn with_token(request: &[u8]) -> Result<Bytes> {
 pub(crate) struct Destination {
     pub(crate) address: SocketAddr,
     pub(crate) tls: Option<Arc<ClientConfig>>,
-    /// The ALPN protocol.
+    /// The ALPN protocol of TLS connections.
     pub(crate) protocol: &'static str,
 }
 

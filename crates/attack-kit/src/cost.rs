@@ -3,9 +3,9 @@
 //!
 //! Servers are pinned to the first CPU and this client to the second (with `taskset`, if available), so a
 //! server has one CPU on any machine. The client is single-threaded: with many connections it is often the
-//! bottleneck, and latencies are those of the pair. CPU time covers all threads of the server, as the system
-//! accounts it. All servers are measured interleaved, in rounds; each row shows the round with the least CPU
-//! time.
+//! bottleneck, and latencies are those of client and server together. CPU time covers all threads of the
+//! server, as the system accounts it. All servers are measured interleaved, in rounds; each row shows the
+//! round with the least CPU time.
 
 use std::{
     any::Any,
@@ -534,7 +534,7 @@ impl MeasuredServer {
             let to = self.to(work);
             let interval = rate.map(|rate| Duration::from_secs_f64(callers as f64 / rate.max(1.0)));
             let pace = Pace {
-                // Spreads the clients' schedules evenly.
+                // The clients' schedules are spread evenly over the interval.
                 next: start
                     + interval
                         .unwrap_or_default()

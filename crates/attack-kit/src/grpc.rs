@@ -15,9 +15,9 @@ use tokio::{net::TcpStream, task::JoinHandle};
 /// The inference method to call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// `ModelInfer`.
+    /// The unary call `ModelInfer`.
     Unary,
-    /// `ModelStreamInfer`.
+    /// The streaming call `ModelStreamInfer`.
     Stream,
 }
 
@@ -68,7 +68,7 @@ impl Framed {
     }
 }
 
-/// Compresses with gzip.
+/// Compresses bytes with gzip.
 #[must_use]
 pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());

@@ -21,7 +21,7 @@ pub(crate) fn text() -> String {
     )
 }
 
-/// The violated guarantees.
+/// The names of the violated guarantees.
 #[derive(Default)]
 pub(crate) struct Violations(Vec<&'static str>);
 

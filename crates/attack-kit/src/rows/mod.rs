@@ -47,7 +47,7 @@ pub struct Row {
 pub enum Kind {
     /// Memory: large requests and responses from few connections.
     Large,
-    /// Connections: a large number of them, each of which holds a little.
+    /// Connections: a large number of connections, each of which holds a little memory.
     Crowd,
     /// CPU: as many small operations as possible. Well-behaved clients need not keep half their rate: a flood
     /// keeps a CPU busy on the client's side alone, so on a small machine the rate of well-behaved clients
