@@ -401,7 +401,7 @@ mod tests {
         );
     }
 
-    /// MD-06: a model violates its own metadata.
+    /// MD-06: a model that violates its own metadata causes an internal error.
     #[test]
     fn md_06_broken_promises_are_the_servers_fault() {
         let y = || InferOutput::new("y", floats(&[3]));

@@ -287,7 +287,7 @@ pub struct InferOutput {
     /// Parameters of this output. REST bodies carry them only for binary outputs: Triton's C++ client fails
     /// on JSON outputs with parameters.
     pub parameters: Parameters,
-    /// The shared memory slice that holds the bytes; the response itself then carries no bytes.
+    /// The shared memory slice that holds the output's bytes; `None` if the response carries them.
     pub shared_memory: Option<SharedMemorySlice>,
 }
 

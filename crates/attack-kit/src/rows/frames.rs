@@ -27,7 +27,7 @@ pub struct Flood {
     pub is_ended: bool,
 }
 
-/// All floods, by HTTP/2 frames and by HTTP/1 requests.
+/// All floods: those of HTTP/2 frames and those of HTTP/1 requests.
 pub const FLOODS: &[Flood] = &[
     Flood {
         name: "streams that are reset at once",

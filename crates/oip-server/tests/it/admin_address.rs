@@ -1,4 +1,4 @@
-//! Addresses for everybody, which change nothing, and the admin address.
+//! Tests public addresses, which accept no changes to the server, and the admin address.
 
 use std::{
     io::{BufRead, BufReader, Write},

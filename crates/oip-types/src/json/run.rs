@@ -126,7 +126,7 @@ fn places(block: &[u8; BLOCK], wanted: u8) -> u64 {
 /// The characters before a comma.
 #[derive(Clone, Copy)]
 struct Text<'a> {
-    /// The number right-aligned, preceded by whatever came before it.
+    /// The number, right-aligned; to its left are the characters before the number.
     window: &'a [u8; WINDOW],
     negative: bool,
     /// Number of characters without the sign.
