@@ -94,7 +94,7 @@ where
 }
 
 pin_project! {
-    /// The future of the response that [`Guard`] returns.
+    /// The future of the response that `Guard` returns.
     #[project = EnteredProjection]
     pub enum EntranceFuture<F> {
         Refused { response: Option<Response> },
