@@ -26,7 +26,7 @@ use crate::{
 pub struct ClientResults {
     /// Number of requests with a correct response.
     pub right: u64,
-    /// Number of requests that were refused with a request to retry later.
+    /// Number of requests that the server refused with the advice to retry later.
     pub refused: u64,
     /// Number of requests that failed otherwise, or got a wrong response.
     pub failed: u64,
@@ -94,7 +94,7 @@ impl Beside {
         }
     }
 
-    /// Returns the results since the start or the last call.
+    /// Returns the results since the start or the last call of this method.
     pub fn take(&mut self) -> ClientResults {
         let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
         let seen = ClientResults {
@@ -217,7 +217,7 @@ async fn over_grpc(address: SocketAddr, pause: Duration, counts: Arc<Counts>) {
     }
 }
 
-/// Counts the outcome, and pauses longer after a failure.
+/// Counts the outcome, then pauses for `pause`, or longer after a failure.
 async fn pause_after(outcome: &Outcome, pause: Duration, counts: &Counts) {
     counts.add(outcome);
     match outcome {

@@ -32,7 +32,7 @@ pub(crate) fn with_token(request: &[u8]) -> Result<Bytes> {
 pub(crate) struct Destination {
     pub(crate) address: SocketAddr,
     pub(crate) tls: Option<Arc<ClientConfig>>,
-    /// The ALPN protocol.
+    /// The ALPN protocol of TLS connections.
     pub(crate) protocol: &'static str,
 }
 
@@ -59,7 +59,8 @@ impl Destination {
 /// The schedule of a client's requests.
 pub(crate) struct Pace {
     pub(crate) next: Instant,
-    /// Interval between requests; `None` sends the next one after each response (closed loop).
+    /// Interval between requests; `None` sends each request after the response to the previous one (closed
+    /// loop).
     pub(crate) interval: Option<Duration>,
     pub(crate) end: Instant,
 }
@@ -76,7 +77,7 @@ impl Pace {
         if turn >= self.end {
             return None;
         }
-        // tokio's timers have millisecond resolution, so the rest of the time is spent spinning.
+        // tokio's timers have millisecond resolution, so the loop spins for the rest of the time.
         while Instant::now() < turn {
             yield_now().await;
         }

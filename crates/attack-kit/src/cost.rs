@@ -3,9 +3,9 @@
 //!
 //! Servers are pinned to the first CPU and this client to the second (with `taskset`, if available), so a
 //! server has one CPU on any machine. The client is single-threaded: with many connections it is often the
-//! bottleneck, and latencies are those of the pair. CPU time covers all threads of the server, as the system
-//! accounts it. All servers are measured interleaved, in rounds; each row shows the round with the least CPU
-//! time.
+//! bottleneck, and latencies are those of client and server together. CPU time covers all threads of the
+//! server, as the system accounts it. All servers are measured interleaved, in rounds; each row shows the
+//! round with the least CPU time.
 
 use std::{
     any::Any,
@@ -152,11 +152,11 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
 /// How requests of a kind are sent.
 #[derive(Clone, Copy)]
 enum Load {
-    /// A closed loop with this many connections.
+    /// A closed loop with this number of connections.
     Callers(usize),
-    /// A closed loop with this many connections, and this many idle ones in addition.
+    /// A closed loop with a number of busy connections, and a number of idle connections.
     BesideIdle(usize, usize),
-    /// An open loop over this many connections at 70 % of the closed-loop rate.
+    /// An open loop over this number of connections, at 70 % of the closed-loop rate.
     Paced(usize),
 }
 
@@ -198,14 +198,14 @@ const ALL: &[Load] = &[
     Load::Paced(32),
 ];
 
-/// Identity models with rows of this many floats, and their loads.
+/// Identity models, each with the number of floats in a row and the loads to measure.
 const IDENTITIES: [(&str, &str, usize, &[Load]); 3] = [
     ("identity_16", "identity 1x16", 16, ALL),
     ("identity_16k", "identity 64 KiB", 16 << 10, EIGHT),
     ("identity_4m", "identity 16 MiB", 4 << 20, ONE),
 ];
 
-/// Longer rows are not sent as JSON.
+/// Maximum width of rows that are sent as JSON.
 const MAX_JSON: usize = 64 << 10;
 
 fn all_work(has_network: bool) -> Vec<Work> {
@@ -380,7 +380,8 @@ impl MeasuredServer {
         Self::spawn(pinned(program), program, &["listening on"])
     }
 
-    /// Starts a program whose output contains these words, the first ones with its addresses.
+    /// Starts a program whose output contains `words` in order; the lines with the first words end with
+    /// addresses.
     fn spawn(mut command: Command, program: &Path, words: &[&str]) -> Result<Self> {
         let name = program.display().to_string();
         let mut process = command
@@ -533,7 +534,7 @@ impl MeasuredServer {
             let to = self.to(work);
             let interval = rate.map(|rate| Duration::from_secs_f64(callers as f64 / rate.max(1.0)));
             let pace = Pace {
-                // Spreads the clients' schedules evenly.
+                // The clients' schedules are spread evenly over the interval.
                 next: start
                     + interval
                         .unwrap_or_default()

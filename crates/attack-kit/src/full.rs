@@ -72,7 +72,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(is_good)
 }
 
-/// Runs these attacks together against a new server, and prints the line.
+/// Runs the attacks `rows` together against a new server, and prints the table's line.
 fn attack(options: &Options, name: &str, rows: &[Row]) -> Result<bool> {
     let repository = tempfile::tempdir()?;
     models::write(repository.path(), Scale::FULL.request)?;
@@ -147,8 +147,8 @@ fn attack(options: &Options, name: &str, rows: &[Row]) -> Result<bool> {
     Ok(broken.is_empty())
 }
 
-/// Waits for the server to release its budget after all clients left, and returns the bytes in use: zero, or
-/// what remains at the timeout.
+/// Waits for the server to release its budget after all clients disconnected, and returns the bytes in use:
+/// zero, or the rest at the timeout.
 fn settled_budget(server: &Server) -> Result<u64> {
     let start = Instant::now();
     loop {

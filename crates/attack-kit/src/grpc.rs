@@ -15,9 +15,9 @@ use tokio::{net::TcpStream, task::JoinHandle};
 /// The inference method to call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// `ModelInfer`.
+    /// The unary call `ModelInfer`.
     Unary,
-    /// `ModelStreamInfer`.
+    /// The streaming call `ModelStreamInfer`.
     Stream,
 }
 
@@ -68,7 +68,7 @@ impl Framed {
     }
 }
 
-/// Compresses with gzip.
+/// Compresses bytes with gzip.
 #[must_use]
 pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
@@ -77,16 +77,16 @@ pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     written.unwrap_or_default()
 }
 
-/// The end of a call.
+/// The response to a call.
 #[derive(Debug)]
 pub struct Answer {
     /// The gRPC status code.
     pub code: u32,
-    /// Its message.
+    /// The message of the gRPC status.
     pub message: String,
-    /// All trailers.
+    /// All trailers of the response.
     pub trailers: HeaderMap,
-    /// The framed messages.
+    /// The framed messages of the response.
     pub body: Vec<u8>,
 }
 
@@ -134,7 +134,7 @@ impl Grpc {
         let _ = (&mut self.driver).await;
     }
 
-    /// Starts a call; the caller sends messages and reads.
+    /// Starts a call. The caller sends the messages and reads the responses.
     ///
     /// # Errors
     /// When the connection is closed.
@@ -173,7 +173,7 @@ impl Grpc {
     /// When the connection or the stream is closed.
     pub async fn send(&self, method: Method, message: &Framed) -> Result<client::ResponseFuture> {
         let (response, mut stream) = self.begin(method, message.is_compressed).await?;
-        // An early response ends the stream before everything is sent; only the response matters.
+        // An early response ends the stream before the message is completely sent; only the response matters.
         let _ = write(&mut stream, message.bytes.clone(), true).await;
         Ok(response)
     }
@@ -181,7 +181,7 @@ impl Grpc {
     /// Makes a call with one message and reads the whole response.
     ///
     /// # Errors
-    /// When the connection or the stream is closed before there is a status.
+    /// When the connection or the stream is closed before a status arrives.
     pub async fn call(&self, method: Method, message: &Framed) -> Result<Answer> {
         let response = self.send(method, message).await?.await?;
         let (head, mut body) = response.into_parts();
@@ -206,7 +206,7 @@ impl Grpc {
     }
 }
 
-/// Sends another message.
+/// Sends another message on an open stream.
 ///
 /// # Errors
 /// When the stream is closed.

@@ -7,19 +7,19 @@ use tokio::{
     net::{TcpSocket, TcpStream},
 };
 
-/// A connection.
+/// An HTTP/1 connection.
 pub struct Http {
     stream: BufReader<TcpStream>,
 }
 
-/// A response.
+/// An HTTP/1 response.
 #[derive(Debug)]
 pub struct Answer {
-    /// Its status.
+    /// The status code of the response.
     pub status: u16,
     /// The status line and the headers.
     pub head: String,
-    /// Its body.
+    /// The body of the response.
     pub body: Vec<u8>,
 }
 
@@ -38,7 +38,7 @@ impl Answer {
 }
 
 impl Http {
-    /// Connects.
+    /// Connects to the server.
     ///
     /// # Errors
     /// When the server is unreachable.
@@ -124,7 +124,7 @@ impl Http {
         Ok(Answer { status, head, body })
     }
 
-    /// Waits until data arrives or the server closes.
+    /// Waits until data arrives or the server closes the connection.
     ///
     /// # Errors
     /// When the connection was reset.
@@ -132,7 +132,7 @@ impl Http {
         self.stream.fill_buf().await.map(|_| ())
     }
 
-    /// Reads at most `bytes`; returns 0 when the server has closed.
+    /// Reads at most `bytes` bytes; returns 0 when the server has closed the connection.
     ///
     /// # Errors
     /// When the connection was reset.

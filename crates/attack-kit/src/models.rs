@@ -27,7 +27,7 @@ pub fn write(repository: &Path, large: usize) -> Result<()> {
     let mut file = fs::File::create(folder.join("model.safetensors"))?;
     file.write_all(&(header.len() as u64).to_le_bytes())?;
     file.write_all(header.as_bytes())?;
-    // The rest of the file is a hole that reads as zeros.
+    // The rest of the file is a sparse hole that reads as zeros.
     file.set_len((8 + header.len() + large) as u64)?;
     Ok(())
 }

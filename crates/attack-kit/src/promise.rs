@@ -21,7 +21,7 @@ pub(crate) fn text() -> String {
     )
 }
 
-/// The violated guarantees.
+/// The names of the violated guarantees.
 #[derive(Default)]
 pub(crate) struct Violations(Vec<&'static str>);
 
@@ -40,7 +40,7 @@ impl Violations {
         self.unless(seen.failed == 0, "good clients answered");
     }
 
-    /// Checks the fraction of their rate that well-behaved clients kept.
+    /// Checks the fraction of their normal rate that well-behaved clients kept.
     pub(crate) fn share(&mut self, share: f64) {
         self.unless(share >= LEAST_SHARE, "good clients' rate");
     }
@@ -52,7 +52,7 @@ impl Violations {
         }
     }
 
-    /// Adds the violations of another run.
+    /// Adds the violations that `other` recorded.
     pub(crate) fn add(&mut self, other: Self) {
         for part in other.0 {
             self.unless(self.0.contains(&part), part);

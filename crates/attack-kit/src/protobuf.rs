@@ -41,9 +41,9 @@ pub mod request {
     pub const SHAPE: u32 = 3;
     /// An input's typed contents.
     pub const CONTENTS: u32 = 5;
-    /// Typed INT64 contents.
+    /// INT64 elements in typed contents.
     pub const INT64: u32 = 3;
-    /// Typed BYTES contents.
+    /// BYTES elements in typed contents.
     pub const BYTES: u32 = 8;
 }
 

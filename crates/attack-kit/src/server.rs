@@ -25,8 +25,8 @@ pub struct Target {
     pub grpc: SocketAddr,
 }
 
-/// A running server. A thread samples its memory and kills it above a ceiling, so that a successful attack
-/// does not take down the machine. Killed on drop.
+/// A running server. A thread samples the server's memory and kills the server above a ceiling, so that a
+/// successful attack does not take down the machine. Dropping the value kills the server.
 pub struct Server {
     child: Arc<Mutex<Child>>,
     pid: u32,
@@ -108,7 +108,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Samples the memory every 10 ms until the server is dropped.
+    /// Samples the server's memory every 10 ms until the server is dropped. Kills the server above `ceiling`
+    /// bytes.
     fn watch(&self, ceiling: usize) {
         let (child, peak) = (self.child.clone(), self.peak.clone());
         let (is_over, is_done) = (self.is_over.clone(), self.is_done.clone());
@@ -208,7 +209,7 @@ impl Server {
     /// Waits until the process exits, without sending it a signal.
     ///
     /// # Errors
-    /// When it does not exit within `patience`.
+    /// When the process does not exit within `patience`.
     pub fn wait(&self, patience: Duration) -> Result<ExitStatus> {
         let start = Instant::now();
         loop {

@@ -137,7 +137,7 @@ fn collector() -> Result<String> {
     Ok(url)
 }
 
-/// Responds to each request of a connection after its body; returns when it closes.
+/// Responds to each request of a connection after its body; returns when the connection is closed.
 fn take(stream: TcpStream) -> Option<()> {
     let mut out = stream.try_clone().ok()?;
     let mut stream = BufReader::new(stream);

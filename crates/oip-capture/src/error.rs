@@ -11,7 +11,7 @@ pub enum CaptureError {
     /// A file or directory could not be read or written.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The path.
+        /// The path of the file or directory.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -19,15 +19,15 @@ pub enum CaptureError {
     /// A tensor file is invalid, or its tensors cannot be stored.
     #[error("{}: {source}", path.display())]
     Tensors {
-        /// The path.
+        /// The path of the tensor file.
         path: PathBuf,
-        /// The problem.
+        /// The reason why the tensors cannot be read or stored.
         source: fmt_core::Error,
     },
     /// The directory has no index.
     #[error("{} has no index of captured requests (index-*.jsonl)", path.display())]
     NoIndex {
-        /// The directory.
+        /// The path of the directory.
         path: PathBuf,
     },
     /// A line of an index is damaged.
@@ -37,15 +37,15 @@ pub enum CaptureError {
         path: PathBuf,
         /// The line number, from 1.
         line: usize,
-        /// The problem.
+        /// The problem with the line.
         why: String,
     },
     /// A tensor file is not a captured request.
     #[error("{}: not a captured request: {why}", path.display())]
     NoRequest {
-        /// The path.
+        /// The path of the tensor file.
         path: PathBuf,
-        /// The problem.
+        /// The reason why the file is not a captured request.
         why: String,
     },
 }

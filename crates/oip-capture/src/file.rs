@@ -10,7 +10,7 @@ use oip_types::{
 use serde_json::Value;
 use tensor_core::{DType, Shape, TensorSpec};
 
-/// Metadata keys.
+/// Keys in the metadata of a file.
 const MODEL: &str = "model";
 const VERSION: &str = "version";
 const ID: &str = "id";
@@ -90,7 +90,7 @@ fn json(value: &ParameterValue) -> Value {
         ParameterValue::Int64(value) => (*value).into(),
         ParameterValue::Uint64(value) => (*value).into(),
         ParameterValue::Double(value) if value.is_finite() => (*value).into(),
-        // JSON cannot represent these numbers.
+        // JSON cannot represent NaN and the infinities.
         ParameterValue::Double(value) => serde_json::json!({NON_FINITE: value.to_string()}),
         ParameterValue::String(value) => value.as_str().into(),
         other => other.to_string().into(),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A line of an index.
+/// A line of an index, which describes one exchange.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Line {
     /// The common prefix of the two file names of the exchange.
@@ -10,7 +10,7 @@ pub(crate) struct Line {
     /// When the response was complete, in UTC.
     pub(crate) time: String,
     pub(crate) model: String,
-    /// The version that responded.
+    /// The version of the model that responded; `None` for models without versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) version: Option<String>,
     /// The size of both files together.

@@ -1,5 +1,5 @@
-//! Removes leftovers of crashed runs: partial files, and files that no index lists. Without this they would
-//! count towards the limit forever.
+//! Removes leftovers of crashed runs: partial files, and files that no index lists. Such files would
+//! otherwise count towards the limit forever.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,10 +11,11 @@ use std::{
 
 use crate::index::{ANSWER, INDEX, Line, PART, REQUEST};
 
-/// Younger files may belong to a run on another machine, whose locks some network file systems hide.
+/// Minimum age of a leftover. Younger files may belong to a run on another machine, whose locks some network
+/// file systems hide.
 const LEAST_AGE: Duration = Duration::from_secs(60);
 
-/// Removes leftovers and returns the bytes that remain in the directory.
+/// Removes leftovers and returns the size of the files that remain in the directory.
 pub(crate) fn clear(folder: &Path) -> io::Result<u64> {
     let mut used = 0;
     let mut runs = BTreeMap::new();
@@ -65,7 +66,7 @@ fn part_of(name: &str) -> Option<PartOf<'_>> {
     is_run(run).then_some(PartOf { run, exchange })
 }
 
-/// Another run in the directory.
+/// The state of another run that has files in the directory.
 enum Run {
     /// The run is alive, or its state is unknown.
     Lives,
@@ -97,7 +98,7 @@ impl Run {
         }
     }
 
-    /// Returns whether a file is a leftover of this run.
+    /// Returns whether the file `part` is a leftover of this run.
     fn has_left(&self, part: &PartOf<'_>) -> bool {
         match self {
             Self::Lives => false,

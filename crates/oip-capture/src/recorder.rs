@@ -31,11 +31,11 @@ pub struct RecorderConfig {
     pub folder: PathBuf,
     /// The fraction of requests to record, from 0 to 1.
     pub rate: f64,
-    /// Name patterns of models to record, with the wildcard `*`. None means all.
+    /// Name patterns of models to record, with the wildcard `*`. An empty list means all models.
     pub models: Vec<String>,
     /// Maximum size of the directory in bytes, including earlier contents.
     pub limit: u64,
-    /// Maximum bytes of tensors waiting for the disk.
+    /// Maximum size of the tensors that wait for the disk, in bytes.
     pub waiting: u64,
 }
 
@@ -60,7 +60,7 @@ impl RecorderConfig {
     }
 }
 
-/// Records exchanges from a background thread. Exchanges that do not fit are counted.
+/// Records exchanges from a background thread. Exchanges that exceed a limit are counted and dropped.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     queue: Sender<Message>,
@@ -75,7 +75,7 @@ struct SharedState {
     waiting: AtomicU64,
     recorded: AtomicU64,
     dropped: AtomicU64,
-    /// Whether the limit is reached.
+    /// Whether the directory has reached its maximum size.
     is_full: AtomicBool,
 }
 
@@ -89,7 +89,7 @@ struct Exchange {
     time: SystemTime,
     request: InferRequest,
     response: InferResponse,
-    /// Bytes of its tensors.
+    /// Size of the exchange's tensors in bytes.
     tensors: u64,
     /// The size of the exchange, as charged to the queue.
     bytes: u64,
@@ -125,7 +125,8 @@ impl Recorder {
         Ok(Self { queue, shared })
     }
 
-    /// Returns whether to record a request to this model: by name, by sampling, and while there is room.
+    /// Returns whether to record a request to `model`: by name, by sampling, and while the directory is not
+    /// full.
     #[must_use]
     pub fn wants(&self, model: &str) -> bool {
         let SharedState {
@@ -174,7 +175,7 @@ impl Recorder {
         self.shared.dropped.load(Relaxed)
     }
 
-    /// Waits until all exchanges so far are written, at most `patience`.
+    /// Waits until all exchanges so far are written, for at most `patience`.
     pub fn finish(&self, patience: Duration) {
         let (done, is_done) = sync_channel(0);
         if self.queue.send(Message::Flush(done)).is_ok() {
@@ -205,16 +206,16 @@ fn fits(pattern: &str, name: &str) -> bool {
 /// The outcome of recording an exchange.
 enum WriteOutcome {
     Recorded,
-    /// The exchange is too large for the remaining space, at this size; smaller exchanges may fit.
+    /// The exchange, of this size, is too large for the remaining space; smaller exchanges may fit.
     TooLarge(u64),
-    /// The limit is reached.
+    /// The directory has reached its maximum size.
     Full,
 }
 
-/// Minimum size of an exchange.
+/// Smallest size that an exchange can have, in bytes.
 const SMALLEST: u64 = 512;
 
-/// The background thread.
+/// The state of the background thread, which writes files.
 struct Writer {
     folder: PathBuf,
     /// The id of this run; file names begin with it.
@@ -315,7 +316,7 @@ impl Writer {
     }
 
     /// Returns the outcome for an exchange of `bytes` that does not fit: [`WriteOutcome::Full`] if it has a
-    /// typical size, since later ones will not fit either.
+    /// typical size, since later exchanges will not fit either.
     fn beyond(&self, bytes: u64) -> Option<WriteOutcome> {
         let left = self.limit.saturating_sub(self.used);
         if bytes <= left {
@@ -405,7 +406,7 @@ impl Writer {
 
     /// Writes a file under a temporary name first, so that a file with its final name is complete.
     fn publish(&self, path: &Path, bytes: &[u8]) -> Result<(), CaptureError> {
-        // Readable only by its owner, and removed when writing fails.
+        // The file is readable only by its owner, and is removed when writing fails.
         let written = tempfile::Builder::new()
             .prefix(&format!("{PART}{}-", self.run))
             .tempfile_in(&self.folder)

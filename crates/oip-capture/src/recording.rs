@@ -1,4 +1,4 @@
-//! Reads recordings.
+//! Reads the exchanges that a recorder has written.
 
 use std::{
     fs, io,
@@ -21,12 +21,12 @@ pub struct Recording {
     entries: Vec<Entry>,
 }
 
-/// A request and its response.
+/// A recorded request and its response.
 #[derive(Clone, Debug)]
 pub struct Entry(Line);
 
 impl Entry {
-    /// Returns the exchange's name; its response is in the file with this name and the suffix
+    /// Returns the exchange's name. The response is in the file with that name and the suffix
     /// `.answer.safetensors`.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -39,7 +39,7 @@ impl Entry {
         &self.0.model
     }
 
-    /// Returns the version that responded.
+    /// Returns the version of the model that responded; `None` for models without versions.
     #[must_use]
     pub fn version(&self) -> Option<&str> {
         self.0.version.as_deref()
@@ -56,7 +56,7 @@ impl Recording {
     /// Reads the indexes of all runs in a directory, ordered by time. Ignores an incomplete last line.
     ///
     /// # Errors
-    /// When there is no index, or one is damaged.
+    /// When there is no index, or an index is damaged.
     pub fn open(folder: &Path) -> Result<Self, CaptureError> {
         let io = || CaptureError::io(folder);
         let mut indexes = Vec::new();
@@ -102,7 +102,7 @@ impl Recording {
         })
     }
 
-    /// Returns all exchanges.
+    /// Returns all exchanges, ordered by time.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {
         &self.entries
@@ -117,7 +117,7 @@ impl Recording {
     /// Reads an exchange's request.
     ///
     /// # Errors
-    /// When its file is missing or damaged.
+    /// When the request's file is missing or damaged.
     pub fn request(&self, entry: &Entry) -> Result<InferRequest, CaptureError> {
         let path = self.folder.join(format!("{}{REQUEST}", entry.name()));
         // Recorders write only regular files, so links and pipes are refused.

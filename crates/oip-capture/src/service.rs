@@ -18,7 +18,7 @@ pub struct Captured<S: ?Sized> {
 }
 
 impl<S: InferenceService + ?Sized> Captured<S> {
-    /// Wraps `service`.
+    /// Wraps `service`, whose requests `recorder` samples and records.
     #[must_use]
     pub fn new(service: Arc<S>, recorder: Recorder) -> Self {
         Self { recorder, service }

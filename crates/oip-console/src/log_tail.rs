@@ -7,7 +7,7 @@ use std::{
 
 use serde::Serialize;
 
-/// The last lines of a log. Clones share state.
+/// The last lines of a log. Clones share the same lines.
 ///
 /// ```
 /// let log = oip_console::LogTail::new(2);
@@ -33,7 +33,7 @@ struct State {
     count: u64,
 }
 
-/// Some lines of a log.
+/// The lines that [`LogTail::after`] returns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LogLines {
@@ -65,8 +65,8 @@ impl LogTail {
         state.count += 1;
     }
 
-    /// Returns the kept lines after the one with this number. A number from before a restart returns all
-    /// lines.
+    /// Returns the kept lines after line `number`. A number larger than the count of lines, such as one from
+    /// before a restart, returns all lines.
     #[must_use]
     pub fn after(&self, number: u64) -> LogLines {
         let state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -7,7 +7,7 @@ use tensor_core::{DType, Element, Shape, Tensor};
 
 use crate::proto::InferTensorContents;
 
-/// Decodes a tensor's typed contents; only the field for its datatype may be set.
+/// Decodes a tensor's typed contents; only the field for the tensor's datatype may be set.
 pub(crate) fn read(
     datatype: DataType,
     shape: Shape,

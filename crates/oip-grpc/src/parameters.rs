@@ -10,7 +10,7 @@ use tensor_core::Quoted;
 
 use crate::proto::{InferParameter, infer_parameter::ParameterChoice};
 
-/// Decodes parameters, up to `limit`.
+/// Decodes parameters; fails if there are more than `limits` allows.
 #[cfg(feature = "client")]
 pub(crate) fn read_parameters(
     parameters: BTreeMap<String, InferParameter>,
@@ -36,7 +36,7 @@ pub(crate) fn read_parameters(
     parameters.into_iter().map(read).collect()
 }
 
-/// Encodes parameters.
+/// Encodes parameters as fields of a message.
 pub(crate) fn write_parameters(parameters: Parameters) -> BTreeMap<String, InferParameter> {
     let write = |(name, value)| {
         let choice = match value {

@@ -27,7 +27,7 @@ use crate::{
     head::HEADER_LENGTH,
 };
 
-/// KServe's client compares with exactly this type, so there is no charset.
+/// KServe's client compares the content type with exactly this string, so there is no charset.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
 

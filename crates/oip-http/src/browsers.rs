@@ -138,8 +138,8 @@ pub(crate) fn find_fault<B>(request: &Request<B>, allowed: &AllowedHosts) -> Opt
     ))
 }
 
-/// Returns whether a request changes nothing, as reading and inference do. Browsers hide these responses from
-/// foreign pages.
+/// Returns whether a request changes nothing, as reading and inference do. Browsers hide the responses to
+/// such requests from foreign pages.
 fn is_harmless<B>(request: &Request<B>) -> bool {
     matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS)
         || matches!(

@@ -1,4 +1,4 @@
-//! Configuration of the REST side.
+//! Configuration of the REST side: limits, budgets and accepted hosts.
 
 #[cfg(unix)]
 use std::sync::Arc;

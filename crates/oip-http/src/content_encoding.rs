@@ -1,4 +1,4 @@
-//! HTTP content encodings.
+//! Parses and names HTTP content encodings.
 
 use axum::http::{HeaderMap, header::CONTENT_ENCODING};
 pub(crate) use oip_service::compression::Compression as ContentEncoding;

@@ -39,7 +39,7 @@ pub(crate) fn ready_models(
         .collect()
 }
 
-/// Returns the description extended by these models.
+/// Returns the description extended by `models`.
 ///
 /// # Errors
 /// [`Internal`](oip_types::ErrorCode::Internal) if the static description is not a JSON object; a test
@@ -143,7 +143,7 @@ fn fill_in_text_examples(description: &mut Value, models: &[Arc<ModelMetadata>])
     }
 }
 
-/// Returns whether a model accepts texts and has one of these outputs.
+/// Returns whether a model accepts texts and has one of `outputs`.
 pub(crate) fn takes_texts(model: &ModelMetadata, outputs: &[&str]) -> bool {
     let mut inputs = model.inputs.iter();
     let has_text = inputs.any(|input| input.name == "text" && input.datatype == DataType::BYTES);
@@ -224,7 +224,7 @@ fn add_models(description: &mut Value, models: &[Arc<ModelMetadata>]) {
         *others = tags;
     }
     if let Some(Value::Object(others)) = description.get_mut("paths") {
-        // Paths without parameters come before those with parameters.
+        // Paths without parameters come before paths with parameters.
         others.extend(paths);
     }
 }
@@ -296,8 +296,8 @@ fn one_of(tensors: &[TensorMetadata], general: &str, schema: &dyn Fn(&TensorMeta
     }
 }
 
-/// Returns the schema of a tensor with this name, type and shape. It includes the shape of the example, for
-/// clients that generate data.
+/// Returns the schema of a tensor with the name, type and shape of `tensor`. The schema includes the shape of
+/// the example, for clients that generate data.
 fn tensor_schema(tensor: &TensorMetadata, example: Option<&[u64]>) -> Value {
     let dims = tensor.shape.dims();
     let mut shape = json!({

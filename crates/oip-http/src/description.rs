@@ -1,5 +1,5 @@
 //! Serves the REST API's description, for programs (`OpenAPI` 3.1) and for people (a page to browse and try
-//! the API). It includes the ready models.
+//! the API). The description includes the ready models.
 
 use axum::{
     Extension,

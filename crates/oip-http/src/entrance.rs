@@ -47,7 +47,7 @@ impl<S> Layer<S> for Entrance {
     }
 }
 
-/// A service behind this layer.
+/// The service that [`Entrance`] creates around another service.
 #[derive(Clone)]
 pub(crate) struct Guard<S> {
     service: S,
@@ -94,7 +94,7 @@ where
 }
 
 pin_project! {
-    /// The future of a response.
+    /// The future of the response that `Guard` returns.
     #[project = EnteredProjection]
     pub enum EntranceFuture<F> {
         Refused { response: Option<Response> },
@@ -115,7 +115,7 @@ impl<F: Future> EntranceFuture<F> {
         }
     }
 
-    /// Creates a future for a response that charges itself.
+    /// Creates a future for a response whose handler charges it.
     pub(crate) fn admitted(answer: F) -> Self {
         Self::Admitted {
             answer: catch_panic(answer),

@@ -22,7 +22,7 @@ use crate::{
     missing::may_see,
 };
 
-/// Maximum body size of these requests in bytes. The largest carries a model configuration.
+/// Maximum body size of requests to extensions, in bytes. The largest bodies carry a model configuration.
 const MAX_BODY: usize = 1 << 20;
 
 /// Returns the names of the repository's models.

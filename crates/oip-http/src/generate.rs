@@ -51,7 +51,7 @@ const MAX_VALUES: u64 = 16 << 10;
 /// about 600 bytes.
 const DECODED: u64 = 96;
 
-/// Responds with one JSON object.
+/// Handles `generate`: responds with one JSON object.
 pub(crate) async fn generate(State(app): State<App>, route: Routed, request: Request) -> Response {
     let answered = async {
         let started = start(&app, route.0, request).await?;
@@ -68,7 +68,7 @@ pub(crate) async fn generate(State(app): State<App>, route: Routed, request: Req
     respond(answered.await)
 }
 
-/// Responds with server-sent events, one per response of the model.
+/// Handles `generate_stream`: responds with server-sent events, one per response of the model.
 pub(crate) async fn generate_stream(State(app): State<App>, route: Routed, request: Request) -> Response {
     let answered = async {
         let started = start(&app, route.0, request).await?;
@@ -107,7 +107,7 @@ pub(crate) async fn generate_stream(State(app): State<App>, route: Routed, reque
             CONTENT_TYPE,
             HeaderValue::from_static("text/event-stream; charset=utf-8"),
         );
-        // Tells proxies not to buffer events.
+        // The header tells proxies not to buffer events.
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         Ok(mark(response))
     };
@@ -194,7 +194,7 @@ async fn only(
 /// Responses as server-sent events. Each event is produced when the client can receive it.
 struct Events {
     first: Option<Bytes>,
-    /// `None` after the last event.
+    /// The model's responses; `None` after the last event.
     answers: Option<ResponseStream>,
     deadline: Option<Pin<Box<Sleep>>>,
     lease: Lease,

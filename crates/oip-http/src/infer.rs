@@ -1,4 +1,4 @@
-//! One inference request: receive, decode, run, encode, under the request's lease.
+//! Handles one inference request: receives, decodes, runs and encodes it, under the request's lease.
 
 use std::{
     error::Error,
@@ -134,7 +134,7 @@ fn is_no_json(body: &[u8]) -> bool {
     start.is_some_and(|byte| !matches!(byte, b'{' | b'[' | b'"'))
 }
 
-/// Adds advice on sending binary data.
+/// Adds advice on sending binary data to an error.
 fn advise_raw(error: ServiceError) -> ServiceError {
     if error.code() != ErrorCode::InvalidArgument {
         return error;
@@ -146,7 +146,7 @@ fn advise_raw(error: ServiceError) -> ServiceError {
     ))
 }
 
-/// Awaits part of the work until the lease's deadline. Pin the work in place, since moving it is expensive.
+/// Awaits `work` until the lease's deadline. Callers pin the work in place, because moving it is expensive.
 pub(crate) async fn in_time<T>(
     lease: &Lease,
     model: ModelRef<'_>,
@@ -178,7 +178,7 @@ where
     let Some(encoding) = encoding else {
         return Ok(body);
     };
-    // Upper bound on the decompressed size.
+    // The product is an upper bound on the decompressed size.
     let bytes = (body.len() as u64).saturating_mul(1000).min(limit as u64);
     let inflating = {
         let lease = lease.clone();
@@ -208,8 +208,8 @@ async fn decode(
         }
         copied = shared.asked();
     }
-    // A short body can require a large copy, which is known only during decoding; then start over as a large
-    // job.
+    // A short body can require a large copy, which only decoding reveals. In that case, decoding starts over
+    // as a large job.
     let bytes = body.len() as u64;
     let reading = Reading {
         app,
@@ -339,7 +339,7 @@ fn compress(
     })
 }
 
-/// Runs work on `bytes` bytes, on the pool if that is large.
+/// Runs work on `bytes` bytes, on the pool if the work is large.
 pub(crate) async fn run<T: Send + 'static>(
     cpu: &CpuPool,
     lease: &Lease,

@@ -24,8 +24,8 @@ struct OwnsCharge;
 /// Bodies up to this size are not charged, so health responses need no budget.
 const SMALL: u64 = 1 << 10;
 
-/// Charges a response's body to a lease, for as long as any byte of it is in memory. Call this on the pool
-/// thread that creates the body, not only when the response reaches its connection.
+/// Charges a response's body to a lease, for as long as any byte of the body is in memory. Call this function
+/// on the pool thread that creates the body, not only when the response reaches its connection.
 ///
 /// Bodies of unknown length pass through unchanged, since they charge what they send themselves.
 ///

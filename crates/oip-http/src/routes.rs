@@ -174,7 +174,7 @@ fn handler(path: &PathPattern) -> Option<MethodRouter<App>> {
         | Action::Page
         | Action::ConsoleLog
         | Action::Metrics
-        // Available over gRPC only.
+        // These actions are available over gRPC only.
         | Action::StreamInfer
         | Action::GrpcHealth
         | Action::GrpcReflection

@@ -64,7 +64,7 @@ pub fn service_with(service: Arc<dyn InferenceService>, config: HttpConfig, more
 #[derive(Clone)]
 pub struct HttpService {
     app: App,
-    /// Handles everything except inference.
+    /// Handles all requests except inference.
     router: Router,
 }
 

@@ -4,10 +4,10 @@
 //! cargo bench -p oip-server --bench serve
 //! ```
 //!
-//! It serves the example models on loopback. Client and server share the CPU, so figures are those of the
-//! pair. Connections are persistent, and every response is read to its end. `GET /v2/health/live` is the
-//! baseline: the cost of HTTP without tensors or models. HTTP requests are sent over plain sockets, gRPC
-//! requests by `oip-client`.
+//! The process serves the example models on loopback. Client and server share the CPU, so the figures are the
+//! cost of both together. Connections are persistent, and every response is read to its end. `GET
+//! /v2/health/live` is the baseline: the cost of HTTP without tensors or models. HTTP requests are sent over
+//! plain sockets, gRPC requests by `oip-client`.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -140,7 +140,7 @@ struct Server {
     process: Child,
     http: SocketAddr,
     grpc: SocketAddr,
-    /// The time from starting the process until everything is loaded.
+    /// The time from starting the process until all models are loaded.
     ready: Duration,
 }
 
@@ -312,7 +312,7 @@ fn grpc(
         let mut clients = Vec::new();
         for _ in 0..connections {
             let client = GrpcClient::builder(format!("grpc://{address}")).build().unwrap();
-            // This opens the connection.
+            // The first call opens the connection.
             assert!(client.server_live().await.unwrap());
             clients.push(client);
         }

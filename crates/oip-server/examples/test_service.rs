@@ -1,7 +1,7 @@
 //! A server of simple models for tests with clients of other projects: identities of every datatype and rank,
 //! failing models, and every extension, including real shared memory. `cargo xtask interop` drives it.
 //!
-//! It prints its addresses and runs until it is killed.
+//! The server prints its addresses and runs until it is killed.
 #![allow(clippy::print_stdout, reason = "a program says where it listens")]
 
 use std::sync::Arc;

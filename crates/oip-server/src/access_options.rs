@@ -79,14 +79,14 @@ pub(crate) struct Access {
     grpc: Arc<[Restricted]>,
     /// Whether every client may change the server, or all clients are authenticated.
     allows_all: bool,
-    /// The CORS layer.
+    /// The CORS layer; `None` if no origin is configured.
     pub(crate) cors: Option<CorsLayer>,
     /// The separate address for calls that change the server, if any.
     pub(crate) admin: Option<Place>,
 }
 
 impl AccessOptions {
-    /// Merges these options with `other`, which they override.
+    /// Merges these options with `other`. Options set in `self` take precedence.
     pub(crate) fn or(self, other: Self) -> Self {
         let either = |these: Vec<String>, others: Vec<String>| if these.is_empty() { others } else { these };
         Self {
@@ -128,7 +128,7 @@ impl AccessOptions {
     }
 }
 
-/// Returns the CORS layer for these origins; `None` if there are none.
+/// Returns the CORS layer for `origins`; `None` if the list is empty.
 fn cors(origins: &[String]) -> Result<Option<CorsLayer>, Failure> {
     let allowed = match origins {
         [] => return Ok(None),
@@ -179,7 +179,7 @@ fn origin(text: &str) -> Result<HeaderValue, Failure> {
 }
 
 impl Access {
-    /// Returns which calls are accepted at an address.
+    /// Returns the rule that decides which calls an address accepts.
     pub(crate) fn door(&self, is_grpc: bool, is_admin: bool, is_local: bool) -> Door {
         const ADMIN: &str = "it is answered on the address of --admin-address";
         const ADVICE: &str = "give --admin-address an address for such calls, --auth a table of who may make them, or \

@@ -58,7 +58,7 @@ pub(crate) struct AddressOptions {
 }
 
 impl AddressOptions {
-    /// Merges these options with `other`, which they override.
+    /// Merges these options with `other`. Options set in `self` take precedence.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             // --port on the command line overrides the address in the file, and vice versa.
@@ -104,7 +104,7 @@ impl<'de> Deserialize<'de> for SocketMode {
     }
 }
 
-/// The protocol of an address.
+/// The protocols that an address serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AddressProtocol {
     Http,
@@ -134,7 +134,7 @@ pub(crate) struct Place {
     pub(crate) at: Endpoint,
 }
 
-/// The resolved address.
+/// A resolved listening address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Endpoint {
     /// Candidate addresses; the first one that is available on this machine is used.
@@ -251,7 +251,7 @@ impl Addresses {
         })
     }
 
-    /// Parses an address that has its own option.
+    /// Parses `text`, the value of `option`, as an address for both protocols.
     pub(crate) fn read_one(option: &'static str, text: &str) -> Result<Option<Place>, Failure> {
         let reader = Reader {
             option,
@@ -280,7 +280,7 @@ fn everywhere(port: u16) -> Vec<SocketAddr> {
     ]
 }
 
-/// Parses the options of one transport.
+/// Parses the address options of one transport.
 struct Reader<'a> {
     option: &'static str,
     port_option: Option<&'static str>,

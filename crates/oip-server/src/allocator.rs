@@ -3,15 +3,16 @@
 //!
 //! In the C library's allocator, threads share arenas, each with a lock. A thread that needs ten bytes for a
 //! liveness response then waits for a low-priority thread that holds the lock but has no CPU, or that grows
-//! the arena while other threads change the address space: this takes tens of milliseconds under attack.
-//! mimalloc has a heap per thread. Large buffers, however, would stay in those heaps (a gigabyte under
-//! attack), so they are mapped individually and returned to the system. The intermediate tensors of a network
-//! are such buffers, and a third of a run's time was spent on page faults, so [`CachingAllocator`] caches
-//! freed buffers for reuse at the same size, for only a few seconds and with eviction of the oldest. Buffers
-//! of several megabytes for models use huge pages, for which one page fault maps 512 times as much. Buffers
-//! for requests do not, whatever their size: on the first touch of a huge page the system clears 2 MiB, which
-//! the memory budget does not account for. mimalloc requests huge pages unless it is built without them (its
-//! feature `no_thp`); under attack, half of the liveness thread's work was clearing them.
+//! the arena while other threads change the address space. Such a wait takes tens of milliseconds under
+//! attack. mimalloc has a heap per thread. Large buffers, however, would stay in those heaps (a gigabyte
+//! under attack), so they are mapped individually and returned to the system. The intermediate tensors of a
+//! network are large buffers too, and page faults on fresh mappings would take a third of a run's time.
+//! [`CachingAllocator`] therefore caches freed buffers for reuse at the same size, but only for a few seconds
+//! and with eviction of the oldest. Buffers of several megabytes for models use huge pages, for which one
+//! page fault maps 512 times as much. Buffers for requests do not use huge pages, whatever their size: on the
+//! first touch of a huge page the system clears 2 MiB, which the memory budget does not account for. mimalloc
+//! requests huge pages unless it is built without them (its feature `no_thp`); under attack, clearing them
+//! would take half of the liveness thread's work.
 //!
 //! Debug builds do not use this allocator: the workspace's tests link a counting allocator, and a program can
 //! have only one.
@@ -62,7 +63,7 @@ static ALLOCATOR: CachingAllocator = CachingAllocator;
 #[global_allocator]
 static ALLOCATOR: counting::CountingAllocator = counting::CountingAllocator;
 
-/// Counts allocations, to measure the cost of a request. Production builds do not contain it.
+/// Counts allocations, to measure the cost of a request. Production builds do not contain this module.
 #[cfg(feature = "count-allocations")]
 pub(crate) mod counting {
     use std::{
@@ -128,7 +129,7 @@ pub(crate) fn note_model_thread() {
     IS_MODELS.set(true);
 }
 
-/// Whether this process only runs a model.
+/// Whether this process is a worker, which only runs a model.
 static IS_WORKER: AtomicBool = AtomicBool::new(false);
 
 /// Marks all allocations of this process as belonging to a model.
@@ -136,7 +137,7 @@ pub(crate) fn note_worker() {
     IS_WORKER.store(true, Ordering::Relaxed);
 }
 
-/// The request memory budget.
+/// The memory budget that all requests share.
 static BUDGET: OnceLock<ByteBudget> = OnceLock::new();
 
 /// Sets the request memory budget. Later calls have no effect.
@@ -182,7 +183,7 @@ impl CachingAllocator {
         shelf.take(layout)
     }
 
-    /// Maps memory. If the system has none left, empties the cache and retries.
+    /// Maps memory. If the system has no memory left, empties the cache and retries.
     fn map(layout: Layout) -> *mut u8 {
         let block = pages::map(layout);
         if !block.is_null() || give_back(0) == 0 {
@@ -191,7 +192,8 @@ impl CachingAllocator {
         pages::map(layout)
     }
 
-    /// Adds a buffer to the cache, and evicts the oldest ones. Returns whether it was added.
+    /// Adds a buffer to the cache, and evicts the oldest buffers if needed. Returns whether the buffer was
+    /// added.
     fn put(block: *mut u8, layout: Layout) -> bool {
         let is_short = BUDGET.get().is_some_and(is_short);
         let most = most(is_for_models(), is_short);
@@ -236,16 +238,17 @@ fn mapped(layout: Layout) -> Option<Layout> {
     Layout::from_size_align(size, PAGE).ok()
 }
 
-/// Returns whether mimalloc's default alignment suffices for a layout; then allocating takes half the work.
+/// Returns whether mimalloc's default alignment suffices for `layout`, which halves the work of an
+/// allocation.
 /// mimalloc aligns blocks of at least 16 bytes to 16, smaller ones to 8.
 fn is_aligned_anyway(layout: Layout) -> bool {
     layout.align() <= 8 || (layout.align() == 16 && layout.size() >= 16)
 }
 
 // SAFETY: a buffer is mapped with the layout that `mapped` returns for the caller's layout; if `mapped`
-// returns none, mimalloc allocates it with the caller's layout. It is freed the same way: `mapped` depends
-// only on the layout, and callers free with the layout of the allocation. Cached buffers have no other owner:
-// they enter the cache when they are freed, and leave it when they are reused.
+// returns `None`, mimalloc allocates the buffer with the caller's layout. The buffer is freed the same way:
+// `mapped` depends only on the layout, and callers free with the layout of the allocation. Cached buffers
+// have no other owner: they enter the cache when they are freed, and leave it when they are reused.
 #[allow(unsafe_code, reason = "an allocator can only be written so")]
 unsafe impl GlobalAlloc for CachingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -270,7 +273,7 @@ unsafe impl GlobalAlloc for CachingAllocator {
             unsafe { ptr::write_bytes(block, 0, layout.size()) };
             return block;
         }
-        // The system maps zeroed pages.
+        // The system returns zeroed pages.
         Self::map(larger)
     }
 
@@ -382,7 +385,7 @@ mod pages {
     }
 }
 
-/// The cache of freed buffers. It has a fixed size, because it cannot allocate.
+/// The cache of freed buffers. It has a fixed size, because the allocator itself cannot allocate.
 struct Shelf {
     blocks: [Block; MAX_BLOCKS],
     count: usize,
@@ -499,14 +502,16 @@ fn purge() {
 /// Makes the C library's allocator return large amounts of free memory, such as the memory of an ONNX Runtime
 /// session: on its own, it returns only memory that is free at the end of its arenas.
 ///
-/// Returned memory still counts as free, so this runs again only when the count has changed. `last` is the
-/// count after the previous run; returns the current count.
+/// Returned memory still counts as free, so the function trims only when the count of free bytes has changed
+/// by a lot. `last` is the count at the previous trim. Returns the current count after a trim, or else
+/// `last`.
 ///
-/// The count has 32 bits, because `mallinfo2` with 64 bits needs glibc 2.33. Only changes matter.
+/// The count has 32 bits, because `mallinfo2` with 64 bits needs glibc 2.33. Only differences between counts
+/// matter.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[allow(unsafe_code, reason = "the C library's allocator has no other interface")]
 fn trim(last: u32) -> u32 {
-    // SAFETY: this only reads counters.
+    // SAFETY: the call only reads counters.
     let free = unsafe { libc::mallinfo() }.fordblks.cast_unsigned();
     if !has_changed_much(last, free) {
         return last;
@@ -531,7 +536,7 @@ fn has_changed_much(last: u32, now: u32) -> bool {
     now.wrapping_sub(last).min(last.wrapping_sub(now)) >= MUCH
 }
 
-/// Configures the allocators to return freed memory to the system. Call this before starting threads.
+/// Configures the allocators to return freed memory to the system. Must be called before threads start.
 #[allow(
     unsafe_code,
     reason = "the allocators have no other interfaces; they are only given numbers"

@@ -78,7 +78,7 @@ pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
 fn serve_until_signal(config: Config, log: &Log, start: Instant) -> Result<ExitCode, Failure> {
     // One thread accepts connections and responds to health checks.
     let runtime = threads(Builder::new_multi_thread().thread_name("front").worker_threads(1))?;
-    // Models with short runs also run on these threads.
+    // Models with short runs also run on the threads of these two runtimes.
     let work = threads(lane().thread_name("io"))?;
     let busy = threads(lane().thread_name("busy-io").on_thread_start(give_way))?;
     let served = serve_on([&runtime, &work, &busy], config, log, start);
@@ -179,7 +179,7 @@ struct Listeners {
     guard: Guard,
 }
 
-/// The running server.
+/// The running server, with everything that it stops on a signal.
 struct App {
     engine: Arc<Engine>,
     shutdown: Shutdown,
@@ -475,7 +475,7 @@ impl App {
     }
 
     /// Serves until the first termination signal. Then reports not ready for the shutdown delay, and drains.
-    /// Returns true if nothing had to be cut.
+    /// Returns true if no connection or model had to be cut.
     async fn run_until_signal(
         mut self,
         shutdown_delay: Duration,
@@ -550,7 +550,8 @@ async fn free_unused_buffers(budget: ByteBudget) {
     }
 }
 
-/// Waits for the transports and then for the models to finish, and cuts off the rest at the deadline.
+/// Waits for the transports and then for the models to finish, and cuts off unfinished connections and models
+/// at the deadline. Returns true if nothing was cut off.
 async fn drain(
     engine: Arc<Engine>,
     shutdown: Shutdown,

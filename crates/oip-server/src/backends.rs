@@ -23,7 +23,7 @@ use crate::{
 /// option and is not meant for users.
 pub(crate) const WORKER: &str = "worker";
 
-/// The option's value that requests a search for the library.
+/// The value of `--onnxruntime` that requests a search for the library.
 #[cfg(feature = "onnx")]
 const AUTO: &str = "auto";
 
@@ -111,9 +111,9 @@ impl BackendConfig {
         Ok(backends)
     }
 
-    /// Adds the backend for Python models, which are always isolated. It checks for `model.py` first, because
-    /// the model's directory often contains weights too. If Python is not allowed, the backend only reports
-    /// that.
+    /// Adds the backends for Python models, which are always isolated. If Python is allowed, the backend for
+    /// `model.py` comes first, because the model's directory often contains weights too. Otherwise that
+    /// backend comes last and only reports that Python is not allowed.
     #[cfg(feature = "python")]
     fn add_python(&self, backends: &mut Vec<Arc<dyn Backend>>) {
         use backend_python::{BoosterBackend, PythonBackend, SavedObjectBackend, Settings};
@@ -316,7 +316,7 @@ fn found_gpus(runtime: &backend_onnx::OnnxRuntime, choice: backend_onnx::GpuChoi
 mod tests {
     use super::*;
 
-    /// The option reaches the text models of worker processes, from the configuration file too.
+    /// `--max-batch-tokens` reaches the text models of worker processes, from the configuration file too.
     #[test]
     fn workers_get_the_largest_batch_of_text_models() {
         let options = Options::from_file("max-batch-tokens = 7\nthreads = 3").unwrap();

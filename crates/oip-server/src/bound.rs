@@ -18,7 +18,7 @@ pub(crate) struct BoundSocket {
     pub(crate) listener: Listener,
     pub(crate) address: Address,
     pub(crate) speaks: AddressProtocol,
-    /// Whether this is the admin address.
+    /// Whether this is the address of `--admin-address`.
     pub(crate) is_admin: bool,
     /// Whether the address is reachable only from this machine.
     pub(crate) is_local: bool,
@@ -64,7 +64,7 @@ fn listen_on_first(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
     let mut last = io::ErrorKind::AddrNotAvailable.into();
     for address in addresses {
         match listen(*address) {
-            // The error for missing IPv6 support differs between systems, but is never one of these two.
+            // The error for missing IPv6 support differs between systems, but has neither of these two kinds.
             Err(error) if !matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::PermissionDenied) => {
                 last = error;
             }

@@ -22,7 +22,7 @@ pub(crate) struct CaptureOptions {
     /// Name patterns of models to record, with the wildcard `*`; empty for all.
     pub(crate) capture_models: Vec<String>,
 
-    /// Maximum size of the directory.
+    /// Maximum size of the directory with recordings.
     pub(crate) capture_limit: Option<ByteSize>,
 }
 

@@ -66,11 +66,11 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<Invocation, Failure> {
             Ok(ExitCode::SUCCESS)
         }),
         Some("man") => parse::<Man>("man", rest())?.map(|man| write_pages(&man.folder)),
-        // Other programs have the command `help` too. A path of this name takes precedence.
+        // Other programs have the command `help` too. A path called `help` takes precedence.
         Some("help") if arguments.len() > 1 || !Path::new("help").exists() => {
             return run(&rest().chain(once("--help".into())).collect::<Vec<_>>());
         }
-        // `serve` is a common alias. A path of this name takes precedence.
+        // `serve` is a common alias. A path called `serve` takes precedence.
         Some("serve") if arguments.len() > 1 || !Path::new("serve").exists() => {
             return serve(&arguments[1..]);
         }

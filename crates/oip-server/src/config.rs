@@ -62,7 +62,7 @@ pub(crate) struct Config {
     pub(crate) connections: ConnectionLimits,
     /// The server's certificate; `None` without TLS.
     pub(crate) tls: Option<TlsFiles>,
-    /// The access rules.
+    /// The rules for who may call the server.
     pub(crate) access: Access,
     /// Host names accepted at the admin address. A local admin address is protected against web pages even if
     /// the other addresses are not.

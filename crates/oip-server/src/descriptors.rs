@@ -24,11 +24,12 @@ pub(crate) fn raise_limit() {
 /// Number of descriptors for the default number of connections, plus models, regions and timers.
 const USUAL: u64 = 16 << 10;
 
-/// Makes the kernel allocate a descriptor table of the usual size now, at 9 bytes per entry. Call this before
-/// starting threads.
+/// Makes the kernel allocate a descriptor table of [`USUAL`] entries at once, at 9 bytes per entry. Must be
+/// called before threads start.
 ///
-/// The kernel doubles the table when it is full. In a single-threaded process this is immediate; with several
-/// threads, each doubling waits for an RCU grace period, which takes about 20 ms while many clients connect.
+/// The kernel doubles the table when it is full. In a single-threaded process, doubling is immediate. With
+/// several threads, each doubling waits for an RCU grace period, which takes about 20 ms while many clients
+/// connect.
 pub(crate) fn make_room() {
     let most = getrlimit(Resource::Nofile).current.unwrap_or(USUAL);
     let last = USUAL.min(most).saturating_sub(1);

@@ -3,7 +3,7 @@
 use oip_types::{ExampleInput, ModelMetadata};
 use serde_json::{Value, json};
 
-/// Maximum total number of elements in the inputs; a longer line is unreadable.
+/// Maximum total number of elements in the inputs; a command with more elements is unreadable.
 const MOST: u64 = 64;
 
 /// An example request for a model, with zeros and empty strings.
@@ -29,14 +29,14 @@ impl<'m> Example<'m> {
         is_fine.then_some(Self { model, inputs })
     }
 
-    /// Returns a `curl` command for a server at this URL. `url` may start with options.
+    /// Returns a `curl` command for the server at `url`, which may start with options.
     pub(crate) fn curl(&self, url: &str, path: &str) -> String {
         let inputs: Vec<Value> = self.inputs.iter().map(ExampleInput::json).collect();
         let body = json!({"inputs": inputs}).to_string();
         format!("curl -s {url}/v2/models/{path}/infer -d {}", quoted(&body))
     }
 
-    /// Returns a `tensor` command with these options, each preceded by a space.
+    /// Returns a `tensor` command with `options`, each preceded by a space.
     pub(crate) fn tensor(&self, options: &str) -> String {
         let mut command = format!("tensor infer{options} --model {}", quoted(self.model));
         for input in &self.inputs {

@@ -7,7 +7,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Creates an error about the command line, environment or configuration file.
+    /// Creates an error about the command line, the environment or the configuration file.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
@@ -15,7 +15,8 @@ impl Failure {
         }
     }
 
-    /// Creates any other error.
+    /// Creates an error about anything other than the command line, the environment or the configuration
+    /// file.
     pub(crate) fn run(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),

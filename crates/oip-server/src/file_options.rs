@@ -231,7 +231,8 @@ impl FileSetting {
     }
 }
 
-/// If the command line contains such a setting, returns a hint with the lines to write.
+/// If the command line contains a setting of the configuration file, returns a hint with the lines to write
+/// into the file.
 pub(crate) fn on_command_line(arguments: &[OsString]) -> Option<String> {
     let words: Vec<&str> = arguments
         .iter()

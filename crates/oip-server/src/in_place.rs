@@ -20,7 +20,7 @@ use oip_engine::InPlace;
 use oip_types::HumanDuration;
 
 /// Returns the engine's setting: models whose runs take at most about `time` run on the thread that received
-/// the request, provided that no request can make a run longer. Zero disables this.
+/// the request, provided that no request can make a run longer. A `time` of zero disables such runs.
 pub(crate) fn setting(time: Option<HumanDuration>) -> Option<InPlace> {
     let limit = time.map_or(DEFAULT_LIMIT, |time| time.0);
     let is_wanted = !limit.is_zero();

@@ -21,7 +21,7 @@ pub(crate) struct Init {
     folder: PathBuf,
 }
 
-/// The files that are written.
+/// The files of the example repository, with their contents.
 const FILES: &[(&str, &[u8])] = &[
     #[cfg(feature = "onnx")]
     (

@@ -71,7 +71,7 @@ impl LogControl {
         self.filter
             .reload(settings.changes.filter(settings.base.clone()))
             .map_err(|error| ServiceError::internal("the log is gone").caused_by(error))?;
-        // At startup, this happens when the filter is installed.
+        // At startup, the installation of the filter sets this maximum.
         log::set_max_level(log_level(most));
         Ok(())
     }
@@ -229,7 +229,8 @@ fn log_level(level: LevelFilter) -> log::LevelFilter {
     same.map_or(log::LevelFilter::Off, |(_, of_log)| of_log)
 }
 
-/// Returns whether a target belongs to this workspace. Debug messages of other crates are not useful here.
+/// Returns whether a target belongs to this workspace. Debug messages of other crates are not useful to
+/// operators.
 fn is_ours(target: &str) -> bool {
     ["oip_", "backend_"].iter().any(|ours| target.starts_with(ours))
 }

@@ -162,7 +162,7 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 }
 
-/// A log line that is being formatted. Dropping it sends it.
+/// A log line that is being formatted. Dropping the value queues the line.
 pub(crate) struct Line<'a> {
     writer: &'a LogWriter,
     bytes: Vec<u8>,
@@ -206,7 +206,7 @@ const MAX_BYTES: usize = 4096;
 /// Events with this field may be longer; the code that logs them limits their number and length.
 const TRACEBACK: &str = "traceback";
 
-/// Number of queued bytes above which these events are truncated too.
+/// Number of queued bytes above which events with a traceback are truncated too.
 const MAX_WAITING: usize = 16 << 20;
 
 /// Maximum length of an event with a traceback of 64 KiB, indented or as JSON.

@@ -12,7 +12,6 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::{examples::quoted, file_options};
 
-/// The program's name.
 pub(crate) const PROGRAM: &str = "oip-server";
 
 const COMMANDS: [&str; 4] = ["check", "init", "completions", "man"];

@@ -1,5 +1,5 @@
-//! The server while its repositories and identity table are being read, which may take minutes for remote
-//! ones. Until then it is live but not ready, and stops on a signal.
+//! The server while it reads its repositories and its identity table, which may take minutes for remote ones.
+//! Meanwhile the server is live but not ready, and stops on a signal.
 
 use std::{
     convert::Infallible,
@@ -53,7 +53,7 @@ pub(crate) enum StartupOutcome {
     Read(Box<Sources>),
     /// A signal arrived before everything was read.
     Ended {
-        /// Whether every request was completed.
+        /// Whether every request was completed before the server stopped.
         is_clean: bool,
     },
 }
@@ -134,7 +134,7 @@ struct Opening {
 }
 
 impl Opening {
-    /// Serves on these sockets, which stay open for the complete server.
+    /// Serves on the sockets `bound`, which stay open for the complete server.
     fn start(
         bound: &[BoundSocket],
         tls: Option<&Tls>,
@@ -194,8 +194,8 @@ impl Opening {
         self.shutdown.drain();
     }
 
-    /// Waits until all connections are closed, and cuts them after a timeout. Returns true if none had to be
-    /// cut.
+    /// Waits until all connections are closed, and cuts them after a timeout. Returns true if no connection
+    /// had to be cut.
     async fn end(self, drain_timeout: Duration) -> bool {
         self.calls.drain_streams();
         self.shutdown.drain();

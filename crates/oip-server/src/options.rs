@@ -332,7 +332,7 @@ impl From<toml::de::Error> for FileError {
 }
 
 impl Options {
-    /// Parses a configuration file.
+    /// Parses the text of a configuration file.
     pub(crate) fn from_file(text: &str) -> Result<Self, FileError> {
         // Each struct is parsed separately, because flattening them would lose the positions of errors.
         let table = DeTable::parse(text)?;
@@ -393,7 +393,8 @@ impl Options {
         warnings
     }
 
-    /// Merges these options with `other`, the options of a configuration file, which they override.
+    /// Merges these options with `other`, the options of a configuration file. Options set in `self` take
+    /// precedence.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             path: self.path.or(other.path),

@@ -38,8 +38,8 @@ fn sensible(name: &str, time: Duration) -> Result<Duration, Failure> {
 }
 
 impl MetricOptions {
-    /// Returns the exporter's configuration, if it is enabled. `traces` has the settings `otlp-attribute` and
-    /// `otlp-ca`.
+    /// Returns the exporter's configuration, if the export is enabled. `traces` has the settings
+    /// `otlp-attribute` and `otlp-ca`.
     pub(crate) fn resolve(
         self,
         traces: &TraceOptions,

@@ -83,7 +83,7 @@ fn told(name: &str, endpoint: Result<Endpoint, EndpointError>) -> Result<Option<
     endpoint.map_err(|error| Failure::usage(format!("{name}: {error}")))
 }
 
-/// Returns the value, or, on an error, `otherwise` with a warning.
+/// Returns the value of `said`. On an error, adds a warning to `warnings` and returns `otherwise`.
 pub(crate) fn or_warn<T>(said: Result<T, Failure>, otherwise: T, warnings: &mut Vec<String>) -> T {
     said.unwrap_or_else(|failure| {
         let warning = format!("{}; it is ignored", failure.message);

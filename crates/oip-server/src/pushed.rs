@@ -20,7 +20,7 @@ impl MetricsPush {
     }
 }
 
-/// Starts pushing.
+/// Starts pushing `metrics` to a collector.
 pub(crate) fn start(metrics: &Arc<Metrics>, config: MetricsConfig) -> Result<MetricsPush, Failure> {
     let endpoint = config.endpoint.metrics_url().to_owned();
     let exporter = metrics

@@ -25,7 +25,7 @@ pub(crate) struct PythonOptions {
 }
 
 impl PythonOptions {
-    /// Merges these options with `other`, which they override.
+    /// Merges these options with `other`. Options set in `self` take precedence.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             allow_python: self.allow_python.or(other.allow_python),

@@ -2,8 +2,8 @@
 
 use tokio::task::spawn_blocking;
 
-/// The independent parts that are reloaded. If one fails, it keeps its previous state and does not affect the
-/// others.
+/// The independent parts of the server that are reloaded. A part that fails to reload keeps its previous
+/// state and does not affect the other parts.
 #[derive(Default)]
 pub(crate) struct Reloads(Vec<Reload>);
 
@@ -11,7 +11,7 @@ pub(crate) struct Reloads(Vec<Reload>);
 type Reload = (&'static str, Box<dyn FnMut() -> Result<String, String> + Send>);
 
 impl Reloads {
-    /// Adds a part.
+    /// Adds a part, called `what` in the log.
     pub(crate) fn add(
         &mut self,
         what: &'static str,

@@ -26,7 +26,7 @@ fn print(text: &str) {
     let _ = stdout().flush();
 }
 
-/// The terminal's properties.
+/// How to format output for the terminal.
 #[derive(Clone, Copy)]
 struct TerminalStyle {
     /// Number of columns; unlimited if standard output is not a terminal.
@@ -283,7 +283,8 @@ fn table(models: &[ModelStatus], look: TerminalStyle) -> String {
             .unwrap_or(0)
     };
     let mut widths: [usize; 7] = std::array::from_fn(width);
-    // Inputs and outputs share the remaining width. If one needs less than half, the other gets the rest.
+    // Inputs and outputs share the remaining width. If one of the two columns needs less than half, the other
+    // column gets the rest.
     let fixed = widths[..5].iter().sum::<usize>() + 2 * 6;
     let left = look.width.saturating_sub(fixed).max(2 * LEAST);
     if widths[5].saturating_add(widths[6]) > left {

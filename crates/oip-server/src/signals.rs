@@ -5,7 +5,7 @@ use std::{future::pending, io};
 use rustix::process::Signal as Number;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that the server handles from the creation of this value.
+/// Handlers of the server's signals. Creating the value installs them.
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -65,8 +65,8 @@ pub(crate) const INTERRUPTED: i32 = 130;
 
 /// The action that a signal requests.
 pub(crate) enum SignalAction {
-    /// Terminate; has the signal's name.
+    /// Terminate the server. The value is the signal's name.
     End(&'static str),
-    /// Reload the files.
+    /// Reload the files that support reloading.
     Reload,
 }

@@ -49,7 +49,7 @@ pub(crate) struct SourceOptions {
 }
 
 impl SourceOptions {
-    /// Merges these options with `other`, which they override.
+    /// Merges these options with `other`. Options set in `self` take precedence.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             #[cfg(feature = "stores")]

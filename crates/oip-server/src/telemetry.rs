@@ -1,4 +1,4 @@
-//! Sets up logging.
+//! Sets up logging for the server and for worker processes.
 
 use std::{io::stderr, panic, path::Path, sync::Arc, thread, time::Duration};
 
@@ -20,9 +20,9 @@ use crate::{
     options::{DEFAULT_LOG, LogFormat},
 };
 
-/// The running log.
+/// Handles of the running log.
 pub(crate) struct Log {
-    /// Changes the log levels.
+    /// Changes the log levels at run time.
     pub(crate) control: Arc<LogControl>,
     /// Counts the lines that were dropped because the reader was too slow.
     pub(crate) dropped: Arc<DropCounters>,
@@ -62,7 +62,7 @@ pub(crate) fn start(log: &str, format: LogFormat, tail: Option<LogTail>) -> Resu
     })
 }
 
-/// Reloads the log levels from a configuration file. If it sets none, the default applies.
+/// Reloads the log levels from a configuration file. If the file sets no levels, the default applies.
 pub(crate) fn reload(control: &LogControl, file: &Path) -> Result<String, String> {
     let options = read_file(file).map_err(|failure| failure.message)?;
     let log = options.log.as_deref().unwrap_or(DEFAULT_LOG);

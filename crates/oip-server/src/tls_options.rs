@@ -27,7 +27,7 @@ pub(crate) struct TlsOptions {
 }
 
 impl TlsOptions {
-    /// Merges these options with `other`, which they override.
+    /// Merges these options with `other`. Options set in `self` take precedence.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             tls_certificate: self.tls_certificate.or(other.tls_certificate),
@@ -36,7 +36,7 @@ impl TlsOptions {
         }
     }
 
-    /// Returns the files if TLS is enabled.
+    /// Returns the certificate files if TLS is enabled.
     pub(crate) fn files(self) -> Result<Option<TlsFiles>, Failure> {
         let files = match (self.tls_certificate, self.tls_key) {
             (None, None) if self.tls_client_ca.is_some() => {

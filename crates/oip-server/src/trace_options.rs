@@ -1,4 +1,4 @@
-//! Settings for traces.
+//! Settings for exporting traces.
 
 use std::{
     env, fmt, fs,
@@ -90,7 +90,7 @@ pub(crate) fn resource(attributes: &[String]) -> Result<Vec<(String, String)>, F
         ("service.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
         ("service.instance.id".to_owned(), instance().to_owned()),
     ];
-    // A later value replaces an earlier one.
+    // A later attribute replaces an earlier one of the same name.
     let mut say = |name: String, value: String| {
         resource.retain(|(known, _)| *known != name);
         resource.push((name, value));

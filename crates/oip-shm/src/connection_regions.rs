@@ -1,4 +1,5 @@
-//! Shared memory that clients pass over their connections: opens, bounds and charges it.
+//! Shared memory that clients pass over their connections: opens it, limits its size and charges it to the
+//! budget.
 
 use std::{
     io,
@@ -17,8 +18,8 @@ use tensor_mmap::SharedMemory;
 
 /// Opens the shared memory that clients pass over their connections.
 ///
-/// The memory of all connections together is limited to a quarter of the request budget. It is charged to the
-/// budget while it is mapped, because pages that the server touches also count as its memory, and remain
+/// The memory of all connections together is limited to a quarter of the request budget. Mapped memory is
+/// charged to the budget, because pages that the server touches count as the server's memory, and remain
 /// after the client exits.
 ///
 /// ```
@@ -44,7 +45,7 @@ pub struct ConnectionRegions {
 }
 
 impl ConnectionRegions {
-    /// Creates regions within a budget; one input or output has at most `max_transfer_bytes`.
+    /// Creates an opener of regions within `budget`; one input or output has at most `max_transfer_bytes`.
     #[must_use]
     pub fn new(budget: &ByteBudget, max_transfer_bytes: u64) -> Self {
         Self {
@@ -89,7 +90,8 @@ impl OpenConnectionMemory for ConnectionRegions {
     }
 }
 
-/// The memory of a connection. It is unmapped before its bytes are returned to the budget.
+/// The memory of a connection. Dropping the region first unmaps the memory, and then returns its bytes to the
+/// budget.
 #[derive(Debug)]
 struct Region {
     memory: SharedMemory,
@@ -98,7 +100,7 @@ struct Region {
     _charge: Charge,
 }
 
-/// A region's share of the bytes for all connections.
+/// A region's share of the bytes that all connections together may use.
 #[derive(Debug)]
 struct Share {
     bytes: u64,

@@ -25,10 +25,11 @@ use tensor_core::Quoted;
 pub struct RegionsConfig {
     /// The directory in which the system keeps shared memory objects as files (`/dev/shm`).
     pub folder: PathBuf,
-    /// Maximum number of regions, each of which holds an open file. 1024, or a quarter of the process's
-    /// descriptor limit if that is less, so that enough descriptors remain for connections and models.
+    /// Maximum number of regions, each of which holds an open file. The default is 1024, or a quarter of the
+    /// process's descriptor limit if that is less, so that enough descriptors remain for connections and
+    /// models.
     pub max_regions: usize,
-    /// Maximum size of one input or output in bytes (64 MiB).
+    /// Maximum size of one input or output in bytes (default 64 MiB).
     pub max_transfer_bytes: u64,
 }
 
@@ -84,8 +85,8 @@ impl Regions {
         Err(no_room(name, &found))
     }
 
-    /// Returns the object of a slice's region and the slice's offset in it, if the slice is within the
-    /// region.
+    /// Returns the object of a slice's region and the slice's offset in the object, if the slice is within
+    /// the region.
     fn locate(&self, slice: &SharedMemorySlice) -> Result<(Arc<Open>, u64), ServiceError> {
         let name = &slice.region;
         let limit = self.config.max_transfer_bytes;
@@ -164,7 +165,7 @@ impl SystemSharedMemory for Regions {
             return Err(unable());
         }
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        // Other regions may have been registered meanwhile.
+        // Other clients may have registered regions meanwhile.
         self.has_room(&known, &name)?;
         match known.entry(name) {
             Entry::Occupied(taken) => Err(refused(taken.key(), "it is registered already")),

@@ -1,4 +1,4 @@
-//! Regions over files in a temporary directory.
+//! Tests regions over files in a temporary directory.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

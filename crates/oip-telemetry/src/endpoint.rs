@@ -26,7 +26,7 @@ pub struct Endpoint {
 pub struct Authorities(RootCerts);
 
 impl Authorities {
-    /// Parses PEM certificates, at least one.
+    /// Parses PEM certificates; `pem` must contain at least one.
     ///
     /// # Errors
     /// When there is no certificate, or a section is invalid.

@@ -24,11 +24,11 @@ use crate::{
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ExporterConfig {
-    /// The collector.
+    /// The collector that receives the spans.
     pub endpoint: Endpoint,
     /// Headers of each request to the collector, such as authorization.
     pub headers: Vec<(String, String)>,
-    /// CA certificates for the collector; `None` for the public ones.
+    /// CA certificates that the collector's certificate is verified against; `None` for the public ones.
     pub authorities: Option<Authorities>,
     /// Attributes of the program: `service.name` and so on.
     pub resource: Vec<(String, String)>,
@@ -99,7 +99,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 const TRIES: u32 = 5;
 
 impl Exporter {
-    /// Starts the thread. Connects to the collector only when there is something to send.
+    /// Starts the thread, which connects to the collector when the first spans are sent.
     ///
     /// # Errors
     /// When no thread can be created.
@@ -145,7 +145,8 @@ impl Exporter {
         self.counts.dropped.load(Relaxed)
     }
 
-    /// Sends what is queued with a single attempt each, and waits at most `patience` for that. Call at exit.
+    /// Sends the queued spans with a single attempt per message, and waits at most `patience` until they are
+    /// sent. Call at exit.
     pub fn finish(&self, patience: Duration) {
         self.counts.is_ending.store(true, Relaxed);
         let start = Instant::now();
@@ -162,12 +163,12 @@ impl Exporter {
     }
 }
 
-/// The background thread.
+/// The state of the background thread, which sends spans.
 struct Sender {
     poster: Poster,
     config: ExporterConfig,
     counts: Arc<Counts>,
-    /// The time since which sending has failed. Failure and recovery are logged once each.
+    /// The time since which sending has failed. A failure is logged once, and so is the recovery.
     failing_since: Option<Instant>,
 }
 

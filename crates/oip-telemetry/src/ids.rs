@@ -11,7 +11,7 @@ pub struct TraceId(pub(crate) u128);
 pub struct SpanId(pub(crate) u64);
 
 impl TraceId {
-    /// Creates a random id.
+    /// Creates a random trace id.
     #[must_use]
     pub fn random() -> Self {
         Self(fastrand::u128(1..))
@@ -19,7 +19,7 @@ impl TraceId {
 }
 
 impl SpanId {
-    /// Creates a random id.
+    /// Creates a random span id.
     #[must_use]
     pub fn random() -> Self {
         Self(fastrand::u64(1..))
@@ -41,7 +41,7 @@ impl fmt::Display for SpanId {
 /// The caller's span of a request, from its `traceparent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parent {
-    /// The trace.
+    /// The trace that the caller's span belongs to.
     pub trace: TraceId,
     /// The caller's span id.
     pub span: SpanId,
@@ -50,7 +50,8 @@ pub struct Parent {
 }
 
 impl Parent {
-    /// Parses the header's value; `None` if it is malformed. Later versions may append fields after a dash.
+    /// Parses the header's value; `None` if it is malformed. Later versions of the header may append fields
+    /// after a dash.
     #[must_use]
     pub fn parse(value: &str) -> Option<Self> {
         let mut parts = value.split('-');

@@ -117,7 +117,7 @@ const SERVER: i32 = 2;
 const ERROR: i32 = 2;
 
 impl Request {
-    /// Creates a request with spans of a program with these attributes.
+    /// Creates a request with the spans of a program whose attributes are `resource`.
     pub(crate) fn new(resource: &[(String, String)], version: &str, spans: &[Span]) -> Self {
         Self {
             resource_spans: vec![ResourceSpans {

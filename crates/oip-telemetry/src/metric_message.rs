@@ -112,7 +112,7 @@ pub(crate) struct HistogramPoint {
 pub(crate) const CUMULATIVE: i32 = 2;
 
 impl Request {
-    /// Creates a request with metrics of a program with these attributes.
+    /// Creates a request with the metrics of a program whose attributes are `resource`.
     pub(crate) fn new(resource: &[(String, String)], version: &str, metrics: Vec<Metric>) -> Self {
         Self {
             resource_metrics: vec![ResourceMetrics {

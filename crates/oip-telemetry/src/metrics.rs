@@ -24,39 +24,39 @@ use crate::{
     post::Poster,
 };
 
-/// One metric; samples differ by label.
+/// A metric with its samples, which differ by label.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MetricFamily {
-    /// Its name.
+    /// Name of the metric.
     pub name: &'static str,
-    /// Its description, for people.
+    /// Description of the metric, for people.
     pub description: &'static str,
-    /// The kind of metric.
+    /// The kind of the metric: counter, gauge or histogram.
     pub kind: MetricKind,
-    /// The samples.
+    /// The samples, each with other labels.
     pub samples: Vec<Sample>,
 }
 
-/// The kind of metric.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MetricKind {
     /// A monotonic counter, except for resets to 0.
     Counter,
-    /// Goes up and down.
+    /// A value that goes up and down.
     Gauge,
     /// Counts of observations by value.
     Histogram,
 }
 
-/// A sample and its labels.
+/// A value of a metric, and its labels.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Sample {
-    /// The labels: names and values.
+    /// The labels of the sample: names and values.
     pub labels: Vec<(String, String)>,
-    /// The value.
+    /// The value of the sample.
     pub value: SampleValue,
 }
 
@@ -64,11 +64,11 @@ pub struct Sample {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum SampleValue {
-    /// An integer.
+    /// An integer value of a counter or gauge.
     Integer(u64),
-    /// A floating-point number.
+    /// A floating-point value of a counter or gauge.
     Real(f64),
-    /// A histogram.
+    /// The buckets of a histogram.
     Histogram {
         /// Upper bounds (inclusive) of all buckets except the last.
         bounds: Vec<f64>,
@@ -91,7 +91,7 @@ impl MetricFamily {
         }
     }
 
-    /// Adds a sample.
+    /// Adds a sample to the family.
     pub fn add(&mut self, labels: Vec<(String, String)>, value: SampleValue) {
         self.samples.push(Sample { labels, value });
     }
@@ -101,11 +101,11 @@ impl MetricFamily {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MetricsConfig {
-    /// The collector.
+    /// The collector that receives the metrics.
     pub endpoint: Endpoint,
     /// Headers of each request to the collector, such as authorization.
     pub headers: Vec<(String, String)>,
-    /// CA certificates for the collector; `None` for the public ones.
+    /// CA certificates that the collector's certificate is verified against; `None` for the public ones.
     pub authorities: Option<Authorities>,
     /// Attributes of the program: `service.name` and so on.
     pub resource: Vec<(String, String)>,
@@ -140,8 +140,8 @@ impl MetricsConfig {
     }
 }
 
-/// Pushes metrics to a collector from a background thread. Values are cumulative, so the next push contains
-/// what a failed one lost. The program never waits for a push.
+/// Pushes metrics to a collector from a background thread. Values are cumulative, so a push contains what an
+/// earlier, failed push lost. The program never waits for a push.
 #[derive(Clone, Debug)]
 pub struct MetricsExporter {
     messages: Sender<SyncSender<()>>,
@@ -206,7 +206,7 @@ impl MetricsExporter {
         self.counts.failed.load(Relaxed)
     }
 
-    /// Pushes once more, and waits at most `patience` for that. Call at exit.
+    /// Pushes the metrics once more, and waits at most `patience` until they are sent. Call at exit.
     pub fn finish(&self, patience: Duration) {
         let (done, is_done) = sync_channel(0);
         if self.messages.send(done).is_ok() {
@@ -215,7 +215,7 @@ impl MetricsExporter {
     }
 }
 
-/// The background thread.
+/// The state of the background thread, which pushes metrics.
 struct Pusher<F> {
     poster: Poster,
     config: MetricsConfig,
@@ -224,7 +224,7 @@ struct Pusher<F> {
     starts: Starts,
     /// Back-off after the next failure.
     wait: Duration,
-    /// The time since which pushing has failed. Failure and recovery are logged once each.
+    /// The time since which pushing has failed. A failure is logged once, and so is the recovery.
     failing_since: Option<Instant>,
 }
 
@@ -286,7 +286,8 @@ impl<F: FnMut() -> Vec<MetricFamily>> Pusher<F> {
 struct Starts {
     /// The start time of counters in the first collection.
     at: u64,
-    /// The time of the previous collection; a counter that is new afterwards started after it.
+    /// The time of the previous collection, which becomes the start time of counters that are new or reset
+    /// since.
     looked: Option<u64>,
     /// The last value and the start time of each counter.
     known: HashMap<u64, (f64, u64)>,
@@ -360,7 +361,7 @@ fn data(
     };
     let mut number = |sample: Sample, is_counter: bool| {
         let (real, value) = match sample.value {
-            // The counts fit in the type of the message field.
+            // Values that exceed the message's signed field are capped.
             SampleValue::Integer(value) => {
                 let integer = i64::try_from(value).unwrap_or(i64::MAX);
                 (value as f64, Number::Integer(integer))

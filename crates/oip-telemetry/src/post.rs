@@ -10,7 +10,7 @@ use crate::{
     message::{Answer, PartialSuccess},
 };
 
-/// Sends messages to one URL.
+/// Sends messages to one URL of a collector.
 pub(crate) struct Poster {
     agent: Agent,
     url: String,

@@ -2,7 +2,7 @@
 
 use crate::ids::{Parent, TraceId};
 
-/// Decides which requests are traced: as the caller's `traceparent` says, otherwise a ratio of them.
+/// Decides which requests are traced: as the caller's `traceparent` says, and otherwise by a sampling ratio.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampler {
     /// The sampling threshold, scaled to 2^63.
@@ -10,7 +10,8 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Creates a sampler for this ratio of requests without a caller's decision: 0 for none, 1 for all.
+    /// Creates a sampler. `ratio` applies to requests without a caller's decision: 0 traces none, 1 traces
+    /// all.
     #[must_use]
     pub fn new(ratio: f64) -> Self {
         // The ratio may be rounded, and the cast saturates.

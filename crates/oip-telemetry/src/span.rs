@@ -10,21 +10,21 @@ use crate::ids::{SpanId, TraceId};
 pub struct Span {
     /// The trace that the span belongs to.
     pub trace: TraceId,
-    /// Its own id.
+    /// The span's own id.
     pub id: SpanId,
-    /// The parent span.
+    /// The id of the parent span; `None` for a root span.
     pub parent: Option<SpanId>,
     /// A name of low cardinality, because collectors group by it.
     pub name: Cow<'static, str>,
     /// Whether the span serves a caller or makes a call.
     pub kind: Kind,
-    /// The start time.
+    /// The time when the operation started.
     pub start: SystemTime,
-    /// The end time.
+    /// The time when the operation ended.
     pub end: SystemTime,
     /// The attributes of the operation, named by OpenTelemetry's conventions where they exist.
     pub attributes: Vec<(&'static str, Value)>,
-    /// The error, if the operation failed.
+    /// The error message, if the operation failed.
     pub failure: Option<String>,
 }
 
@@ -32,10 +32,10 @@ pub struct Span {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
-    /// An internal operation.
+    /// An operation within the program.
     #[default]
     Internal,
-    /// Serving a request from another program.
+    /// The processing of a request from another program.
     Server,
 }
 
@@ -43,9 +43,9 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Value {
-    /// A string.
+    /// A string attribute.
     Text(Cow<'static, str>),
-    /// An integer.
+    /// An integer attribute.
     Number(i64),
 }
 

@@ -20,11 +20,11 @@ use std::{
 pub struct Posted {
     /// The request line and headers.
     pub head: String,
-    /// The resource attributes.
+    /// The attributes of the program that sent the message.
     pub resource: BTreeMap<String, String>,
-    /// The spans, in order.
+    /// The spans of the message, in order.
     pub spans: Vec<Received>,
-    /// The metrics by name.
+    /// The metrics of the message, by name.
     pub metrics: BTreeMap<String, ReceivedMetric>,
 }
 
@@ -33,20 +33,20 @@ pub struct Posted {
 pub struct ReceivedMetric {
     /// `gauge`, `sum` or `histogram`.
     pub kind: &'static str,
-    /// The description.
+    /// The description of the metric.
     pub description: String,
-    /// `AggregationTemporality`.
+    /// The metric's `AggregationTemporality`, as a number.
     pub temporality: u64,
     /// Whether the metric is a counter.
     pub is_monotonic: bool,
-    /// The data points.
+    /// The data points of the metric.
     pub points: Vec<ReceivedPoint>,
 }
 
 /// A received data point.
 #[derive(Debug, Default)]
 pub struct ReceivedPoint {
-    /// Its labels.
+    /// The data point's labels.
     pub attributes: BTreeMap<String, String>,
     /// Start time in nanoseconds since 1970.
     pub start: u64,
@@ -67,21 +67,21 @@ pub struct ReceivedPoint {
 pub struct Received {
     /// The trace id in hexadecimal digits, like the next two ids.
     pub trace: String,
-    /// Its own id.
+    /// The span's own id.
     pub id: String,
     /// The parent's id; empty for a root span.
     pub parent: String,
-    /// Its name.
+    /// The span's name.
     pub name: String,
-    /// `SpanKind`.
+    /// The span's `SpanKind`, as a number.
     pub kind: u64,
     /// Start in nanoseconds since 1970.
     pub start: u64,
     /// End in nanoseconds since 1970.
     pub end: u64,
-    /// The attributes; numbers as strings.
+    /// The attributes of the span; numbers as strings.
     pub attributes: BTreeMap<String, String>,
-    /// `StatusCode` and message.
+    /// The span's `StatusCode` as a number, and its message; `None` without a status.
     pub failure: Option<(u64, String)>,
 }
 
@@ -94,7 +94,8 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Starts a collector that sends these responses in turn, then 200: the end of a status line, and a body.
+    /// Starts a collector that sends `answers` in turn, and then status 200. An answer is the end of a status
+    /// line and a body.
     #[must_use]
     pub fn start(answers: Vec<(&'static str, Vec<u8>)>) -> Self {
         Self::on(TcpListener::bind("127.0.0.1:0").unwrap(), answers)

@@ -29,7 +29,7 @@ const READ: [(&str, u64); 14] = [
     ("GIB", 1 << 30),
     ("MIB", 1 << 20),
     ("KIB", 1 << 10),
-    // Kubernetes writes these units without the B.
+    // Kubernetes writes binary units without the B.
     ("TI", 1 << 40),
     ("GI", 1 << 30),
     ("MI", 1 << 20),

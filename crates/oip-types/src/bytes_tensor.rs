@@ -70,8 +70,8 @@ impl BytesTensor {
     /// Encodes elements into the raw form.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when their number differs from the shape's, or
-    /// one is 4 GiB or longer.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the number of elements differs from the
+    /// shape's, or an element is 4 GiB or longer.
     pub fn from_elements<E: AsRef<[u8]>>(
         shape: Shape,
         elements: impl IntoIterator<Item = E>,
@@ -96,19 +96,19 @@ impl BytesTensor {
         Ok(())
     }
 
-    /// Returns the dimensions.
+    /// Returns the dimensions of the tensor.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// Returns the raw form.
+    /// Returns the elements in the protocol's raw form.
     #[must_use]
     pub fn raw(&self) -> &Bytes {
         &self.raw
     }
 
-    /// Converts into the raw form.
+    /// Converts the tensor into its raw form.
     #[must_use]
     pub fn into_raw(self) -> Bytes {
         self.raw

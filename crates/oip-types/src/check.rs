@@ -72,8 +72,9 @@ impl ModelMetadata {
         Ok(())
     }
 
-    /// Checks the model's outputs against its metadata and picks the requested ones in the requested order.
-    /// If the request names none, picks all in the model's order; optional outputs may be missing.
+    /// Checks the model's outputs against its metadata and picks the requested outputs in the requested
+    /// order. If the request names no outputs, picks all in the order of the metadata; optional outputs may
+    /// be missing.
     ///
     /// # Errors
     /// [`Internal`](crate::ErrorCode::Internal) that names the output: a model that violates its own metadata
@@ -193,7 +194,7 @@ fn check_value<'a>(
     Ok(())
 }
 
-/// Lists the first few names, for people who mistyped one.
+/// Lists the first few inputs or outputs, for the error message about an unknown name.
 fn list(tensors: &[TensorMetadata]) -> String {
     const SHOWN: usize = 5;
     let names: Vec<String> = tensors.iter().take(SHOWN).map(ToString::to_string).collect();
@@ -400,7 +401,7 @@ mod tests {
         );
     }
 
-    /// MD-06: a model violates its own metadata.
+    /// MD-06: a model that violates its own metadata causes an internal error.
     #[test]
     fn md_06_broken_promises_are_the_servers_fault() {
         let y = || InferOutput::new("y", floats(&[3]));

@@ -53,10 +53,10 @@ impl DataType {
     pub const FP32: Self = Self::Fixed(DType::F32);
     /// IEEE 754 double precision.
     pub const FP64: Self = Self::Fixed(DType::F64);
-    /// Byte strings.
+    /// Byte strings of any length.
     pub const BYTES: Self = Self::Bytes;
 
-    /// Returns the protocol's name.
+    /// Returns the protocol's name of the datatype.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

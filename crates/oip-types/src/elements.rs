@@ -50,13 +50,13 @@ impl<T: Element> Elements<T> {
         })
     }
 
-    /// Returns the shape.
+    /// Returns the shape that the elements have.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// Returns the elements.
+    /// Returns the elements as a vector, without their shape.
     #[must_use]
     pub fn into_vec(self) -> Vec<T> {
         self.values
@@ -107,7 +107,7 @@ impl<'e, T> IntoIterator for &'e Elements<T> {
 impl<T: Element> From<Elements<T>> for Tensor {
     fn from(elements: Elements<T>) -> Self {
         let tensor = Self::from_vec(elements.shape, elements.values);
-        // The number of elements matches the shape, and they are in memory.
+        // The number of elements matches the shape, and the elements are in memory.
         tensor.unwrap_or_else(|_| unreachable!("elements fit their shape"))
     }
 }

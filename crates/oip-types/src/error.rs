@@ -20,7 +20,7 @@ pub enum ErrorCode {
     InvalidArgument,
     /// The client sent no credentials, or invalid ones.
     Unauthenticated,
-    /// The client is not allowed to do this.
+    /// The client is not allowed to make this request.
     PermissionDenied,
     /// The model, version or resource does not exist.
     NotFound,
@@ -45,7 +45,7 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    /// Every code.
+    /// All codes, in the order of their declaration.
     pub const ALL: [Self; 13] = [
         Self::InvalidArgument,
         Self::Unauthenticated,

@@ -23,7 +23,7 @@ pub struct InferRequest {
     pub id: Option<String>,
     /// Parameters of the request as a whole.
     pub parameters: Parameters,
-    /// The input tensors.
+    /// The input tensors, each with its name.
     pub inputs: Vec<InferInput>,
     /// The requested outputs; empty for all.
     pub outputs: Vec<RequestedOutput>,
@@ -64,7 +64,7 @@ impl InferRequest {
         id + parameters(&self.parameters) + inputs.sum::<usize>() + outputs.sum::<usize>()
     }
 
-    /// Adds an input.
+    /// Adds an input without parameters.
     #[must_use]
     pub fn with_input(mut self, name: impl Into<String>, value: impl Into<TensorValue>) -> Self {
         self.inputs.push(InferInput {
@@ -75,7 +75,7 @@ impl InferRequest {
         self
     }
 
-    /// Adds an input whose elements are in shared memory. The request carries its datatype, its shape and the
+    /// Adds an input whose elements are in shared memory. The request carries the input's datatype, shape and
     /// location.
     ///
     /// ```
@@ -90,7 +90,8 @@ impl InferRequest {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when such a tensor does not fit into memory.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when a tensor of this shape does not fit into
+    /// memory.
     pub fn with_shared_input(
         mut self,
         name: impl Into<String>,
@@ -106,7 +107,7 @@ impl InferRequest {
         Ok(self)
     }
 
-    /// Requests an output.
+    /// Requests the output `name`, without parameters.
     #[must_use]
     pub fn with_output(mut self, name: impl Into<String>) -> Self {
         self.outputs.push(RequestedOutput {
@@ -126,7 +127,7 @@ impl InferRequest {
             .expect("names are checked at construction")
     }
 
-    /// Finds an input by name.
+    /// Returns the value of the input `name`; `None` if the request has no such input.
     #[must_use]
     pub fn input(&self, name: &str) -> Option<&TensorValue> {
         self.inputs
@@ -182,9 +183,9 @@ fn elements<T: Element>(value: &TensorValue) -> Result<Elements<T>, String> {
 /// A named input tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InferInput {
-    /// The name in the model's metadata.
+    /// The input's name in the model's metadata.
     pub name: String,
-    /// The tensor.
+    /// The tensor: datatype, shape and elements.
     pub value: TensorValue,
     /// Parameters of this input. If they name a slice of shared memory
     /// ([`SharedMemorySlice::to_parameters`]), clients send that slice instead of the value.
@@ -194,9 +195,9 @@ pub struct InferInput {
 /// An output that the client requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestedOutput {
-    /// The name in the model's metadata.
+    /// The output's name in the model's metadata.
     pub name: String,
-    /// Parameters of this output.
+    /// Parameters of this output, such as the number of classes to return.
     pub parameters: Parameters,
 }
 
@@ -206,13 +207,13 @@ pub struct RequestedOutput {
 pub struct InferResponse {
     /// The name of the model that ran.
     pub model_name: String,
-    /// The version that ran; none for models without versions.
+    /// The version of the model that ran; `None` for models without versions.
     pub model_version: Option<String>,
-    /// The request's id.
+    /// The id of the request that this response belongs to.
     pub id: Option<String>,
     /// Parameters of the response as a whole.
     pub parameters: Parameters,
-    /// The output tensors.
+    /// The output tensors, each with its name.
     pub outputs: Vec<InferOutput>,
 }
 
@@ -243,7 +244,7 @@ impl InferResponse {
         self
     }
 
-    /// Returns the response with these parameters.
+    /// Returns the response with `parameters` in place of its own parameters.
     #[must_use]
     pub fn with_parameters(mut self, parameters: Parameters) -> Self {
         self.parameters = parameters;
@@ -266,7 +267,7 @@ impl InferResponse {
             .map_err(|mismatch| ServiceError::internal(format!("output {}: {mismatch}", Quoted(name))))
     }
 
-    /// Finds an output by name.
+    /// Returns the value of the output `name`; `None` if the response has no such output.
     #[must_use]
     pub fn output(&self, name: &str) -> Option<&TensorValue> {
         self.outputs
@@ -279,14 +280,14 @@ impl InferResponse {
 /// A named output tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InferOutput {
-    /// The name in the model's metadata.
+    /// The output's name in the model's metadata.
     pub name: String,
-    /// The tensor.
+    /// The tensor: datatype, shape and elements.
     pub value: TensorValue,
     /// Parameters of this output. REST bodies carry them only for binary outputs: Triton's C++ client fails
     /// on JSON outputs with parameters.
     pub parameters: Parameters,
-    /// The shared memory slice that holds the bytes; they are then not part of the response.
+    /// The shared memory slice that holds the output's bytes; `None` if the response carries them.
     pub shared_memory: Option<SharedMemorySlice>,
 }
 

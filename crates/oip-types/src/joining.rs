@@ -27,7 +27,7 @@ pub enum Joining {
     Proven,
     /// Not batched: each request runs alone.
     Alone {
-        /// The reason, without a full stop.
+        /// The reason why requests are not batched, without a full stop.
         reason: String,
         /// How to enable batching, as a clause such as "write `max_batch_size`: 8"; empty if nothing helps.
         advice: String,
@@ -58,7 +58,7 @@ impl Joining {
         }
     }
 
-    /// Returns whether requests are joined.
+    /// Returns whether requests of different clients are batched.
     #[must_use]
     pub fn is_joined(&self) -> bool {
         !matches!(self, Self::Alone { .. })
@@ -82,7 +82,7 @@ impl Joining {
         config.parameters.insert(Self::PARAMETER.to_owned(), shown);
     }
 
-    /// Reads the text that [`Self::show_in`] wrote into `config`, if the server reported one.
+    /// Returns the description that [`Self::show_in`] wrote into `config`; `None` if the server wrote none.
     #[must_use]
     pub fn shown_in(config: &ModelConfig) -> Option<&str> {
         let shown = config.parameters.get(Self::PARAMETER)?;

@@ -44,7 +44,7 @@ impl Default for RequestLimits {
 }
 
 impl RequestLimits {
-    /// Returns the limits after `change`.
+    /// Returns the limits with `change` applied.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
@@ -54,8 +54,8 @@ impl RequestLimits {
     /// Converts dimensions from the wire into a shape.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when there are too many, one is negative, or
-    /// their product overflows 64 bits.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when there are too many dimensions, a dimension
+    /// is negative, or their product overflows 64 bits.
     pub fn shape(&self, dims: &[i64]) -> Result<Shape, ServiceError> {
         self.check_rank(dims.len())?;
         let checked = dims
@@ -70,7 +70,7 @@ impl RequestLimits {
     /// Checks the rank of a tensor.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when there are too many dimensions.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when `rank` exceeds [`RequestLimits::rank`].
     pub fn check_rank(&self, rank: usize) -> Result<(), ServiceError> {
         if rank <= self.rank {
             return Ok(());
@@ -82,7 +82,8 @@ impl RequestLimits {
     /// Checks the number of inputs and requested outputs.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when there are too many.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when `count` exceeds
+    /// [`RequestLimits::tensors`].
     pub fn check_tensors(&self, count: usize) -> Result<(), ServiceError> {
         within("inputs and outputs", count, self.tensors)
     }
@@ -90,7 +91,8 @@ impl RequestLimits {
     /// Checks the number of parameters of a request, input or output.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when there are too many.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when `count` exceeds
+    /// [`RequestLimits::parameters`].
     pub fn check_parameters(&self, count: usize) -> Result<(), ServiceError> {
         within("parameters", count, self.parameters)
     }

@@ -15,11 +15,11 @@ pub type LogSettings = BTreeMap<String, LogSetting>;
     serde(untagged)
 )]
 pub enum LogSetting {
-    /// A switch.
+    /// A switch, such as `log_info`.
     Bool(bool),
-    /// A level.
+    /// A level, such as `log_verbose_level`.
     Uint32(u32),
-    /// A name.
+    /// A name, such as `log_format`.
     String(String),
 }
 

@@ -9,7 +9,7 @@ use crate::ServiceError;
 /// `oip-service` implements this trait for the lease of a request; [`Unlimited`] is for callers that trust
 /// their input.
 pub trait Memory {
-    /// Grants a buffer of `bytes`.
+    /// Grants memory for a buffer of `bytes` bytes.
     ///
     /// # Errors
     /// [`TooLarge`](crate::ErrorCode::TooLarge) or [`Overloaded`](crate::ErrorCode::Overloaded) when the
@@ -25,7 +25,7 @@ pub trait Memory {
     }
 }
 
-/// A grant for one buffer; its memory is returned on drop.
+/// A grant of memory for one buffer. Dropping the grant returns the memory to the budget.
 pub trait Reservation: Send {
     /// Grants more bytes for the buffer.
     ///
@@ -33,14 +33,14 @@ pub trait Reservation: Send {
     /// See [`Memory::reserve`].
     fn grow(&mut self, bytes: usize) -> Result<(), ServiceError>;
 
-    /// Returns everything beyond `bytes`.
+    /// Returns all granted memory beyond `bytes` to the budget.
     fn shrink_to(&mut self, bytes: usize);
 
     /// Ties the grant to the buffer: the memory is returned when the last slice of the buffer is dropped.
     fn own(self: Box<Self>, buffer: Bytes) -> Bytes;
 }
 
-/// Grants everything.
+/// A budget without limits, which grants every request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unlimited;
 

@@ -6,7 +6,7 @@ use tensor_core::Shape;
 
 use crate::DataType;
 
-/// Metadata of a server.
+/// Metadata that a server reports about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
@@ -54,7 +54,7 @@ pub struct ModelMetadata {
     pub platform: String,
     /// The inputs; required unless [`optional`](TensorMetadata::optional).
     pub inputs: Vec<TensorMetadata>,
-    /// The outputs.
+    /// The outputs that requests can ask for.
     pub outputs: Vec<TensorMetadata>,
 }
 
@@ -90,23 +90,23 @@ impl ModelMetadata {
 pub struct TensorMetadata {
     /// The tensor's name.
     pub name: String,
-    /// The element type.
+    /// The type of the tensor's elements.
     #[cfg_attr(feature = "rest", serde(with = "crate::rest::datatype_name"))]
     pub datatype: DataType,
-    /// The dimensions; some may be free.
+    /// The dimensions of the tensor; some may be free.
     #[cfg_attr(feature = "rest", serde(with = "crate::rest::pattern_dims"))]
     pub shape: ShapePattern,
     /// For an input: requests may omit it. For an output: the model may omit it from the response to a
     /// request that names no outputs.
     ///
-    /// The protocol's metadata cannot express this, so it is not sent, and clients that read metadata from
-    /// the wire see `false`. Requests that differ in their optional inputs cannot be batched together.
+    /// The protocol's metadata cannot express optional tensors. Clients that read metadata from the wire
+    /// always see `false`. Requests that differ in their optional inputs cannot be batched together.
     #[cfg_attr(feature = "rest", serde(skip))]
     pub optional: bool,
     /// For an output: the shape is a hint, and responses may differ from it, even in rank. Shapes can depend
     /// on values, and model files can be wrong about them.
     ///
-    /// The protocol's metadata cannot express this either.
+    /// The protocol's metadata cannot express approximate shapes either.
     #[cfg_attr(feature = "rest", serde(skip))]
     pub approximate: bool,
 }
@@ -159,7 +159,7 @@ impl fmt::Display for TensorMetadata {
     }
 }
 
-/// A shape in which some dimensions may be free; on the wire those are -1.
+/// A shape in which some dimensions may be free. The wire form of a free dimension is -1.
 ///
 /// ```
 /// use oip_types::ShapePattern;
@@ -232,7 +232,7 @@ impl ShapePattern {
         leading.into_iter().chain(dims)
     }
 
-    /// Returns whether `shape` has this rank and these fixed dimensions.
+    /// Returns whether `shape` fits the pattern: its rank and its fixed dimensions agree.
     #[must_use]
     pub fn matches(&self, shape: &Shape) -> bool {
         let Some(leading) = shape.rank().checked_sub(self.dims.len()) else {

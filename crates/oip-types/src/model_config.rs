@@ -30,7 +30,7 @@ pub struct ModelConfig {
     pub input: Vec<InputConfig>,
     /// The outputs, likewise without the batch dimension.
     pub output: Vec<OutputConfig>,
-    /// The instances of the model.
+    /// The groups of instances: how many there are, and on which hardware.
     pub instance_group: Vec<InstanceGroup>,
     /// Settings that make the model faster without changing its results.
     #[cfg_attr(feature = "rest", serde(skip_serializing_if = "Optimization::is_empty"))]
@@ -53,7 +53,7 @@ pub struct ModelConfig {
     pub response_cache: ResponseCache,
 }
 
-/// The versions that are served.
+/// The rule that selects the versions to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -63,14 +63,14 @@ pub struct ModelConfig {
 pub enum VersionPolicy {
     /// The newest versions.
     Latest {
-        /// The number of versions.
+        /// The number of versions to serve.
         num_versions: u32,
     },
-    /// All versions.
+    /// All versions of the repository.
     All {},
     /// The listed versions.
     Specific {
-        /// The version numbers.
+        /// The version numbers to serve.
         versions: Vec<i64>,
     },
 }
@@ -81,13 +81,13 @@ impl Default for VersionPolicy {
     }
 }
 
-/// An input.
+/// An input of the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub struct InputConfig {
-    /// Its name.
+    /// The input's name.
     pub name: String,
-    /// Its datatype.
+    /// The datatype of the elements.
     #[cfg_attr(feature = "rest", serde(with = "crate::rest::config_datatype"))]
     pub data_type: DataType,
     /// `FORMAT_NONE`, or the layout of an image.
@@ -96,10 +96,10 @@ pub struct InputConfig {
     /// The dimensions of the input; -1 for free ones.
     #[cfg_attr(feature = "rest", serde(default))]
     pub dims: Vec<i64>,
-    /// The shape that the model sees, if different.
+    /// The shape that the model sees, if it differs from `dims`.
     #[cfg_attr(feature = "rest", serde(default, skip_serializing_if = "Option::is_none"))]
     pub reshape: Option<Reshape>,
-    /// Whether the input holds a shape.
+    /// Whether the input's elements are themselves a shape.
     #[cfg_attr(feature = "rest", serde(default))]
     pub is_shape_tensor: bool,
     /// Whether a batch may contain requests of different shapes.
@@ -110,25 +110,25 @@ pub struct InputConfig {
     pub optional: bool,
 }
 
-/// An output.
+/// An output of the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub struct OutputConfig {
-    /// Its name.
+    /// The output's name.
     pub name: String,
-    /// Its datatype.
+    /// The datatype of the elements.
     #[cfg_attr(feature = "rest", serde(with = "crate::rest::config_datatype"))]
     pub data_type: DataType,
     /// The dimensions of the output; -1 for free ones.
     #[cfg_attr(feature = "rest", serde(default))]
     pub dims: Vec<i64>,
-    /// The shape that clients see, if different.
+    /// The shape that clients see, if it differs from `dims`.
     #[cfg_attr(feature = "rest", serde(default, skip_serializing_if = "Option::is_none"))]
     pub reshape: Option<Reshape>,
     /// A file in the model's directory with one label per line, for the classification extension.
     #[cfg_attr(feature = "rest", serde(default))]
     pub label_filename: String,
-    /// Whether the output holds a shape.
+    /// Whether the output's elements are themselves a shape.
     #[cfg_attr(feature = "rest", serde(default))]
     pub is_shape_tensor: bool,
 }
@@ -137,7 +137,7 @@ pub struct OutputConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub enum InputFormat {
-    /// Unspecified.
+    /// No particular layout.
     #[default]
     #[cfg_attr(feature = "rest", serde(rename = "FORMAT_NONE"))]
     None,
@@ -157,11 +157,11 @@ pub enum InputFormat {
     serde(default)
 )]
 pub struct Reshape {
-    /// The dimensions.
+    /// The dimensions of the different shape.
     pub shape: Vec<i64>,
 }
 
-/// A group of instances of a model.
+/// A group of instances of a model on the same kind of hardware.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -169,19 +169,19 @@ pub struct Reshape {
     serde(default)
 )]
 pub struct InstanceGroup {
-    /// A name for the group.
+    /// The group's name.
     pub name: String,
     /// The hardware that the instances run on.
     pub kind: InstanceKind,
     /// The number of instances; 0 lets the server choose.
     pub count: u32,
-    /// The CUDA indices of the GPUs that they run on; empty to let the server choose.
+    /// The CUDA indices of the GPUs that the instances run on; empty to let the server choose.
     #[cfg_attr(feature = "rest", serde(skip_serializing_if = "Vec::is_empty"))]
     pub gpus: Vec<u32>,
 }
 
 impl InstanceGroup {
-    /// Returns the number of instances on all of its GPUs together.
+    /// Returns the number of instances on all GPUs of the group together.
     ///
     /// ```
     /// use oip_types::model_config::InstanceGroup;
@@ -199,7 +199,7 @@ impl InstanceGroup {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub enum InstanceKind {
-    /// The server chooses.
+    /// The server chooses between GPU and CPU.
     #[default]
     #[cfg_attr(feature = "rest", serde(rename = "KIND_AUTO"))]
     Auto,
@@ -209,7 +209,7 @@ pub enum InstanceKind {
     /// The CPU.
     #[cfg_attr(feature = "rest", serde(rename = "KIND_CPU"))]
     Cpu,
-    /// The model decides.
+    /// The model itself selects the hardware.
     #[cfg_attr(feature = "rest", serde(rename = "KIND_MODEL"))]
     Model,
 }
@@ -256,9 +256,9 @@ pub struct ExecutionAccelerators {
     serde(default)
 )]
 pub struct Accelerator {
-    /// The library's name, in lower case.
+    /// The library's name in lower case, such as `tensorrt`.
     pub name: String,
-    /// Options of the library.
+    /// Options that are passed to the library.
     pub parameters: BTreeMap<String, String>,
 }
 
@@ -295,7 +295,7 @@ pub struct DynamicBatching {
     serde(default)
 )]
 pub struct QueuePolicy {
-    /// The action on timeout.
+    /// What happens to a request whose timeout passes in the queue.
     pub timeout_action: TimeoutAction,
     /// The timeout in microseconds; 0 for none.
     pub default_timeout_microseconds: u64,
@@ -305,7 +305,7 @@ pub struct QueuePolicy {
     pub max_queue_size: u32,
 }
 
-/// The handling of requests that time out in the queue.
+/// The handling of requests whose timeout passes in the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -313,10 +313,10 @@ pub struct QueuePolicy {
     serde(rename_all = "UPPERCASE")
 )]
 pub enum TimeoutAction {
-    /// Reject them with an error.
+    /// Reject timed-out requests with an error.
     #[default]
     Reject,
-    /// Run these requests after all others.
+    /// Run timed-out requests after all others.
     Delay,
 }
 
@@ -340,7 +340,7 @@ pub struct EnsembleScheduling {
     serde(default)
 )]
 pub struct EnsembleStep {
-    /// The model's name.
+    /// The name of the model that the step runs.
     pub model_name: String,
     /// The version of the model; -1 lets the server choose.
     pub model_version: i64,
@@ -369,7 +369,7 @@ impl Default for EnsembleStep {
     serde(default)
 )]
 pub struct ConfigParameter {
-    /// Its value.
+    /// The setting's value.
     pub string_value: String,
 }
 
@@ -385,7 +385,7 @@ pub struct Warmup {
     pub name: String,
     /// The batch size, for models that support batching.
     pub batch_size: u32,
-    /// The inputs by name.
+    /// The inputs of the request, by name.
     pub inputs: BTreeMap<String, WarmupInput>,
     /// How often to run the request; 0 counts as 1.
     pub count: u32,
@@ -395,18 +395,18 @@ pub struct Warmup {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub struct WarmupInput {
-    /// Its datatype.
+    /// The datatype of the elements.
     #[cfg_attr(feature = "rest", serde(with = "crate::rest::config_datatype"))]
     pub data_type: DataType,
     /// The dimensions of the input, without the batch dimension.
     #[cfg_attr(feature = "rest", serde(default))]
     pub dims: Vec<i64>,
-    /// Its contents.
+    /// The source of the input's elements.
     #[cfg_attr(feature = "rest", serde(flatten))]
     pub data: WarmupData,
 }
 
-/// The contents of a warm-up input.
+/// The source of a warm-up input's elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -414,9 +414,9 @@ pub struct WarmupInput {
     serde(rename_all = "snake_case")
 )]
 pub enum WarmupData {
-    /// Zeros.
+    /// All elements are zero.
     ZeroData(bool),
-    /// Random values.
+    /// The elements are random values.
     RandomData(bool),
     /// A file in the model's `warmup` directory, in raw form.
     InputDataFile(String),
@@ -442,7 +442,7 @@ pub struct TransactionPolicy {
     serde(default)
 )]
 pub struct ResponseCache {
-    /// Enables the cache.
+    /// Whether the server caches responses of the model.
     pub enable: bool,
 }
 

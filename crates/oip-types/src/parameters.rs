@@ -20,7 +20,7 @@ pub type Parameters = BTreeMap<String, ParameterValue>;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ParameterValue {
-    /// A boolean.
+    /// A boolean: JSON's `true` and `false`, gRPC's `bool_param`.
     Bool(bool),
     /// A signed integer: every JSON integer, gRPC's `int64_param`.
     Int64(i64),
@@ -28,7 +28,7 @@ pub enum ParameterValue {
     Uint64(u64),
     /// A number with a fraction or an exponent.
     Double(f64),
-    /// A string.
+    /// A string: gRPC's `string_param`.
     String(String),
 }
 
@@ -92,7 +92,7 @@ pub fn check_parameter_name(name: &str) -> Result<(), ServiceError> {
 /// Removes a boolean parameter and returns it, if present.
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when it is not a boolean.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the parameter is not a boolean.
 pub fn take_bool(parameters: &mut Parameters, name: &str) -> Result<Option<bool>, ServiceError> {
     let Some(value) = parameters.remove(name) else {
         return Ok(None);

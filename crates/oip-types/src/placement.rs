@@ -17,8 +17,8 @@ use crate::{ModelConfig, model_config::ConfigParameter};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Placement {
-    /// The execution providers in order of preference, under ONNX Runtime's names. An operator that one does
-    /// not support runs on the next.
+    /// The execution providers in order of preference, under ONNX Runtime's names. An operator that one
+    /// provider does not support runs on the next provider.
     pub providers: Vec<String>,
     /// The CUDA indices of the GPUs; empty on the CPU.
     pub gpus: Vec<u32>,
@@ -36,7 +36,7 @@ impl Placement {
         }
     }
 
-    /// Returns the placement on these GPUs.
+    /// Returns the placement with `gpus` as its GPUs.
     #[must_use]
     pub fn on_gpus(self, gpus: impl IntoIterator<Item = u32>) -> Self {
         Self {
@@ -53,7 +53,7 @@ impl Placement {
         config.parameters.insert(Self::PARAMETER.to_owned(), shown);
     }
 
-    /// Reads the text that [`Self::show_in`] wrote into `config`, if the server reported one.
+    /// Returns the description that [`Self::show_in`] wrote into `config`; `None` if the server wrote none.
     #[must_use]
     pub fn shown_in(config: &ModelConfig) -> Option<&str> {
         let shown = config.parameters.get(Self::PARAMETER)?;

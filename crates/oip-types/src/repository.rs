@@ -32,20 +32,20 @@ pub struct ModelIndexEntry {
     serde(rename_all = "UPPERCASE")
 )]
 pub enum ModelState {
-    /// Unknown.
+    /// Unknown, or a name that this crate does not know.
     Unknown,
-    /// Ready for requests.
+    /// The version is ready for requests.
     Ready,
-    /// Failed to load, or unloaded.
+    /// The version failed to load, or was unloaded.
     Unavailable,
-    /// Being loaded.
+    /// The version is being loaded.
     Loading,
-    /// Finishing its requests before it is unloaded.
+    /// The version finishes its requests before it is unloaded.
     Unloading,
 }
 
 impl ModelState {
-    /// Returns the name on the wire.
+    /// Returns the state's name on the wire.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -79,8 +79,8 @@ impl fmt::Display for ModelState {
 pub struct LoadOptions {
     /// A model configuration in JSON that replaces the repository's.
     pub config: Option<String>,
-    /// The model's files by path in its directory, such as `1/model.onnx`. Triton accepts them; Tensorferry
-    /// rejects them.
+    /// The model's files by path in its directory, such as `1/model.onnx`. Triton accepts such files;
+    /// Tensorferry rejects them.
     pub files: BTreeMap<String, Bytes>,
 }
 
@@ -94,8 +94,8 @@ impl LoadOptions {
 
     /// Reads the parameters of a load request.
     ///
-    /// Triton lets clients send the model's files too (`file:<path>`). Here only files that the operator put
-    /// into the repository are run.
+    /// Triton lets clients send the model's files too (`file:<path>`). Tensorferry runs only files that the
+    /// operator put into the repository.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) for unknown parameters and for files.
@@ -119,7 +119,7 @@ impl LoadOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnloadOptions {
-    /// Whether to also unload models that were loaded only as dependencies of this one.
+    /// Whether to also unload models that were loaded only as dependencies of the unloaded model.
     pub unload_dependents: bool,
 }
 

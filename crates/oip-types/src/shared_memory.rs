@@ -5,11 +5,11 @@ use tensor_core::Quoted;
 
 use crate::{ParameterValue, Parameters, ServiceError};
 
-/// Parameter of an input or requested output: the region that holds its bytes.
+/// Parameter of an input or requested output: the region that holds the tensor's bytes.
 const REGION: &str = "shared_memory_region";
-/// Parameter: the number of bytes.
+/// Parameter: the number of the tensor's bytes.
 const BYTE_SIZE: &str = "shared_memory_byte_size";
-/// Parameter: the offset in the region.
+/// Parameter: the offset of the tensor in the region.
 const OFFSET: &str = "shared_memory_offset";
 
 /// The name of the region that belongs to a connection over a Unix socket. On other connections no region has
@@ -20,11 +20,11 @@ pub const CONNECTION_REGION: &str = "$connection";
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub struct SharedMemoryRegion {
-    /// The name that requests use.
+    /// The name of the region in requests.
     pub name: String,
     /// The system's name for the memory, as passed to `shm_open`.
     pub key: String,
-    /// The offset of the region in that memory, in bytes.
+    /// The offset of the region in the memory of `key`, in bytes.
     pub offset: u64,
     /// The region's length in bytes.
     pub byte_size: u64,
@@ -34,9 +34,9 @@ pub struct SharedMemoryRegion {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub struct CudaMemoryRegion {
-    /// The name that requests use.
+    /// The name of the region in requests.
     pub name: String,
-    /// The GPU's index.
+    /// The index of the GPU that has the memory.
     pub device_id: u64,
     /// The region's length in bytes.
     pub byte_size: u64,
@@ -49,12 +49,13 @@ pub struct SharedMemorySlice {
     pub region: String,
     /// The offset in the region, in bytes.
     pub offset: u64,
-    /// The length in bytes.
+    /// The length of the slice in bytes.
     pub byte_size: u64,
 }
 
 impl SharedMemorySlice {
-    /// Takes the slice out of the parameters of an input or output, if they name one.
+    /// Takes the slice out of the parameters of an input or output; returns `None` if the parameters name no
+    /// slice.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when a parameter is missing or invalid.

@@ -24,24 +24,24 @@ pub struct ModelStatistics {
     pub inference_count: u64,
     /// Number of model runs, one per batch.
     pub execution_count: u64,
-    /// Requests by outcome and by phase.
+    /// Number and total duration of requests, by outcome and by phase.
     pub inference_stats: InferStatistics,
-    /// Statistics of models with several responses per request. They are not supported, so this is empty, but
-    /// clients expect the member.
+    /// Statistics of models with several responses per request. Always empty, because such models are not
+    /// supported; clients expect the member.
     #[cfg_attr(feature = "rest", serde(default))]
     pub response_stats: ResponseStatistics,
-    /// Runs by batch size, smallest first.
+    /// Statistics of model runs by batch size, smallest first.
     pub batch_stats: Vec<BatchStatistics>,
-    /// Memory that the model uses.
+    /// Memory that the model uses, by kind.
     pub memory_usage: Vec<MemoryUsage>,
 }
 
-/// Empty: see [`ModelStatistics::response_stats`].
+/// Always empty: see [`ModelStatistics::response_stats`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub struct ResponseStatistics {}
 
-/// Requests by outcome and by phase.
+/// Number and total duration of requests, by outcome and by phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub struct InferStatistics {
@@ -49,43 +49,43 @@ pub struct InferStatistics {
     pub success: StatisticDuration,
     /// Failed requests, from arrival to response.
     pub fail: StatisticDuration,
-    /// Time in the queue.
+    /// Time that requests spend in the queue.
     pub queue: StatisticDuration,
-    /// Preparing inputs.
+    /// The phase that prepares the inputs.
     pub compute_input: StatisticDuration,
-    /// Running the model.
+    /// The phase that runs the model.
     pub compute_infer: StatisticDuration,
-    /// Collecting outputs.
+    /// The phase that collects the outputs.
     pub compute_output: StatisticDuration,
-    /// Lookups of cached responses.
+    /// Requests that found their response in the cache.
     pub cache_hit: StatisticDuration,
     /// Lookups that missed, with the insertion afterwards.
     pub cache_miss: StatisticDuration,
 }
 
-/// Statistics of one batch size.
+/// Statistics of the runs with one batch size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub struct BatchStatistics {
-    /// The batch size.
+    /// The batch size of the runs.
     pub batch_size: u64,
-    /// Preparing inputs.
+    /// The phase that prepares the inputs.
     pub compute_input: StatisticDuration,
-    /// Running the model.
+    /// The phase that runs the model.
     pub compute_infer: StatisticDuration,
-    /// Collecting outputs.
+    /// The phase that collects the outputs.
     pub compute_output: StatisticDuration,
 }
 
-/// Memory usage of one kind.
+/// The model's usage of one kind of memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub struct MemoryUsage {
     /// The kind of memory: `CPU`.
     #[cfg_attr(feature = "rest", serde(rename = "type"))]
     pub kind: String,
-    /// The index among several of this kind.
+    /// The index among several memories of this kind.
     pub id: i64,
-    /// The number of bytes.
+    /// The number of bytes in use.
     pub byte_size: u64,
 }

@@ -22,9 +22,9 @@ use crate::{BytesTensor, DataType, ServiceError};
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum TensorValue {
-    /// Elements of fixed width.
+    /// A tensor whose elements have a fixed width.
     Fixed(Tensor),
-    /// Byte strings.
+    /// A tensor of byte strings.
     Bytes(BytesTensor),
 }
 
@@ -81,13 +81,13 @@ impl TensorValue {
             ServiceError::invalid(message)
         };
         let len = len.ok_or_else(no_room)?;
-        // `vec!` aborts on failure, and resizing a reserved vector would write to it; so test the
-        // reservation, then use `vec!`.
+        // `vec!` aborts on failure, and resizing a reserved vector would write to all its memory. A trial
+        // reservation therefore comes first, then `vec!`.
         Vec::<u8>::new().try_reserve_exact(len).map_err(|_| no_room())?;
         Self::from_raw(datatype, shape, vec![0; len].into())
     }
 
-    /// Returns the element type.
+    /// Returns the datatype of the elements.
     #[must_use]
     pub fn datatype(&self) -> DataType {
         match self {
@@ -96,7 +96,7 @@ impl TensorValue {
         }
     }
 
-    /// Returns the dimensions.
+    /// Returns the dimensions of the tensor.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         match self {
@@ -132,7 +132,7 @@ impl TensorValue {
         match self {
             Self::Fixed(tensor) => {
                 let spec = tensor.spec().clone();
-                // The length is unchanged, so this cannot fail.
+                // The length is unchanged, so the constructor cannot fail.
                 let tensor = Tensor::new(spec, wrap(tensor.into_bytes()));
                 Self::Fixed(tensor.unwrap_or_else(|_| unreachable!("the bytes are the same")))
             }
@@ -143,7 +143,7 @@ impl TensorValue {
         }
     }
 
-    /// Converts into the raw form.
+    /// Converts the value into its raw form.
     #[must_use]
     pub fn into_raw(self) -> Bytes {
         match self {

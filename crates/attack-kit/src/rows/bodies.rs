@@ -48,7 +48,7 @@ fn crowd(
                 let Ok(mut http) = Http::connect(target.http).await else {
                     return tally.add("no connection");
                 };
-                // A server that refuses early may close before everything is sent.
+                // A server that refuses early may close the connection before the whole body is sent.
                 let _ = http
                     .post(&infer_path(ECHO), "Content-Encoding: gzip\r\n", &body)
                     .await;
@@ -63,8 +63,8 @@ fn crowd(
     }
 }
 
-/// Has clients announce bodies of the maximum size and send them just fast enough not to be cut. In total
-/// they announce eight times the budget. Cut clients reconnect.
+/// Has clients announce bodies of the maximum size and send them just fast enough not to be cut off. In total
+/// they announce eight times the budget. Clients that are cut off reconnect.
 pub async fn drip(target: Target, scale: Scale, tally: Tally) {
     let mut clients = JoinSet::new();
     for _ in 0..8 * scale.budget / scale.request {

@@ -18,7 +18,7 @@ use crate::{
 /// Connection count for attacks that send a lot of data per connection.
 const CONNECTIONS: usize = 200;
 
-/// Number of connections for attacks that send little on each.
+/// Connection count for attacks that send little data per connection.
 const MANY: usize = 1000;
 
 /// Sends endless HTTP/1 heads over many connections until the server accepts no more bytes, and then waits.
@@ -109,7 +109,7 @@ pub async fn idle_connections(target: Target, _: Scale, tally: Tally) {
     while clients.join_next().await.is_some() {}
 }
 
-/// Sends one request, then waits until the server closes.
+/// Sends one request, then waits until the server closes the connection.
 async fn idle_http(target: Target) -> Result<()> {
     let mut http = Http::connect(target.http).await?;
     http.post(&infer_path(ECHO), "", SMALL_ECHO.as_bytes()).await?;
@@ -118,7 +118,7 @@ async fn idle_http(target: Target) -> Result<()> {
     Ok(())
 }
 
-/// Sends one request over gRPC, then waits until the server closes.
+/// Sends one request over gRPC, then waits until the server closes the connection.
 async fn idle_grpc(target: Target) -> Result<()> {
     let mut grpc = Grpc::connect(target.grpc).await?;
     let message = Framed::plain(&infer(ECHO, Some(("x", &[1, 2, 3, 4]))));

@@ -11,9 +11,9 @@ use crate::{
 
 /// A message filled up to the size limit with tiny items of one kind.
 pub struct Bomb {
-    /// The kind of item.
+    /// Name of the kind of item, for the table of attacks.
     pub name: &'static str,
-    /// Builds a message of about this size.
+    /// Builds a message of about the given size.
     pub message: fn(usize) -> Vec<u8>,
 }
 
@@ -121,7 +121,7 @@ fn inside(path: &[u32], content: &[u8]) -> Vec<u8> {
 }
 
 /// Sends the bomb compressed and uncompressed, each on four streams of one connection. The messages are built
-/// before this returns.
+/// before the function returns.
 pub fn bomb(
     target: Target,
     scale: Scale,
@@ -140,7 +140,7 @@ pub fn bomb(
             };
             let call = || async {
                 match grpc.call(method, &framed).await {
-                    // A stream's request errors are in its messages, and the stream ends normally.
+                    // The errors of a stream's requests are in its messages, and the stream ends normally.
                     Ok(answer) if answer.code == 0 => tally.add("an answer"),
                     Ok(answer) => tally.add(format_args!("grpc {}", answer.code)),
                     Err(_) => tally.add("closed"),

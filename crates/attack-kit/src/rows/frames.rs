@@ -15,18 +15,19 @@ use crate::{rows::Tally, server::Target};
 
 /// Bytes sent repeatedly on one connection.
 pub struct Flood {
-    /// Its name.
+    /// Name of the flood in the table of attacks.
     pub name: &'static str,
     /// The bytes at the start of the connection.
     start: fn() -> Vec<u8>,
     /// The repeated bytes, by index.
     piece: fn(u32) -> Vec<u8>,
     is_http1: bool,
-    /// Whether the server closes the connection because of this flood, which no well-behaved client sends.
+    /// Whether the server closes the connection because of this flood; well-behaved clients send no such
+    /// bytes.
     pub is_ended: bool,
 }
 
-/// All floods.
+/// All floods: those of HTTP/2 frames and those of HTTP/1 requests.
 pub const FLOODS: &[Flood] = &[
     Flood {
         name: "streams that are reset at once",

@@ -32,7 +32,7 @@ pub type Attack = Pin<Box<dyn Future<Output = ()>>>;
 
 /// An attack with its name in the table.
 pub struct Row {
-    /// The name.
+    /// Name of the attack in the table.
     pub name: String,
     /// Server options in addition to the defaults.
     pub options: &'static [&'static str],
@@ -47,10 +47,11 @@ pub struct Row {
 pub enum Kind {
     /// Memory: large requests and responses from few connections.
     Large,
-    /// Connections: many, each holding a little.
+    /// Connections: a large number of connections, each of which holds a little memory.
     Crowd,
     /// CPU: as many small operations as possible. Well-behaved clients need not keep half their rate: a flood
-    /// keeps a CPU busy on the client's side alone, so on a small machine their rate says little.
+    /// keeps a CPU busy on the client's side alone, so on a small machine the rate of well-behaved clients
+    /// says little.
     Flood,
 }
 

@@ -33,7 +33,7 @@ pub async fn slow_json(target: Target, scale: Scale, tally: Tally) {
     while clients.join_next().await.is_some() {}
 }
 
-/// Sends one request and reads slowly until the server closes; returns the status.
+/// Sends one request and reads slowly until the server closes the connection; returns the status.
 async fn slow_answer(target: Target, tally: &Tally) -> std::io::Result<u16> {
     let mut http = Http::connect_small(target.http).await?;
     http.post(&infer_path(LARGE), "", br#"{"inputs":[]}"#).await?;
@@ -96,7 +96,7 @@ pub fn unread_echoes(target: Target, scale: Scale, tally: Tally) -> impl Future<
             match client.await {
                 Ok((200, http)) => {
                     clients.spawn_local(async move {
-                        // Keeps the connections open until the attack ends.
+                        // The connections stay open until the attack ends.
                         std::future::pending::<()>().await;
                         drop(http);
                     });

@@ -1,11 +1,11 @@
-//! The scale of attacks.
+//! The scale of attacks: the server's limits and the number of attackers.
 
 /// The server's limits and the number of attacking clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
-    /// `--max-request-size` in bytes.
+    /// The server's `--max-request-size` in bytes.
     pub request: usize,
-    /// `--memory-budget` in bytes.
+    /// The server's `--memory-budget` in bytes.
     pub budget: usize,
     /// Number of clients that read slowly, or not at all.
     pub readers: usize,
@@ -14,7 +14,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// The server's default options.
+    /// The limits of a server with default options.
     pub const FULL: Self = Self {
         request: 64 << 20,
         budget: 512 << 20,

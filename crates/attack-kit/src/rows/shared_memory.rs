@@ -27,7 +27,7 @@ impl Region {
     /// Creates a region and registers it with the server.
     ///
     /// # Errors
-    /// When the system or the server refuses.
+    /// When the system or the server refuses to create or register the region.
     pub async fn register(target: Target, bytes: usize) -> io::Result<Self> {
         let name = format!("attack-{:016x}", fastrand::u64(..));
         let path = PathBuf::from("/dev/shm").join(&name);

@@ -18,7 +18,7 @@ impl Tally {
         }
     }
 
-    /// Returns how often this response was counted.
+    /// Returns how many responses were counted as `answer`.
     #[must_use]
     pub fn count(&self, answer: &str) -> usize {
         self.0

@@ -39,7 +39,7 @@ pub(super) struct ChangeReport {
     refused: u64,
     /// Requests to a killed process that failed with 500, as docs/reliability.md allows.
     cut: u64,
-    /// Unexplained responses.
+    /// Number of responses that the changes do not explain.
     pub(super) wrong: u64,
     examples: Vec<String>,
     longest_absence: Duration,

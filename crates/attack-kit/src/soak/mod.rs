@@ -1,5 +1,5 @@
-//! A long mix of well-behaved and hostile clients, loads, kills and restarts: no request may be lost and
-//! nothing may grow.
+//! A long mix of well-behaved and hostile clients, loads, kills and restarts: no request may be lost, and the
+//! server's memory, threads and descriptors may not grow.
 
 mod changes;
 mod restarts;
@@ -52,7 +52,7 @@ const NICE: i32 = 10;
 /// How long the server may take to release its budget after an attack.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs everything and prints the summary; returns false when a request was lost or something grew.
+/// Runs the whole mix and prints the summary; returns false when a request was lost or a measurement grew.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let time = Duration::from_secs(60 * options.minutes);
     let program = options.server.clone();
@@ -169,7 +169,8 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(broken.is_empty())
 }
 
-/// Waits until the attacks' memory is released, and until the threads that served them have had time to end.
+/// Waits until the attacks' memory is released, and until the threads that served the attacks have had time
+/// to end.
 fn wait_until_quiet(server: &Server) -> Result<()> {
     let start = Instant::now();
     // The well-behaved clients use some of the budget.

@@ -20,7 +20,7 @@ use attack_kit::{
 };
 use tokio::{task::JoinSet, time::sleep};
 
-/// The outcomes of requests.
+/// The outcomes of requests to a server that restarts.
 #[derive(Default)]
 pub(super) struct Restarts {
     count: u32,
@@ -64,8 +64,8 @@ impl fmt::Display for Restarts {
 /// Number of clients per transport.
 const CLIENTS: usize = 4;
 
-/// Restarts a server this often, spread over this time. With a shutdown delay, clients stop halfway through
-/// it, like those behind a load balancer, and until then every request must succeed.
+/// Restarts a server `count` times, spread over `time`. With a shutdown delay, clients stop halfway through
+/// the delay, like clients behind a load balancer, and until then every request must succeed.
 pub(super) fn run(
     program: &Path,
     ceiling: usize,
@@ -103,7 +103,7 @@ struct SharedState {
 }
 
 impl SharedState {
-    /// Returns whether clients have been redirected by now.
+    /// Returns whether clients have been redirected: half of the delay has passed since the signal.
     fn is_out(&self) -> bool {
         let signalled = self.signalled.get();
         signalled.is_some_and(|signalled| signalled.elapsed() >= self.delay / 2)
@@ -116,8 +116,8 @@ impl SharedState {
         restarts.answered_late += u64::from(self.signalled.get().is_some_and(|signalled| sent > signalled));
     }
 
-    /// Counts a request without a response: if it was sent after the signal, the server may not have accepted
-    /// it.
+    /// Counts a request without a response. If the request was sent after the signal, the server may not have
+    /// accepted it.
     fn count_unanswered(&self, sent: Instant, what: &str) {
         let mut restarts = self.restarts.borrow_mut();
         match self.signalled.get() {

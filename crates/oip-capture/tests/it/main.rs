@@ -1,4 +1,4 @@
-//! Tests that exchanges are written to files and read back, and the failures of both.
+//! Tests that exchanges are written to files and read back, and that failures of both are reported.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -233,8 +233,8 @@ fn recorders_that_start_at_once_have_indexes_of_their_own() {
     assert_eq!(Recording::open(&folder).unwrap().entries().len(), recorders.len());
 }
 
-/// A killed recorder leaves partial files and unlisted files; the next one removes them. Files of a live run
-/// stay.
+/// A killed recorder leaves partial files and unlisted files; the next recorder removes them. Files of a live
+/// run stay.
 #[test]
 fn leftovers_of_a_crash_do_not_count_for_ever() {
     let (_parent, folder) = folder();
@@ -275,7 +275,7 @@ fn leftovers_of_a_crash_do_not_count_for_ever() {
     // Unrelated files are not touched.
     fs::write(folder.join("notes.txt"), "").unwrap();
     let limited = || RecorderConfig::new(&folder).with(|config| config.limit = 64 << 10);
-    // The first recorder continues: its files are not touched, and count.
+    // The first recorder continues: its files are not touched, and count towards the limit.
     let second = Recorder::start(limited()).unwrap();
     second.record(request("m"), response("m"));
     second.finish(PATIENCE);

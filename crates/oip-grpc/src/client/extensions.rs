@@ -1,4 +1,4 @@
-//! Converts between extension types and messages.
+//! Converts between the types of the protocol's extensions and gRPC messages.
 
 use std::collections::BTreeMap;
 
@@ -73,7 +73,7 @@ pub fn encode_trace_settings(model: Option<&str>, changes: &TraceSettings) -> Tr
     }
 }
 
-/// Decodes trace settings.
+/// Decodes trace settings by name.
 #[must_use]
 pub fn decode_trace_settings(message: TraceSettingResponse) -> TraceSettings {
     let settings = message.settings.into_iter();

@@ -50,7 +50,7 @@ fn allow<T>(request: &Request<T>, model: &str) -> Result<(), ServiceError> {
     grant(request).map_or(Ok(()), |grant| grant.check_model(model))
 }
 
-/// Inference is handled by `GrpcService` before it reaches `tonic`.
+/// Creates the error for an inference call that reaches `tonic`: `GrpcService` handles such calls itself.
 fn answered_elsewhere() -> ServiceError {
     ServiceError::internal("inference was called past the service that answers it")
 }
@@ -58,8 +58,8 @@ fn answered_elsewhere() -> ServiceError {
 /// Implements calls of extensions that are never supported.
 macro_rules! not_offered {
     ($($call:ident($request:ty) -> $response:ty as $extension:literal;)*) => {$(
-        // This is the signature that `async_trait` generates, because that macro cannot expand inside this
-        // one.
+        // The method has the signature that `async_trait` generates, because that macro cannot expand inside
+        // `not_offered`.
         fn $call<'life0, 'async_trait>(
             &'life0 self,
             _: Request<$request>,

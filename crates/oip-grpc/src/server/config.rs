@@ -1,4 +1,4 @@
-//! Configuration of the gRPC side.
+//! Configuration of the gRPC side: limits, budgets and the form of outputs.
 
 #[cfg(unix)]
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub struct GrpcConfig {
     pub max_answer_bytes: usize,
     /// Maximum size of a call's metadata in bytes (default 32 KiB).
     pub max_header_bytes: usize,
-    /// Limits on a request.
+    /// Limits on the content of a request.
     pub limits: RequestLimits,
     /// How long requests may take.
     pub time: TimeLimits,
@@ -37,7 +37,7 @@ pub struct GrpcConfig {
     /// must turn received descriptors into a [`ConnectionRegion`](oip_service::ConnectionRegion).
     #[cfg(unix)]
     pub connection_memory: Option<Arc<dyn OpenConnectionMemory>>,
-    /// The form of outputs.
+    /// Whether outputs are sent as raw or as typed contents.
     pub output: GrpcOutput,
 }
 

@@ -40,14 +40,14 @@ impl ControlCharge {
         Ok(Self(Arc::new(Mutex::new(lease.charge(0)?))))
     }
 
-    /// Charges a message or the part received. The messages of a call are decoded one at a time, so the
-    /// largest counts.
+    /// Charges a message, or the received part of a message. A call's messages are decoded one at a time, so
+    /// only the largest message counts.
     fn cover(&self, seen: MessagePart) -> Result<(), ServiceError> {
         let most = |bytes: usize| bytes.min(MAX_MESSAGE) as u64;
         let bytes = match seen {
             MessagePart::Nothing => return Ok(()),
             MessagePart::Part(bytes) => most(bytes) * GROWING,
-            // A compressed message may expand to the limit; one that announces more is rejected unread.
+            // A compressed message may expand to the limit; a message that announces more is rejected unread.
             MessagePart::Whole {
                 is_compressed: true, ..
             } => MAX_MESSAGE as u64 * DECODED,
@@ -72,7 +72,7 @@ struct Messages {
 enum MessagePart {
     /// An incomplete frame header.
     Nothing,
-    /// This many bytes of the message have arrived, but not all.
+    /// The number of bytes that have arrived of an incomplete message.
     Part(usize),
     Whole {
         is_compressed: bool,
@@ -81,8 +81,8 @@ enum MessagePart {
 }
 
 impl Messages {
-    /// Scans bytes up to the end of the current message; returns what is known of that message, and the
-    /// remaining bytes.
+    /// Scans bytes up to the end of the current message; returns the received part of that message, and the
+    /// bytes after it.
     fn read<'p>(&mut self, part: &'p [u8]) -> (MessagePart, &'p [u8]) {
         let (of_head, part) = part.split_at(part.len().min(HEAD.saturating_sub(self.seen)));
         if !of_head.is_empty() {

@@ -34,8 +34,8 @@ pub(crate) fn of_request(headers: &HeaderMap) -> Result<Option<Compression>, Sta
 
 /// Chooses the compression of the response: the request's compression, if the client accepts it.
 ///
-/// Most clients declare gzip and deflate as accepted without asking for it, and tensors rarely compress.
-/// Therefore only clients that compress requests get compressed responses.
+/// Most clients declare gzip and deflate as accepted by default, and tensors rarely compress. Therefore only
+/// clients that compress requests get compressed responses.
 pub(crate) fn of_answer(headers: &HeaderMap, own: Option<Compression>) -> Option<Compression> {
     let accepted = headers.get(ACCEPT)?.to_str().ok()?;
     own.filter(|own| accepted.split(',').any(|encoding| encoding.trim() == name(*own)))

@@ -73,12 +73,12 @@ impl Health for HealthService {
     }
 }
 
-/// Sends the server's status now and on every change.
+/// A stream that sends the server's status at its start and on every change.
 struct Watch {
     /// The service to watch; `None` for an unknown service, which gRPC allows to watch.
     health: Option<Arc<dyn InferenceService>>,
     is_draining: watch::Receiver<bool>,
-    /// The watcher's slot, if concurrent streams are limited.
+    /// The slot that the watcher occupies, if concurrent streams are limited.
     place: Option<CallPlace>,
     last: Option<ServingStatus>,
     interval: Interval,
@@ -103,8 +103,8 @@ impl Stream for Watch {
                     status: status.into(),
                 })));
             }
-            // The watcher has been told that the server is not ready. The stream ends now, because the drain
-            // waits for it.
+            // The watcher has received the status that the server is not ready. The stream ends, because the
+            // drain waits for it.
             if *self.is_draining.borrow() {
                 return Poll::Ready(None);
             }

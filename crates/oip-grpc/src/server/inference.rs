@@ -1,5 +1,5 @@
-//! The path from a request's message to its response's: decompress, decode, run, encode, under the request's
-//! lease.
+//! Handles an inference message: decompresses and decodes the request, runs it and encodes the response,
+//! under the request's lease.
 
 use std::{ops::Range, pin::pin, sync::Arc, time::Duration};
 
@@ -38,7 +38,7 @@ const INFLATED: u64 = 64;
 /// Response parameter that marks the last response to the request.
 pub(crate) const FINAL_RESPONSE: &str = "triton_final_response";
 
-/// The state shared by all calls.
+/// The state that all calls share.
 pub(crate) struct Inference {
     pub(crate) service: Arc<dyn InferenceService>,
     pub(crate) config: GrpcConfig,
@@ -46,7 +46,7 @@ pub(crate) struct Inference {
     pub(crate) is_draining: watch::Sender<bool>,
 }
 
-/// How the client wants the response.
+/// What the client demands of the response.
 #[derive(Clone, Copy)]
 pub(crate) struct ResponseOptions {
     /// The client's timeout for the call.
@@ -59,7 +59,7 @@ pub(crate) struct ResponseOptions {
 pub(crate) enum RequestFailure {
     /// The request's message cannot be decoded; the error ends the call.
     Unreadable(Status),
-    /// The request itself failed.
+    /// The request is invalid, or its processing failed.
     Request(Echo, ServiceError),
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct SeveralAnswers {
     /// The charge for the memory that the request takes in addition to its tensors; kept while the model may
     /// use the request.
     _charge: Charge,
-    /// Whether the end was reported.
+    /// Whether the end of the responses was reported.
     is_over: bool,
 }
 
@@ -231,7 +231,7 @@ impl Inference {
             .map_err(|error| RequestFailure::Request(echo, error))
     }
 
-    /// Decodes a request, on this thread if it is quick.
+    /// Decodes a request, on the current thread if the work is short.
     async fn read(self: &Arc<Self>, message: Message) -> Result<ReadRequest, RequestFailure> {
         let Message {
             lease,
@@ -301,7 +301,7 @@ impl Inference {
         reader.read(bytes, effort)
     }
 
-    /// Encodes a response, on this thread if it is quick.
+    /// Encodes a response, on the current thread if the work is short.
     async fn write(
         &self,
         mut response: InferResponse,
@@ -412,7 +412,7 @@ fn not_inflated(error: ServiceError, limit: usize) -> RequestFailure {
         ErrorCode::InvalidArgument => {
             RequestFailure::Unreadable(Status::internal(format!("Error decompressing: {error}")))
         }
-        // The memory budget also returns this code, for a valid message that does not fit.
+        // The memory budget also returns `TooLarge`, for a valid message that does not fit.
         ErrorCode::TooLarge if error.message().ends_with("once it is decompressed") => {
             RequestFailure::Unreadable(Status::resource_exhausted(format!(
                 "Error decompressing: size limit, of {limit} bytes, exceeded while decompressing message"

@@ -41,8 +41,8 @@ struct LeasedBody {
     has_ended: bool,
 }
 
-/// Charges the messages of a response. The first one is encoded immediately, so that a response that exceeds
-/// the budget becomes a plain error status. Most responses have just one.
+/// Charges the messages of a response. The first message is encoded immediately, so that a response that
+/// exceeds the budget becomes a plain error status. Most responses have a single message.
 ///
 /// # Errors
 /// See [`Lease::charge`].
@@ -58,7 +58,7 @@ pub(crate) async fn leased(
         Poll::Ready(Some(Ok(frame))) => (Some(charged(frame, &lease)?), false),
         Poll::Ready(Some(Err(status))) => return Ok(status.into_http()),
         Poll::Ready(None) => (None, true),
-        // A stream whose first message is not ready yet.
+        // The first message of the stream is not ready yet.
         Poll::Pending => (None, false),
     };
     let body = tonic::body::Body::new(LeasedBody {

@@ -1,4 +1,4 @@
-//! The logging extension.
+//! Handles the calls of the logging extension.
 
 use oip_service::{InferenceService, extensions};
 use oip_types::{LogSetting, LogSettings, ServiceError};
@@ -8,7 +8,7 @@ use crate::proto::{
     LogSettingsRequest, LogSettingsResponse, log_settings_request, log_settings_response as response,
 };
 
-/// Changes the named settings and returns all.
+/// Changes the settings that the request names, and returns all settings.
 pub(crate) fn log_settings(
     service: &dyn InferenceService,
     request: LogSettingsRequest,

@@ -33,7 +33,7 @@ pub(crate) struct Messages<B> {
 /// A complete message.
 pub(crate) struct Message {
     pub(crate) lease: Lease,
-    /// Its compression, if any.
+    /// The message's compression, if any.
     pub(crate) compression: Option<Compression>,
     /// The message, which holds its charge.
     pub(crate) bytes: Bytes,
@@ -75,7 +75,7 @@ where
     }
 
     /// Sets the slot of a conversation that waits for its client; a message in transit postpones eviction.
-    /// `None` while there is work.
+    /// `place` is `None` while the conversation has other work.
     pub(crate) fn set_resting_place(&mut self, place: Option<CallPlace>) {
         self.place = place;
     }
@@ -125,7 +125,7 @@ where
         }
     }
 
-    /// Reads the next part of the body; false at its end.
+    /// Reads the next part of the body; returns false at the end of the body.
     async fn read_part(&mut self) -> Result<bool, Status> {
         let frame = poll_fn(|cx| self.body.as_mut().poll_frame(cx)).await;
         match frame.map(|frame| frame.map(http_body::Frame::into_data)) {
@@ -133,7 +133,7 @@ where
                 self.part = part;
                 Ok(true)
             }
-            // Trailers come last.
+            // Trailers are the last frame of a body.
             None | Some(Ok(Err(_))) => Ok(false),
             Some(Err(error)) => {
                 let status = broken(error.into());
@@ -309,7 +309,7 @@ mod tests {
             }
             drop(held);
             assert_eq!(config.budget.used(), 0);
-            // Half a message.
+            // The first part contains half a message.
             assert!(next(&mut messages).is_pending());
             assert!((1..=4).contains(&config.budget.used()));
             drop(messages);

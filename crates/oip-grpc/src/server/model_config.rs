@@ -1,4 +1,4 @@
-//! The model configuration extension.
+//! Encodes model configurations for the model configuration extension.
 
 use oip_service::{InferenceService, extensions};
 use oip_types::{

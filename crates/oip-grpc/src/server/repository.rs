@@ -1,4 +1,4 @@
-//! The model repository extension.
+//! Handles the calls of the model repository extension.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +60,7 @@ pub(crate) async fn unload(
 
 /// Returns the name of the model in a request.
 ///
-/// KServe's messages have the model's name in the field that is the repository in Triton's. If only the
+/// In KServe's messages, the model's name is in the field that Triton uses for the repository. If only the
 /// repository is set, it is the model's name.
 fn model_name<'a>(repository: &'a str, model: &'a str) -> Result<&'a str, ServiceError> {
     if model.is_empty() {

@@ -165,8 +165,8 @@ where
 }
 
 pin_project! {
-    /// A future that turns panics into responses. It is not an `async` block, which would triple the size of
-    /// the wrapped future, thousands of bytes.
+    /// A future that turns panics into responses. An `async` block in its place would triple the size of the
+    /// wrapped future, which is thousands of bytes.
     struct PanicGuard<F> {
         #[pin]
         answer: CatchPanic<F>,
@@ -186,7 +186,7 @@ where
 }
 
 impl GrpcService {
-    /// Handles all other calls through `tonic`.
+    /// Handles calls other than inference through `tonic`.
     fn control<B>(&mut self, request: Request<B>) -> <Self as Service<Request<B>>>::Future
     where
         B: Body<Data = Bytes> + Send + 'static,

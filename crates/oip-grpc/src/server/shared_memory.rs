@@ -51,7 +51,7 @@ pub(crate) fn unregister(
     Ok(())
 }
 
-/// Opens the memory of the connection whose call has these extensions.
+/// Opens the memory of a connection, which the call's `extensions` contain.
 pub(crate) fn register_for_connection(
     config: &GrpcConfig,
     extensions: &Extensions,

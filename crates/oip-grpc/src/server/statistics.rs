@@ -1,4 +1,4 @@
-//! The statistics extension.
+//! Encodes statistics for the statistics extension.
 
 use std::collections::BTreeMap;
 

@@ -48,7 +48,7 @@ pub(crate) fn trailers(status: &Status) -> HeaderMap {
     trailers
 }
 
-/// Parses `grpc-timeout`.
+/// Parses the call's timeout from the header `grpc-timeout`.
 pub(crate) fn timeout(headers: &HeaderMap) -> Result<Option<std::time::Duration>, ServiceError> {
     let Some(value) = headers.get("grpc-timeout") else {
         return Ok(None);
@@ -79,8 +79,8 @@ fn parse_timeout(value: &str) -> Option<std::time::Duration> {
 
 /// Changes status codes of tonic's own errors to those of other gRPC servers.
 ///
-/// tonic rejects messages that are too large with `OUT_OF_RANGE`, which means something else; this server
-/// never uses that code itself.
+/// tonic rejects messages that are too large with `OUT_OF_RANGE`, which means something else in gRPC. This
+/// server never uses that code for its own errors.
 pub(crate) fn harmonise<B>(response: &mut Response<B>) {
     let headers = response.headers_mut();
     if headers.get(GRPC_STATUS).is_some_and(|code| code == "11") {

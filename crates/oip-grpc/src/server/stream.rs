@@ -45,13 +45,13 @@ use super::{
 /// therefore delays single responses behind it; clients that do not want this open several streams.
 const CONCURRENT: usize = 16;
 
-/// The initial limit. Each response that the client takes raises it by one.
+/// Initial limit on running requests. Each response that the client takes raises the limit by one.
 const CONCURRENT_AT_FIRST: usize = 4;
 
 /// Metadata key: whether errors close the stream with their status.
 const GRPC_ERROR: &str = "triton_grpc_error";
 
-/// Opens a stream.
+/// Opens a stream for a `ModelStreamInfer` call.
 pub(crate) fn open<B>(inference: Arc<Inference>, request: Request<B>) -> Response<tonic::body::Body>
 where
     B: Body<Data = Bytes> + Send + 'static,
@@ -125,7 +125,7 @@ struct Answers {
     /// The buffers of the response being sent.
     pieces: VecDeque<Bytes>,
     answers: mpsc::Receiver<Framed>,
-    /// The final status, if it is an error.
+    /// The final status of the stream, if it is an error.
     end: Arc<OnceLock<Status>>,
     is_over: bool,
     _driver: Task<()>,
@@ -166,14 +166,14 @@ impl Body for Answers {
     }
 }
 
-/// Runs a stream.
+/// Reads the requests of a stream, runs them and sends the responses.
 struct Driver<B> {
     inference: Arc<Inference>,
     messages: Messages<B>,
     is_draining: watch::Receiver<bool>,
     /// The deadline of the whole call.
     deadline: Option<Instant>,
-    /// The client's rights.
+    /// The client's rights; `None` if they are unlimited.
     grant: Option<Grant>,
     closes_on_error: bool,
     /// Notes about all requests of the stream.
@@ -184,7 +184,7 @@ struct Driver<B> {
     is_resting: bool,
     /// Running requests, in order of arrival.
     running: VecDeque<InWork>,
-    /// Requests with any number of responses. Each task sends its own.
+    /// Requests with any number of responses. Each task sends the responses to its own request.
     streaming: JoinSet<Result<SendOutcome, Status>>,
     /// Maximum number of running and streaming requests together.
     most_running: usize,
@@ -194,19 +194,19 @@ struct Driver<B> {
 /// A request without a delivered response.
 struct InWork {
     task: Task<Result<EncodedResponses, RequestFailure>>,
-    /// The response, while it waits for those before it.
+    /// The response, while it waits for the responses to earlier requests.
     answer: Option<Result<EncodedResponses, RequestFailure>>,
 }
 
 /// The outcome of sending a sequence of responses.
 enum SendOutcome {
-    /// All responses were sent; the client took this many.
+    /// All responses were sent. Contains the number of responses that the client took.
     Answers(usize),
     /// Failed with an error that closes the stream instead of being sent as a message.
     Failed(Status),
 }
 
-/// An event of a stream.
+/// An event in the driver of a stream.
 enum Event {
     Request(Message),
     /// No more requests are read, because the client has finished, or because of the error.
@@ -315,8 +315,8 @@ where
 
     /// Reads and drops requests in transit before the stream is closed with an error.
     ///
-    /// gRPC's Python asyncio client otherwise reports the failed write to the closed stream instead of its
-    /// status.
+    /// Otherwise, gRPC's Python asyncio client would report the failed write to the closed stream instead of
+    /// the stream's status.
     async fn pass_over_requests(&mut self) {
         const LINGER: Duration = Duration::from_millis(25);
         let end = Instant::now() + LINGER;
@@ -399,7 +399,7 @@ impl Outgoing {
         };
         match sent {
             Ok(Ok(())) => Ok(()),
-            // The client disconnected and will not see this.
+            // The client disconnected and will not see this error.
             Ok(Err(_)) => Err(refusal(ErrorCode::Cancelled, "the client is gone")),
             Err(_) if end == self.deadline => Err(deadline_passed()),
             Err(_) => Err(refusal(

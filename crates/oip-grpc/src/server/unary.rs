@@ -25,7 +25,7 @@ use super::{
     status,
 };
 
-/// Handles a call.
+/// Handles a `ModelInfer` call.
 pub(crate) async fn call<B>(inference: Arc<Inference>, request: Request<B>) -> Response<tonic::body::Body>
 where
     B: Body<Data = Bytes> + Send + 'static,
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
     use crate::GrpcConfig;
 
-    /// The future is moved into a box for each request, so a large one costs time.
+    /// The future is moved into a box for each request, so a large future costs time.
     #[test]
     fn the_future_of_a_call_is_small() {
         let inference = Arc::new(Inference::new(

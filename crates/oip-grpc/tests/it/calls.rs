@@ -1,4 +1,4 @@
-//! Protocol calls, health and reflection.
+//! Tests protocol calls, health and reflection.
 
 use std::sync::{Arc, atomic::Ordering};
 

@@ -1,4 +1,4 @@
-//! Message compression in both directions.
+//! Tests message compression in both directions.
 
 use std::{io::Write, sync::Arc};
 
@@ -39,7 +39,8 @@ fn compressed(encoding: &str, message: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Returns the encoding of the response to a request with these headers, if it is compressed.
+/// Returns the encoding of the response to a request with the headers `headers`, if the response is
+/// compressed.
 async fn answer_encoding(
     path: &str,
     encoding: Option<&str>,
@@ -81,7 +82,7 @@ async fn answers_are_compressed_as_requests_are() {
     for (path, encoding, accepted, message, expected) in [
         (INFER, Some("gzip"), all, of(1000), Some("gzip")),
         (INFER, Some("deflate"), all, of(1000), Some("deflate")),
-        // Every client based on the C core declares these.
+        // Every client based on the C core declares these encodings.
         (INFER, None, all, of(1000), None),
         (INFER, Some("gzip"), "deflate", of(1000), None),
         (INFER, Some("gzip"), "identity", of(1000), None),
@@ -106,7 +107,7 @@ fn metadata() -> Vec<u8> {
     ModelMetadataRequest { name, version }.encode_to_vec()
 }
 
-/// Uses a client without any compression settings.
+/// Uses a client without compression settings.
 #[tokio::test]
 async fn a_client_reads_what_it_asked_for() {
     let request: ModelInferRequest = floats("identity_fp32", &vec![0.25; 10_000]);

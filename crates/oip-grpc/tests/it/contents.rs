@@ -1,4 +1,4 @@
-//! Raw and typed contents of every datatype in both directions.
+//! Tests raw and typed contents of every datatype in both directions.
 
 use oip_grpc::{
     GrpcConfig, GrpcOutput,

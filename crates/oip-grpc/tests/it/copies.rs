@@ -1,4 +1,4 @@
-//! Copying inputs out of shared memory: small messages that mean much work.
+//! Tests copying inputs from shared memory, where small messages can cause much work.
 
 use std::{
     collections::BTreeMap,

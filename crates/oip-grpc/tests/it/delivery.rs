@@ -1,4 +1,4 @@
-//! Inputs and outputs in shared memory, classification, priorities.
+//! Tests inputs and outputs in shared memory, classification and priorities.
 
 use std::sync::Arc;
 
@@ -79,8 +79,8 @@ async fn inputs_in_shared_memory_and_beside() {
     let sums = [3f32.to_le_bytes(), 7f32.to_le_bytes()].concat();
     assert_eq!(response.raw_output_contents, [&sums[..], &9i64.to_le_bytes()]);
 
-    // The response mirrors the form of the inputs. With all inputs in shared memory there is none, so it is
-    // raw.
+    // The response mirrors the form of the inputs. Inputs in shared memory have no form, so the response to a
+    // request with only such inputs is raw.
     let mut b = input("b", "INT64", &[1]);
     b.parameters = slice(32, 8);
     let all = ModelInferRequest {
@@ -136,7 +136,8 @@ async fn outputs_in_shared_memory() {
     assert!(response.outputs[1].parameters.is_empty());
     assert_eq!(test.shared("/k").unwrap()[40..44], 3f32.to_le_bytes());
 
-    // In typed form, one output has no contents, and the other uses the datatype's field.
+    // In typed form, the output in shared memory has no contents, and the other output uses the datatype's
+    // field.
     let typed = parameter(ParameterChoice::BoolParam(false));
     request.parameters.insert("binary_data_output".into(), typed);
     let response = client.model_infer(request.clone()).await.unwrap().into_inner();

@@ -1,4 +1,4 @@
-//! Extension calls.
+//! Tests the calls of the protocol's extensions.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Memory of calls: charged before allocation, and released after the last byte of the response.
+//! Tests that the memory of calls is charged before allocation, and released after the last byte of the
+//! response.
 
 use std::{
     convert::Infallible,
@@ -269,7 +270,7 @@ async fn metadata_has_a_limit_and_counts() {
     }
 }
 
-/// Typed responses of every datatype in many buffers.
+/// Encodes typed responses of every datatype in many buffers.
 #[tokio::test]
 async fn large_typed_contents() {
     const COUNT: usize = 100_000;

@@ -1,4 +1,4 @@
-//! A service that panics.
+//! Tests a service that panics.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Long-lived calls report when they are idle, and end when their slot is needed.
+//! Tests that long-lived calls report when they are idle, and end when their slot is needed.
 
 use std::{
     mem,

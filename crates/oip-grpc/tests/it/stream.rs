@@ -1,4 +1,4 @@
-//! `ModelStreamInfer`.
+//! Tests the call `ModelStreamInfer`.
 
 use std::{
     pin::Pin,
@@ -275,7 +275,7 @@ async fn errors_close_the_stream_of_those_who_ask_for_it() {
     );
 }
 
-/// These models respond once, so no empty final response follows, whether requested or not.
+/// The models of this test respond once, so no empty final response follows, whether requested or not.
 #[tokio::test]
 async fn final_responses() {
     let (service, _) = service_with(GrpcConfig::default());

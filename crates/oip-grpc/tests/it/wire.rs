@@ -1,4 +1,4 @@
-//! Zero copy on the wire, and invalid bytes that no gRPC client would send.
+//! Tests zero copy on the wire, and invalid bytes that no gRPC client would send.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn framed(flag: u8, message: &[u8]) -> Bytes {
 /// A response: HTTP status, gRPC code and message.
 type Reply = (StatusCode, Option<i32>, String);
 
-/// Sends bytes to a path.
+/// Sends bytes to a path, and returns the reply.
 async fn post(path: &str, headers: &[(&str, &str)], body: Bytes) -> Reply {
     let request = Request::post(path).body(Full::new(body)).unwrap();
     send(
@@ -83,14 +83,14 @@ async fn raw_inputs_are_slices_of_the_message() {
     let status = send(service(recorder.clone(), GrpcConfig::default()), &[GRPC], request).await;
     assert_eq!(status, ok(0, ""));
     let seen = recorder.seen.lock().unwrap();
-    // A tag and a length of one byte each lie between them.
+    // A tag and a length of one byte each lie between the two inputs.
     let [first, second] = seen[0].addresses[..] else {
         panic!("{seen:?}")
     };
     assert_eq!(second - first, a.len() + 2, "copied");
 }
 
-/// GR-12: the compression of a frame is unknown or contradicts the headers.
+/// GR-12: rejects frames whose compression is unknown or contradicts the headers.
 #[tokio::test]
 async fn gr_12_compression_flags() {
     let good = good().encode_to_vec();
@@ -126,25 +126,25 @@ async fn gr_13_compressed_messages() {
     assert_eq!(post(INFER, &headers, framed(1, &bomb)).await, ok(8, message));
 }
 
-/// GR-14: a message is not protobuf.
+/// GR-14: rejects messages that are not protobuf.
 #[tokio::test]
 async fn gr_14_broken_messages() {
     let good = good().encode_to_vec();
-    // Nested groups in an unknown field.
+    // The message contains nested groups in an unknown field.
     let nested = [0x7b; 101];
     for (message, expected) in [
         (
             &good[..good.len() - 1],
             "failed to decode Protobuf message: ModelInferRequest.raw_input_contents: buffer underflow",
         ),
-        // An invalid wire type.
+        // The key has an invalid wire type.
         (
             &[0x0f],
             "failed to decode Protobuf message: invalid wire type value: 7",
         ),
-        // A varint of eleven bytes.
+        // A varint has eleven bytes.
         (&[0xff; 11], "failed to decode Protobuf message: invalid varint"),
-        // A length beyond the end.
+        // The length points beyond the end of the message.
         (
             &[0x0a, 0x7f],
             "failed to decode Protobuf message: ModelInferRequest.model_name: buffer underflow",
@@ -156,7 +156,7 @@ async fn gr_14_broken_messages() {
     ] {
         assert_eq!(post(INFER, &[GRPC], framed(0, message)).await, ok(13, expected));
     }
-    // A truncated frame.
+    // The frame is truncated.
     let cut = framed(0, &good).slice(..10);
     assert_eq!(
         post(INFER, &[GRPC], cut).await,
@@ -164,7 +164,7 @@ async fn gr_14_broken_messages() {
     );
 }
 
-/// GR-15: a string is not UTF-8.
+/// GR-15: rejects strings that are not UTF-8.
 #[tokio::test]
 async fn gr_15_names_that_are_not_utf8() {
     let message = framed(0, &[0x0a, 0x01, 0xff]);
@@ -177,7 +177,7 @@ async fn gr_15_names_that_are_not_utf8() {
     );
 }
 
-/// GR-16: a request is not gRPC, or calls an unknown method.
+/// GR-16: rejects requests that are not gRPC, and unknown methods.
 #[tokio::test]
 async fn gr_16_what_is_no_call() {
     let frame = framed(0, &good().encode_to_vec());

@@ -38,7 +38,7 @@ pub(crate) struct TextRequest {
     pub(crate) model: Option<String>,
     pub(crate) texts: Vec<String>,
     pub(crate) pairs: Option<Vec<String>>,
-    /// The outputs to request; the model must have the first.
+    /// The outputs to request; the model must have the first of them.
     pub(crate) outputs: &'static [&'static str],
     /// Alternative outputs for models that lack the first output; empty if there are none.
     pub(crate) or_outputs: &'static [&'static str],

@@ -1,4 +1,4 @@
-//! Cohere's rerank API.
+//! Serves Cohere's rerank API.
 
 use axum::{
     extract::{Request, State},

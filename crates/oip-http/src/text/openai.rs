@@ -1,4 +1,4 @@
-//! `OpenAI`'s embeddings API.
+//! Serves `OpenAI`'s embeddings API.
 
 use axum::{
     extract::{Request, State},

@@ -1,4 +1,4 @@
-//! The API of text-embeddings-inference.
+//! Serves the API of text-embeddings-inference.
 
 use axum::{
     extract::{Request, State},
@@ -111,7 +111,7 @@ pub(crate) async fn rerank(State(app): State<App>, request: Request) -> Response
     respond(answered(app, request, read, print).await)
 }
 
-/// Pairs a query with each text.
+/// Creates a request of pairs: the query and each of the texts.
 pub(super) fn pairs(
     model: Option<String>,
     query: String,

@@ -238,7 +238,7 @@ async fn compressed_bodies() {
     }
 }
 
-/// HT-38: compressed bodies that are too large, corrupt or in a different format.
+/// HT-38: rejects compressed bodies that are too large, corrupt or in a different format.
 #[tokio::test]
 async fn ht_38_compressed_bodies_are_bounded() {
     let (app, _) = app_with(HttpConfig::default().with(|config| config.max_body_bytes = 1 << 20));
@@ -286,7 +286,7 @@ async fn ht_38_compressed_bodies_are_bounded() {
     }
 }
 
-/// HT-07: bodies at and beyond the limit.
+/// HT-07: accepts bodies up to the limit, and rejects larger ones.
 #[tokio::test]
 async fn ht_07_the_limit_for_bodies() {
     let json = x("FP32", "[1]", "[1]");
@@ -311,7 +311,7 @@ async fn ht_07_the_limit_for_bodies() {
     assert_eq!(answer.error(), "the body may have 67108864 bytes, found 67108865");
 }
 
-/// HT-08: an endless body without a declared length.
+/// HT-08: cuts an endless body without a declared length at the limit.
 #[tokio::test]
 async fn ht_08_endless_bodies_are_cut_at_the_limit() {
     let (app, _) = app_with(HttpConfig::default().with(|config| config.max_body_bytes = 1 << 20));
@@ -320,7 +320,7 @@ async fn ht_08_endless_bodies_are_cut_at_the_limit() {
     assert_eq!(answer.error(), "the body may have 1048576 bytes, found more");
 }
 
-/// HT-39: a decompression bomb with an unsupported encoding.
+/// HT-39: rejects a decompression bomb with an unsupported encoding.
 #[tokio::test]
 async fn ht_39_zstd_is_not_offered() {
     let headers = [("content-encoding", "zstd")];
@@ -396,7 +396,7 @@ async fn large_json_takes_the_same_way() {
     );
 }
 
-/// HT-41: values that JSON cannot represent.
+/// HT-41: encodes values that JSON cannot represent as the configuration says, or rejects them.
 #[tokio::test]
 async fn ht_41_values_without_a_json_form() {
     let request = x("FP32", "[1]", "[1]");

@@ -55,7 +55,7 @@ fn operations(description: &Value) -> Vec<(String, Method, Value)> {
     found
 }
 
-/// Follows a reference.
+/// Follows a reference to a component of the description.
 fn resolve<'d>(description: &'d Value, value: &'d Value) -> &'d Value {
     match value.get("$ref").and_then(Value::as_str) {
         None => value,
@@ -306,7 +306,7 @@ async fn ht_14_every_path_has_the_methods_that_are_described() {
             );
             found.push(method);
         }
-        // In the order of the route table.
+        // The header lists methods in the order of the route table.
         let allowed = allowed.unwrap();
         let mut allowed: Vec<&str> = allowed.split(',').collect();
         allowed.sort_unstable();

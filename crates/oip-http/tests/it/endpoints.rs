@@ -58,7 +58,7 @@ async fn routes_of_the_program_beside_those_of_the_protocol() {
     assert_eq!(get(&app, "/v2/health/live").await.status, StatusCode::OK);
 }
 
-/// A program with its own fallback and pages.
+/// Merges the protocol's routes into a program with its own fallback and pages.
 #[tokio::test]
 async fn the_protocol_merges_into_a_program_with_a_fallback() {
     let service = std::sync::Arc::new(oip_service::testing::TestService::default());
@@ -100,7 +100,7 @@ async fn the_protocol_judges_no_other_path() {
     let service = std::sync::Arc::new(oip_service::testing::TestService::default());
     let program = Router::new().merge(protocol_routes(service, HttpConfig::default()));
     let status = async |path: &str| {
-        // HTTP/1.1 without Host.
+        // The request is HTTP/1.1 and has no Host header.
         let request = Request::get(path).body(Body::empty()).unwrap();
         program.clone().oneshot(request).await.unwrap().status()
     };
@@ -246,7 +246,7 @@ async fn ids_come_back_or_are_made() {
     assert_eq!(made.len(), 3);
 }
 
-/// HT-14: unsupported methods.
+/// HT-14: rejects unsupported methods.
 #[tokio::test]
 async fn ht_14_methods() {
     let app = app();
@@ -290,7 +290,7 @@ async fn ht_14_methods() {
     }
 }
 
-/// HT-15: unknown paths, and path traversal.
+/// HT-15: rejects unknown paths, and path traversal.
 #[tokio::test]
 async fn ht_15_paths() {
     let app = app();
@@ -340,7 +340,7 @@ async fn ht_15_paths() {
     assert_eq!(get(&app, "/v2/models/%252e").await.status, StatusCode::NOT_FOUND);
 }
 
-/// HT-16: invalid versions.
+/// HT-16: rejects invalid versions.
 #[tokio::test]
 async fn ht_16_versions() {
     let app = app();

@@ -1,4 +1,4 @@
-//! The failure table: errors that clients of other servers encounter, and the responses of this server.
+//! Tests the failure table: errors that clients of other servers encounter, and the responses of this server.
 //!
 //! docs/oip.md has the same rows with the responses of both transports. The engine's tests cover rows about
 //! engine errors, such as a batch that is too large.

@@ -67,7 +67,7 @@ async fn the_body_is_judged_whatever_is_wrong_with_it() {
     }
 }
 
-/// HT-36, HT-37: invalid lengths in the binary extension.
+/// HT-36, HT-37: rejects invalid lengths in the binary extension.
 #[tokio::test]
 async fn ht_36_header_lengths_and_sizes() {
     let app = app();
@@ -98,7 +98,7 @@ async fn ht_36_header_lengths_and_sizes() {
     assert!(answer.error().contains("1 bytes of binary data are left over"));
 }
 
-/// HT-06: oversized heads.
+/// HT-06: rejects oversized heads.
 #[tokio::test]
 async fn ht_06_large_heads() {
     let app = app();
@@ -161,7 +161,7 @@ async fn ht_45_hostile_names_are_escaped_and_cut() {
     );
 }
 
-/// HT-30: names of inputs and outputs.
+/// HT-30: rejects wrong names of inputs and outputs.
 #[tokio::test]
 async fn ht_30_names() {
     let app = app();

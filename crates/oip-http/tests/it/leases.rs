@@ -1,4 +1,5 @@
-//! Tests request memory: charged before allocation, released with the last byte, however the request ends.
+//! Tests that request memory is charged before allocation, and released with the last byte, however the
+//! request ends.
 
 use std::{
     collections::VecDeque,
@@ -307,7 +308,7 @@ async fn a_body_that_never_ends_is_answered_at_the_deadline() {
     assert_eq!(budget.used(), 0);
 }
 
-/// Everything is released, however a request ends.
+/// A request releases all its memory, however it ends.
 #[tokio::test]
 async fn every_end_gives_everything_back() {
     let (app, budget) = app_within(

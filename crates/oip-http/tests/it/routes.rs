@@ -123,7 +123,7 @@ fn segment() -> impl Strategy<Value = String> {
             |_| false,
             upper
         )),
-        // Encoded twice.
+        // The name is encoded twice.
         name.prop_map(move |name| percent(&percent(&name.concat(), |_| false, true), is_plain, true)),
         // Segments that are not encoded names: invalid escapes and UTF-8, several segments, long names.
         select(vec![

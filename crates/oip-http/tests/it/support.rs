@@ -96,7 +96,7 @@ pub(crate) async fn send(app: &HttpService, method: Method, path: &str, body: Bo
     .await
 }
 
-/// Sends JSON to a model's infer endpoint.
+/// Sends a JSON body to a model's inference endpoint.
 pub(crate) async fn infer(app: &HttpService, model: &str, json: &str) -> Answer {
     send(
         app,
@@ -107,7 +107,7 @@ pub(crate) async fn infer(app: &HttpService, model: &str, json: &str) -> Answer 
     .await
 }
 
-/// Sends JSON and binary tensors.
+/// Sends a body of JSON and binary tensors to a model's inference endpoint.
 pub(crate) async fn infer_binary(app: &HttpService, model: &str, json: &str, binary: &[u8]) -> Answer {
     let body = [json.as_bytes(), binary].concat();
     infer_with(

@@ -1,4 +1,4 @@
-//! Tests the text APIs.
+//! Tests the text APIs of `OpenAI`, text-embeddings-inference and Cohere.
 
 use axum::{
     body::Body,

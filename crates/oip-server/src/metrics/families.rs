@@ -2,11 +2,11 @@
 //!
 //! A family is written completely before the next one begins.
 
-/// One metric; samples differ by label.
+/// A metric with a name and a description. Its samples differ by label.
 pub(crate) struct Family {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
-    /// A one-line description.
+    /// A one-line description of the metric, for people.
     pub(crate) help: &'static str,
 }
 
@@ -91,7 +91,7 @@ impl Samples<'_> {
     }
 }
 
-/// The value of a sample.
+/// A number in a sample: a value or a bound.
 #[derive(Clone, Copy)]
 pub(crate) enum Number {
     Integer(u64),

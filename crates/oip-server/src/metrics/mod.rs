@@ -174,8 +174,8 @@ impl Metrics {
     }
 }
 
-/// Renders the page on the pool, because this takes milliseconds with many models. If the client disconnects
-/// first, nothing is rendered.
+/// Renders the page on the pool, because rendering takes milliseconds with many models. If the client
+/// disconnects first, nothing is rendered.
 async fn scrape(State(metrics): State<Arc<Metrics>>) -> Response {
     /// Estimated cost for the pool's queue: a small job.
     const BYTES: u64 = 64 << 10;
@@ -337,7 +337,7 @@ mod tests {
         (status, String::from_utf8(body.to_vec()).unwrap())
     }
 
-    /// Returns all samples without their values, since these vary with memory and time.
+    /// Returns all samples without their values, which vary with memory and time.
     async fn series(server: &Router) -> Vec<String> {
         let (status, text) = call(server, "GET", "/metrics").await;
         assert_eq!(status, StatusCode::OK);

@@ -163,7 +163,8 @@ pub(super) fn write_metrics(text: &mut Families<'_>, versions: &[VersionMetrics]
     let mut samples = text.family(&FAILURES);
     for metrics in versions {
         let [model, version] = labels(metrics);
-        // Written even if zero: computing a rate requires a counter that exists before the first event.
+        // Failures are written even if zero: computing a rate requires a counter that exists before the first
+        // event.
         for reason in FailureReason::ALL {
             let failures = metrics.failures.iter();
             let count: u64 = failures

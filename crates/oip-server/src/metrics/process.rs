@@ -25,8 +25,8 @@ impl Process {
         Self { start: start().ok() }
     }
 
-    /// Writes the metrics that can be read. The system may hide some, and without free file descriptors none
-    /// can be read.
+    /// Writes the metrics whose values the system reveals. Without free file descriptors, no value can be
+    /// read.
     pub(super) fn write(&self, text: &mut Families<'_>) {
         if let Some(start) = self.start {
             text.family(&START).add(&[], start);

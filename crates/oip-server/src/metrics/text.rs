@@ -7,10 +7,10 @@ use std::fmt::{self, Display, Write};
 
 use super::families::{Family, Kind, Labels, Number, Sink};
 
-/// The content type.
+/// The content type of the page.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A page under construction.
+/// The text of a page under construction.
 #[derive(Default)]
 pub(crate) struct Text {
     written: String,

@@ -41,7 +41,7 @@ pub(super) struct Entry<'a> {
     pub(super) trace: Option<&'a str>,
 }
 
-/// A line as a JSON object.
+/// A line of the access log as a JSON object.
 #[derive(Serialize)]
 struct Line<'a> {
     time: String,
@@ -190,10 +190,10 @@ enum Message {
     Flush(SyncSender<()>),
 }
 
-/// Maximum number of queued lines; this is several megabytes.
+/// Maximum number of queued lines, which take several megabytes.
 const CAPACITY: usize = 16 << 10;
 
-/// Maximum bytes per write.
+/// Maximum number of bytes per write.
 const BLOCK: usize = 64 << 10;
 
 /// How long a caller waits for a thread that is blocked by a disk.

@@ -36,7 +36,7 @@ pub(crate) struct Exchange {
     is_inference: bool,
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
-    /// The HTTP status or gRPC code.
+    /// The HTTP status or gRPC code of the response.
     code: AtomicU32,
     /// Whether the whole response was passed to the connection, so that the client can have received it.
     is_whole: AtomicBool,
@@ -137,7 +137,7 @@ impl Exchange {
         Some(self.logged.as_ref()?.notes.clone())
     }
 
-    /// Records the start of the response.
+    /// Records what the head of the response contains: the status, and whether a body follows.
     pub(super) fn answered<B: Body>(&self, response: &Response<B>) {
         if response.body().is_end_stream() {
             self.is_whole.store(true, Relaxed);

@@ -34,17 +34,17 @@ impl Ids {
         }
     }
 
-    /// Returns the request id.
+    /// Returns the request id: the client's, or a generated one if requests are logged.
     pub(crate) fn request(&self) -> Option<&str> {
         self.request.as_ref()?.to_str().ok()
     }
 
-    /// Returns the caller's span.
+    /// Returns the caller's `traceparent`, if it is well-formed.
     pub(crate) fn trace_parent(&self) -> Option<&str> {
         self.trace_parent.as_ref()?.to_str().ok()
     }
 
-    /// Returns the trace id.
+    /// Returns the trace id of the caller's `traceparent`.
     pub(crate) fn trace(&self) -> Option<&str> {
         trace_id(self.trace_parent.as_ref()?.as_bytes())
     }
@@ -60,7 +60,7 @@ impl Ids {
     }
 }
 
-/// Returns whether this is a valid id: visible characters, within the maximum length.
+/// Returns whether `value` is a valid id: visible characters, within the maximum length.
 fn is_id(value: &[u8]) -> bool {
     !value.is_empty() && value.len() <= MAX_ID && value.iter().all(u8::is_ascii_graphic)
 }

@@ -8,7 +8,7 @@ const WANTED: HeaderName = HeaderName::from_static("endpoint-load-metrics-format
 /// The response header with the report.
 pub(super) const REPORT: HeaderName = HeaderName::from_static("endpoint-load-metrics");
 
-/// The form of a report.
+/// The supported forms of a load report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoadFormat {
     Text,
@@ -29,7 +29,7 @@ impl LoadFormat {
     }
 }
 
-/// The current load.
+/// The server's current load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     /// The fraction of the request memory that is in use, from 0 to 1.

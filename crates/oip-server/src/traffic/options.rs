@@ -19,7 +19,7 @@ pub(crate) struct TrafficOptions {
 }
 
 impl TrafficOptions {
-    /// Merges these options with `other`, which they override.
+    /// Merges these options with `other`. Options set in `self` take precedence.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             access_log: self.access_log.or(other.access_log),

@@ -9,14 +9,14 @@ use crate::platforms::Aliases;
 
 /// Settings shared by all requests.
 pub(crate) struct Traffic {
-    /// `None` if metrics are disabled.
+    /// The counters of requests; `None` if metrics are disabled.
     pub(crate) totals: Option<Arc<Totals>>,
     pub(crate) log: Option<AccessLog>,
-    /// `None` without a collector.
+    /// The exporter of traces; `None` without a collector.
     pub(crate) traces: Option<Arc<Traces>>,
     pub(crate) request_ids: RequestIds,
-    /// Aliases of paths. They are replaced before anything else, so that a request to an alias is counted
-    /// under its target.
+    /// Aliases of paths. Aliases are replaced before any other processing, so that a request to an alias is
+    /// counted under its target.
     pub(crate) aliases: Aliases,
     /// Returns the load, for clients that request a load report.
     pub(crate) load: Box<dyn Fn() -> Load + Send + Sync>,

@@ -17,7 +17,7 @@ pub(crate) struct Traces {
     pub(crate) exporter: Exporter,
 }
 
-/// A traced request.
+/// The trace context of a sampled request.
 pub(super) struct TraceContext {
     trace: TraceId,
     parent: Option<SpanId>,

@@ -21,7 +21,7 @@ use tonic::{
 
 use crate::support::{Answer, Server, failing};
 
-/// The SHA-256 of `s3cret`.
+/// The SHA-256 of the token `s3cret`.
 pub(crate) const SECRET: &str = "1ec1c26b50d5d3c58d9583181af8076655fe00756bf7285940ba3670f99fcba0";
 
 pub(crate) const UNLOAD: &str = "/v2/repository/models/open/unload";
@@ -39,7 +39,7 @@ pub(crate) fn two_models() -> TempDir {
     folder
 }
 
-/// Starts a server with this identity table.
+/// Starts a server with the identity table `table` and the options `more`.
 pub(crate) fn server(table: &str, more: &[&str]) -> (Server, TempDir) {
     let folder = two_models();
     let path = folder.path().join("auth.toml");
@@ -362,7 +362,7 @@ fn pages_of_named_origins_may_read_answers() {
             answer.header("access-control-allow-headers"),
             Some("authorization,content-type")
         );
-        // Scripts can read errors too.
+        // Scripts can read error responses too.
         let answer = server.request("GET", "/v2", &[("Origin", origin)], b"");
         assert_eq!(
             (answer.status, answer.header("access-control-allow-origin")),

@@ -21,7 +21,7 @@ use crate::{
     tls::{Certificates, encrypted},
 };
 
-/// Returns the command for a server with an empty repository and only these options.
+/// Returns the command for a server with an empty repository and only the options `arguments`.
 fn command(repository: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
     command
@@ -306,7 +306,7 @@ fn paths_of_platforms_reach_the_only_model() {
         rows(&[1, 2]).to_string(),
         r#"{"instances": [{"mean.rows": 1}, {"mean.rows": 2}]}"#,
     );
-    // The rules apply to the configured name, not the directory's.
+    // The identity table's rules apply to the configured name, not the directory's.
     for (path, status) in [
         ("/v2/models/shop-digits/infer", 200),
         ("/v2/models/mnt/infer", 403),

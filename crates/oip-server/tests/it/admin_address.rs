@@ -1,4 +1,4 @@
-//! Addresses for everybody, which change nothing, and the admin address.
+//! Tests public addresses, which accept no changes to the server, and the admin address.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -247,7 +247,8 @@ fn web_pages_do_not_reach_a_local_admin_address() {
     child.wait().unwrap();
 }
 
-/// An admin socket in the operators' directory, next to public addresses: it has no TLS, and shows the log.
+/// An admin socket in the operators' directory, next to public addresses: the socket has no TLS, and its
+/// console shows the log.
 #[cfg(unix)]
 #[tokio::test]
 async fn the_admin_address_may_be_a_unix_socket() {

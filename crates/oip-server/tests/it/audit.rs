@@ -47,7 +47,7 @@ async fn changes_are_in_the_log_and_secrets_are_not() {
     let mut command = command(folder.path(), &options);
     command.stderr(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // A JSON log contains the addresses.
+    // The JSON log contains the server's addresses.
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let mut log = Vec::new();
     let mut until = |log: &mut Vec<String>, text: &str| loop {
@@ -104,9 +104,9 @@ async fn changes_are_in_the_log_and_secrets_are_not() {
     }
 }
 
-/// At the most verbose level, including libraries: no tokens, their digests, JWT keys, or values of
-/// restricted headers appear, right or wrong ones, over TLS and both transports; nor are they sent to a
-/// collector.
+/// At the most verbose level, libraries included, neither the log nor the collector gets a secret: no tokens,
+/// their digests, JWT keys, or values of restricted headers, whether right or wrong. This holds over TLS and
+/// both transports.
 // Clients must continue while the test waits for the server's exit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn no_level_of_the_log_has_secrets() {

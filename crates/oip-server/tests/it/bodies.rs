@@ -1,4 +1,4 @@
-//! Bodies that cost the server more than their sender: responses and memory use.
+//! Tests bodies that cost the server more than their sender: the responses, and the memory use.
 
 use std::{
     io::{Read, Write},
@@ -54,7 +54,7 @@ fn peak(server: &Server) -> usize {
     memory(server, "VmHWM")
 }
 
-/// Returns the head of an inference request with an additional line.
+/// Returns the head of an inference request with `line` as an additional line.
 fn head(line: &str) -> Vec<u8> {
     format!("POST {INFER} HTTP/1.1\r\nHost: x\r\n{line}\r\n\r\n").into_bytes()
 }
@@ -66,8 +66,8 @@ fn is_closed(stream: &mut TcpStream) -> bool {
         || matches!(stream.read(&mut [0]), Err(error) if error.kind() != std::io::ErrorKind::WouldBlock)
 }
 
-/// HT-07: a body announced as too large is rejected immediately, and a client that waits for 100-continue
-/// does not get it.
+/// HT-07: a body announced as too large is rejected immediately, and a client that waits for the status 100
+/// gets an error instead.
 #[test]
 fn ht_07_announced_bodies_are_refused_before_they_come() {
     let server = server();
@@ -89,7 +89,7 @@ fn ht_07_announced_bodies_are_refused_before_they_come() {
     }
     // Nothing was allocated for the announced length.
     assert!(peak(&server) < before + (8 << 20));
-    // A body within the limit is requested.
+    // The server requests a body within the limit.
     let mut stream = server.connect();
     stream
         .write_all(&head("Content-Length: 2\r\nExpect: 100-continue"))
@@ -173,7 +173,7 @@ fn ht_09_many_chunks() {
     );
 }
 
-/// HT-40: a body full of numbers, with datatypes whose elements are larger than their digits.
+/// HT-40: sends a body full of numbers, with datatypes whose elements are larger than their digits.
 #[test]
 fn ht_40_numbers_that_grow_when_they_are_read() {
     const LIMIT: usize = 8 << 20;

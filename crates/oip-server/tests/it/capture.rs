@@ -1,4 +1,4 @@
-//! Recording requests and responses over both transports.
+//! Tests the recording of requests and responses over both transports.
 
 use std::time::Duration;
 

@@ -523,8 +523,8 @@ fn models_are_checked_before_they_are_served() {
     assert!(check(&["--help"]).1.contains("--json"));
 }
 
-/// Boosters share extensions with ordinary text files: a directory with one booster is equivalent to it, and
-/// text files next to it are ignored.
+/// Boosters share extensions with ordinary text files: a directory with one booster is treated like the
+/// booster's file, and text files next to it are ignored.
 #[test]
 fn boosters_and_python_models_are_recognised_by_their_content() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../backend-forest/tests/fixtures");
@@ -643,8 +643,8 @@ fn directories_of_mlflow_are_served_or_named() {
     assert!(code == 0 && text.contains("clicks  -        READY"), "{text}");
     fs::remove_file(model.join("model.lgb")).unwrap();
 
-    // Training was stopped early: `Booster.predict` uses all trees, but the operator may expect only those up
-    // to the best iteration.
+    // Training was stopped early: `Booster.predict` uses all trees, but the operator may expect only the
+    // trees up to the best iteration.
     fs::copy(fixtures.join("xgb_best_iteration.ubj"), model.join("model.xgb")).unwrap();
     let (code, text) = check(&model);
     assert!(code == 0 && text.contains("clicks  -        READY"), "{text}");

@@ -57,7 +57,8 @@ impl TestServer {
         Client(stream)
     }
 
-    /// Opens a connection with a region of `bytes`; returns it with the client's view of the region.
+    /// Opens a connection with a region of `bytes`; returns the connection with the client's view of the
+    /// region.
     fn with_region(&self, bytes: u64) -> (Client, File) {
         let memory = memory(bytes, SIZE);
         let mut client = self.connect();
@@ -475,7 +476,7 @@ fn what_the_client_does_meanwhile_harms_nobody() {
     assert_eq!(served.server.get("/v2/health/live").status, 200);
 }
 
-/// The operator can disable shared memory; by default only this kind is enabled.
+/// The operator can disable shared memory; by default, only the memory of connections is enabled.
 #[test]
 fn the_switch_of_system_shared_memory_turns_it_off() {
     for (options, expected) in [
@@ -507,7 +508,7 @@ fn the_switch_of_system_shared_memory_turns_it_off() {
     }
 }
 
-/// gRPC clients use it automatically; descriptors not requested at first are closed.
+/// gRPC clients use the connection's memory automatically; descriptors that register no memory are closed.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_of_grpc_have_regions_of_their_connections() {
     let served = TestServer::start(&[]);
@@ -545,7 +546,7 @@ async fn calls_of_grpc_have_regions_of_their_connections() {
     assert!(client.register_shared_memory(&region).await.is_err());
     drop(client);
     served.settles(idle);
-    // Descriptors are sent with a connection's start, and with calls other than its first.
+    // Descriptors are sent with the connection preface and with pings.
     const PREFACE: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     const PING: &str = "\0\0\x08\x06\0\0\0\0\0abcdefgh";
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! The console: who may access it, and which part of the log it shows.
+//! Tests who may access the console, and which part of the log it shows.
 
 use std::{fs, io::Write, path::Path};
 

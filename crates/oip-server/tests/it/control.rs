@@ -1,4 +1,4 @@
-//! Control modes: which models are served, over both transports.
+//! Tests control modes: which models are served, over both transports.
 
 use std::{
     fs,

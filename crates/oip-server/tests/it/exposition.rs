@@ -32,7 +32,7 @@ impl Sample {
     }
 }
 
-/// Parses a page.
+/// Parses a metrics page.
 pub(crate) fn parse(text: &str) -> Result<Vec<Family>, String> {
     if !text.ends_with('\n') {
         return Err("the last line does not end".to_owned());

@@ -22,7 +22,7 @@ fn library() -> Option<OsString> {
     std::env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty())
 }
 
-/// Loads a model with this configuration instead of its file's.
+/// Loads the model with `config` instead of its file's configuration.
 fn load(server: &Server, config: &Value) -> (u16, String) {
     let body = json!({"parameters": {"config": config.to_string()}}).to_string();
     let answer = server.request("POST", "/v2/repository/models/digits/load", &[], body.as_bytes());

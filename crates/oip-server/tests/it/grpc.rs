@@ -1,4 +1,4 @@
-//! gRPC over a real connection.
+//! Tests gRPC over a real connection.
 
 use std::{
     thread,
@@ -110,7 +110,7 @@ impl Stream for Requests {
 }
 
 /// LC-02: a stream that its client keeps open does not block the shutdown.
-// The client must be able to respond to the server's GOAWAY while this waits for the process.
+// The client must be able to respond to the server's GOAWAY while the test waits for the process.
 #[tokio::test(flavor = "multi_thread")]
 async fn lc_02_open_streams_are_closed_by_a_drain() {
     let (mut server, _folder) = empty_server();

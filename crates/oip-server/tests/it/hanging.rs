@@ -1,5 +1,5 @@
-//! MD-05 and LC-08 as seen by clients over both transports: a model that hangs, and one that is not loaded
-//! yet.
+//! Tests MD-05 and LC-08 as clients see them over both transports: a model that hangs, and a model that is
+//! not loaded yet.
 
 use std::{
     io::{Read, Write},

@@ -245,7 +245,7 @@ fn help_has_commands_and_examples() {
     assert!(text(&run(&["check", "--help"]).stdout).contains("--json"));
 }
 
-/// Colours and line width follow the terminal, which this variable simulates.
+/// Colours and line width follow the terminal, which environment variables simulate.
 #[test]
 fn help_has_the_terminals_colour_and_width() {
     let help = |arguments: &[&str], variables: &[(&str, &str)]| {

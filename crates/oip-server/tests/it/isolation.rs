@@ -1,4 +1,4 @@
-//! Isolated models in the real program.
+//! Tests isolated models in the real program.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! Startup, drain and exit.
+//! Tests startup, drain and exit.
 
 use std::{
     io::{Read, Write},
@@ -175,7 +175,7 @@ fn lc_03_a_second_signal_ends_at_once() {
     assert_eq!(server.wait(Duration::from_secs(5)).code(), Some(130));
 }
 
-/// LC-15: signals that must not end the process.
+/// LC-15: survives signals that must not end the process.
 #[test]
 fn lc_15_other_signals_are_survived() {
     let (server, _folder) = empty_server(&[]);

@@ -15,7 +15,7 @@ use crate::{
     support::{Server, receive, send},
 };
 
-/// Starts a server with a tensor file as its only model, kept by the directory.
+/// Starts a server with a tensor file as its only model. Returns it with the directory that holds the file.
 pub(crate) fn server(arguments: &[&str]) -> (Server, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let version = folder.path().join("digit_means/1");
@@ -28,7 +28,7 @@ pub(crate) fn server(arguments: &[&str]) -> (Server, tempfile::TempDir) {
     (server, folder)
 }
 
-/// A metrics page.
+/// A parsed metrics page.
 pub(crate) struct Page {
     text: String,
     families: Vec<Family>,
@@ -221,7 +221,7 @@ fn the_process_is_described() {
     assert!(open > 3.0 && open < value("max_fds"));
 }
 
-/// The path follows the same rules as all others.
+/// The path `/metrics` follows the same rules as all other paths.
 #[test]
 fn heads_methods_and_paths() {
     let (server, _folder) = server(&[]);

@@ -111,7 +111,8 @@ impl Drop for WaitingServer {
     }
 }
 
-/// A process with id 1 receives only signals that it handles, so the handlers must be installed by now.
+/// A process with id 1 receives only signals that it handles, so the handlers must be installed before the
+/// models are fetched.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_server_is_live_and_ends_at_a_signal_while_its_models_are_fetched() {
     let cache = tempfile::tempdir().unwrap();

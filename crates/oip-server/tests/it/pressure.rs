@@ -1,4 +1,4 @@
-//! Resource exhaustion.
+//! Tests resource exhaustion and malformed HTTP requests.
 
 use std::{
     thread,
@@ -85,8 +85,8 @@ fn assert_refused(requests: &[String], statuses: &[u16]) {
     assert_eq!(server.get("/v2/health/live").status, 200);
 }
 
-/// HT-10: chunk sizes are malformed. The model `m` does not exist: an unneeded body gets its 404, and then
-/// the connection is closed.
+/// HT-10: rejects malformed chunk sizes. The model `m` does not exist: a request whose body is not needed
+/// gets status 404, and then the connection is closed.
 #[test]
 fn ht_10_chunks_that_are_none() {
     let chunked = |rest: &str| format!("{POST}Transfer-Encoding: chunked\r\n\r\n{rest}");
@@ -102,7 +102,7 @@ fn ht_10_chunks_that_are_none() {
     );
 }
 
-/// HT-11: requests have two lengths, malformed lengths or unknown codings.
+/// HT-11: rejects two lengths, malformed lengths and unknown codings.
 #[test]
 fn ht_11_lengths_that_contradict() {
     let with = |headers: &str| format!("{POST}{headers}\r\n\r\nabcd");
@@ -127,7 +127,7 @@ fn ht_11_lengths_that_contradict() {
     );
 }
 
-/// HT-12, HT-13: HTTP heads are invalid or lack a host.
+/// HT-12, HT-13: rejects invalid HTTP heads, and heads without a host.
 #[test]
 fn ht_12_ht_13_heads_that_are_no_http() {
     assert_refused(
@@ -145,7 +145,7 @@ fn ht_12_ht_13_heads_that_are_no_http() {
     );
 }
 
-/// HT-06: requests have too many headers, or an endless line.
+/// HT-06: rejects too many headers, and an endless line.
 #[test]
 fn ht_06_heads_that_are_too_large() {
     let headers: String = (0..101).map(|index| format!("h{index}: x\r\n")).collect();

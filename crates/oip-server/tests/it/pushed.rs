@@ -1,4 +1,4 @@
-//! Pushed metrics: the same as `/metrics`, also when that is disabled.
+//! Tests that pushed metrics are the same as `/metrics`, also when that path is disabled.
 
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Models with any number of responses, over both transports and sockets.
+//! Tests models with any number of responses, over both transports and sockets.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -66,7 +66,7 @@ impl Backend for CountingBackend {
     }
 }
 
-/// Gives any number of responses, or a single one once released.
+/// A model that sends any number of responses, or a single response once released.
 struct CountingModel(ModelMetadata, Arc<RunLog>, bool);
 
 impl Model for CountingModel {
@@ -191,7 +191,7 @@ impl StreamServer {
         self.seen.ended.load(Ordering::SeqCst)
     }
 
-    /// Waits until the model has finished `count` requests, and nothing is charged.
+    /// Waits until the model has finished `count` requests, and the budget has no memory in use.
     fn wait_until_ended(&self, count: usize) {
         let start = Instant::now();
         while self.ended() < count || self.budget.used() > 0 {
@@ -253,7 +253,7 @@ impl StreamServer {
         GrpcInferenceServiceClient::new(endpoint.connect().await.unwrap())
     }
 
-    /// Opens a stream with these requests.
+    /// Opens a stream and sends `requests`.
     async fn stream(&self, requests: Vec<ModelInferRequest>) -> Streaming<ModelStreamInferResponse> {
         let requests = Request::new(tonic::codegen::tokio_stream::iter(requests));
         let mut client = self.client().await;
@@ -505,7 +505,7 @@ fn a_client_that_takes_nothing_costs_little_and_one_that_leaves_costs_nothing() 
     drop(stream);
     house.wait_until_ended(1);
 
-    // Over gRPC, where HTTP/2 flow control bounds data in transit.
+    // Over gRPC, HTTP/2 flow control bounds the data in transit.
     house.seen.sent.store(0, Ordering::SeqCst);
     let answers = house
         .runtime

@@ -107,7 +107,7 @@ impl Server {
         (server, folder)
     }
 
-    /// Waits until everything is loaded; returns the output so far.
+    /// Waits until all models are loaded; returns the output so far.
     pub(crate) fn wait_until_loaded(&mut self) -> String {
         self.read_until(" after ")
     }

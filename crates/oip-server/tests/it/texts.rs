@@ -26,7 +26,7 @@ fn fixture(file: &str) -> PathBuf {
         .join(file)
 }
 
-/// Returns a copy of the directory.
+/// Copies the files of the sentence model to the directory `words` in `folder`; returns its path.
 fn words(folder: &Path) -> PathBuf {
     let words = folder.join("words");
     for file in FILES {

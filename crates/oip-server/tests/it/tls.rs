@@ -76,7 +76,7 @@ impl Certificates {
         fs::write(self.path(&format!("{name}-key.pem")), key.serialize_pem()).unwrap();
     }
 
-    /// Returns the server's options.
+    /// Returns the options of a server with TLS.
     pub(crate) fn options(&self) -> Vec<String> {
         let path = |name: &str| self.path(name).to_str().unwrap().to_owned();
         vec![

@@ -125,7 +125,7 @@ fn a_request_over_http_is_a_trace_with_its_phases() {
             "{span:?} in {root:?}"
         );
     }
-    // The spans are sequential.
+    // Each span starts when the previous span has ended.
     for pair in posted.spans[1..].windows(2) {
         assert!(pair[0].end <= pair[1].start, "{pair:?}");
     }
@@ -201,7 +201,7 @@ async fn a_call_over_grpc_is_a_trace_too_and_the_end_sends_what_is_there() {
     if all.iter().filter(|span| span.kind == 2).count() < 2 {
         all.extend(collector.message().spans);
     }
-    // A span is recorded after its response was sent, which the client does not wait for.
+    // A span is recorded after its response was sent, and the client does not wait for the recording.
     let mut roots: Vec<_> = all.iter().filter(|span| span.kind == 2).collect();
     roots.sort_by_key(|root| &root.attributes["rpc.grpc.status_code"]);
     let [good, missing] = roots[..] else {
@@ -241,7 +241,7 @@ fn requests_do_not_wait_for_a_collector() {
         fs::create_dir_all(copy.parent().unwrap()).unwrap();
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models");
         fs::copy(examples.join("digit_means/1/model.safetensors"), copy).unwrap();
-        // The variables apply to both signals.
+        // The endpoint applies to traces and metrics.
         let mut command = command(models.path(), &[]);
         command
             .env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{nowhere}"))

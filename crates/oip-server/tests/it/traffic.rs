@@ -1,4 +1,4 @@
-//! Request middleware: request ids, the access log, totals over all models, and load reports.
+//! Tests the request middleware: request ids, the access log, totals over all models, and load reports.
 
 use std::{collections::HashSet, fs, io::Write, path::Path, process::Command};
 
@@ -259,7 +259,7 @@ async fn totals_count_what_no_model_sees() {
         1.0
     );
     assert_eq!(page.value("oip_requests_running", &http), 0.0);
-    // This request is still being sent.
+    // The body of this request is still being sent.
     let mut stream = server.connect();
     stream
         .write_all(format!("POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc").as_bytes())

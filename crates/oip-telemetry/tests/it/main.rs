@@ -1,4 +1,4 @@
-//! Traces and metrics as a collector receives them, decoded by field number.
+//! Tests of traces and metrics as a collector receives them, decoded by field number.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod exporting;

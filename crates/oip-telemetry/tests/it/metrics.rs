@@ -1,4 +1,4 @@
-//! Metrics as a collector receives them, and a missing collector.
+//! Tests pushed metrics as a collector receives them, and a missing collector.
 
 use std::{
     net::TcpListener,

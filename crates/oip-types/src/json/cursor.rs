@@ -20,7 +20,7 @@ pub(crate) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// Starts at the first byte of `body`, after a byte order mark.
+    /// Creates a cursor at the first byte of `body`, after a byte order mark if there is one.
     pub(crate) fn new(body: &'a [u8]) -> Result<Self, ServiceError> {
         let text = std::str::from_utf8(body).map_err(|error| {
             ServiceError::invalid(format!("invalid JSON at byte {}: not UTF-8", error.valid_up_to()))
@@ -262,7 +262,7 @@ impl<'a> Cursor<'a> {
         }))
     }
 
-    /// Reads a number into its parts.
+    /// Reads a number, without converting it.
     #[inline]
     pub(crate) fn number(&mut self) -> Result<Number<'a>, ServiceError> {
         match Number::scan(&self.text[self.at..]) {

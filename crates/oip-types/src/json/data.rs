@@ -17,8 +17,8 @@ pub(crate) struct Room<'m> {
 /// Parses a tensor's `data` member into a buffer of its datatype.
 ///
 /// Data may be flat, or nested regularly up to `max_depth`; nesting as deep as the rank must match the shape.
-/// The buffer never exceeds what is left in `room`, and capacity reserved up front is bounded by what the
-/// JSON can hold. `room` is reduced by the bytes used.
+/// The buffer never exceeds `room.left`, and the capacity reserved up front never exceeds what the JSON can
+/// hold. Subtracts the buffer's size from `room.left`.
 pub(crate) fn read_data(
     cursor: &mut Cursor<'_>,
     datatype: DataType,
@@ -207,7 +207,7 @@ struct Strings<'s> {
 }
 
 impl Strings<'_> {
-    /// Reserves `bytes` more.
+    /// Makes room for `bytes` more bytes, and requests the memory first.
     fn reserve(&mut self, bytes: usize) -> Result<(), ServiceError> {
         let (needed, capacity) = (self.raw.len() + bytes, self.raw.capacity());
         if needed > capacity {
@@ -243,11 +243,11 @@ impl Sink for Strings<'_> {
 #[derive(Default)]
 struct Nesting {
     max_depth: usize,
-    /// Number of values so far in each open array.
+    /// The number of values so far in each open array.
     open: Vec<u64>,
-    /// For each depth, the length of the arrays there, once one has closed.
+    /// The length of the arrays at each depth; `None` until an array of that depth has closed.
     lengths: Vec<Option<u64>>,
-    /// The depth of the elements, once one was met.
+    /// The depth of the elements; `None` until the first element.
     element_depth: Option<usize>,
 }
 

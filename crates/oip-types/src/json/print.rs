@@ -12,13 +12,13 @@ pub(super) const ROOM: usize = 48;
 /// Printing has two steps, and each runs over a whole block of elements: a short loop gives the processor
 /// independent iterations to overlap, where one long loop would serialize them.
 pub(super) trait JsonPrint: Element {
-    /// An element after the first step.
+    /// The form of an element after the first step.
     type Prepared: Copy + Default;
 
     /// Typical length in characters, comma included; used to reserve capacity.
     const TYPICAL_LEN: usize;
 
-    /// Runs the first step.
+    /// Runs the first step of printing.
     fn prepare(self) -> Self::Prepared;
 
     /// Writes the element at the start of `out` and returns its length in characters; `None` for NaN and the
@@ -55,7 +55,7 @@ macro_rules! print_integers {
                     return Some(copy(itoa::Buffer::new().format(value), out));
                 }
                 let digits = eight_digits(magnitude as u32);
-                // Bit 56 makes zero keep its last digit.
+                // Bit 56 keeps the last digit of the number 0.
                 let leading_zeros = (digits | 1 << 56).trailing_zeros() / 8;
                 out[0] = b'-';
                 put(out, usize::from(negative), &((digits | ASCII_ZEROS) >> (8 * leading_zeros)).to_le_bytes());
@@ -115,7 +115,7 @@ impl JsonPrint for f32 {
 
 macro_rules! print_narrow_floats {
     ($($type:ty)*) => {$(
-        /// Prints as the `f32` of the same value.
+        /// Prints the value as an `f32`.
         impl JsonPrint for $type {
             type Prepared = <f32 as JsonPrint>::Prepared;
 
@@ -190,7 +190,7 @@ impl Digits {
     fn write(self, negative: bool, out: &mut [u8; ROOM]) -> usize {
         let first = self.digits / 100_000_000;
         let others = eight_digits(self.digits % 100_000_000);
-        // The last digit is in the highest byte.
+        // The last digit of the number is in the highest byte.
         let trailing_zeros = others.swap_bytes().trailing_zeros() / 8;
         let significant = 9 - trailing_zeros as usize;
         let text = u128::from(first) | u128::from(others) << 8 | u128::from_ne_bytes([b'0'; 16]);
@@ -204,7 +204,7 @@ impl Digits {
         }
         let integer_digits = self.exponent as usize + 1;
         if integer_digits < 8 {
-            // Writes all digits shifted by one, then overwrites the front with those before the point.
+            // Writes all digits shifted by one, then overwrites the front with the digits before the point.
             put(out, start + 1, &text.to_le_bytes());
             let (digits, point) = (text as u64, 8 * integer_digits);
             let before = (1 << point) - 1;
@@ -237,7 +237,7 @@ fn round(value: f64) -> f64 {
     (value + NO_FRACTION) - NO_FRACTION
 }
 
-/// Converts an integral value below 2^32.
+/// Converts an integral value below 2^32 to an integer.
 #[inline]
 fn integer(value: f64) -> u32 {
     (value + NO_FRACTION).to_bits() as u32
@@ -246,7 +246,7 @@ fn integer(value: f64) -> u32 {
 /// The scaling for one binary exponent.
 #[derive(Clone, Copy)]
 struct Scale {
-    /// The power of ten and its exponent.
+    /// The power of ten that values are multiplied by, and its exponent.
     factor: f64,
     exponent: i32,
     /// Half the gap between neighbouring values after scaling: at least 5, less than 50.
@@ -263,7 +263,7 @@ const SCALES: [Scale; 46] = {
         exponent: 0,
         half_gap: 0.0,
     }; 46];
-    // Half a unit in the last of 24 bits.
+    // Half a unit in the last place of a mantissa of 24 bits.
     let mut half_gap = 1.0 / (1u64 << (127 - SCALES_FROM + 24)) as f64;
     let mut index = 0;
     while index < scales.len() {

@@ -97,7 +97,7 @@ fn run<T>(
     at
 }
 
-/// Bytes searched for commas and points at once; one bit each.
+/// Number of bytes that are searched for commas and points at once, with one bit of a mask for each byte.
 const BLOCK: usize = 64;
 
 /// Maximum length of an ordinary number.
@@ -123,10 +123,10 @@ fn places(block: &[u8; BLOCK], wanted: u8) -> u64 {
         })
 }
 
-/// The bytes before a comma.
+/// The characters before a comma.
 #[derive(Clone, Copy)]
 struct Text<'a> {
-    /// The number right-aligned, preceded by whatever came before it.
+    /// The number, right-aligned; to its left are the characters before the number.
     window: &'a [u8; WINDOW],
     negative: bool,
     /// Number of characters without the sign.
@@ -181,7 +181,7 @@ impl<'a> Text<'a> {
         if fraction.wrapping_sub(1) >= digits.wrapping_sub(1) {
             return None;
         }
-        // The point adds one character.
+        // Up to fifteen digits and the point fit into sixteen characters.
         let mantissa = if digits < 16 {
             joined(self.last_sixteen(), fraction, digits)?
         } else {
@@ -238,7 +238,7 @@ const LAST: [u128; 17] = {
     masks
 };
 
-/// For each number of digits, the smallest number written with that many; no number has zero digits.
+/// The smallest number of each number of digits; no number has zero digits.
 const MIN_OF_LEN: [u64; 17] = {
     let mut least = [u64::MAX; 17];
     least[1] = 0;
@@ -301,8 +301,8 @@ impl Decimal {
         const DROPPED: u64 = (1 << 29) - 1;
         const HALFWAY: u64 = 1 << 28;
         // Three roundings give an error of at most two units in the last place. The result still rounds to
-        // the right f32 unless it is next to the midpoint of two. The range is far from the largest f32 and
-        // from subnormals.
+        // the right f32 unless it is next to the midpoint of two f32s. The range is far from the largest f32
+        // and from subnormals.
         let near = self.mantissa as i64 as f64 * NEGATIVE_POWERS_OF_TEN.get(self.fraction_digits)?;
         let far_from_middle = (near.to_bits() & DROPPED).abs_diff(HALFWAY) > 4;
         let value = near as f32;

@@ -30,7 +30,7 @@ struct Pieces<'m> {
     grant: Option<(Box<dyn Reservation>, usize)>,
 }
 
-/// Bytes per chunk.
+/// Maximum size of a chunk in bytes.
 const PIECE: usize = 256 << 10;
 
 impl Pieces<'_> {
@@ -126,7 +126,7 @@ impl<'m> Writer<'m> {
         Ok(pieces.done)
     }
 
-    /// Reserves about `bytes`, or as much of it as a chunk holds.
+    /// Reserves about `bytes` bytes, but at most half a chunk when the writer produces chunks.
     fn expect(&mut self, bytes: usize) -> Result<(), ServiceError> {
         match self.pieces {
             None => {
@@ -137,12 +137,13 @@ impl<'m> Writer<'m> {
         }
     }
 
-    /// Makes room for `bytes` and a little more. Call it before writing anything that may be long.
+    /// Makes room for `bytes` bytes and the punctuation around them. Call it before writing anything that may
+    /// be long.
     ///
     /// # Errors
     /// When the output exceeds the limit; otherwise the errors of the memory budget.
     pub(crate) fn room(&mut self, bytes: usize) -> Result<(), ServiceError> {
-        /// Slack for punctuation and names.
+        /// Room for the punctuation and names around a value.
         const MORE: usize = 256;
         let needed = self.out.len() + bytes + MORE;
         if needed <= self.out.capacity() {
@@ -185,13 +186,13 @@ impl<'m> Writer<'m> {
 
     /// Writes a string of any length.
     fn long_string(&mut self, text: &str) -> Result<(), ServiceError> {
-        /// Bytes of a string written at once.
+        /// The number of bytes of a string that are written at once.
         const PART: usize = 4096;
         self.out.push(b'"');
         let mut rest = text;
         while !rest.is_empty() {
             let (part, after) = rest.split_at(rest.floor_char_boundary(PART));
-            // An escaped character takes up to six.
+            // An escaped character takes up to six bytes.
             self.room(6 * part.len())?;
             self.characters(part);
             rest = after;
@@ -323,9 +324,9 @@ fn write_elements<T: JsonPrint>(
     tensor: &Tensor,
     non_finite: NonFinite,
 ) -> Result<(), ServiceError> {
-    /// Elements processed at once; unaligned ones are copied first.
+    /// Number of elements processed at once; unaligned elements are copied first.
     const CHUNK: usize = 4096;
-    /// Elements per printing step; their output fits a buffer that stays in the cache.
+    /// Number of elements per printing step; their output fits a buffer that stays in the cache.
     const MANY: usize = 64;
     const FEW: usize = 8;
     const SOME: usize = 4 * FEW;

@@ -4,8 +4,8 @@ use bytes::Bytes;
 
 use crate::ServiceError;
 
-/// The header with the length of the JSON part of a body; binary tensors follow it. Counts bytes before
-/// compression.
+/// The header with the length of a body's JSON part in bytes, before compression. The binary tensors follow
+/// the JSON part.
 pub const HEADER_LENGTH: &str = "inference-header-content-length";
 
 /// How NaN and the infinities are written in JSON.
@@ -36,7 +36,7 @@ pub enum NonFinite {
 /// ```
 #[derive(Clone, Debug)]
 pub struct EncodedBody {
-    /// The JSON part.
+    /// The JSON part of the body.
     pub json: Bytes,
     /// The binary part, tensor by tensor; empty for JSON-only bodies.
     pub binary: Vec<Bytes>,
@@ -87,7 +87,7 @@ impl EncodedBody {
 /// A body whose JSON was printed into chunks; see [`encode_response_within`](super::encode_response_within).
 #[derive(Clone, Debug)]
 pub struct EncodedPieces {
-    /// The JSON part in chunks.
+    /// The JSON part of the body, in chunks.
     pub json: Vec<Bytes>,
     /// The binary part, tensor by tensor; empty for JSON-only bodies.
     pub binary: Vec<Bytes>,

@@ -11,14 +11,14 @@ use crate::{
 /// Decodes a raw binary request: the whole body is the data of the model's only input, and all outputs are
 /// returned as binary data. Such a request has a [`HEADER_LENGTH`](super::HEADER_LENGTH) of 0.
 ///
-/// The size of a free dimension follows from the number of bytes. If the first dimension is one of several
-/// free ones, it is the batch dimension and becomes 1. For BYTES the body is a single element without length
+/// The size of a free dimension follows from the number of bytes. If several dimensions are free, the first
+/// of them counts as the batch dimension and becomes 1. For BYTES the body is a single element without length
 /// prefix.
 ///
 /// # Errors
 /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the model does not have exactly one input, too
 /// many dimensions are free, or the number of bytes does not match the shape; otherwise the errors of
-/// `memory`, which is asked before BYTES are copied.
+/// `memory`, which grants memory before BYTES are copied.
 pub fn decode_raw_request(
     model: ModelRef<'_>,
     metadata: &ModelMetadata,
@@ -42,7 +42,7 @@ fn read(input: &TensorMetadata, body: &Bytes, memory: &dyn Memory) -> Result<Ten
     match input.datatype {
         DataType::Bytes => {
             let shape = shape(input, 1)?;
-            // Body limits are far below 4 GiB.
+            // Limits on bodies are far below 4 GiB.
             let len = u32::try_from(body.len()).map_err(|_| ServiceError::invalid("it is too long"))?;
             let grant = memory.reserve(4 + body.len())?;
             let mut raw = BytesMut::with_capacity(4 + body.len());
@@ -64,7 +64,7 @@ fn read(input: &TensorMetadata, body: &Bytes, memory: &dyn Memory) -> Result<Ten
     }
 }
 
-/// Returns the shape with `elements` elements.
+/// Returns the shape of `input` whose free dimensions are sized for `elements` elements.
 fn shape(input: &TensorMetadata, elements: u64) -> Result<Shape, ServiceError> {
     let mut dims = input.shape.dims().to_vec();
     let unfit = |what: &str| ServiceError::invalid(format!("{elements} elements do not fit {input}{what}"));

@@ -43,7 +43,7 @@ pub struct BinaryOutputs {
 }
 
 impl BinaryOutputs {
-    /// Uses the same form for all outputs.
+    /// Selects binary data for all outputs if `binary` is true, and JSON for all otherwise.
     #[must_use]
     pub fn all(binary: bool) -> Self {
         Self {
@@ -70,8 +70,8 @@ impl BinaryOutputs {
 /// [`TooLarge`](crate::ErrorCode::TooLarge) when decoded JSON data exceeds [`RequestLimits::tensor_bytes`].
 ///
 /// # Panics
-/// When `header_length` is larger than the body; [`parse_header_length`](super::parse_header_length) prevents
-/// it.
+/// When `header_length` is larger than the body; [`parse_header_length`](super::parse_header_length) rejects
+/// such a length.
 pub fn decode_request(
     model: ModelRef<'_>,
     body: &Bytes,
@@ -81,8 +81,8 @@ pub fn decode_request(
     decode_request_with(model, body, header_length, limits, &NoSharedMemory, &Unlimited)
 }
 
-/// Decodes like [`decode_request`], for servers: inputs may be in shared memory, and `memory` is asked before
-/// tensors are allocated.
+/// Decodes like [`decode_request`], for servers: inputs may be in shared memory, and `memory` grants memory
+/// before tensors are allocated.
 ///
 /// # Errors
 /// The errors of [`decode_request`], `shared_memory` and `memory`.

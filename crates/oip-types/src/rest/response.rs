@@ -116,8 +116,8 @@ fn write_response(
 /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) with the position and the problem.
 ///
 /// # Panics
-/// When `header_length` is larger than the body; [`parse_header_length`](super::parse_header_length) prevents
-/// it.
+/// When `header_length` is larger than the body; [`parse_header_length`](super::parse_header_length) rejects
+/// such a length.
 pub fn decode_response(
     body: &Bytes,
     header_length: Option<usize>,

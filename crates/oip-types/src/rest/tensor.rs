@@ -22,12 +22,12 @@ pub(super) struct TensorReader<'l> {
     limits: &'l RequestLimits,
     /// The memory that JSON data may still take once decoded.
     room: Room<'l>,
-    /// The rest of the binary part.
+    /// The bytes of the binary part that no tensor has taken yet.
     binary: Bytes,
     shared_memory: Option<&'l dyn ReadSharedMemory>,
 }
 
-/// A tensor object of a body.
+/// A tensor that was read from its JSON object.
 pub(super) struct NamedTensor {
     pub(super) name: String,
     pub(super) value: TensorValue,
@@ -55,7 +55,8 @@ impl<'l> TensorReader<'l> {
         }
     }
 
-    /// Reads the tensor object at the cursor. `kind` ("input") and `index` say which one, for messages.
+    /// Reads the tensor object at the cursor. `kind` ("input") and `index` identify the tensor in error
+    /// messages.
     pub(super) fn read(
         &mut self,
         cursor: &mut Cursor<'_>,
@@ -67,7 +68,8 @@ impl<'l> TensorReader<'l> {
         let read = cursor.object(|cursor, member| fields.read_member(cursor, &member, self));
         let finished = read.and_then(|()| fields.finish(cursor, self));
         let value = finished.map_err(|error| {
-            // The error may be at a member before the name, so the rest is searched for the name.
+            // The error may be at a member before the name, so the rest of the object is searched for the
+            // name.
             let place = match fields.name.take().or_else(|| find_name(start, self.limits)) {
                 Some(name) => format!("{kind} {}", Quoted(&name)),
                 None => format!("{kind}s[{index}]"),
@@ -83,7 +85,7 @@ impl<'l> TensorReader<'l> {
         })
     }
 
-    /// Checks that the binary part is used up.
+    /// Checks that the tensors took the whole binary part.
     pub(super) fn finish(self) -> Result<(), ServiceError> {
         match self.binary.len() {
             0 => Ok(()),
@@ -315,7 +317,7 @@ pub(super) enum Destination<'d> {
     SharedMemory(Option<&'d SharedMemorySlice>),
 }
 
-/// Writes the tensor object.
+/// Writes a tensor as a JSON object.
 pub(super) fn write_tensor(
     writer: &mut Writer<'_>,
     destination: Destination<'_>,

@@ -14,13 +14,13 @@ use crate::{
     json::{Cursor, Room, Writer, answer_too_large, read_data, write_data, write_text, write_texts},
 };
 
-/// A request of the V1 protocol.
+/// A decoded request of the V1 protocol.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DecodedV1Request {
-    /// The request.
+    /// The equivalent request of the V2 protocol.
     pub request: InferRequest,
-    /// Whether its inputs are rows; the response then has rows too.
+    /// Whether the request's inputs are rows; the response then has rows too.
     pub has_rows: bool,
 }
 
@@ -126,7 +126,7 @@ fn measure(cursor: &mut Cursor<'_>, dims: &mut Vec<i64>, depth: usize) -> Result
     })
 }
 
-/// Checks every this many rows whether the client is still waiting.
+/// Number of rows between two checks whether the client is still waiting.
 const CHECKED_ROWS: usize = 4096;
 
 struct Reader<'r> {
@@ -289,7 +289,8 @@ impl<'r> Reader<'r> {
             let read = read.map_err(|error| within(number, error))?;
             let missing = (raw.len() + read.raw().len()).saturating_sub(raw.capacity());
             if missing > 0 {
-                // Strings are longer than their prefixes, so this doubles the capacity.
+                // Strings outgrow the estimate, which counts only their length prefixes. Growth at least
+                // doubles the capacity.
                 let more = missing.max(raw.capacity());
                 grant.grow(more)?;
                 raw.try_reserve_exact(raw.capacity() + more - raw.len())
@@ -684,7 +685,7 @@ mod tests {
             "]".repeat(100_000)
         );
         assert!(decode(&x, &deep).unwrap_err().contains("nested too deep"));
-        // The first row is much larger than the rest.
+        // The first row is much larger than all later rows.
         let wide = vec!["0"; 10_000].join(",");
         let rows = vec![r#"{"x":[0]}"#; 10_000].join(",");
         let body = format!(r#"{{"instances": [{{"x":[{wide}]}},{rows}]}}"#);

@@ -1,4 +1,4 @@
-//! Decoding and encoding ask for memory before they allocate.
+//! Tests that decoding and encoding ask for memory before they allocate.
 
 use std::sync::{
     Arc,

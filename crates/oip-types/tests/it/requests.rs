@@ -33,7 +33,7 @@ fn refusal(text: &str) -> String {
     }
 }
 
-/// Returns a request with one input that has these members.
+/// Returns a request with one input that has the JSON members `members`.
 fn with_input(members: &str) -> String {
     format!(r#"{{"inputs":[{{{members}}}]}}"#)
 }

@@ -78,7 +78,7 @@ encoding.non_finite = non_finite;
         prop_assert_eq!(decoded.request, request);
     }
 
-    /// Arbitrary bytes never cause a panic.
+    /// Decoding arbitrary bytes never causes a panic.
     #[test]
     fn any_body_is_answered(body in prop::collection::vec(any::<u8>(), 0..200), split in any::<prop::sample::Index>()) {
         let header_length = split.index(body.len() + 1);
@@ -86,7 +86,7 @@ encoding.non_finite = non_finite;
         let _ = rest::decode_request(model, &Bytes::from(body), Some(header_length), &RequestLimits::default());
     }
 
-    /// A valid body with one changed byte never causes a panic.
+    /// Decoding a valid body with one changed byte never causes a panic.
     #[test]
     fn any_mutant_is_answered(at in any::<prop::sample::Index>(), byte: u8) {
         let mut body = br#"{"id":"1","parameters":{"a":1.5e3},"inputs":[{"name":"x","shape":[2,2],"datatype":"FP32","data":[[1,2.5],[-3e2,null]]},{"data":["a\n","b"],"name":"y","shape":[2],"datatype":"BYTES"}]}"#.to_vec();

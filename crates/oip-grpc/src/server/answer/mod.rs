@@ -40,7 +40,7 @@ pub(crate) enum Envelope {
 
 /// A response whose size is computed but which is not written yet.
 pub(crate) struct Answer {
-    /// Everything except the outputs.
+    /// The response without its outputs.
     head: ModelInferResponse,
     outputs: Vec<Output>,
     /// Size of the response in bytes.

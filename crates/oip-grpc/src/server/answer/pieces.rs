@@ -35,7 +35,7 @@ impl<'l> Pieces<'l> {
         Ok(pieces)
     }
 
-    /// Copies bytes into the buffer.
+    /// Copies `bytes` into the current buffer, or into several.
     pub(super) fn write(&mut self, mut bytes: &[u8]) -> Result<(), ServiceError> {
         while !bytes.is_empty() {
             self.make_room(bytes.len())?;
@@ -66,7 +66,7 @@ impl<'l> Pieces<'l> {
         self.varint(len as u64)
     }
 
-    /// Appends bytes as a separate buffer without copying; short ones are copied into the current buffer.
+    /// Appends bytes as a separate buffer without copying; short slices are copied into the current buffer.
     pub(super) fn append(&mut self, bytes: Bytes) -> Result<(), ServiceError> {
         if bytes.len() <= JOINED {
             return self.write(&bytes);

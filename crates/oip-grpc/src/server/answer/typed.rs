@@ -10,7 +10,7 @@ use super::pieces::Pieces;
 /// A tensor encoded as `InferTensorContents`.
 pub(super) struct TypedContents {
     elements: Elements,
-    /// Size of the message in bytes.
+    /// Size of the encoded `InferTensorContents` in bytes.
     pub(super) len: usize,
 }
 
@@ -31,7 +31,7 @@ enum Elements {
     Strings(BytesTensor),
 }
 
-/// The field for byte strings.
+/// Field number of byte strings in `InferTensorContents`.
 const BYTES_CONTENTS: u32 = 8;
 
 impl TypedContents {

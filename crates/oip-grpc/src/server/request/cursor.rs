@@ -8,7 +8,7 @@ use oip_types::ServiceError;
 /// Maximum nesting of groups and messages, as in `prost`.
 pub(super) const MAX_DEPTH: u32 = 100;
 
-/// Why decoding failed.
+/// Why decoding a message failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The bytes are not a valid message.
@@ -35,7 +35,7 @@ impl From<ServiceError> for Failure {
     }
 }
 
-/// An invalid encoding.
+/// An error in the encoding of a message.
 #[derive(Debug)]
 pub(crate) struct WireError {
     reason: Reason,
@@ -89,7 +89,7 @@ impl fmt::Display for WireError {
     }
 }
 
-/// Adds the field to an encoding error.
+/// Adds the message and field to an encoding error.
 pub(super) trait At {
     fn at(self, message: &'static str, field: &'static str) -> Self;
 }
@@ -117,7 +117,7 @@ pub(super) enum WireType {
 }
 
 impl WireType {
-    /// Checks the wire type.
+    /// Checks that the wire type is `expected`.
     pub(super) fn expect(self, expected: Self) -> Result<(), Failure> {
         match self == expected {
             true => Ok(()),
@@ -130,7 +130,7 @@ impl WireType {
     }
 }
 
-/// The rest of a message.
+/// The unread rest of a message.
 #[derive(Clone, Copy)]
 pub(super) struct Cursor<'m>(&'m [u8]);
 

@@ -76,7 +76,7 @@ impl ReadSharedMemory for Memory {
     }
 }
 
-/// Decodes with this parser; the string explains why a message is malformed.
+/// Decodes with the parser under test; the string explains why a message is malformed.
 fn read(message: &Bytes, effort: Effort) -> (Outcome, String) {
     let reader = Reader {
         limits: &RequestLimits::default(),
@@ -92,7 +92,7 @@ fn read(message: &Bytes, effort: Effort) -> (Outcome, String) {
     }
 }
 
-/// Reads with `prost`.
+/// Decodes with `prost`.
 fn reference(message: &Bytes) -> Outcome {
     let Ok(mut message) = ModelInferRequest::decode(message.clone()) else {
         return Outcome::Malformed;
@@ -506,7 +506,7 @@ proptest! {
         assert_same(&[name, fields.concat()].concat())?;
     }
 
-    /// Contents of one input, split and in any form.
+    /// Decodes the contents of one input like prost, split into parts and in any form.
     #[test]
     fn contents_are_read_as_prost_reads_them(
         datatype in prop_oneof![Just("INT64"), Just("INT8"), Just("UINT16"), Just("FP32"), Just("FP64"), Just("BOOL"), Just("BYTES")],

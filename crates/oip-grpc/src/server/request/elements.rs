@@ -34,7 +34,7 @@ impl Field {
         Self::Bytes,
     ];
 
-    /// Returns the field with this number, if it exists.
+    /// Returns the field with the number `tag`, if it exists.
     pub(super) fn of(tag: u32) -> Option<Self> {
         let index = usize::try_from(tag).ok()?.checked_sub(1)?;
         Self::ALL.get(index).copied()
@@ -95,7 +95,7 @@ pub(super) struct Elements<'m> {
 }
 
 impl<'m> Elements<'m> {
-    /// Creates empty contents for an input with this message.
+    /// Creates empty contents for the input whose message is `input`.
     pub(super) fn of(input: &'m [u8]) -> Self {
         Self {
             input,
@@ -230,7 +230,7 @@ impl<'m> Elements<'m> {
     }
 }
 
-/// The input's field with typed contents.
+/// Field number of an input's typed contents.
 const CONTENTS: u32 = 5;
 
 /// Writes elements in raw form.

@@ -65,7 +65,7 @@ fn contents(tag: u32, packed: &[u8]) -> Vec<u8> {
     contents
 }
 
-/// The message has very many empty inputs, outputs or raw contents of two bytes each. It is rejected at the
+/// A message with very many empty inputs, outputs or raw contents, of two bytes each, is rejected at the
 /// limit, when only the outline is allocated.
 #[test]
 fn too_many_things_are_refused_before_they_are_built() {
@@ -116,7 +116,7 @@ fn parameters_are_bounded() {
     assert_eq!(code(result), Some(ErrorCode::InvalidArgument));
     assert!(allocated < 256 << 10, "{allocated} bytes");
 
-    // The maximum number everywhere.
+    // All lists have their maximum length.
     let mut message = b"\x0a\x01m".to_vec();
     for _ in 0..255 {
         let mut input = b"\x0a\x01x\x12\x04BOOL".to_vec();
@@ -232,7 +232,7 @@ fn names_are_charged() {
 fn long_walks_end_with_their_client() {
     let lease = Lease::unlimited();
     drop(lease.guard());
-    // An unknown field, repeated.
+    // The message repeats an unknown field.
     let message = repeated(&[0x78, 1]);
     assert_eq!(code(read(&message, &lease)), Some(ErrorCode::Cancelled));
 }

@@ -79,7 +79,7 @@ impl Echo {
     }
 }
 
-/// Decodes requests.
+/// Decodes requests within limits, and charges their memory.
 pub(crate) struct Reader<'r> {
     pub(crate) limits: &'r RequestLimits,
     pub(crate) output: GrpcOutput,

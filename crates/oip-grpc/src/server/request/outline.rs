@@ -2,8 +2,8 @@
 //! built.
 //!
 //! Follows protobuf's rules: fields in any order; the last value of a singular field wins; split embedded
-//! messages are merged; the last entry of a map key wins; unknown fields are skipped. What is kept is bounded
-//! by [`Limits`].
+//! messages are merged; the last entry of a map key wins; unknown fields are skipped. [`Limits`] bounds what
+//! the outline keeps.
 
 use std::collections::BTreeMap;
 
@@ -22,15 +22,15 @@ const PARAMETER: &str = "InferParameter";
 
 /// Memory of an input except its name, in the outline and in the request built from it.
 const INPUT_COST: usize = 512;
-/// Memory of a requested output.
+/// Memory of a requested output, in bytes.
 const OUTPUT_COST: usize = 256;
 /// Memory of a parameter: a map entry in the outline and one in the request, with allocation overhead of
 /// strings.
 const PARAMETER_COST: usize = 320;
-/// Memory of raw contents.
+/// Memory of an entry of raw contents, in bytes.
 const RAW_COST: usize = 64;
 
-/// A message's fields, as slices of it.
+/// The fields of a message, as slices of the message.
 #[derive(Default)]
 pub(super) struct Outline<'m> {
     pub(super) model_name: &'m str,
@@ -46,9 +46,9 @@ pub(super) struct Outline<'m> {
 pub(super) struct InputOutline<'m> {
     pub(super) name: &'m str,
     pub(super) datatype: &'m str,
-    /// The dimensions, up to the limit.
+    /// The dimensions of the tensor, up to the limit.
     pub(super) shape: Vec<i64>,
-    /// The actual number of dimensions.
+    /// The number of dimensions in the message.
     pub(super) rank: usize,
     pub(super) parameters: Entries<'m>,
     pub(super) contents: Option<Elements<'m>>,
@@ -255,7 +255,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Decodes a parameter's value or a part of it; the last field wins.
+    /// Decodes a parameter's value, or a part of the value; the last field wins.
     fn value<'m>(&mut self, message: &'m [u8], depth: u32, value: &mut Value<'m>) -> Result<(), Failure> {
         let mut cursor = Cursor::new(message);
         while !cursor.is_empty() {

@@ -9,7 +9,7 @@ use attack_kit::{
 
 use super::TestServer;
 
-/// All of these bodies are valid: each request succeeds or is told to retry, and none is rejected as
+/// All bodies of this attack are valid: each request succeeds or is told to retry, and none is rejected as
 /// malformed.
 #[test]
 fn bodies_that_grow_a_thousandfold() {

@@ -58,7 +58,7 @@ pub(super) enum Call {
 /// A call, its outcome (`None` for success), and the message.
 pub(super) type Row = (Call, Option<ErrorCode>, &'static str);
 
-/// Calls to a service with every extension, in order: some see the effects of others.
+/// Calls to a service with every extension, in order: some calls depend on the effects of earlier ones.
 pub(super) fn calls() -> Vec<Row> {
     use Call::*;
     let refused = |call, code, message| (call, Some(code), message);
