@@ -73,8 +73,8 @@ impl<C> Builder<C> {
     /// have no timeout.
     ///
     /// The timeout is sent to the server: over gRPC the remaining time as `grpc-timeout`; over HTTP the full
-    /// time as the parameter `timeout` of inference requests, in microseconds, unless the request has one. If
-    /// a server ignores the timeout, it only finishes work whose result is not read.
+    /// time as the parameter `timeout` of inference requests, in microseconds, unless the request has one. A
+    /// server that ignores the timeout finishes the request, although the client has given up.
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.settings.request_timeout = Some(timeout);
         self
@@ -104,7 +104,8 @@ impl<C> Builder<C> {
         self
     }
 
-    /// Compresses inference requests. Trained floats hardly compress; text, images and ids may.
+    /// Compresses inference requests. Floating-point data such as embeddings hardly compresses; text, images
+    /// and ids may.
     pub fn compress_requests(mut self, compression: Compression) -> Self {
         self.settings.compression = Some(compression);
         self

@@ -71,7 +71,7 @@ pub trait InferenceClient: fmt::Debug + Send + Sync {
     fn server_metadata(&self) -> BoxFuture<'_, Result<ServerMetadata>>;
 
     /// Returns whether a model is ready. For an unknown model most servers return an error, and some return
-    /// not ready.
+    /// `false`.
     fn model_ready<'a>(&'a self, model: ModelRef<'a>) -> BoxFuture<'a, Result<bool>>;
 
     /// Returns a model's metadata. Missing fields are empty.
@@ -94,8 +94,9 @@ pub trait InferenceClient: fmt::Debug + Send + Sync {
     /// repository extension).
     fn repository_index(&self, is_ready: bool) -> BoxFuture<'_, Result<Vec<ModelIndexEntry>>>;
 
-    /// Loads or reloads a model (model repository extension). Most servers respond only when it is ready or
-    /// has failed, which may take long: see [`Builder::request_timeout`](crate::Builder::request_timeout).
+    /// Loads or reloads a model (model repository extension). Most servers respond only when the model is
+    /// ready or has failed to load, which may take long: see
+    /// [`Builder::request_timeout`](crate::Builder::request_timeout).
     fn load_model<'a>(&'a self, name: &'a str, options: &'a LoadOptions) -> BoxFuture<'a, Result<()>>;
 
     /// Unloads a model (model repository extension). Triton responds before the model has finished its

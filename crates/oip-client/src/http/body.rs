@@ -48,8 +48,8 @@ impl Body for Parts {
     }
 }
 
-/// Reads a response body of at most `limit` bytes. A single-frame body is not copied; others are assembled in
-/// a spare buffer, if available.
+/// Reads a response body of at most `limit` bytes. A body of one frame is not copied; a body of several
+/// frames is assembled in a spare buffer, if available.
 pub(super) async fn read(
     headers: &HeaderMap,
     mut body: Incoming,

@@ -44,7 +44,7 @@ const MAX_PIECES: usize = 1024;
 /// How much of a request was sent.
 pub(super) enum SendProgress {
     Whole,
-    /// The server stopped reading. If there is no error, the server has already responded.
+    /// The server stopped reading after `bytes` bytes. If `why` is `None`, the server has already responded.
     Partly {
         bytes: usize,
         why: Option<io::Error>,
@@ -184,7 +184,8 @@ impl Connection {
         Ok((answer, may_stay && is_whole && is_at_end))
     }
 
-    /// Reads the head of a response. The flag returned with it tells whether the connection persists.
+    /// Reads the head of a response, and returns with it whether the connection stays open after the
+    /// response.
     fn head(&mut self, wait: &Wait<'_>) -> Result<(StatusCode, HeaderMap, bool)> {
         loop {
             let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
@@ -405,7 +406,8 @@ impl Connection {
         }
     }
 
-    /// Reads what is available, at least one byte; zero bytes mean the end.
+    /// Reads the available bytes into the buffer, and blocks until at least one arrives. Returns 0 at the end
+    /// of the connection.
     fn receive(&mut self, wait: &Wait<'_>) -> Result<io::Result<usize>> {
         if self.unread().is_empty() {
             self.buffer.clear();
@@ -449,7 +451,7 @@ impl Connection {
 /// The part of a body read so far.
 struct Body {
     bytes: Vec<u8>,
-    /// Alignment padding before the body in the buffer; none if its length is unknown.
+    /// Alignment padding before the body in the buffer, in bytes; 0 if the length of the body is unknown.
     gap: usize,
     announced: Option<u64>,
     most: std::result::Result<usize, usize>,
@@ -526,7 +528,7 @@ fn no_signal() -> SendFlags {
     SendFlags::empty()
 }
 
-/// Returns whether the wait ended before the socket was writable.
+/// Returns whether a signal or the socket's timeout ended the wait before the socket was writable.
 #[cfg(target_os = "linux")]
 fn is_early(error: &io::Error) -> bool {
     matches!(
@@ -546,7 +548,7 @@ fn unreadable(what: &str) -> ClientError {
     ClientError::new(ErrorKind::Protocol, connect::unreadable(what, HINT))
 }
 
-/// Creates the error for a connection that ended before the response.
+/// Creates the error for a connection that broke before the response was complete.
 pub(super) fn broken(error: io::Error) -> ClientError {
     ClientError::new(ErrorKind::Broken, connect::broke(&error.to_string(), HINT)).caused_by(error)
 }

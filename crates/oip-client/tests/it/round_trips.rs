@@ -187,7 +187,7 @@ async fn many_calls_at_once_share_a_client() {
     }
 }
 
-/// Every extension over both transports gives the same types.
+/// The calls of every extension return the same results over both transports.
 #[tokio::test]
 async fn the_extensions() {
     let mut seen = Vec::new();
