@@ -13,7 +13,7 @@ use crate::{
     report, sources,
 };
 
-/// The JSON for programs.
+/// The report of `tensor diff --json`.
 #[derive(Serialize)]
 struct Report {
     is_same: bool,

@@ -117,7 +117,8 @@ fn errors_are_counted_by_kind_and_tell() {
         .into_iter()
         .enumerate()
     {
-        // The first request is the client's trial.
+        // Request 1, which `tensor bench` sends as a trial, succeeds. Of the following requests, every other
+        // one fails.
         let mood = |number: usize| match number % 2 {
             0 => Reaction::Fails,
             _ => Reaction::Good,
