@@ -228,7 +228,7 @@ mod tests {
                 "tensor-manifest 1 sha256\n".to_owned(),
                 "this is a manifest of tensors",
             ),
-            // A two-byte character spans the position where the digest should end.
+            // The digest should end in the middle of a two-byte character of this line.
             (
                 format!("{}é  x", "0".repeat(63)),
                 "line 1: expected 64 hexadecimal digits",
