@@ -142,7 +142,7 @@ impl<S: InferenceService> Serve<S> {
             let serving = oip_listen::serve(listener, Protocol::Http2, calls, limits, shutdown.clone());
             transports.push(tokio::spawn(serving));
         }
-        // Returns memory that requests no longer need to the system.
+        // Gives unused memory of finished requests back to the system, every 5 seconds.
         let trimming = async move {
             let mut ticks = interval(Duration::from_secs(5));
             loop {
@@ -177,7 +177,7 @@ impl<S: InferenceService> Serve<S> {
     }
 }
 
-/// A running server. Dropping it cuts its connections.
+/// A running server. Dropping this value cuts all connections.
 pub struct Running<S: InferenceService> {
     service: Arc<S>,
     http: Option<SocketAddr>,
@@ -208,7 +208,7 @@ impl<S: InferenceService> Running<S> {
     }
 
     /// Drains: accepts no new connections, reports the server as not ready, finishes running requests, and
-    /// stops the service with its models' threads. At the timeout, everything that is left is cut. Returns
+    /// stops the service with its models' threads. At the timeout, the remaining connections are cut. Returns
     /// whether nothing had to be cut.
     pub async fn drain(mut self) -> bool {
         let start = Instant::now();
