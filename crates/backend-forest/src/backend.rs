@@ -41,7 +41,7 @@ impl Backend for ForestBackend {
             "model.txt",
             "model.bst",
             "xgboost.model",
-            // MLflow's names, for any format.
+            // MLflow uses these names for models of any format.
             "model.xgb",
             "model.lgb",
         ]
