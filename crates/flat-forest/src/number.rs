@@ -9,9 +9,9 @@ use std::{
 pub trait Number:
     Copy + Debug + PartialOrd + AddAssign + Neg<Output = Self> + Div<Output = Self> + Send + Sync + 'static
 {
-    /// Zero.
+    /// The number 0.
     const ZERO: Self;
-    /// Not a number.
+    /// The value NaN, which represents a missing feature.
     const NAN: Self;
 
     /// Converts to the nearest number of this type.
