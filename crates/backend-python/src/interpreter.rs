@@ -16,7 +16,7 @@ use tensor_core::Quoted;
 /// environment.
 ///
 /// # Errors
-/// Fails if it does not exist.
+/// Fails if the interpreter does not exist.
 pub(crate) fn of_server(named: &Path) -> Result<PathBuf, ServiceError> {
     find(named).ok_or_else(|| {
         ServiceError::invalid(format!(
@@ -29,7 +29,7 @@ pub(crate) fn of_server(named: &Path) -> Result<PathBuf, ServiceError> {
 /// Finds the interpreter in a model's configuration. A relative path is resolved from the model's directory.
 ///
 /// # Errors
-/// Fails if it does not exist.
+/// Fails if the interpreter does not exist.
 pub(crate) fn of_model(named: &str, source: &ModelSource) -> Result<PathBuf, ServiceError> {
     let named = named.trim();
     let below = model_folder(source).join(named);
