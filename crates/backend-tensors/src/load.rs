@@ -7,7 +7,7 @@ use oip_service::{ModelSource, available_memory};
 use oip_types::{ErrorCode, ServiceError};
 use tensor_core::{Quoted, Tensor};
 
-/// The served part of a file.
+/// The tensors of a file that are served.
 pub(crate) struct Loaded {
     /// The format's short name.
     pub(crate) format: &'static str,

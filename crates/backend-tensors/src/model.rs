@@ -116,7 +116,7 @@ impl TensorsModel {
 
     fn position(&self, name: &str) -> Result<usize, ServiceError> {
         let position = self.positions.get(name).copied();
-        // Only happens if the caller did not check the request against the metadata.
+        // The name is unknown only if the caller did not check the request against the metadata.
         position.ok_or_else(|| ServiceError::invalid(format!("there is no tensor {}", Quoted(name))))
     }
 

@@ -1,4 +1,4 @@
-//! Builds files, models of them, and requests.
+//! Helpers that build tensor files, load the files as models, and create requests.
 
 use std::path::Path;
 
