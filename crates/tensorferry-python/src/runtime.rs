@@ -94,13 +94,13 @@ pub(crate) struct Shared {
 #[derive(Default)]
 struct Keeper {
     callers: AtomicUsize,
-    /// Whether there was a call since the thread's last check.
+    /// Whether there was a call since the background thread last checked.
     was_called: AtomicBool,
     is_driving: AtomicBool,
     give_way: Notify,
 }
 
-/// Interval at which the thread checks for calls.
+/// Interval at which the background thread checks for calls.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A runtime that can block on a future.
@@ -160,7 +160,7 @@ impl Keeper {
             return;
         }
         self.is_driving.store(true, Ordering::SeqCst);
-        // A caller that arrives meanwhile is either in this count, or sees the flag.
+        // A concurrent caller is either counted in `callers`, or sees the flag `is_driving`.
         if self.callers.load(Ordering::SeqCst) == 0 {
             runtime.block_on(self.give_way.notified());
         }
@@ -168,7 +168,7 @@ impl Keeper {
     }
 }
 
-/// A blocking caller.
+/// Counts a blocking caller in `callers` until the value is dropped.
 struct Calling<'k>(&'k Keeper);
 
 impl Drop for Calling<'_> {

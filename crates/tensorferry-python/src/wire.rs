@@ -1,4 +1,4 @@
-//! Conversion of requests and responses between Python and the protocol.
+//! Converts requests and responses between Python and the protocol.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -79,7 +79,7 @@ pub(crate) struct InferArguments<'py>(
 );
 
 impl InferArguments<'_> {
-    /// Converts to a request. Large inputs are copied into buffers of `spare`.
+    /// Converts the arguments to a request. Large inputs are copied into buffers of `spare`.
     pub(crate) fn into_request(self, spare: &Arc<SpareBuffers>) -> PyResult<InferRequest> {
         let Self(name, version, inputs, outputs, id, parameters) = self;
         let mut request = named(&name, version.as_deref())?;
