@@ -62,7 +62,7 @@ type Driven = (Arc<dyn InferenceClient>, &'static Runtime);
 struct Settings {
     timeout: Option<f64>,
     connect_timeout: f64,
-    /// PEM.
+    /// Trusted certificate authorities, in PEM.
     authorities: Option<Vec<u8>>,
     /// Client certificate and its key, in PEM.
     certificate: Option<(Vec<u8>, Vec<u8>)>,

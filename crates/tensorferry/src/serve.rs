@@ -165,8 +165,8 @@ impl<S: InferenceService> Serve<S> {
         })
     }
 
-    /// Serves until a future completes, such as one that waits for a signal, and then drains. Returns whether
-    /// nothing had to be cut.
+    /// Serves until the future `end` completes, such as one that waits for a signal, and then drains the
+    /// server. Returns the result of [`Running::drain`].
     ///
     /// # Errors
     /// See [`Serve::start`].
@@ -208,8 +208,8 @@ impl<S: InferenceService> Running<S> {
     }
 
     /// Drains: accepts no new connections, reports the server as not ready, finishes running requests, and
-    /// stops the service with its models' threads. At the timeout, the remaining connections are cut. Returns
-    /// whether nothing had to be cut.
+    /// stops the service with its models' threads. At the timeout, the remaining connections are cut.
+    /// Returns true if no connection was cut and the service stopped in time.
     pub async fn drain(mut self) -> bool {
         let start = Instant::now();
         let (patience, service, shutdown) = (self.drain_timeout, self.service.clone(), self.shutdown.clone());
