@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(sums[&("a".to_owned(), "1.0.0".to_owned())], "ff");
     }
 
-    /// The list contains everything that is linked, and no test dependencies.
+    /// The list contains every linked crate, and no test dependencies.
     #[cfg(target_os = "linux")]
     #[test]
     fn programs_are_made_of_what_they_link() {
