@@ -90,7 +90,8 @@ impl Components {
         self.packages().filter(|package| package.source.is_some())
     }
 
-    /// Returns each licence text once, with the crates that it applies to, as the licences require.
+    /// Returns the text of all licences, as the licences require. Each text occurs once, after the names of
+    /// the crates that it applies to.
     pub(crate) fn licences(&self) -> Result<String> {
         let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let mut list = String::new();

@@ -1,4 +1,4 @@
-//! Runs a server as a user does: starts it, sends HTTP requests, and stops it.
+//! Runs a server like a user: starts the program, sends HTTP requests, and stops the program.
 
 use std::{
     ffi::OsString,

@@ -164,7 +164,7 @@ fn simulate(options: &Options, autoscaler: Autoscaler) -> Outcome {
         let known = outcome.replicas + coming.len();
         let wanted = match autoscaler {
             Autoscaler::Processors => (outcome.replicas as f64 * mean(&busy) / 0.7).ceil(),
-            // From zero replicas, KEDA itself starts the first one at its next poll.
+            // If there are no replicas, KEDA itself starts the first replica at its next poll.
             Autoscaler::Running if known == 0 => 1.0,
             Autoscaler::Running | Autoscaler::Knative => (mean(&running) / options.target).ceil(),
         };

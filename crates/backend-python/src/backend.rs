@@ -160,7 +160,7 @@ impl Backend for SavedObjectBackend {
 }
 
 /// Models of XGBoost and LightGBM. Another backend loads them, unless their configuration says `runtime:
-/// "python"`: then the package that wrote them does.
+/// "python"`. Such models run in the package that wrote them.
 ///
 /// ```
 /// use std::sync::Arc;

@@ -120,7 +120,7 @@ impl TensorsModel {
         position.ok_or_else(|| ServiceError::invalid(format!("there is no tensor {}", Quoted(name))))
     }
 
-    /// Refuses a response that is too large, before building it.
+    /// Refuses a request whose response would be too large, before building the response.
     fn check_size(&self, wanted: &[WantedTensor<'_>]) -> Result<(), ServiceError> {
         let bytes = wanted.iter().map(|wanted| {
             let served = &self.tensors[wanted.position];

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::error::FileError;
 
 /// The files of a repository that may be used, each with its SHA-256. All other files are refused, whether
-/// models, configurations, weights or labels.
+/// they are models, configurations, weights or labels.
 ///
 /// ```
 /// use model_repository::RequiredDigests;

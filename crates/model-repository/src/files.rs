@@ -14,8 +14,8 @@ use crate::{
     root::{PathTarget, Root, is_file},
 };
 
-/// Resolves the path `below`, relative to the repository's directory. It must lead to a regular file in that
-/// directory.
+/// Resolves the path `below`, relative to the repository's directory. The path must lead to a regular file in
+/// that directory.
 ///
 /// # Errors
 /// The reason why the file cannot be used, without its resolved path.

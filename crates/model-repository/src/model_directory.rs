@@ -171,7 +171,7 @@ impl ModelDirectory {
     /// Returns the configuration files in a subdirectory, where they have no effect.
     pub(crate) fn ignored_configurations(&self, directory: &str) -> Vec<&'static str> {
         let is_there = |name: &&str| self.root.stat(&self.below.join(directory).join(name)).is_ok();
-        // Many programs write a config.json, so it is not reported.
+        // A config.json is not reported, because many programs write files of this name.
         let files = WrittenConfig::FILES.iter();
         let files = files.filter(|(_, syntax)| *syntax != Syntax::Json);
         files.map(|(name, _)| *name).filter(is_there).collect()
@@ -239,8 +239,8 @@ impl ModelDirectory {
         self.trusted(&path, content)
     }
 
-    /// Checks bytes that were already read against the list of digests, so that replacing the file meanwhile
-    /// has no effect.
+    /// Checks bytes that were already read against the list of digests, so that a file that is replaced after
+    /// the read cannot pass the check.
     fn trusted(&self, named: &Path, content: Bytes) -> Result<Bytes, FileError> {
         if let Some(digests) = &self.digests {
             let below = named.strip_prefix(&self.below).unwrap_or(named);

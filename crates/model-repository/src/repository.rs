@@ -160,8 +160,8 @@ impl Repository {
         Ok(repository)
     }
 
-    /// Returns whether the directory is a single model with versions. If it were a repository, each
-    /// subdirectory would be a model without versions.
+    /// Returns whether the directory is a single model with versions. The same directory read as a repository
+    /// would consist of models without versions.
     fn has_version_folders(&self, root: &Arc<Root>, written: &WrittenConfig) -> bool {
         let folders = subfolders(root, Path::new("")).unwrap_or_default();
         let has_model = |name: &String| {

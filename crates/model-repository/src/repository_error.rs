@@ -61,7 +61,7 @@ fn described(path: &Path, backends: &[Arc<dyn Backend>]) -> String {
     if let Some(framework) = framework(&name) {
         return format!("is a file of {framework}, which is not served: export the model to ONNX");
     }
-    // A text file could be anything.
+    // Recognizing a file as text says nothing about its format.
     let kind = kind_of(path).filter(|kind| !matches!(kind, FileKind::Text(_)));
     if let Some((kind, advice)) = kind.as_ref().and_then(|kind| Some((kind, kind.advice()?))) {
         return format!("is {kind}: {advice}");

@@ -73,7 +73,8 @@ impl Cache {
         Ok(cache)
     }
 
-    /// Checks that the directory is a cache of this program or empty, and marks it.
+    /// Checks that the directory is empty or a cache of this program, and marks an empty directory as a
+    /// cache.
     fn claim(&self) -> Result<(), StoreError> {
         let tag = self.folder.join(TAG_FILE);
         if let Ok(text) = fs::read_to_string(&tag) {
@@ -396,7 +397,7 @@ impl PartialFile {
 }
 
 impl Lock {
-    /// Locks a file, creating it if necessary; waits for the lock.
+    /// Creates the file at `path` if necessary, and waits until it is locked.
     pub(crate) fn take(path: &Path, how: FlockOperation) -> Result<Self, StoreError> {
         let fail = StoreError::cache(path, "it cannot be locked");
         let file = File::options()
@@ -490,7 +491,7 @@ mod tests {
             "{error}"
         );
         assert!(linked.exists());
-        // Objects whose files were removed are no longer found.
+        // The cache does not find objects whose files were removed.
         assert_eq!(cache.find("s3://b", &object("b", 3)), None);
         assert_eq!(cache.files("records").unwrap().len(), 1);
     }

@@ -118,8 +118,8 @@ impl<C> Builder<C> {
         self
     }
 
-    /// Sets the maximum size of a response in bytes (default 256 MiB). It applies to the response as sent,
-    /// after decompression, and as decoded tensors.
+    /// Sets the maximum size of a response in bytes (default 256 MiB). The limit applies to the response as
+    /// sent, to the decompressed response, and to the decoded tensors.
     pub fn max_answer_bytes(mut self, bytes: usize) -> Self {
         self.settings.max_answer_bytes = bytes;
         self.settings.limits.tensor_bytes = bytes;
@@ -134,8 +134,8 @@ impl<C> Builder<C> {
         self
     }
 
-    /// Sets the retry policy (by default three attempts, when nothing was sent or the server asks to retry
-    /// later).
+    /// Sets the retry policy (default: at most three attempts, if the request was not sent or the server asks
+    /// to retry later).
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.settings.retry = policy;
         self

@@ -110,7 +110,7 @@ pub trait InferenceClient: fmt::Debug + Send + Sync {
     /// (statistics extension).
     fn statistics<'a>(&'a self, model: Option<ModelRef<'a>>) -> BoxFuture<'a, Result<Vec<ModelStatistics>>>;
 
-    /// Changes log settings and returns all of them; without changes it only returns them (logging
+    /// Changes log settings, and returns the values of all log settings. `changes` may be empty (logging
     /// extension).
     fn log_settings<'a>(&'a self, changes: &'a LogSettings) -> BoxFuture<'a, Result<LogSettings>>;
 
@@ -121,8 +121,8 @@ pub trait InferenceClient: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'a, Result<Vec<SharedMemoryRegion>>>;
 
     /// Registers a region of system shared memory (system shared memory extension). Requests can then name
-    /// slices of it as locations of tensors ([`InferRequest::with_shared_input`],
-    /// [`SharedMemorySlice::to_parameters`]); the client itself neither reads nor writes it.
+    /// slices of the region as locations of tensors ([`InferRequest::with_shared_input`],
+    /// [`SharedMemorySlice::to_parameters`]); the client itself neither reads nor writes the region.
     ///
     /// [`SharedMemorySlice::to_parameters`]: oip_types::SharedMemorySlice::to_parameters
     fn register_shared_memory<'a>(&'a self, region: &'a SharedMemoryRegion) -> BoxFuture<'a, Result<()>>;
@@ -130,8 +130,8 @@ pub trait InferenceClient: fmt::Debug + Send + Sync {
     /// Unregisters the region `name`, or all regions (system shared memory extension).
     fn unregister_shared_memory<'a>(&'a self, name: Option<&'a str>) -> BoxFuture<'a, Result<()>>;
 
-    /// Changes trace settings of a model or the server and returns all of them; without changes it only
-    /// returns them (trace extension).
+    /// Changes trace settings of a model or the server, and returns the values of all trace settings.
+    /// `changes` may be empty (trace extension).
     fn trace_settings<'a>(
         &'a self,
         model: Option<&'a str>,

@@ -39,7 +39,8 @@ pub(crate) fn pool(
     // Keepalive detects a dead host while the client waits for its response. If the request was not
     // acknowledged, the system's retransmission limit applies, about 15 minutes on Linux. HTTP/2 pings would
     // detect a dead host too, but some servers close connections that ping more often than every five
-    // minutes. TCP_USER_TIMEOUT would also end connections to live servers that pause reading.
+    // minutes. The socket option TCP_USER_TIMEOUT would also end connections to live servers that pause
+    // reading.
     connector.set_keepalive(Some(SILENCE));
     connector.set_keepalive_interval(Some(SILENCE));
     connector.set_keepalive_retries(Some(PROBES));

@@ -125,7 +125,7 @@ impl Job<'_> {
         let as_bits = bits.as_ref().map(Recast::losses).unwrap_or_default();
         let losses = [as_bits, losses].concat();
         let unconverted = recast.as_ref().map(Recast::unconverted).unwrap_or_default();
-        // Removes the progress bar before anything is printed.
+        // Removes the progress bar before the notes and the report are printed.
         drop(bits);
         drop(recast);
         drop(sources);

@@ -114,7 +114,7 @@ const EDGE: u64 = 3;
 const PRINTED_WHOLE: u64 = 1000;
 
 /// Reduces a tensor to the elements that are printed: the ends of each long axis, and one placeholder for the
-/// middle. Returns it with whether anything was omitted.
+/// middle. Returns the reduced tensor, and whether elements were omitted.
 pub(crate) fn printable(reader: &dyn TensorReader, index: usize) -> Result<(Tensor, bool), Error> {
     let spec = reader.entries()[index].spec();
     let spec = spec.ok_or_else(|| Error::new(ErrorKind::Unsupported, "the dtype has no values to print"))?;

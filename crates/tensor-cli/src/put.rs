@@ -42,7 +42,7 @@ fn write(options: &PutOptions, is_replacing: bool, out: &mut impl Write) -> Outc
             }
             changed.retain(|entry: &Entry| entry.name != options.name);
         }
-        // The other file's metadata is not copied.
+        // `append` merges the metadata of the source file, so the original metadata is restored.
         let metadata = changed.metadata().clone();
         changed.append(tensor)?;
         *changed.metadata_mut() = metadata;

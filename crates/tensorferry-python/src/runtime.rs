@@ -82,7 +82,7 @@ pub(crate) fn shared() -> PyResult<&'static Shared> {
     SHARED.get(Shared::new)
 }
 
-/// A runtime without a thread of its own. One of several blocking callers drives the connections of all.
+/// A runtime without a thread of its own. One of the blocking callers drives the connections of all callers.
 /// After a while without calls a background thread takes over, since servers may send at any time over
 /// HTTP/2, and wait for acknowledgements when they drain.
 pub(crate) struct Shared {
@@ -177,8 +177,8 @@ impl Drop for Calling<'_> {
     }
 }
 
-/// Lets connections process events from the time when no thread drove them, above all that the server closed
-/// them: a request on a closed connection is lost, and not every request can be repeated.
+/// Lets connections process the events that arrived while no thread drove them. The server may have closed a
+/// connection: a request on it would be lost, and not every request can be repeated.
 pub(crate) async fn let_connections_notice() {
     // The first yield polls the system for events, the second one the connections that became readable.
     yield_now().await;

@@ -135,8 +135,8 @@ impl Server {
         self.grpc.map(|address| address.to_string())
     }
 
-    /// Drains and stops the server. Returns whether no request was aborted; true if it was stopped before,
-    /// and in a forked process.
+    /// Drains and stops the server. Returns false if a request was aborted. Returns true if the server was
+    /// already stopped, and in a forked process.
     fn stop(&self, py: Python<'_>) -> bool {
         if !self.process.is_current() {
             return true;

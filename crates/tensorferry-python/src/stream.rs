@@ -54,7 +54,7 @@ impl Stream {
                 }
             };
             while let Some(item) = std::future::poll_fn(|cx| stream.as_mut().poll_next(cx)).await {
-                // The receiver was dropped, so this task ends, and the stream with it.
+                // The receiver was dropped, so the task ends and closes the stream.
                 if received.send(item).await.is_err() {
                     return;
                 }
@@ -104,7 +104,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Waits until [`Stream::take`] has a response. Abandoning the wait loses nothing.
+    /// Waits until [`Stream::take`] has a response. A caller that abandons the wait loses no response.
     #[pyo3(signature = (callback=None))]
     fn wait(&self, py: Python<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
         self.check_process()?;

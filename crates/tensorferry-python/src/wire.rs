@@ -109,7 +109,7 @@ impl InferArguments<'_> {
 fn read_parameters(values: Values) -> PyResult<Parameters> {
     let mut parameters = Parameters::new();
     for (name, value) in values {
-        // This is the only reserved name that clients may send; they send it over streams.
+        // Clients may send this reserved parameter over streams. All other reserved names are rejected.
         if name != "triton_enable_empty_final_response" {
             check_parameter_name(&name).map_err(|error| error::usage(error.message()))?;
         }

@@ -33,7 +33,8 @@ pub fn serve<S: InferenceService>(service: S) -> Serve<S> {
     }
 }
 
-/// A server that is not started yet; made by [`serve`]. It needs a Tokio runtime with I/O and timers.
+/// The options of a server, created by [`serve`]. Starting the server needs a Tokio runtime with I/O and
+/// timers.
 #[must_use]
 pub struct Serve<S> {
     service: Arc<S>,
@@ -64,7 +65,8 @@ impl<S: InferenceService> Serve<S> {
         self
     }
 
-    /// Sets the configuration of gRPC. Its memory budget and thread pool are replaced by HTTP's.
+    /// Sets the configuration of gRPC. The memory budget and the thread pool in `config` are ignored: gRPC
+    /// shares those of HTTP.
     pub fn grpc_config(mut self, config: GrpcConfig) -> Self {
         self.grpc_config = config;
         self

@@ -1,4 +1,4 @@
-//! Reads the file's header, and builds the booster from its trees.
+//! Reads a LightGBM file: its header, and its trees, from which it builds the booster.
 
 use flat_forest::{Aggregate, Trees, TreesBuilder};
 

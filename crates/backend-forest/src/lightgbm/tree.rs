@@ -50,7 +50,7 @@ impl<'a> Lines<'a> {
         } = value;
     }
 
-    /// Checks the tree and adds it.
+    /// Checks the tree and adds it to `builder`.
     pub(crate) fn read(
         &self,
         builder: &mut TreesBuilder,

@@ -287,8 +287,9 @@ fn a_folder_of_models_is_named_where_a_model_is_expected() {
     );
 }
 
-/// KServe's modelcars: the repository is a link into another container's file system, and its target does not
-/// resolve here. For systems without namespaces, `src/root.rs` has a test with a substitute.
+/// KServe's modelcars: the repository is a link into the file system of another container, whose target path
+/// does not resolve in this container. For systems without namespaces, `src/root.rs` has a test with a
+/// substitute.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_repository_in_another_mount_namespace() {

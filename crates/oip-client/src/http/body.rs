@@ -79,7 +79,8 @@ pub(super) async fn read(
             continue;
         }
         if joined.is_empty() {
-            // The announced length is within the limit, and memory that is never written costs nothing.
+            // Reserving the announced length is safe: it is within the limit, and the system does not provide
+            // memory that is never written.
             let announced = announced.unwrap_or_default() as usize;
             joined = spare.take(announced).unwrap_or_default();
             joined.clear();

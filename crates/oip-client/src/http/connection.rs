@@ -130,7 +130,7 @@ impl Connection {
     }
 
     /// Reads a whole response and returns it, and whether the connection can be reused. `most` returns the
-    /// maximum body size, or `Err` with the number of bytes to read of the body if the rest is to be ignored.
+    /// maximum body size, or `Err` with the number of bytes after which the rest of the body is ignored.
     /// Large bodies are read into a spare buffer, if available.
     pub(super) fn answer(
         &mut self,
@@ -259,7 +259,8 @@ impl Connection {
     /// Appends `wanted` bytes to a body.
     fn read_into(&mut self, body: &mut Body, wanted: usize, wait: &Wait<'_>) -> Result<()> {
         let bytes = &mut body.bytes;
-        // The announced length is within the limit, and memory that is never written costs nothing.
+        // Reserving the announced length is safe: it is within the limit, and the system does not provide
+        // memory that is never written.
         let reserved = match bytes.is_empty() {
             true => bytes.try_reserve_exact(body.gap.saturating_add(wanted)),
             false => bytes.try_reserve(wanted),

@@ -176,7 +176,7 @@ pub(super) fn head(endpoint: &Endpoint, settings: &Settings, message: &Message) 
     let _ = write!(head, "{method} {}{path} HTTP/1.1\r\n", endpoint.prefix);
     add_header(&mut head, "host", endpoint.authority.as_str().as_bytes());
     for (name, value) in &settings.headers {
-        // This header is added per request where applicable.
+        // Requests whose responses may be compressed have `accept-encoding` among their own headers.
         if !(settings.accepts_compressed && name == ACCEPT_ENCODING) {
             add_header(&mut head, name.as_str(), value.as_bytes());
         }

@@ -113,7 +113,7 @@ impl TestServers {
         HttpClient::builder(&self.url).build().unwrap()
     }
 
-    /// Returns a client for each transport.
+    /// Returns an HTTP client and a gRPC client.
     fn clients(&self) -> [Arc<dyn InferenceClient>; 2] {
         self.clients_with(&RetryPolicy::default())
     }

@@ -140,8 +140,8 @@ fn errors_are_counted_by_kind_and_tell() {
     }
 }
 
-/// A server that stalls for half a second delays all requests due in that time, not only one; coordinated
-/// omission would hide them.
+/// A server that stalls for half a second delays all requests due in that time, not only one; a benchmark
+/// with coordinated omission would hide these delays.
 #[test]
 fn an_open_loop_counts_from_when_requests_were_due() {
     let place = Place::new();

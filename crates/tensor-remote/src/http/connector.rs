@@ -101,7 +101,7 @@ impl HttpService for Client {
 fn failed(error: ureq::Error) -> HttpError {
     let kind = match &error {
         ureq::Error::Timeout(_) => HttpErrorKind::Timeout,
-        // This kind includes TLS errors, for which a retry fails in the same way.
+        // I/O errors of this kind include TLS errors, for which a retry fails in the same way.
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => HttpErrorKind::Unknown,
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => HttpErrorKind::Connect,
         ureq::Error::ConnectionFailed => HttpErrorKind::Connect,

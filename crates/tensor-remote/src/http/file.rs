@@ -39,7 +39,7 @@ pub(crate) struct FileState {
     identity: Identity,
 }
 
-/// A URL and how to access it.
+/// A URL, and the agent and options to access it.
 pub(crate) struct Server {
     agent: Agent,
     options: RemoteOptions,

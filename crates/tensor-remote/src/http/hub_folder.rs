@@ -130,8 +130,9 @@ impl HubFolder {
         }
     }
 
-    /// Calls `each` with all files in the directory at a commit, until it breaks. Makes one request per 1000
-    /// files or so. If the directory is missing or is a file, the error is [`ErrorKind::Io`].
+    /// Calls `each` with all files in the directory at a commit, until `each` returns `Break`. Makes one
+    /// request per 1000 files or so. If the directory is missing or is a file, the error is
+    /// [`ErrorKind::Io`].
     ///
     /// # Errors
     /// [`ErrorKind::Io`] when a request fails; [`ErrorKind::Malformed`] when a response is not a list of

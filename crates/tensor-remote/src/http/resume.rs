@@ -90,7 +90,7 @@ impl ResumingBody {
             return Ok(());
         };
         match body.read(&mut [0]) {
-            // All bytes have arrived, so a connection error no longer matters.
+            // All requested bytes have arrived, so a connection error has no effect.
             Ok(0) | Err(_) => Ok(()),
             Ok(_) => {
                 let error = Error::new(
