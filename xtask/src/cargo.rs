@@ -1,4 +1,4 @@
-//! Calls cargo.
+//! Runs cargo commands in this workspace.
 
 use std::{
     path::{Path, PathBuf},

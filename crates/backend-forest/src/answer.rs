@@ -110,7 +110,7 @@ fn flag(parameters: &BTreeMap<String, ConfigParameter>, name: &str) -> Result<bo
     }
 }
 
-/// Returns the package of FIL's parameter `model_type`.
+/// Returns the package that FIL's parameter `model_type` names.
 fn package(parameters: &BTreeMap<String, ConfigParameter>) -> Result<Option<&'static str>, Refusal> {
     let Some(own) = parameters.get("model_type") else {
         return Ok(None);

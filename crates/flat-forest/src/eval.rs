@@ -164,7 +164,7 @@ pub struct Forest<T, A = T> {
 /// Number of rows that walk through a tree together, so that the tree stays in the processor's cache.
 const BLOCK: usize = 64;
 
-/// Number of concurrent walks.
+/// Number of walks that are interleaved.
 const LANES: usize = 8;
 
 /// The kinds of nodes that a walk may encounter.

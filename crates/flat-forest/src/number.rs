@@ -5,7 +5,7 @@ use std::{
     ops::{AddAssign, Div, Neg},
 };
 
-/// `f32` or `f64`.
+/// A number type of features and scores: `f32` or `f64`.
 pub trait Number:
     Copy + Debug + PartialOrd + AddAssign + Neg<Output = Self> + Div<Output = Self> + Send + Sync + 'static
 {

@@ -160,7 +160,7 @@ impl FileError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ModelError {
-    /// A file cannot be used.
+    /// A file of the model cannot be used, for the reason in the source error.
     #[error(transparent)]
     File(#[from] FileError),
     /// The name is not a valid model name.

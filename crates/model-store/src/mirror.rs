@@ -129,9 +129,9 @@ pub enum Scope<'n> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// Added or changed models.
+    /// Names of the models that were added or changed.
     pub changed: Vec<String>,
-    /// Removed models.
+    /// Names of the models that were removed, because the location does not contain them.
     pub removed: Vec<String>,
     /// Models that could not be fetched, each with the error.
     pub failed: Vec<(String, String)>,

@@ -15,7 +15,7 @@ use crate::ClientError;
 /// A boxed future. One allocation per call is negligible next to a round trip.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A boxed stream.
+/// A boxed stream, of the requests or the responses of a bidirectional call.
 pub type BoxStream<T> = Pin<Box<dyn Stream<Item = T> + Send>>;
 
 /// The result of a call.

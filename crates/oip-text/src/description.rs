@@ -12,7 +12,7 @@ pub(crate) const CONFIG: &str = "config.json";
 pub(crate) const MODULES: &str = "modules.json";
 /// The file with the maximum length of a sentence model.
 pub(crate) const SENTENCE: &str = "sentence_bert_config.json";
-/// The file with the maximum length of other models.
+/// The file with the maximum length of models that are not sentence models.
 pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
 /// The file with the special tokens, for tokenizers whose own file does not mark them.

@@ -44,8 +44,8 @@ pub(crate) fn print<const N: usize>(
     print_each(out, rows.iter().cloned(), right)
 }
 
-/// Prints rows like [`print`], but generates them twice instead of storing them, because there may be
-/// millions.
+/// Prints rows with aligned columns like the function `print`, but generates them twice instead of storing
+/// them, because there may be millions.
 pub(crate) fn print_each<const N: usize>(
     out: &mut impl Write,
     rows: impl Iterator<Item = [String; N]> + Clone,

@@ -290,7 +290,8 @@ impl ByteSource for RemoteSource {
         if let Some(bytes) = kept.filter(|bytes| bytes.len() as u64 >= len) {
             return Ok(bytes.slice(..len as usize));
         }
-        // The length comes from the server, so this allocates at most twice what has arrived.
+        // The length comes from the server and is not trusted: the buffer is at most twice as large as the
+        // received data.
         let mut buffer = Vec::new();
         while (buffer.len() as u64) < len {
             let had = buffer.len();

@@ -20,7 +20,7 @@ pub(crate) fn numpy_name(dtype: &OpaqueDType) -> Option<&'static str> {
     found.map(|(numpy, ..)| *numpy)
 }
 
-/// Finds the dtype by NumPy's name.
+/// Finds an opaque dtype by its NumPy name.
 pub(crate) fn from_numpy(name: &str) -> Option<OpaqueDType> {
     let found = OPAQUE.iter().find(|(numpy, ..)| *numpy == name);
     found.map(|(_, name, bits)| OpaqueDType::of_bits(*name, *bits))

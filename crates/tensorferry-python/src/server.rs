@@ -45,7 +45,7 @@ type GivenModel = (
     bool,
 );
 
-/// A running server.
+/// A running server, and the runtime that drives it.
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct Server {
     running: Mutex<Option<(Running<Engine>, Runtime)>>,

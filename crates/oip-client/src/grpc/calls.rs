@@ -1,4 +1,4 @@
-//! The protocol's calls over gRPC.
+//! Implements the calls of the client interface over gRPC.
 
 use std::{
     pin::Pin,

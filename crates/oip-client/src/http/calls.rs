@@ -1,4 +1,4 @@
-//! The protocol's calls over HTTP.
+//! Implements the calls of the client interface over HTTP.
 
 use std::collections::BTreeMap;
 

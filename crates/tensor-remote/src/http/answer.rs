@@ -1,4 +1,4 @@
-//! Validates responses against requests.
+//! Checks that responses match their requests.
 
 use std::{ops::Range, time::Duration};
 

@@ -131,7 +131,7 @@ impl Server {
         })
     }
 
-    /// Returns the URL.
+    /// Returns the URL of the file, before redirects.
     #[cfg(feature = "hub")]
     pub(crate) fn target(&self) -> &Target {
         &self.target
