@@ -87,7 +87,7 @@ class Console:
         self.page.goto(f"{self.url}/{path}")
 
     def run(self):
-        """Presses Run, and returns the response that the page got."""
+        """Presses Run, and returns the server's response to the page."""
         with self.page.expect_response(lambda answer: answer.url.endswith("/infer")) as answer:
             self.page.get_by_role("button", name="Run", exact=True).click()
         return answer.value
@@ -111,7 +111,7 @@ def a_model(console):
     page.get_by_role("link", name="digits", exact=True).click()
     expect(page.get_by_role("heading", name="digits")).to_be_visible()
     expect(page.locator(".tile .label", has_text="memory, about")).to_be_visible()
-    # The form is filled in with the model's own example, a handwritten 7, which can be sent unchanged.
+    # The page fills the form with the model's own example, a handwritten 7, which can be sent unchanged.
     answer = console.run().json()
     assert next(output for output in answer["outputs"] if output["name"] == "label")["data"] == [7], answer
     for view in ["Bars", "Table", "JSON"]:
@@ -173,7 +173,7 @@ def files(console, folder):
     console.shot("pipeline")
     boxes.first.click()
     expect(page.get_by_role("heading", level=1)).to_have_text(steps[0]["model_name"])
-    # A tensor file: select rows, and leave out an input.
+    # Tests a model that is a tensor file: selects rows, and leaves out an input.
     console.open("#/models/digit_means/1")
     page.locator("#shape-0").fill("2")
     page.locator("#data-0").fill("[3, 8]")
@@ -237,7 +237,7 @@ def media(console, folder):
     page.get_by_label("file for x").set_input_files(folder / "wrong.json")
     expect(page.locator("fieldset p.bad")).to_be_visible()
 
-    # A second of sound at 16 kHz, unchanged and at half the sample rate.
+    # Sends a second of sound at 16 kHz, unchanged and at half the sample rate.
     sound = folder / "tone.wav"
     with wave.open(str(sound), "wb") as file:
         file.setnchannels(1)
@@ -254,7 +254,7 @@ def media(console, folder):
         assert answer["shape"] == [rate], answer["shape"]
         assert least < max(answer["data"]) < 0.51 and -0.51 < min(answer["data"]) < -least, (max(answer["data"]), min(answer["data"]))
     console.shot("sound")
-    # A file with the extension of a sound but other content.
+    # Chooses a file that has the extension of a sound but other content.
     noise = folder / "noise.wav"
     noise.write_bytes(b"RIFF")
     page.get_by_label("file for x").set_input_files(noise)
@@ -273,7 +273,7 @@ def snippet(console, language):
     return console.page.get_by_role("tabpanel").last.locator("pre").inner_text()
 
 
-# A request with every datatype, to compare the page's Rust code with a test that compiles it.
+# A request with every datatype, for which the page's Rust code is compared with a test that compiles it.
 EVERYTHING = {"inputs": [
     {"name": "bool", "datatype": "BOOL", "shape": [2], "data": [True, False]},
     {"name": "uint8", "datatype": "UINT8", "shape": [1, 2], "data": [0, 255]},
@@ -510,7 +510,7 @@ def texts(console):
     assert [(one["name"], one["data"]) for one in sent] == [("text", ["one two\n[two]\n"]), ("text_pair", ["one"])], sent
     page.locator("#used-1").uncheck()
     assert len(console.run().request.post_data_json["inputs"]) == 1
-    # A file with one text per line.
+    # Chooses a file with one text per line.
     file = console.shots / "texts.txt"
     file.write_text("one\ntwo\n")
     page.get_by_label("what is a text of text", exact=True).select_option(index=0)
@@ -536,7 +536,7 @@ def texts(console):
     assert body["inputs"][0]["shape"] == [3] and body["inputs"][0]["data"] == ["one", "two", "one"], body
     box.get_by_role("button", name="Send").click()
     expect(box.locator("pre").last).to_contain_text("200 OK in", timeout=PATIENCE)
-    # While the body is not valid JSON there is no box; it returns afterwards.
+    # While the body is not valid JSON the text box is hidden; it returns when the body is valid again.
     box.get_by_label("body").fill("{")
     expect(box.get_by_label("text, a text on each line")).to_have_count(0)
     box.get_by_label("body").fill(json.dumps(body))
@@ -640,7 +640,7 @@ def tokens(console):
     page.get_by_role("link", name="Metrics", exact=True).click()
     expect(page.get_by_role("alert")).to_contain_text("identity 'reader' may not use the API 'metrics'")
 
-    # The API page uses the same token.
+    # The API page uses the token that was entered in the console.
     page.get_by_role("link", name="API", exact=True).click()
     expect(page.locator("#access-note")).to_contain_text("This tab sends its token")
     send(console, "listModels")

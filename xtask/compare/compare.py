@@ -212,7 +212,7 @@ def main():
     rows.append(measure("oip-server", command, installed(options.server), port, infer, request, options.requests, {}, folder))
 
     for name, python in [("mlserver", options.mlserver), ("kserve", options.kserve), ("triton", options.triton)]:
-        # Not resolved, since a virtual environment's Python is a link to another Python.
+        # The path is not resolved, since a virtual environment's Python is a link to another Python.
         python = python.absolute()
         home = folder / name
         home.mkdir()

@@ -106,7 +106,7 @@ GOOD = {
     ),
 }
 
-# Sets of values that must be refused, and a part of the message.
+# Sets of values that must be refused, each with a part of the error message.
 WRONG = {
     "no image": ({"models": {"claim": "a"}, "image": {"repository": ""}}, "image.repository: no image is named"),
     "no models": ({}, "models: expected exactly one of claim, volume and urls, found none"),

@@ -23,8 +23,8 @@ import urllib.request
 
 DEPLOY = pathlib.Path(__file__).parents[2] / "docs/deploy"
 STARTS = 5
-# How to run containers: in the usual way, or where limits cannot be raised and cgroups cannot be created (in another
-# container).
+# Ways to run containers: the usual way first, then ways for machines where limits cannot be raised and cgroups cannot
+# be created (in another container).
 WAYS = [
     ([], []),
     (["--runtime=crun"], ["--cgroups=disabled", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000"]),

@@ -207,7 +207,7 @@ def main():
         place = Place(pathlib.Path(options.program).resolve(), pathlib.Path(folder))
         for group, name, function in checks(place):
             report.check(f"files: {group}", "safetensors", name, function)
-    # With --only, this file may have no matching check.
+    # With --only, possibly no check of this file matches, which is not an error.
     return 0 if not report.lines() or report.print_table() else 1
 
 

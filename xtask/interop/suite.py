@@ -340,7 +340,7 @@ def with_shared_memory(report, client):
             # The input is in shared memory, the output in the response.
             result = client.call("infer", "identity_fp32", [tensor])
             same(result.as_numpy("y"), array)
-            # Both are in shared memory.
+            # The input and the output are in shared memory.
             output = set_memory(client.module.InferRequestedOutput("y"), name, array.nbytes, array.nbytes)
             result = client.call("infer", "identity_fp32", [tensor], outputs=[output])
             told = result.get_output("y")
@@ -1015,7 +1015,7 @@ def main():
     if not IS_COMPAT:
         grpc_services(report, arguments.grpc)
         kserve(report, arguments.http, arguments.grpc, arguments.only, arguments.verbose)
-    # Unclosed clients print errors at exit, which are of no interest.
+    # Unclosed clients print irrelevant errors at exit.
     is_good = report.print_table()
     sys.stdout.flush()
     os._exit(0 if is_good else 1)

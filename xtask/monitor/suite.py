@@ -210,7 +210,7 @@ def main():
             for name, query, may_be_empty in queries:
                 found, error = samples(prometheus, query)
                 if may_be_empty is None:
-                    # This query must have no samples; otherwise the check of the others means nothing.
+                    # This query must have no samples; otherwise the check accepts any query.
                     failures += bool(found or error)
                     continue
                 count += 1

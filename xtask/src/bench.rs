@@ -53,7 +53,7 @@ impl Subject {
     }
 }
 
-/// Runs a subject's benchmarks.
+/// Runs the benchmarks of `subject`, with the arguments in `more`.
 pub(crate) fn run(subject: Subject, more: &[String]) -> Result<()> {
     for (package, name) in subject.programs() {
         cargo::run(&["bench", "--package", package, "--bench", name], &[])?;
@@ -68,7 +68,7 @@ pub(crate) fn run(subject: Subject, more: &[String]) -> Result<()> {
     }
 }
 
-/// Returns the arguments, or by default those for a small network over HTTP and gRPC.
+/// Returns the arguments in `more`. Adds defaults, which select a small network over HTTP and gRPC.
 fn with_defaults(more: &[String]) -> Vec<String> {
     let mut all = vec!["--with-options".to_owned()];
     if !more.iter().any(|option| option.starts_with("--only")) {
@@ -78,7 +78,7 @@ fn with_defaults(more: &[String]) -> Vec<String> {
     all
 }
 
-/// Runs the script with requests of varying lengths.
+/// Runs the benchmark script that sends requests of varying lengths.
 fn lengths(more: &[String]) -> Result<()> {
     let root = workspace::root();
     let mut script = Command::new(zoo::environment("python3")?);
@@ -127,7 +127,8 @@ fn text(more: &[String]) -> Result<()> {
 /// The packages of the Python server to compare with.
 const RIVAL: &[&str] = &["httptools", "orjson", "starlette", "uvicorn", "uvloop"];
 
-/// Measures the cost of requests, optionally compared with bare echo servers.
+/// Measures the cost of a request to the server, and optionally of a request to bare echo servers, which is
+/// the floor.
 fn cost_of_requests(with_floors: bool, more: &[String]) -> Result<()> {
     let echoes = [("oip-listen", "echo"), ("oip-grpc", "bare_echo")];
     for (package, echo) in echoes.into_iter().filter(|_| with_floors) {
@@ -140,7 +141,8 @@ fn cost_of_requests(with_floors: bool, more: &[String]) -> Result<()> {
     let built = workspace::root().join(target).join("release");
     let path = |name: &str| built.join(name).to_string_lossy().into_owned();
     let server = ["build", "--release", "--package", "oip-server"];
-    // Both builds write to the same file name, so the counting build is made first and copied.
+    // Both builds of the server have the same file name, so the build that counts allocations is made first
+    // and copied.
     let counting = path("oip-server-counting");
     if with_floors {
         cargo::run(&[&server[..], &["--features", "count-allocations"]].concat(), &[])?;

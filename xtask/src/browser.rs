@@ -21,8 +21,8 @@ pub(crate) struct Options {
     server: Option<PathBuf>,
 }
 
-/// The script's requirements. It drives an installed browser and downloads none. The client package runs the
-/// Python request that the page shows.
+/// The requirements of the script, which drives an installed browser and downloads none. The client package
+/// runs the Python request that the page shows.
 const REQUIREMENTS: &[&str] = &["playwright==1.55.0", "tritonclient[http]==2.73.0", "numpy"];
 
 /// The test that compiles the Rust request shown on the page.
@@ -54,7 +54,7 @@ pub(crate) fn in_ci() -> Result<()> {
     Ok(())
 }
 
-/// Uses every control, and fails if one misbehaves or the page reports an error.
+/// Uses every control of the console. Returns an error if a control misbehaves or the page reports an error.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let chromium = match &options.chromium {
         Some(chromium) => chromium.clone(),

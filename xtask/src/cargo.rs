@@ -1,4 +1,4 @@
-//! Calls cargo.
+//! Runs cargo commands in this workspace.
 
 use std::{
     path::{Path, PathBuf},
@@ -24,7 +24,8 @@ pub(crate) fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Result<()
     Ok(())
 }
 
-/// Builds both programs with CI's flags, reusing the builds of the tests. Returns their directory.
+/// Builds both programs with CI's flags, reusing the builds of the tests. Returns the directory of the
+/// programs.
 pub(crate) fn programs_of_ci() -> Result<PathBuf> {
     run(
         &["build", "--package", "oip-server", "--package", "tensor-cli"],

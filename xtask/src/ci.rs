@@ -10,7 +10,7 @@ use crate::{browser, cargo, codegen, fuzz, tools, tutorials};
 struct Check {
     name: &'static str,
     arguments: &'static [&'static str],
-    /// Usual duration in seconds on two cores, after the previous steps.
+    /// Usual duration in seconds on two cores, when the previous checks have already run.
     usual: u64,
 }
 
@@ -115,7 +115,7 @@ const CHECKS: &[Check] = &[
         arguments: &["clippy", "--package", "oip-server", "--no-default-features"],
         usual: 30,
     },
-    // The README's `cargo first`.
+    // Checks the build that README.md calls `cargo first`.
     Check {
         name: "the server of the first build",
         arguments: &[
@@ -128,7 +128,7 @@ const CHECKS: &[Check] = &[
         ],
         usual: 48,
     },
-    // Checks the extension module in the wheel.
+    // Checks the server with the tool in the same program, as the wheel contains it.
     Check {
         name: "both programs in one",
         arguments: &["clippy", "--package", "oip-server", "--features", "tool"],
@@ -272,7 +272,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// The progress of the run.
+/// Prints how much of the run is done.
 struct Progress {
     done: usize,
     all: usize,
@@ -293,7 +293,7 @@ impl Progress {
     }
 }
 
-/// Formats a duration.
+/// Formats a duration in seconds or minutes.
 fn in_words(seconds: u64) -> String {
     match seconds {
         0..100 => format!("{seconds} s"),

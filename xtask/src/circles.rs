@@ -55,7 +55,7 @@ fn takes(from: &Path, names: &BTreeSet<String>, to: &Path) -> String {
     )
 }
 
-/// The items used, by using file and defining file.
+/// The items that one file uses of another: for each using file, the defining files with their items.
 type Arrows = BTreeMap<PathBuf, BTreeMap<PathBuf, BTreeSet<String>>>;
 
 fn circles(arrows: &Arrows) -> Vec<String> {
@@ -283,7 +283,7 @@ impl Visit<'_> for Module {
         }
     }
 
-    /// Ignores visibilities, since paths in them are not dependencies.
+    /// Ignores paths in visibilities such as `pub(in path)`, since they are not dependencies.
     fn visit_visibility(&mut self, _: &Visibility) {}
 
     fn visit_path(&mut self, path: &syn::Path) {
@@ -469,7 +469,7 @@ mod tests {
                 ("b.rs", "fn f() -> usize { size_of::<crate::A>() } pub struct B;"),
             ]
         };
-        // `b` uses `a/inner`, and `a` uses `b`; this is not a cycle.
+        // `b` uses the file `a/inner`, and the file `a` uses `b`, so no two files form a cycle.
         assert!(circles_of(&files("mod a; mod b; pub use a::A; pub use b::B;")).is_empty());
         let found = circles_of(&[
             ("lib.rs", "mod a; mod b; pub use a::*; pub use b::B as C;"),

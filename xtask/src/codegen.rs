@@ -11,7 +11,7 @@ use prost::Message;
 
 use crate::{crate_map, readmes, rustfmt::rustfmt, schemas, workspace};
 
-/// A generated module.
+/// A module of generated code.
 struct Target {
     /// The source file, relative to `proto/`.
     proto: &'static str,

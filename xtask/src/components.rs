@@ -90,7 +90,8 @@ impl Components {
         self.packages().filter(|package| package.source.is_some())
     }
 
-    /// Returns each licence text once, with the crates that it applies to, as the licences require.
+    /// Returns the text of all licences, as the licences require. Each text occurs once, after the names of
+    /// the crates that it applies to.
     pub(crate) fn licences(&self) -> Result<String> {
         let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let mut list = String::new();
@@ -212,7 +213,7 @@ mod tests {
         assert_eq!(sums[&("a".to_owned(), "1.0.0".to_owned())], "ff");
     }
 
-    /// The list contains everything that is linked, and no test dependencies.
+    /// The list contains every linked crate, and no test dependencies.
     #[cfg(target_os = "linux")]
     #[test]
     fn programs_are_made_of_what_they_link() {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::workspace;
 
-/// The groups, from the lowest crates to the programs.
+/// The groups of crates, from the lowest layer to the programs.
 const GROUPS: &[(&str, &[&str])] = &[
     (
         "Tensors and files",

@@ -7,7 +7,7 @@ use cargo_metadata::{MetadataCommand, Package, TargetKind};
 
 use crate::workspace;
 
-/// Returns what each published crate lacks.
+/// Returns one line for each thing that a published crate lacks.
 pub(crate) fn lacking() -> Result<Vec<String>> {
     let metadata = MetadataCommand::new()
         .manifest_path(workspace::root().join("Cargo.toml"))

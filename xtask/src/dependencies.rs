@@ -67,9 +67,9 @@ pub(crate) fn check(broken: &mut Vec<String>) -> Result<()> {
 /// A crate and its allowed dependencies.
 struct Crate {
     name: &'static str,
-    /// Crates of this workspace that it may depend on.
+    /// Crates of this workspace that the crate may depend on.
     may_use: &'static [&'static str],
-    /// Packages that it must not depend on, in this workspace or outside.
+    /// Packages that the crate must not depend on, in this workspace or outside.
     never: &'static [&'static str],
 }
 

@@ -87,10 +87,10 @@ const GLIBC: [(&str, Glibc); 2] = [("oip-server", Glibc(2, 35)), ("tensor", Glib
 /// Files of the repository's root that are included in addition to docs/.
 const PAGES: [&str; 3] = ["LICENSE-APACHE", "LICENSE-MIT", "README.md"];
 
-/// The page of the book that becomes the archive's first page, and its name there.
+/// The page of the book that becomes the archive's first page, and its name in the archive.
 const START: (&str, &str) = ("docs/archive.md", "START.md");
 
-/// Placeholder for the archive's name on that page.
+/// Placeholder for the archive's name in [`START`].
 const ANY_NAME: &str = "tensorferry-VERSION-TARGET";
 
 /// A note that is added after the title of README.md in an archive.
@@ -130,8 +130,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Returns the requested targets, or all targets that can be built on this machine. Prints what is missing
-/// for the others.
+/// Returns the requested targets, or all targets that can be built on this machine. Prints what is missing to
+/// build the other targets.
 fn chosen(options: &Options) -> Result<Vec<&'static Target>> {
     let is_wanted = |target: &Target| {
         options.targets.is_empty() || options.targets.iter().any(|wanted| wanted == target.triple)
@@ -234,13 +234,13 @@ fn own_folders() -> Vec<PathBuf> {
     [Some(workspace::root()), home].into_iter().flatten().collect()
 }
 
-/// Returns compiler flags that remove this machine's directories from source locations, which panics would
-/// show.
+/// Returns compiler flags that remove this machine's directories from source locations, because panic
+/// messages contain them.
 pub(crate) fn without_paths() -> String {
     let names = ["tensorferry", "cargo"];
     let flags = own_folders().into_iter().zip(names);
     let flags = flags.map(|(folder, name)| format!("--remap-path-prefix={}={name}", folder.display()));
-    // In cargo's variable, this character separates flags that may contain spaces.
+    // In `CARGO_ENCODED_RUSTFLAGS`, this character separates the flags, which may contain spaces.
     flags.collect::<Vec<_>>().join("\x1f")
 }
 
@@ -292,7 +292,8 @@ fn pack(target: &Target, programs: &Path, folder: &Path) -> Result<PathBuf> {
         check_glibc(program, &packed)?;
         describe(program, &runnable(target, &packed, program)?, &tree)?;
     }
-    // Programs built elsewhere contain directories of another machine, which this check does not know.
+    // Programs that were built on another machine are not checked, because the directories of that machine
+    // are not known.
     let programs_here = workspace::target().join(target.triple).join(PROFILE);
     if programs == programs_here {
         for (_, program) in PROGRAMS {
@@ -362,8 +363,8 @@ fn pages(name: &str) -> Result<Vec<(PathBuf, Vec<u8>)>> {
     Ok(pages)
 }
 
-/// Returns the command that starts a target's program on this machine; `None` if that needs a missing
-/// emulator.
+/// Returns the command that starts a target's program on this machine. Returns `None` if the program needs an
+/// emulator that is missing.
 fn starter(target: &Target, program: &Path) -> Option<Vec<OsString>> {
     let mut command = Vec::new();
     if !target.triple.starts_with(std::env::consts::ARCH) {
@@ -381,7 +382,7 @@ pub(crate) fn try_server(triple: &str, server: &Path) -> Result<()> {
     try_out(target.with_context(|| format!("{triple} is not known"))?, server)
 }
 
-/// Starts the server and sends it a request.
+/// Starts the server of `target` and sends it a request.
 fn try_out(target: &Target, server: &Path) -> Result<()> {
     let Some(command) = starter(target, server) else {
         let emulator = target.emulator.first().unwrap_or(&"an emulator");

@@ -40,7 +40,7 @@ pub(crate) fn check(broken: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the text of a file in the repository; empty if there is none.
+/// Returns the text of a file in the repository. The text is empty if the file does not exist.
 fn read(name: &str) -> String {
     fs::read_to_string(workspace::root().join(name)).unwrap_or_default()
 }
@@ -57,7 +57,7 @@ fn crates() -> Result<BTreeSet<String>> {
     Ok(crates)
 }
 
-/// Checks that a document's table of crates has each crate once, and nothing else.
+/// Checks that a document's table of crates lists each crate exactly once.
 fn check_crates_named(document: &str, text: &str, crates: &BTreeSet<String>, broken: &mut Vec<String>) {
     let rows = rows_of_crates(text);
     for name in crates {

@@ -27,7 +27,8 @@ impl Glibc {
     }
 }
 
-/// Returns the oldest glibc that a file works with; `None` if it is not an ELF file or needs no glibc.
+/// Returns the oldest glibc version that a file works with. Returns `None` if the file is not an ELF file or
+/// needs no glibc.
 pub(crate) fn oldest_glibc(file: &Path) -> Result<Option<Glibc>> {
     let Some(needed) = of_elf(file, needed_versions)? else {
         return Ok(None);
@@ -41,7 +42,8 @@ pub(crate) fn oldest_glibc(file: &Path) -> Result<Option<Glibc>> {
     Ok(versions.max())
 }
 
-/// Returns the libraries that a file is linked with, such as `libc.so.6`; `None` if it is not an ELF file.
+/// Returns the libraries that a file is linked with, such as `libc.so.6`. Returns `None` if the file is not
+/// an ELF file.
 pub(crate) fn libraries(file: &Path) -> Result<Option<Vec<String>>> {
     of_elf(file, needed_libraries)
 }
@@ -67,7 +69,7 @@ const DYNAMIC: u64 = 6;
 const LIBRARY_NEEDED: u64 = 1;
 const END: u64 = 0;
 
-/// A section.
+/// The header of a section, as far as it is used.
 struct Section {
     offset: u64,
     size: u64,
@@ -193,7 +195,7 @@ pub(crate) mod tests {
             }
         }
         let dynamic_at = file.len() as u64;
-        // Entries may follow the end marker.
+        // In the dynamic section, entries may follow the end marker.
         for (tag, value) in [
             (LIBRARY_NEEDED, 32),
             (0x0e, 1),
@@ -261,8 +263,8 @@ pub(crate) mod tests {
     #[test]
     fn files_that_end_early_are_errors() {
         let file = file();
-        // Truncations of the last 16 bytes are left out: of the last section only the type is read, so they
-        // have no effect.
+        // Truncations of the last 16 bytes are left out: of the last section header only the type is read, so
+        // these truncations have no effect.
         for length in 4..file.len() - 16 {
             assert!(oldest(&file[..length]).is_err(), "{length}");
         }

@@ -20,7 +20,7 @@ pub(crate) struct Options {
 /// Crates that need at least one feature, and fail to compile with an error message without any.
 const NEEDS_ONE: &[&str] = &["oip-client"];
 
-/// Checks every combination, in the same target directory as the other checks.
+/// Checks every combination of features, in the target directory of the other checks.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let metadata = MetadataCommand::new()
         .manifest_path(workspace::root().join("Cargo.toml"))

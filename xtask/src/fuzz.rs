@@ -35,7 +35,7 @@ const COVERAGE: &[&str] = &[
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
 ];
 
-/// Limits on memory, and on the time per input.
+/// Limits of libFuzzer: memory in MiB, and seconds per input.
 const BOUNDS: [&str; 2] = ["-rss_limit_mb=2048", "-timeout=20"];
 
 /// Compiles the targets, and runs them.
@@ -54,7 +54,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     };
     let folder = workspace::target().join("fuzz");
     let built = folder.to_str().context("the folder's name is not UTF-8")?;
-    // With an explicit target, cargo compiles build scripts without these flags.
+    // With an explicit target, cargo compiles build scripts without the flags for coverage.
     let here = cargo::host()?;
     let build = [
         &["build", "--release", "--target", &here, "--target-dir", built],
@@ -98,7 +98,7 @@ pub(crate) fn in_ci() -> Result<()> {
     Ok(())
 }
 
-/// Runs one target. A failing input is an error with the path of that input.
+/// Runs one target. If an input fails, returns an error with the path of the input.
 fn hunt(target: &str, program: &Path, folder: &Path, seconds: u32) -> Result<()> {
     let corpus = folder.join("corpus").join(target);
     let finds = folder.join("finds").join(target);
@@ -144,7 +144,7 @@ fn targets() -> Result<Vec<String>> {
 }
 
 /// Returns the directories with seed inputs for a target: the test files of its reader. Targets that
-/// construct values from bytes have none.
+/// construct values from bytes have no seed inputs.
 fn seeds(target: &str) -> Vec<PathBuf> {
     let Some(format) = target.strip_suffix("_read") else {
         return Vec::new();

@@ -36,7 +36,7 @@ fn collect(folder: &Path, found: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the image in a line of a manifest, values file or command.
+/// Returns the image that a line of a manifest, values file or command names.
 fn image(line: &str) -> Option<&str> {
     let line = line.trim().trim_start_matches(['#', '-', ' ']);
     let value = line
@@ -55,8 +55,8 @@ fn image(line: &str) -> Option<&str> {
     Some(value.trim_matches(['"', '\'']))
 }
 
-/// Returns whether we may use an image name: users fill in empty values and template values, and the accepted
-/// host names cannot be registered.
+/// Returns whether docs/deploy may contain an image name. Empty and template values are filled in by users,
+/// and nobody can register the accepted host names.
 fn is_ours_to_name(image: &str) -> bool {
     let host = image.split('/').next().unwrap_or_default();
     let host = host.split(':').next().unwrap_or_default();

@@ -233,7 +233,7 @@ fn environment(python: &str) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// A running server. Dropping this kills it.
+/// A running server. Dropping this value kills the server.
 struct Server {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -242,7 +242,7 @@ struct Server {
 }
 
 impl Server {
-    /// Starts a server, which prints its addresses.
+    /// Starts a server, and reads the addresses that it prints.
     fn start(command: &mut Command) -> Result<Self> {
         let mut child = command
             .stdin(Stdio::null())

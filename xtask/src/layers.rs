@@ -1,10 +1,10 @@
-//! Defines the order of a crate's modules, where a crate has one.
+//! Defines the order of the modules in crates that have layers, and finds uses that violate it.
 
 use anyhow::Result;
 
 use crate::{circles, workspace};
 
-/// A module of a crate, and the modules that it must not use: those above it or next to it.
+/// A module of a crate, and the modules in the same or a higher layer, which it must not use.
 struct Layer {
     of: &'static str,
     module: &'static str,
@@ -17,7 +17,7 @@ const LAYERS: &[Layer] = &[
         module: "batching",
         unknown: &["run", "pipeline", "versions", "load", "engine"],
     },
-    // These two modules respond to requests independently of each other.
+    // The modules of these two entries respond to requests independently of each other.
     Layer {
         of: "oip-engine",
         module: "run",

@@ -44,7 +44,7 @@ pub(crate) fn check(pages: &[PathBuf]) -> Result<Vec<String>> {
     Ok(broken)
 }
 
-/// Returns the problem with a link, if any.
+/// Returns a description of what is wrong with a link; `None` if the link is correct.
 fn wrong(page: &Path, link: &str) -> Result<Option<String>> {
     if link.contains("://") || link.starts_with("mailto:") {
         return Ok(None);

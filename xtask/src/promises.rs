@@ -125,7 +125,7 @@ fn rows(text: &str) -> Vec<Row<'_>> {
 fn files(tested_by: &str) -> Vec<File<'_>> {
     let mut files: Vec<File<'_>> = Vec::new();
     let pieces: Vec<&str> = tested_by.split('`').collect();
-    // The text in backticks, and the text after it.
+    // Each chunk consists of a text in backticks and the text after it.
     for piece in pieces[1..].chunks(2) {
         let (code, behind) = (piece[0], piece.get(1).unwrap_or(&""));
         let is_function = code
@@ -148,8 +148,8 @@ fn files(tested_by: &str) -> Vec<File<'_>> {
 mod tests {
     use super::*;
 
-    /// Returns the broken rules of a page with one promise in `section`, and a tested one in each other
-    /// section that needs one.
+    /// Returns the broken rules of a page that has one promise in `section`, and a tested promise in each
+    /// other section that needs one.
     fn broken(section: &str, tested_by: &str) -> Vec<String> {
         let table = |heading: &str, tested_by: &str| {
             format!(

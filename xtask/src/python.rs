@@ -85,7 +85,7 @@ pub(crate) fn bench(subjects: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Builds the wheel, installs it into environments, and runs its tests there.
+/// Builds the wheel, installs it into virtual environments, and runs the package's tests in them.
 pub(crate) fn test(options: &TestOptions) -> Result<()> {
     let wheel = match &options.wheel {
         // The path is absolute, because the tests run in other directories.
@@ -105,7 +105,7 @@ pub(crate) fn test(options: &TestOptions) -> Result<()> {
     types(&python, &folder)
 }
 
-/// Installs the wheel into an empty environment and uses it, to check that it needs only NumPy.
+/// Installs the wheel into an empty environment and uses the package, to check that it needs only NumPy.
 fn alone(python: &str, wheel: &Path, folder: &Path) -> Result<()> {
     const USE: &str = "import numpy, tensorferry; \
         assert tensorferry.load(tensorferry.save({'x': numpy.ones(3)}))['x'].sum() == 3; \

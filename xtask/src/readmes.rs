@@ -10,7 +10,7 @@ use crate::workspace;
 /// The first line of a generated README.
 const MARK: &str = "<!-- Made by `cargo xtask codegen` from the front of src/lib.rs. -->";
 
-/// Returns the paths and the expected contents of the files.
+/// Returns the paths and the expected contents of the generated READMEs.
 pub(crate) fn generate() -> Result<Vec<(PathBuf, String)>> {
     let mut files = Vec::new();
     for folder in fs::read_dir(workspace::root().join("crates"))? {
@@ -181,7 +181,7 @@ fn is_definition(line: &str) -> bool {
     })
 }
 
-/// Prefixes by which rustdoc links give the kind of an item. rustdoc does not show them.
+/// Prefixes of link texts that tell rustdoc the kind of an item. rustdoc does not show these prefixes.
 const KINDS: [&str; 9] = [
     "struct@", "enum@", "trait@", "fn@", "mod@", "macro@", "type@", "const@", "derive@",
 ];

@@ -132,7 +132,8 @@ fn document(root: &Path, folder: &Path, state: &str) -> Result<Vec<Library>> {
             });
         }
     }
-    // Both states use the same directory. The stamp prevents cargo from treating its contents as up to date.
+    // The baseline and the working tree are built in the same directory. The stamp prevents cargo from
+    // treating the artifacts of the other state as up to date.
     let stamp = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
     let flags = format!(
         "--cap-lints=allow --document-private-items --document-hidden-items -Zunstable-options --output-format=json \

@@ -1,4 +1,4 @@
-//! Runs a server as a user does: starts it, sends HTTP requests, and stops it.
+//! Runs a server like a user: starts the program, sends HTTP requests, and stops the program.
 
 use std::{
     ffi::OsString,
@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// A running server. Dropping this kills it.
+/// A running server. Dropping this value kills the server.
 pub(crate) struct Running(pub(crate) Child);
 
 impl Running {
@@ -52,9 +52,9 @@ pub(crate) fn ask(address: &str, method: &str, path: &str, body: &[u8]) -> Resul
     Ok(answer)
 }
 
-/// Writes the example repository, serves it, sends it the image of a digit, and stops the server. Returns the
-/// time from the start to the response. `command` is the program, which may be preceded by a command that
-/// runs it, such as an emulator.
+/// Writes the example repository, starts a server for it, sends the image of a digit to the server, and stops
+/// the server. Returns the time from the start to the response. `command` is the program, which may be
+/// preceded by a command that runs it, such as an emulator.
 pub(crate) fn first_answer(command: &[OsString], folder: &Path) -> Result<Duration> {
     let [program, arguments @ ..] = command else {
         bail!("no program");

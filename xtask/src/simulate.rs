@@ -70,7 +70,7 @@ impl Autoscaler {
         }
     }
 
-    /// Returns the length of the averaging window, and how old its values are at least, in seconds.
+    /// Returns the length of the averaging window, and the minimum age of the values in it, in seconds.
     fn window(self) -> (f64, f64) {
         match self {
             Self::Processors => (15.0, 15.0),
@@ -149,7 +149,7 @@ fn simulate(options: &Options, autoscaler: Autoscaler) -> Outcome {
         busy.push(part);
         running.push(outcome.waiting + part * replicas * options.cores);
 
-        // The burst begins right after a decision.
+        // The simulated burst begins right after a decision, so the first decision is a whole period later.
         let every = (autoscaler.period() / STEP).round() as usize;
         if (step + 1) % every != 0 {
             continue;
@@ -164,7 +164,7 @@ fn simulate(options: &Options, autoscaler: Autoscaler) -> Outcome {
         let known = outcome.replicas + coming.len();
         let wanted = match autoscaler {
             Autoscaler::Processors => (outcome.replicas as f64 * mean(&busy) / 0.7).ceil(),
-            // From zero replicas, KEDA itself starts the first one at its next poll.
+            // If there are no replicas, KEDA itself starts the first replica at its next poll.
             Autoscaler::Running if known == 0 => 1.0,
             Autoscaler::Running | Autoscaler::Knative => (mean(&running) / options.target).ceil(),
         };
@@ -291,7 +291,7 @@ mod tests {
         let refused = |autoscaler| simulate(&CASE, autoscaler).refused;
         assert!(refused(Autoscaler::Knative) < refused(Autoscaler::Running));
         assert!(refused(Autoscaler::Running) <= refused(Autoscaler::Processors));
-        // A cheap model does not need a second replica.
+        // One replica is enough for a cheap model.
         let cheap = Options { cost: 40.0, ..CASE };
         assert_eq!(
             simulate(&Options { replicas: 1, ..cheap }, Autoscaler::Running).refused,

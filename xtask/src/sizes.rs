@@ -1,4 +1,4 @@
-//! Measures how many crates the protocol's crates depend on, and how long they take to build.
+//! Measures how many dependencies the crates of the protocol have, and how long the crates take to build.
 
 use std::{
     collections::BTreeSet,
@@ -43,7 +43,7 @@ const CHOICES: &[Choice] = &[
     },
 ];
 
-/// Prints the table. Each crate is built in an empty directory.
+/// Prints a table with one row per crate. Each crate is built in an empty target directory.
 pub(crate) fn run() -> Result<()> {
     println!("| crate | features | crates below it | build from nothing | processor time of that |");
     println!("|---|---|---|---|---|");

@@ -29,9 +29,9 @@ pub(crate) struct Options {
 
 /// The directory of the suite.
 const SUITE: &str = "xtask/stores";
-/// The directory for installed programs. It is kept, because filling it takes long.
+/// The directory for installed programs. The directory is kept between runs, because installing takes long.
 const ENVIRONMENT: &str = "target/stores-suite";
-/// An emulator of Azure's storage.
+/// The npm package of Azurite, an emulator of Azure's storage.
 const AZURITE: &str = "azurite@3.35.0";
 /// An S3-compatible server backed by the file system, which verifies signatures; and its version.
 const S3S: (&str, &str) = ("s3s-fs", "0.14.1");
@@ -56,7 +56,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Creates the virtual environment, and installs Azurite and s3s-fs. Recreates all of it when the
+/// Creates the virtual environment, and installs Azurite and s3s-fs. Installs everything anew when the
 /// requirements change.
 fn install(options: &Options, folder: &Path) -> Result<PathBuf> {
     let python = folder.join("bin/python");

@@ -1,4 +1,4 @@
-//! Checks the house rules that a machine can check.
+//! Checks the conventions of this repository that a program can check.
 
 use std::{fs, path::PathBuf};
 
@@ -24,7 +24,7 @@ const TOP_LEVEL: &[&str] = &[
     "xtask",
 ];
 
-/// Number of lines, not counting tests, above which a file is reported: it may have two subjects.
+/// Number of lines, without tests, above which a file is reported, because it may cover two subjects.
 const LARGE_FILE: usize = 500;
 
 /// Checks all rules and prints the report.

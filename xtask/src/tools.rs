@@ -1,5 +1,5 @@
-//! Runs checks that need external tools. Each runs if its tool is installed, and otherwise explains how to
-//! install the tool.
+//! Runs checks that need external tools. Each check runs if its tool is installed, and otherwise explains how
+//! to install the tool.
 
 use std::{fs, process::Command};
 
@@ -88,7 +88,7 @@ fn has_toolchain(version: &str) -> bool {
     asked.is_ok_and(|output| output.status.success())
 }
 
-/// Runs [`msrv`] if that toolchain is installed; otherwise prints a note.
+/// Runs [`msrv`] if the toolchain of the minimum version is installed. Otherwise prints a note.
 pub(crate) fn msrv_in_ci() -> Result<()> {
     let version = minimum_version()?;
     if has_toolchain(&version) {
@@ -145,8 +145,8 @@ fn minimum_version() -> Result<String> {
 /// Packages every crate as for a registry, and builds the packages. Without a registry account, nothing more
 /// can be tested.
 ///
-/// By default, cargo uses a separate target directory for each package and would build all dependencies for
-/// each. With CI's flags, builds of the tests are reused.
+/// By default, cargo uses a separate target directory for each package and would build all dependencies once
+/// per package. With CI's flags, builds of the tests are reused.
 pub(crate) fn package(verify: bool) -> Result<()> {
     let mut arguments = vec!["publish", "--workspace", "--dry-run", "--locked", "--allow-dirty"];
     if !verify {
@@ -161,8 +161,8 @@ pub(crate) fn package(verify: bool) -> Result<()> {
     cargo::run(&arguments, &[cargo::FLAGS, &shared].concat())
 }
 
-/// Runs the part that needs neither network nor compiler, for CI: checks every manifest and lists the files
-/// of each package.
+/// Runs the part of packaging that needs neither network nor compiler, for CI: checks every manifest and
+/// lists the files of each package.
 pub(crate) fn package_offline() -> Result<()> {
     let arguments = [
         "package",

@@ -52,7 +52,7 @@ const VERSIONS: &[(&str, &str)] = &[
 /// The server's address in the pages.
 const ADDRESS: &str = "127.0.0.1:8080";
 
-/// Timeout until a server is ready. It is long because a debug build is slow.
+/// Timeout until a server is ready. The timeout is long because a debug build of the server is slow.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs the pages in CI that have an environment from an earlier run, since CI downloads nothing.
@@ -289,7 +289,7 @@ struct Block {
 }
 
 impl Block {
-    /// Returns whether the block only installs packages that the page's environment already has.
+    /// Returns whether the block only installs packages, which the page's environment already contains.
     fn installs(&self) -> bool {
         let mut lines = self.text.lines();
         lines.all(|line| line.starts_with(INSTALL) && !line.contains(" --target "))

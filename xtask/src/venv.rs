@@ -27,14 +27,15 @@ pub(crate) fn environment(python: &str, folder: &Path, requirements: &[&str]) ->
     Ok(program)
 }
 
-/// Returns whether an environment has these packages from an earlier run, whatever its interpreter.
+/// Returns whether an earlier run installed `requirements` in the environment at `folder`, with any
+/// interpreter.
 pub(crate) fn is_filled(folder: &Path, requirements: &[&str]) -> bool {
     let installed = fs::read_to_string(folder.join(INSTALLED)).unwrap_or_default();
     let packages = installed.split_once('\n').map(|(_, packages)| packages);
     packages.is_some_and(|packages| packages == requirements.join("\n"))
 }
 
-/// Describes a Python program on one line.
+/// Returns the version and the location of a Python interpreter, on one line.
 fn interpreter(python: &str) -> Result<String> {
     const ASK: &str = "import sys; print(*sys.version.split(), 'in', sys.base_prefix)";
     let output = Command::new(python)

@@ -33,7 +33,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Returns whether the wheel is for other machines, so that it must not contain paths of this one.
+    /// Returns whether the wheel is for other machines, so that it must not contain paths of this machine.
     fn is_for_others(&self) -> bool {
         self.target.is_some() && !self.debug
     }
@@ -43,7 +43,8 @@ impl Options {
 pub(crate) const PACKAGE: &str = "crates/tensorferry-python";
 /// The program in the wheel. It also runs as `tensor`, most of whose code the server contains anyway.
 const PROGRAM: &str = "oip-server";
-/// The script that is installed as `tensor`. A link to it may be in a directory without the program.
+/// The script that is installed as `tensor`. It follows a symbolic link to itself, whose directory may not
+/// contain the program.
 const TENSOR: &str = r#"#!/bin/sh
 folder=${0%/*}
 [ -x "$folder/oip-server" ] || folder=$(dirname -- "$(readlink -f -- "$0")")
@@ -102,8 +103,8 @@ impl<'b> Build<'b> {
         let mut folder = workspace::root().join("target/python");
         let mut environment = Vec::new();
         if options.is_for_others() {
-            // These are the flags for archives. They differ from the flags of other builds and would rebuild
-            // everything, so a wheel for this machine does not use them.
+            // These are the flags for archives. With these flags cargo would rebuild everything, because
+            // other builds use different flags. Therefore a wheel for this machine does not use them.
             environment.push(("CARGO_ENCODED_RUSTFLAGS", dist::without_paths()));
         }
         let Some(target) = &options.target else {
@@ -147,7 +148,7 @@ impl<'b> Build<'b> {
         }
     }
 
-    /// Builds the program.
+    /// Builds the program in the wheel, and returns its path.
     fn program(&self) -> Result<PathBuf> {
         let (profile, built_in) = self.profile();
         let program = ["--profile", profile, "--package", PROGRAM, "--features", "tool"];
@@ -166,7 +167,7 @@ impl<'b> Build<'b> {
         Ok(workspace::target().join(target).join(built_in).join(PROGRAM))
     }
 
-    /// Builds the wheel without the programs.
+    /// Builds a wheel that contains the extension module but no programs, and returns its path.
     fn module(&self) -> Result<PathBuf> {
         let bare = fresh(&self.folder.join("bare"))?;
         let mut maturin = Command::new(self.python.with_file_name("maturin"));
@@ -216,7 +217,7 @@ impl<'b> Build<'b> {
         Ok(library)
     }
 
-    /// Runs the package `wheel`.
+    /// Runs the Python package `wheel` with these arguments.
     fn tool(&self, arguments: &[&Path]) -> Result<()> {
         run(Command::new(&self.python).args(["-m", "wheel"]).args(arguments))
     }
@@ -270,11 +271,11 @@ pub(crate) fn build(options: &Options) -> Result<PathBuf> {
     Ok(wheel)
 }
 
-/// Checks that nothing in a wheel needs a newer glibc than the wheel's name states.
+/// Checks that no file in a wheel needs a newer glibc than the wheel's name states.
 fn check_glibc(tree: &Path, wheel: &Path) -> Result<()> {
     let name = wheel.file_name().unwrap_or_default().to_string_lossy();
     let Some(promised) = Glibc::of_wheel(&name) else {
-        // The wheel is for a different system, or only for this machine.
+        // The name states no glibc version: the wheel is for another system, or only for this machine.
         return Ok(());
     };
     for file in files(tree)? {
@@ -390,7 +391,7 @@ fn with_licence_file(metadata: &str, name: &str) -> String {
     format!("{head}\nLicense-File: {name}{text}")
 }
 
-/// Creates an empty directory, and removes a previous one.
+/// Creates an empty directory at `folder`, and removes an existing one first.
 fn fresh(folder: &Path) -> Result<PathBuf> {
     if folder.exists() {
         fs::remove_dir_all(folder)?;

@@ -9,7 +9,7 @@ use anyhow::Result;
 
 /// Returns the root of the repository.
 pub(crate) fn root() -> PathBuf {
-    // The directory of xtask is in the root.
+    // The directory of xtask is a child of the repository's root.
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .map_or_else(PathBuf::new, Path::to_owned)

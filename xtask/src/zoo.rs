@@ -73,7 +73,7 @@ pub(crate) struct Options {
     server: Option<PathBuf>,
 }
 
-/// Directory for generated models for which a server returns a wrong response or none.
+/// Directory in which generated models are kept if a server returns a wrong response or no response for them.
 const KEPT: &str = "target/mutants";
 
 /// Packages that the script imports.

@@ -155,7 +155,7 @@ def s3(suite):
 
 
 def encrypted(context, port):
-    """Opens a port with TLS in front of a port without."""
+    """Opens a port with TLS that forwards connections to a port without TLS."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def copy(source, target):
@@ -175,7 +175,7 @@ def encrypted(context, port):
         try:
             outside = context.wrap_socket(connection, server_side=True)
         except OSError:
-            # The client does not trust the authority.
+            # The handshake fails because the client does not trust the authority.
             return
         inside = socket.create_connection(("127.0.0.1", port))
         threading.Thread(target=copy, args=(inside, outside), daemon=True).start()

@@ -20,7 +20,7 @@ ORDER = {"equal": 0, "random": 1, "noise": 1, "differs": 2, "refused": 3, "fails
 LONG = 5
 # Seconds, and maximum number of requests, for measuring later requests.
 MEASURED, REQUESTS = 1.0, 50
-# The measured times, with their titles in the table.
+# The measured times, each with its title in the table.
 TIMES = {"first": "first request", "later": "from the third on", "other": "first of another shape"}
 
 

@@ -105,7 +105,7 @@ def cases(form, pairs):
     changes = [("free sizes", {"free": True}), ("computed weights", {"computed": True}), *form.changes.items()]
     chosen = [(), *((change,) for change in changes)]
     both = [pair for pair in itertools.combinations(changes, 2) if not set(pair[0][1]) & set(pair[1][1])]
-    # If there are too many pairs, takes a sample spread over all of them.
+    # If there are too many pairs, takes a sample spread evenly over all pairs.
     step = max(1, -(-len(both) // pairs)) if pairs else len(both) + 1
     for picked in chosen + both[::step]:
         values = dict(form.values)
@@ -167,7 +167,7 @@ class Reference:
 
 
 def judged(server, reference, repository, case):
-    """Returns the verdict and the reason."""
+    """Returns the verdict on a case, and the reason for the verdict."""
     types, wanted = reference.answer(case.model(None).SerializeToString(), case.inputs)
     kinds = types or [TensorProto.FLOAT] * len(case.outputs)
     folder = repository / "form" / "1"

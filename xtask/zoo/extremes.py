@@ -42,7 +42,7 @@ MEMORY, SERVER_MEMORY, SERVER_PEAK = 4 << 30, 12 << 30, 3 << 30
 PATIENCE = 8
 # Number of crashes of one model after which its other changes are skipped.
 MOST_DEATHS = 40
-# Of the changes that crash no process, the server gets one in this many.
+# The server gets one in `SAMPLED` of the changes that crash no process.
 SAMPLED = 15
 
 # Operators with values that crash the process, in some version since 1.31.
@@ -156,7 +156,7 @@ def child(case, first, pipe, threads):
     signal.alarm(PATIENCE if case.is_request_fixed else 0)
     try:
         session = onnxruntime.InferenceSession(case.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # this case does not apply
+    except Exception as error:  # ONNX Runtime does not accept the case
         say(b"R", 0, str(error))
         return
     for number, (_, inputs) in enumerate(changes(case)):
@@ -224,7 +224,7 @@ def run(case, threads):
         name = signal.Signals(os.WTERMSIG(status)).name
         name = "time" if name == "SIGALRM" else name
         if current is None:
-            # The crash was during the model's load, or after all changes.
+            # The process was killed while it loaded the model, or after all changes.
             outcome.deaths[0] = name
             return outcome
         outcome.deaths[current] = name
@@ -272,7 +272,7 @@ class Server:
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode(errors="replace")[:200]
         except OSError as error:
-            # A crashing server takes a moment to end.
+            # The process of a crashing server takes a moment to end.
             try:
                 self.process.wait(2)
             except subprocess.TimeoutExpired:

@@ -575,7 +575,7 @@ class Graph:
         else:
             nodes = [helper.make_node("SequenceConstruct", [x] * self.below(4, 1), [parts])]
             nodes.append(helper.make_node("ConcatFromSequence", [parts], [parts + "r"], axis=axis, new_axis=self.below(2)))
-        # As a branch, so that it is one node.
+        # The nodes are put into a branch, so that they count as one node.
         body = self.body(nodes, [], [(parts + "r", None, 0)])
         self.add("If", [self.constant(True)], then_branch=body, else_branch=body)
 
@@ -617,7 +617,7 @@ class Graph:
         self.add("ReverseSequence", [x, lengths], batch_axis=1, time_axis=0)
 
     def model(self):
-        """Returns the model, its inputs and its outputs; `None` if there are none."""
+        """Returns the model, its inputs and its outputs; `None` if it has no inputs or no outputs."""
         used = {name for node in self.nodes for name in reads(node)}
         outputs = [name for node in self.nodes for name in node.output if name not in used][-4:]
         needed, nodes = set(outputs), []

@@ -27,9 +27,9 @@ from served import Server, place
 
 FLOAT, DOUBLE, INT64, TEXT = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.STRING
 LIMITS = ("--request-timeout", "3s")
-# In seconds.
+# Maximum time for loading, and time after a response at which the server must be idle, in seconds.
 LONGEST_LOAD, BUSY_AFTER = 60, 12
-# MiB that a case may use by default.
+# Memory that a case may use by default, in MiB.
 MEMORY = 1024
 
 
@@ -251,7 +251,7 @@ def asked(server, inputs):
 
 
 def seconds_busy(server):
-    """Returns for how many seconds the server still computes."""
+    """Returns for how many seconds the server continues to compute."""
     for seconds in range(BUSY_AFTER + 1):
         before = server.processor_time()
         time.sleep(1)

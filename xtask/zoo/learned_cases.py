@@ -204,7 +204,7 @@ def linear(random):
         names, label_kind = labelled(LABELS[1], classes)
         yield Case(f"{classes} scores, {post}, no intercepts", "LinearClassifier", rows_of(random, np.float32, 9, 3), outputs=(label_kind, np.float32),
                    post_transform=post, coefficients=signed(random, "+-", classes * 3).tolist(), **names)
-    # A vector is one row.
+    # A vector counts as one row.
     names, label_kind = labelled(LABELS[0], 3)
     yield Case("a vector", "LinearClassifier", rows_of(random, np.float32, 1, 3)[0], outputs=(label_kind, np.float32), coefficients=signed(random, "+-", 9).tolist(),
                intercepts=signed(random, "+-", 3).tolist(), **names)

@@ -64,7 +64,7 @@ def small_nodes():
         rows = node("Reshape", node("Concat", *parts, axis=0), "whole")
     constants = {
         "shift": np.array([0.5, -0.5, 0.25, -0.25], np.float32), "scale": np.array([1, -1, 1, -1], np.float32),
-        # For a Reshape that keeps the first dimension.
+        # The shape for a Reshape that keeps the first dimension.
         "paired": np.array([0, 2, 2]), "whole": np.array([0, 4]), "first": np.array([0]), "three": np.array([3]), "four": np.array([4]),
     }
     graph = helper.make_graph(

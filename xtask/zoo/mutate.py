@@ -83,10 +83,10 @@ class Watched:
         while self.is_running():
             try:
                 self.peak = max(self.peak, self.resident())
-            except (OSError, IndexError):  # it has just ended
+            except (OSError, IndexError):  # the process has just ended
                 return
             if self.peak - self.idle > MOST_MEMORY + (2 << 30):
-                # End it before it takes the memory of other processes.
+                # Ends the server before it takes the memory that other processes need.
                 self.server.process.kill()
             time.sleep(0.02)
 
@@ -358,7 +358,7 @@ class Job:
                 self.watched.server.stop()
 
     def mutant(self, number, repository):
-        """Returns the source, the changes, the result and the content of a mutant."""
+        """Creates and tests a mutant. Returns its source, its changes, the result and its content."""
         random = np.random.default_rng([self.options.seed, number])
         path = self.paths[random.integers(len(self.paths))]
         model = onnx.load(path, load_external_data=False)
@@ -405,7 +405,7 @@ class Job:
 
 
 def outcome(result):
-    """Returns a result without its details."""
+    """Returns the kind of a result, without its details."""
     return re.match("[A-Z ]+", result)[0].strip() if result[0].isupper() else result.split(":")[0]
 
 

@@ -250,7 +250,7 @@ def along_axes():
 
 def functions():
     since = {"Gelu": 20, "Mish": 18}
-    # The ranges on which the functions are defined.
+    # Inputs in the ranges on which the functions are defined.
     within, positive = np.tanh(MATRIX) * np.float32(0.99), np.abs(MATRIX)
     given = {"Acos": within, "Asin": within, "Atanh": within, "Acosh": positive + 1, "Log": positive, "Sqrt": positive}
     for op in (

@@ -15,7 +15,7 @@ from onnx import defs
 
 # The newest operator sets that the table supports.
 NEWEST = {"": 25, "ai.onnx.ml": 5}
-# Any number: as many as the node has.
+# Stands for any number of inputs or outputs.
 ANY = 1 << 20
 
 

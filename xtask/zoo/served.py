@@ -26,7 +26,7 @@ def place(repository, name, model, runtime=None):
     if isinstance(model, onnx.ModelProto):
         onnx.save(model, version / "model.onnx")
     else:
-        # A copy, because the server follows no links that lead out of the repository.
+        # Copies the file, because the server follows no links that lead out of the repository.
         shutil.copy(model, version / "model.onnx")
     if runtime is not None:
         (version.parent / "config.pbtxt").write_text(f'runtime: "{runtime}"\n')

@@ -36,7 +36,7 @@ NEWEST_OPSET = 22
 
 
 class Samples(quantization.CalibrationDataReader):
-    """One request, for calibration."""
+    """Supplies one request for calibration."""
 
     def __init__(self, inputs):
         self.left = [inputs]

@@ -253,7 +253,7 @@ def is_noise(path, inputs, answers, found):
     others = [
         ort.session_of(path, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL).run(None, inputs),
         *exact_answers(path, inputs),
-        # When numbers are rounded to 8 bits, few of the last bits matter, but those matter a lot.
+        # When numbers are rounded to 8 bits, few changes of last bits affect the result, but these affect it a lot.
         *(ort.session_of(shaken(path, seed)).run(None, inputs) for seed in range(8)),
         *(ort.session_of(path).run(None, shaken_inputs(inputs, seed)) for seed in range(8)),
     ]

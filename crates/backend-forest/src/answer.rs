@@ -17,7 +17,7 @@ pub(crate) struct Settings {
     /// `xgboost` or `lightgbm`, if the configuration says so.
     package: Option<&'static str>,
     kind: Kind,
-    /// A probability above this counts as "yes".
+    /// Probability above which the predicted class is "yes".
     threshold: f64,
     /// Whether to use the names and shapes of the FIL backend.
     is_fil: bool,
@@ -25,7 +25,7 @@ pub(crate) struct Settings {
     output: Tensor,
 }
 
-/// The kind of output.
+/// The kind of output that the configuration asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// The result of the package's `predict`.
@@ -36,7 +36,8 @@ enum Kind {
     Probabilities,
 }
 
-/// The configuration of a tensor.
+/// The configured name, type and dimensions of the input or the output, as far as the configuration sets
+/// them.
 #[derive(Clone, Debug, Default)]
 struct Tensor {
     name: Option<String>,
@@ -109,7 +110,7 @@ fn flag(parameters: &BTreeMap<String, ConfigParameter>, name: &str) -> Result<bo
     }
 }
 
-/// Returns the package of FIL's parameter `model_type`.
+/// Returns the package that FIL's parameter `model_type` names.
 fn package(parameters: &BTreeMap<String, ConfigParameter>) -> Result<Option<&'static str>, Refusal> {
     let Some(own) = parameters.get("model_type") else {
         return Ok(None);
@@ -193,8 +194,8 @@ impl Answer {
                 "its input can be FP32 or FP64; the configuration says {input}"
             )));
         }
-        // A single value per row gets its own dimension if the configuration has one, or by default with the
-        // FIL backend's names.
+        // A single value per row gets a dimension of its own if the configured dimensions have one. Without
+        // configured dimensions, it gets one if the FIL backend's names are used.
         let dims = &settings.output.dims;
         let is_column = match dims[..] {
             [] => settings.is_fil && settings.output.name.is_none(),

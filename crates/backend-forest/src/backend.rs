@@ -41,7 +41,7 @@ impl Backend for ForestBackend {
             "model.txt",
             "model.bst",
             "xgboost.model",
-            // MLflow's names, for any format.
+            // MLflow uses these names for models of any format.
             "model.xgb",
             "model.lgb",
         ]
@@ -66,7 +66,7 @@ impl Backend for ForestBackend {
 }
 
 /// Memory for loading a model, as a multiple of its file size: lists with one byte per number become lists
-/// with four, and a node of a few bytes becomes one of a hundred.
+/// with four bytes per number, and a node of a few bytes takes about a hundred bytes.
 const GROWTH: u64 = 24;
 
 /// Reads a file of either package, detected by its first bytes.

@@ -81,7 +81,8 @@ pub(crate) enum Features<'a> {
 }
 
 impl Booster {
-    /// Computes the scores of each row as the package does. With `margins`, they are not transformed.
+    /// Computes the scores of each row as the package does. With `margins`, passes on the scores before their
+    /// transformation to outputs.
     ///
     /// # Errors
     /// Fails if rows have too few features.
@@ -92,7 +93,7 @@ impl Booster {
         mut row: impl FnMut(&[f64]),
     ) -> Result<(), TooFewFeatures> {
         let width = self.features;
-        // XGBoost only uses FP32.
+        // XGBoost computes in FP32 only.
         let narrowed: Vec<f32>;
         let single = match (features, &self.scorer) {
             (Features::Double(_), Scorer::Lightgbm(_)) => &[],

@@ -65,7 +65,7 @@ impl ForestModel {
         })
     }
 
-    /// Appends the elements of all rows; stops when the request is cancelled.
+    /// Appends the output elements of all rows to the output. Stops when the request is cancelled.
     fn predict<T>(
         &self,
         features: &[T],
@@ -126,7 +126,7 @@ impl Model for ForestModel {
         let input = value.as_fixed().filter(
             |input| matches!(input.shape().dims(), [_, width] if *width == self.booster.features as u64),
         );
-        // Only happens if the caller did not check the request against the metadata.
+        // The input is missing only if the caller did not check the request against the metadata.
         let input = input
             .ok_or_else(|| ServiceError::invalid(format!("input '{name}' is not {}", self.answer.input)))?;
         let rows = input.shape().dims()[0];

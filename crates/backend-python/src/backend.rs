@@ -21,7 +21,8 @@ const GRACE: Duration = Duration::from_secs(4);
 /// The value of `runtime` in a configuration that runs a booster in its own package.
 const RUNTIME: &str = "python";
 
-/// Triton's parameter for a model's environment, which has a different form here.
+/// Triton's parameter that names a packed environment. Packed environments are not supported, so a model with
+/// this parameter is refused.
 const EXECUTION_ENV_PATH: &str = "EXECUTION_ENV_PATH";
 
 /// The operator's settings, and the defaults for models.
@@ -57,7 +58,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Applies changes to the settings.
+    /// Returns the settings with `change` applied.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
@@ -159,7 +160,7 @@ impl Backend for SavedObjectBackend {
 }
 
 /// Models of XGBoost and LightGBM. Another backend loads them, unless their configuration says `runtime:
-/// "python"`: then the package that wrote them does.
+/// "python"`. Such models run in the package that wrote them.
 ///
 /// ```
 /// use std::sync::Arc;

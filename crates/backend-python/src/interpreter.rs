@@ -16,7 +16,7 @@ use tensor_core::Quoted;
 /// environment.
 ///
 /// # Errors
-/// Fails if it does not exist.
+/// Fails if the interpreter does not exist.
 pub(crate) fn of_server(named: &Path) -> Result<PathBuf, ServiceError> {
     find(named).ok_or_else(|| {
         ServiceError::invalid(format!(
@@ -29,7 +29,7 @@ pub(crate) fn of_server(named: &Path) -> Result<PathBuf, ServiceError> {
 /// Finds the interpreter in a model's configuration. A relative path is resolved from the model's directory.
 ///
 /// # Errors
-/// Fails if it does not exist.
+/// Fails if the interpreter does not exist.
 pub(crate) fn of_model(named: &str, source: &ModelSource) -> Result<PathBuf, ServiceError> {
     let named = named.trim();
     let below = model_folder(source).join(named);
@@ -45,9 +45,9 @@ pub(crate) fn of_model(named: &str, source: &ModelSource) -> Result<PathBuf, Ser
     })
 }
 
-/// Returns the command that starts an interpreter. In an environment, it sets the variables that activating
-/// the environment sets, so that a model finds programs and libraries by name. It does not run conda's
-/// activation scripts.
+/// Returns the command that starts an interpreter. If the interpreter is in a virtual environment, the
+/// command sets the variables that activating the environment sets, so that a model finds programs and
+/// libraries by name. conda's activation scripts are not run.
 ///
 /// The server's own PYTHONHOME and PYTHONPATH only apply to the server's interpreter: a model's own
 /// interpreter may be a different version of Python, which cannot use the modules there.

@@ -33,7 +33,7 @@ const MODULES: [(&str, &str); 6] = [
     ),
 ];
 
-/// Returns the modules as they are sent: the length of the rest as 8 bytes, little-endian, and a JSON object.
+/// Returns the modules as they are sent: a JSON object, after its length as 8 bytes, little-endian.
 pub(crate) fn modules() -> Bytes {
     let sources = MODULES
         .into_iter()

@@ -99,7 +99,7 @@ fn request(rows: &[i64]) -> InferRequest {
     InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("embed.rows", rows)
 }
 
-/// Builds a safetensors file without a writer, which would need the table twice.
+/// Builds a safetensors file by hand, because a writer would need a second copy of the table in memory.
 fn file() -> Bytes {
     let bytes = ROWS as usize * ROW_BYTES;
     let header =

@@ -25,8 +25,8 @@ impl TensorsBackend {
 
     /// Sets the maximum bytes of all tensors in one response.
     ///
-    /// A small request can ask for a large response, so nothing else limits its size. JSON takes several
-    /// times the bytes.
+    /// A small request can ask for a large response, so the limits on requests do not bound responses.
+    /// Encoded as JSON, a response takes several times this size.
     #[must_use]
     pub fn with_max_answer_bytes(self, max_answer_bytes: u64) -> Self {
         Self {
@@ -35,8 +35,8 @@ impl TensorsBackend {
         }
     }
 
-    /// Sets the budget for gathered rows that are not sent yet, for example the one that transports use for
-    /// requests. When it is exhausted, requests for rows are refused with
+    /// Sets the memory budget for gathered rows that wait to be sent. It can be the budget that the
+    /// transports use for requests. When the budget is exhausted, requests for rows are refused with
     /// [`Overloaded`](oip_types::ErrorCode::Overloaded). Whole tensors and consecutive rows do not count.
     #[must_use]
     pub fn with_budget(self, budget: ByteBudget) -> Self {
@@ -79,7 +79,7 @@ impl Backend for TensorsBackend {
         ]
     }
 
-    /// Checkpoints are tensor files too.
+    /// A tensor file may be a checkpoint, which contains only the weights of a network.
     fn holds_weights_only(&self) -> bool {
         true
     }

@@ -7,7 +7,7 @@ use oip_service::{ModelSource, available_memory};
 use oip_types::{ErrorCode, ServiceError};
 use tensor_core::{Quoted, Tensor};
 
-/// The served part of a file.
+/// The tensors of a file that are served.
 pub(crate) struct Loaded {
     /// The format's short name.
     pub(crate) format: &'static str,
@@ -58,7 +58,7 @@ pub(crate) fn load(
             ));
         }
         // Tensors that are copied are verified by reading them. Tensors that are served from the file's own
-        // bytes are verified here.
+        // bytes must be verified separately.
         if is_view(entry) {
             let verified = reader.verify(index).map_err(|error| refused(&error))?;
             if let Verification::UnknownChecksum(kind) = verified {

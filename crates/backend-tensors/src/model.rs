@@ -116,11 +116,11 @@ impl TensorsModel {
 
     fn position(&self, name: &str) -> Result<usize, ServiceError> {
         let position = self.positions.get(name).copied();
-        // Only happens if the caller did not check the request against the metadata.
+        // The name is unknown only if the caller did not check the request against the metadata.
         position.ok_or_else(|| ServiceError::invalid(format!("there is no tensor {}", Quoted(name))))
     }
 
-    /// Refuses a response that is too large, before building it.
+    /// Refuses a request whose response would be too large, before building the response.
     fn check_size(&self, wanted: &[WantedTensor<'_>]) -> Result<(), ServiceError> {
         let bytes = wanted.iter().map(|wanted| {
             let served = &self.tensors[wanted.position];

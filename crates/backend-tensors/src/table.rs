@@ -56,8 +56,8 @@ impl Table {
         rows.saturating_mul(self.row_len as u64)
     }
 
-    /// Gathers the rows with the indices `numbers` (INT64), in order. The shape is that of `numbers` followed
-    /// by that of a row.
+    /// Gathers the rows with the indices `numbers` (INT64), in order. The shape of the result is the shape of
+    /// `numbers` followed by the shape of a row.
     ///
     /// Consecutive rows are copied as one block; if all rows are consecutive, nothing is copied. Copied bytes
     /// count against the budget until the response is dropped.

@@ -25,7 +25,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Alternatives that do the same work.
+/// A benchmark of alternatives that do the same work.
 pub struct Comparison<'a> {
     title: String,
     rounds: usize,
@@ -33,7 +33,7 @@ pub struct Comparison<'a> {
 }
 
 impl<'a> Comparison<'a> {
-    /// Creates a comparison without alternatives yet.
+    /// Creates a comparison without alternatives. `title` is printed above the table.
     pub fn new(title: impl Into<String>) -> Self {
         Self {
             title: title.into(),

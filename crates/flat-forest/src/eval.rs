@@ -27,11 +27,11 @@ pub(crate) struct Node<T> {
 }
 
 impl<T> Node<T> {
-    /// Set if a missing feature counts as "yes".
+    /// Bit of `feature` that is set if a missing feature counts as "yes".
     pub(crate) const MISSING_IS_YES: u32 = 1 << 31;
 }
 
-/// The test of a node, if it is not "at most".
+/// The test of a node that is not a plain comparison `feature <= threshold`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Special {
     None,
@@ -131,7 +131,7 @@ impl<'a, T> Rows<'a, T> {
     }
 }
 
-/// Rows have fewer features than a forest needs.
+/// The error for rows that have fewer features than a forest needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{needed} features are needed, found {found}")]
 #[non_exhaustive]
@@ -164,7 +164,7 @@ pub struct Forest<T, A = T> {
 /// Number of rows that walk through a tree together, so that the tree stays in the processor's cache.
 const BLOCK: usize = 64;
 
-/// Number of concurrent walks.
+/// Number of walks that are interleaved.
 const LANES: usize = 8;
 
 /// The kinds of nodes that a walk may encounter.

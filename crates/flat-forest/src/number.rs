@@ -5,13 +5,13 @@ use std::{
     ops::{AddAssign, Div, Neg},
 };
 
-/// `f32` or `f64`.
+/// A number type of features and scores: `f32` or `f64`.
 pub trait Number:
     Copy + Debug + PartialOrd + AddAssign + Neg<Output = Self> + Div<Output = Self> + Send + Sync + 'static
 {
-    /// Zero.
+    /// The number 0.
     const ZERO: Self;
-    /// Not a number.
+    /// The value NaN, which represents a missing feature.
     const NAN: Self;
 
     /// Converts to the nearest number of this type.

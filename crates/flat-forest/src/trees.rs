@@ -1,4 +1,5 @@
-//! Checks and lays out trees that a file describes, so that walking them always ends.
+//! Checks trees that a file describes, and lays them out in arrays. Every walk through a checked tree ends at
+//! a leaf.
 
 use std::collections::HashMap;
 
@@ -27,7 +28,7 @@ pub enum TreeError {
     Feature {
         /// The node that tests the feature.
         node: usize,
-        /// The feature index.
+        /// The feature index, which is too large.
         feature: u32,
         /// The largest supported index.
         last: u32,
@@ -35,15 +36,15 @@ pub enum TreeError {
     /// A leaf adds to a score that rows do not have.
     #[error("a leaf adds to score {score}, rows have {count}")]
     Score {
-        /// The index of the score.
+        /// The index of the score that does not exist.
         score: u32,
-        /// The number of scores.
+        /// The number of scores of a row.
         count: usize,
     },
-    /// A leaf or a set was not added before.
+    /// A node refers to a leaf or a set that was not added to the builder.
     #[error("node {node} refers to a leaf or a set that does not exist")]
     Unknown {
-        /// The node that refers to it.
+        /// The index of the node that refers to the leaf or set.
         node: usize,
     },
     /// The trees have more parts than 32-bit indices can address.
@@ -99,7 +100,7 @@ pub enum TreeNode {
         /// The node for "no".
         no: u32,
     },
-    /// The end of a path.
+    /// A leaf, which ends a walk.
     Leaf(Leaf),
 }
 
@@ -112,7 +113,7 @@ pub struct TreesBuilder {
 /// Trees that were checked: every child exists, and every walk ends at a leaf.
 #[derive(Debug)]
 pub struct Trees {
-    /// The children of a branch are adjacent.
+    /// The nodes of all trees. The two children of a branch are adjacent.
     nodes: Vec<FlatNode>,
     roots: Vec<u32>,
     /// Leaf `i` adds `weights[starts[i]..starts[i + 1]]`.
@@ -128,7 +129,7 @@ pub struct Trees {
     aggregate: Aggregate,
 }
 
-/// A node after the layout.
+/// A node in the array of nodes.
 #[derive(Clone, Copy, Debug)]
 enum FlatNode {
     Leaf(u32),
@@ -161,7 +162,7 @@ impl TreesBuilder {
         }
     }
 
-    /// Adds a set: number `n` is in it if bit `n % 32` of word `n / 32` is set.
+    /// Adds a set of integers. The number `n` is in the set if bit `n % 32` of word `n / 32` is 1.
     ///
     /// # Errors
     /// Returns [`TreeError::TooLarge`] if there are too many words.
@@ -169,8 +170,8 @@ impl TreesBuilder {
         self.numbers(words.iter().copied(), false)
     }
 
-    /// Adds a set of these numbers, in any order. It takes at most 4 bytes per number, however large they
-    /// are.
+    /// Adds a set of these numbers, in any order. The set takes at most 4 bytes per number, however large the
+    /// numbers are.
     ///
     /// # Errors
     /// Returns [`TreeError::TooLarge`] if there are too many numbers.
@@ -237,7 +238,8 @@ impl TreesBuilder {
         Ok(leaf)
     }
 
-    /// Adds a tree, and returns how many of its nodes are reachable from the root. The others are dropped.
+    /// Adds a tree, and returns how many of its nodes are reachable from the root. Unreachable nodes are
+    /// dropped.
     ///
     /// A node may have several parents, as long as there are no cycles.
     ///
@@ -346,7 +348,7 @@ impl Trees {
         &self.weights
     }
 
-    /// Requires rows to have a feature.
+    /// Records that rows must have the feature with the index `feature`.
     fn needs(&mut self, feature: u32, node: usize) -> Result<(), TreeError> {
         let last = Self::MAX_FEATURES as u32 - 1;
         if feature > last {
@@ -402,7 +404,7 @@ impl Trees {
         Ok(())
     }
 
-    /// Reserves adjacent nodes.
+    /// Reserves `count` adjacent nodes, and returns the index of the first.
     fn reserve(&mut self, count: usize) -> Result<u32, TreeError> {
         let first = index(self.nodes.len())?;
         self.nodes.resize(self.nodes.len() + count, FlatNode::Leaf(0));
@@ -417,7 +419,8 @@ impl Trees {
     pub fn forest<T: Number, A: Number>(&self) -> Forest<T, A> {
         let nodes = self.nodes.iter().zip(0u32..);
         let nodes = nodes.map(|(node, at)| match *node {
-            // No feature is at most NaN, so the walk always continues after `next`, which is this node.
+            // The test `feature <= NaN` is always false, so the walk continues at `next + 1`, which is the
+            // leaf itself.
             FlatNode::Leaf(_) => Node {
                 threshold: T::NAN,
                 feature: 0,

@@ -1,4 +1,5 @@
-//! Opens arbitrary bytes as a BTF file, strictly and leniently, reads it in every way, and writes it again.
+//! Opens arbitrary bytes as a BTF file, strictly and leniently, reads all tensors in every way, and writes
+//! them again.
 #![no_main]
 
 use std::sync::Arc;
@@ -26,7 +27,7 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let head = &data[..data.len().min(512)];
-    // A file without tensors that is followed by other bytes could be of any format.
+    // A BTF file without tensors is too short to be recognized if other bytes follow.
     if !strict.is_empty() {
         assert_eq!(Btf.sniff(head, data.len() as u64), Sniff::Possible);
     }

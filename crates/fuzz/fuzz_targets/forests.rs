@@ -1,5 +1,5 @@
-//! Loads arbitrary bytes as a model of XGBoost or LightGBM. If accepted, the model runs on rows that reach
-//! every kind of branch.
+//! Loads arbitrary bytes as a model of XGBoost or LightGBM. If the bytes are a valid model, runs the model on
+//! rows that reach every kind of branch.
 #![no_main]
 
 use backend_forest::ForestBackend;

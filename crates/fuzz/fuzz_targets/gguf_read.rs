@@ -1,5 +1,5 @@
-//! Opens arbitrary bytes as a GGUF file and reads it in every way. The content is then written and read
-//! again.
+//! Opens arbitrary bytes as a GGUF file and reads all tensors in every way. The content is then written and
+//! read again.
 #![no_main]
 
 use std::sync::Arc;

@@ -1,8 +1,9 @@
-//! Opens arbitrary bytes as a PyTorch checkpoint, or as the pickle of one, and reads it in every way.
+//! Opens arbitrary bytes as a PyTorch checkpoint, or as the pickle inside a checkpoint, and reads all tensors
+//! in every way.
 //!
 //! An input that does not begin like an archive becomes the pickles of a checkpoint, so that the fuzzer need
-//! not find magic numbers and zip directories. The first bit selects a checkpoint from before PyTorch 1.6 or
-//! one in an archive.
+//! not find magic numbers and zip directories. The first bit selects the format: that of PyTorch before 1.6,
+//! or a zip archive.
 #![no_main]
 
 use std::sync::Arc;
@@ -45,7 +46,8 @@ fuzz_target!(|data: &[u8]| {
             let is_earlier = found.is_some_and(|first| first < index);
             assert!(found == Some(index) || !is_strict && is_earlier, "{found:?} is not {index}");
         }
-        // A tensor can be expanded to any size; reading one that is larger than this is refused.
+        // A tensor with stride 0 can have any size. Tensors of more than 1 MiB are refused when they are
+        // read, so each counts as at most 1 MiB.
         let len = |entry: &fmt_core::Entry| entry.byte_len().unwrap_or(0).min(1 << 20);
         if reader.entries().iter().map(len).sum::<u64>() <= 1 << 20 {
             read_everything(&reader);

@@ -2,9 +2,9 @@
 //! fail with an error that names its rule. Memory must stay in proportion to the file, and every way of
 //! reading a tensor must give the same bytes.
 //!
-//! An input that does not begin like a file becomes a manifest after some data, so that the fuzzer need not
-//! find lengths and hashes. The first bit selects version 1 or 2. The hash of a whole file of version 2 is
-//! corrected too.
+//! An input that does not begin like a zTensor file becomes a manifest after some data, so that the fuzzer
+//! need not find lengths and hashes. The first bit selects version 1 or 2. If the input is a whole file of
+//! version 2, the hash in the file is corrected.
 #![no_main]
 
 use std::sync::Arc;
@@ -34,7 +34,7 @@ fuzz_target!(|data: &[u8]| {
     let open = |lenient| {
         let options = ReadOptions {
             lenient,
-            // Large but valid tensors are not of interest.
+            // Limits the decoded size, because large valid tensors only make fuzzing slow.
             limits: Limits {
                 decoded_bytes: 1 << 20,
                 ..Limits::default()

@@ -2,8 +2,8 @@
 //! that names its rule. The lenient reader must accept every file that the strict one accepts, every way of
 //! reading a tensor must give the same bytes, and rewriting the index must lose nothing.
 //!
-//! An input that does not begin like a file becomes an index after some data, so that the fuzzer need not
-//! find the length at the end.
+//! An input that does not begin like a zTensor file becomes an index after some data, so that the fuzzer need
+//! not find the length at the end.
 #![no_main]
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fuzz_target!(|data: &[u8]| {
     let open = |lenient| {
         let options = ReadOptions {
             lenient,
-            // Large but valid tensors are not of interest.
+            // Limits the decoded size, because large valid tensors only make fuzzing slow.
             limits: Limits {
                 decoded_bytes: 1 << 20,
                 ..Limits::default()

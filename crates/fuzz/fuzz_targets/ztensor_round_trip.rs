@@ -39,7 +39,7 @@ enum Value {
     Cbor(Vec<u8>),
 }
 
-/// Returns the tensor and how to store it, if the tensor is small and can be stored.
+/// Returns the tensor and its storage options. Returns `None` if the tensor is too large or cannot be stored.
 fn planned(planned: &Planned) -> Option<(Tensor, TensorOptions)> {
     let dims: Vec<u64> = planned.dims.iter().map(|dim| u64::from(dim % 5)).collect();
     let dtype = DType::ALL[usize::from(planned.dtype) % DType::ALL.len()];

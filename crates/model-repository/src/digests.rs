@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::error::FileError;
 
 /// The files of a repository that may be used, each with its SHA-256. All other files are refused, whether
-/// models, configurations, weights or labels.
+/// they are models, configurations, weights or labels.
 ///
 /// ```
 /// use model_repository::RequiredDigests;
@@ -228,7 +228,7 @@ mod tests {
                 "tensor-manifest 1 sha256\n".to_owned(),
                 "this is a manifest of tensors",
             ),
-            // A two-byte character spans the position where the digest should end.
+            // The digest should end in the middle of a two-byte character of this line.
             (
                 format!("{}é  x", "0".repeat(63)),
                 "line 1: expected 64 hexadecimal digits",

@@ -37,7 +37,7 @@ pub enum FileError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// Reading failed.
+    /// The file was opened, but reading it failed.
     #[error("{name} cannot be read: {}", source.kind())]
     Read {
         /// Name of the file.
@@ -45,7 +45,7 @@ pub enum FileError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// Mapping failed.
+    /// The file was opened, but mapping it into memory failed.
     #[error("{name} cannot be mapped: {}", source.kind())]
     Map {
         /// Name of the file.
@@ -61,7 +61,7 @@ pub enum FileError {
         /// The operating system's error.
         source: io::Error,
     },
-    /// A link leads out of the repository.
+    /// A symbolic link leads out of the repository.
     #[error(
         "{name} is a link that leads out of the repository (--repository-also names folders that links may reach)"
     )]
@@ -104,11 +104,11 @@ pub enum FileError {
     Digest {
         /// Name of the file.
         name: String,
-        /// Path in the list.
+        /// Path of the file as written in the list.
         listed: String,
-        /// The listed digest.
+        /// Digest in the list, in hexadecimal.
         expected: String,
-        /// The file's digest.
+        /// Actual digest of the file, in hexadecimal.
         found: String,
         /// Name of the list.
         list: String,
@@ -118,9 +118,9 @@ pub enum FileError {
     Unlisted {
         /// Name of the file.
         name: String,
-        /// Path in the list.
+        /// Path of the file as written in the list.
         listed: String,
-        /// The file's digest.
+        /// Actual digest of the file, in hexadecimal.
         found: String,
         /// Name of the list.
         list: String,
@@ -160,10 +160,10 @@ impl FileError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ModelError {
-    /// A file cannot be used.
+    /// A file of the model cannot be used, for the reason in the source error.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The name is not valid for a model.
+    /// The name is not a valid model name.
     #[error("{0}")]
     Name(#[source] ServiceError),
     /// The repository's directory cannot be opened.
@@ -198,7 +198,7 @@ pub enum ModelError {
     Configuration {
         /// Name of the configuration file.
         file: &'static str,
-        /// What is wrong, and where.
+        /// The error in the configuration, with its position.
         source: Box<ConfigError>,
     },
     /// The configuration names a different model.
@@ -207,7 +207,7 @@ pub enum ModelError {
         Quoted(found)
     )]
     ConfiguredName {
-        /// The name in the configuration.
+        /// The model name that the configuration contains.
         found: String,
     },
     /// The configuration names an unknown backend.
@@ -242,7 +242,7 @@ pub enum ModelError {
     NotExported {
         /// The model type from config.json.
         model: String,
-        /// The weights file, and a backend that could serve it.
+        /// Name of the weights file, and name of a backend that could serve it.
         weights: Option<(String, &'static str)>,
         /// Path of an ONNX export in the directory.
         exported: Option<String>,
@@ -253,7 +253,7 @@ pub enum ModelError {
         Quoted(model)
     )]
     DirectoryOfModels {
-        /// Name of a directory in this one that contains versions.
+        /// Name of a subdirectory that contains the versions of a model.
         model: String,
     },
     /// The model's directory contains no version directory.

@@ -14,8 +14,8 @@ use crate::{
     root::{PathTarget, Root, is_file},
 };
 
-/// Resolves the path `below`, relative to the repository's directory. It must lead to a regular file in that
-/// directory.
+/// Resolves the path `below`, relative to the repository's directory. The path must lead to a regular file in
+/// that directory.
 ///
 /// # Errors
 /// The reason why the file cannot be used, without its resolved path.
@@ -58,7 +58,7 @@ pub(crate) fn map(root: &Root, path: &Path, promise: Promise) -> Result<Bytes, F
     })
 }
 
-/// Returns the file size from its metadata.
+/// Returns the file size in `stat`, in bytes.
 pub(crate) fn length(stat: &Stat) -> u64 {
     u64::try_from(stat.st_size).unwrap_or(0)
 }
@@ -96,7 +96,7 @@ pub(crate) mod tests {
         (folder, root)
     }
 
-    /// A directory on the path is replaced with a link after the path was checked.
+    /// A directory that is replaced with a link after its path was checked is not followed.
     #[cfg(target_os = "linux")]
     #[test]
     fn mr_03_a_folder_swapped_after_the_check_is_not_followed() {
@@ -112,7 +112,7 @@ pub(crate) mod tests {
         );
     }
 
-    /// A disk error occurs in the middle of a file.
+    /// Disk errors while a file is read are reported.
     #[cfg(target_os = "linux")]
     #[test]
     fn mr_13_errors_while_reading_are_told() {

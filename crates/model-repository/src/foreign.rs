@@ -1,4 +1,5 @@
-//! Recognizes files of frameworks that are not served directly, so that the log can tell how to convert them.
+//! Recognizes files of frameworks that are not served directly, so that the log can advise how to convert the
+//! models.
 
 use std::path::Path;
 

@@ -13,11 +13,11 @@ pub(crate) fn looks_like_a_model(name: &str, head: &[u8]) -> bool {
         .extension()
         .and_then(|extension| extension.to_str())
     {
-        // XGBoost: the file starts with a known member.
+        // An XGBoost model is a JSON object whose first member is `learner`.
         Some("json") => head
             .strip_prefix(b"{")
             .is_some_and(|rest| rest.trim_ascii_start().starts_with(b"\"learner\"")),
-        // LightGBM: the first lines are known.
+        // A LightGBM model starts with a line `tree`, followed by a line with its version.
         Some("txt") => {
             let mut lines = head.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
             lines.next() == Some(b"tree") && lines.next().is_some_and(|line| line.starts_with(b"version="))

@@ -48,7 +48,7 @@ pub struct ModelDirectory {
     pub(crate) root: Arc<Root>,
     pub(crate) backends: Arc<[Arc<dyn Backend>]>,
     pub(crate) name: String,
-    /// Path relative to the repository, without links.
+    /// Path relative to the repository, with links resolved.
     pub(crate) below: PathBuf,
     pub(crate) has_versions: bool,
     /// Name of the file if the model is a single file; other files in the directory are ignored.
@@ -66,7 +66,7 @@ pub struct ModelVersion {
     pub content: Result<VersionContent, ModelError>,
 }
 
-/// The content of a version. The enum is exhaustive: readers must handle each kind.
+/// The content of a version. The enum is exhaustive, so that callers handle each kind of content.
 #[derive(Debug)]
 pub enum VersionContent {
     /// A model file.
@@ -79,13 +79,13 @@ pub enum VersionContent {
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ModelFile {
-    /// Path relative to the repository, without links.
+    /// Path relative to the repository, with links resolved.
     below: PathBuf,
-    /// Path relative to the repository, with links not resolved.
+    /// Path relative to the repository, in which links are not resolved.
     named: PathBuf,
-    /// Path for messages and backends.
+    /// Path of the file that messages show and that backends get.
     pub path: PathBuf,
-    /// The directory in which the file was found, with links not resolved.
+    /// The directory in which the file was found, in which links are not resolved.
     folder: PathBuf,
     /// The backend that loads the file.
     pub backend: Arc<dyn Backend>,
@@ -171,7 +171,7 @@ impl ModelDirectory {
     /// Returns the configuration files in a subdirectory, where they have no effect.
     pub(crate) fn ignored_configurations(&self, directory: &str) -> Vec<&'static str> {
         let is_there = |name: &&str| self.root.stat(&self.below.join(directory).join(name)).is_ok();
-        // Many programs write a config.json, so it is not reported.
+        // A config.json is not reported, because many programs write files of this name.
         let files = WrittenConfig::FILES.iter();
         let files = files.filter(|(_, syntax)| *syntax != Syntax::Json);
         files.map(|(name, _)| *name).filter(is_there).collect()
@@ -197,8 +197,8 @@ impl ModelDirectory {
         })
     }
 
-    /// Returns the content of a version that has a file. A weights file whose network is missing is served
-    /// only if it is explicitly requested.
+    /// Returns the content of a version for which a model file was found. A weights file whose network is
+    /// missing is served only if it is explicitly requested.
     fn content(
         &self,
         version: Option<&str>,
@@ -239,8 +239,8 @@ impl ModelDirectory {
         self.trusted(&path, content)
     }
 
-    /// Checks bytes that were already read against the list of digests, so that replacing the file meanwhile
-    /// has no effect.
+    /// Checks bytes that were already read against the list of digests, so that a file that is replaced after
+    /// the read cannot pass the check.
     fn trusted(&self, named: &Path, content: Bytes) -> Result<Bytes, FileError> {
         if let Some(digests) = &self.digests {
             let below = named.strip_prefix(&self.below).unwrap_or(named);
@@ -263,7 +263,7 @@ impl ModelDirectory {
         self.trusted(&file.named, content)
     }
 
-    /// Returns access to the files next to a model file, under the same rules.
+    /// Returns access to the files next to a model file. The rules for model files apply.
     #[must_use]
     pub fn sibling_files(&self, file: &ModelFile, mapping: Option<Promise>) -> SiblingFiles<'_> {
         SiblingFiles::new(self, file.folder.clone(), mapping)
@@ -300,7 +300,7 @@ impl ModelDirectory {
     /// Checks the name in the configuration. A model without versions may have a different name.
     ///
     /// # Errors
-    /// The name differs from the directory's.
+    /// The name in the configuration differs from the name of the directory.
     pub fn check_name(&self, written: &WrittenConfig) -> Result<(), ModelError> {
         match written.config.name.as_str() {
             name if self.is_repository() || name.is_empty() || name == self.name => Ok(()),
@@ -329,7 +329,7 @@ impl ModelDirectory {
     /// Returns the versions that the configuration selects, lowest first.
     ///
     /// # Errors
-    /// The reason why there are none.
+    /// The reason why no version can be served.
     pub fn versions(&self, written: &WrittenConfig) -> Result<Vec<ModelVersion>, ModelError> {
         if written.is_pipeline() {
             return self.pipeline_versions(written);
@@ -388,8 +388,8 @@ impl ModelDirectory {
         self.select(found, &written.config.version_policy)
     }
 
-    /// Returns the versions of a pipeline. Their directories are empty, and tools that drop empty directories
-    /// lose them, so version 1 is the default.
+    /// Returns the versions of a pipeline. Their directories are empty and some tools drop empty directories,
+    /// so a pipeline without directories has version 1.
     fn pipeline_versions(&self, written: &WrittenConfig) -> Result<Vec<ModelVersion>, ModelError> {
         let mut folders = self.subfolders()?;
         folders.retain(|version| version.bytes().all(|byte| byte.is_ascii_digit()));
@@ -476,7 +476,7 @@ impl ModelDirectory {
         Ok(found)
     }
 
-    /// Returns whether a name exists, even if it is a dangling link.
+    /// Returns whether a directory entry exists at the path `named`, even if the entry is a dangling link.
     fn is_there(&self, named: &Path) -> bool {
         let (folder, name) = (named.parent().unwrap_or(Path::new("")), named.file_name());
         match self.root.resolve(folder) {
@@ -539,14 +539,15 @@ impl ModelDirectory {
             }
         }
         Ok(match files.len() {
-            // The backend defines no file names, so a model of it needs the field `default_model_filename`.
+            // The backend defines no file names, so its models need the field `default_model_filename`.
             0 => "file that its configuration names as default_model_filename".to_owned(),
             1..=NAMED => files.join(" or "),
             all => format!("{} or another of the {all} names of model files", files[0]),
         })
     }
 
-    /// Finds a subdirectory that is a model with versions, as in a repository's directory.
+    /// Finds a subdirectory that is a model with versions, which shows that the directory is itself a
+    /// repository.
     fn inner_model(&self, written: &WrittenConfig) -> Option<String> {
         let is_model = |name: &String| {
             let folder = self.below.join(name);
@@ -607,8 +608,8 @@ impl ModelDirectory {
         })
     }
 
-    /// Finds a file in the version's or the model's directory that has a model's extension but a different
-    /// name, or that belongs to another framework.
+    /// Finds a file in the directory of the version or model that is probably meant as the model: one with
+    /// the extension of a model file but a different name, or one of another framework.
     fn misnamed(
         &self,
         written: &WrittenConfig,
@@ -675,7 +676,7 @@ pub struct SiblingFiles<'f> {
     model: &'f ModelDirectory,
     folder: PathBuf,
     mapping: Option<Promise>,
-    /// The first error of a read.
+    /// The first error of a read by the backend.
     failed: RefCell<Option<FileError>>,
 }
 
@@ -718,7 +719,7 @@ fn is_inner_path(path: &str) -> bool {
     is_plain && !path.ends_with('/')
 }
 
-/// Lists the subdirectories in sorted order, without hidden ones.
+/// Lists the subdirectories in sorted order. Hidden subdirectories are skipped.
 pub(crate) fn subfolders(root: &Root, folder: &Path) -> io::Result<Vec<String>> {
     let mut found = Vec::new();
     for (name, kind) in root.list(folder)? {

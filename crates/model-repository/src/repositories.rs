@@ -78,17 +78,17 @@ impl Repositories {
         }
     }
 
-    /// Finds a model's directory; `None` if there is no such model.
+    /// Finds the directory of a model. Returns `None` if no repository has a model of this name.
     ///
     /// # Errors
-    /// The reason why it cannot be used, for instance because it exists in two repositories.
+    /// The reason why the model cannot be used, for instance because it exists in two repositories.
     pub fn model(&self, name: &str) -> Result<Option<ModelDirectory>, ModelError> {
         let mut found: Option<(&Repository, Result<ModelDirectory, ModelError>)> = None;
         let mut failure = None;
         for repository in &self.0 {
             let folder = match repository.model(name) {
                 Ok(None) => continue,
-                // A repository that cannot be opened may contain the model.
+                // A repository that cannot be opened is skipped: another one may have the model.
                 Err(error @ ModelError::Repository(_)) => {
                     failure.get_or_insert(error);
                     continue;

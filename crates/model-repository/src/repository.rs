@@ -48,7 +48,7 @@ pub struct Repository {
     has_versions: bool,
     /// The model file, if the repository is a single file.
     only_file: Option<String>,
-    /// Updates the directory, if it mirrors another place.
+    /// Updates the directory, if it mirrors a remote source.
     upstream: Option<Arc<dyn Upstream>>,
     /// The allowed files; `None` allows all files.
     digests: Option<Arc<RequiredDigests>>,
@@ -59,16 +59,16 @@ pub struct Repository {
 }
 
 impl Repository {
-    /// Opens a directory. `backends` recognize model files by their names. Models are looked up only when
-    /// they are loaded.
+    /// Opens a directory. `backends` recognize model files by their names. The models themselves are looked
+    /// up only when they are loaded.
     ///
     /// - A directory with a model file is one model without versions, named `single_model_name`, or by its
     ///   configuration, or after the directory.
     /// - A file is one model, named `single_model_name` or after the file. Configurations next to it are not
     ///   read.
     /// - A directory whose subdirectories all have a model file, at least one of them named by a number, is
-    ///   one model with versions, named in the same way. So is a directory with a configuration, even an
-    ///   invalid one, unless it has models in subdirectories.
+    ///   one model with versions, named in the same way. A directory with a configuration, even an invalid
+    ///   one, is also one model, unless it has models in subdirectories.
     /// - Any other directory is a repository: `<model>/<version>/<file>`. Hidden directories are skipped.
     ///   Directories that are not models are listed with the reason.
     ///
@@ -147,7 +147,7 @@ impl Repository {
         };
         repository.has_versions = !has_file && has_versions();
         if has_file || is_configured || repository.has_versions {
-            // Prefer the directory's own name to the name of a link to it.
+            // If the path is a link to the directory, the model gets the directory's own name.
             let real = repository
                 .path
                 .canonicalize()
@@ -160,8 +160,8 @@ impl Repository {
         Ok(repository)
     }
 
-    /// Returns whether the directory is a single model with versions. If it were a repository, each
-    /// subdirectory would be a model without versions.
+    /// Returns whether the directory is a single model with versions. The same directory read as a repository
+    /// would consist of models without versions.
     fn has_version_folders(&self, root: &Arc<Root>, written: &WrittenConfig) -> bool {
         let folders = subfolders(root, Path::new("")).unwrap_or_default();
         let has_model = |name: &String| {
@@ -254,8 +254,8 @@ impl Repository {
         self.label.clone().unwrap_or_else(path)
     }
 
-    /// Sets the upstream that keeps the directory in sync with another place. It is called before each poll,
-    /// and before a load that a client requests.
+    /// Sets the upstream that keeps the directory in sync with a remote source. The upstream is called before
+    /// each poll, and before a load that a client requests.
     #[must_use]
     pub fn with_upstream(mut self, upstream: Arc<dyn Upstream>) -> Self {
         self.upstream = Some(upstream);
@@ -300,9 +300,9 @@ impl Repository {
             .collect()
     }
 
-    /// Returns files that have no effect although their names suggest one: [misplaced](Self::misplaced_files)
-    /// models, files of other frameworks in the repository's directory, and configurations in directories
-    /// where none is read.
+    /// Returns files that look as if they were used, but are not: [misplaced](Self::misplaced_files) models,
+    /// files of other frameworks in the repository's directory, and configurations in directories where none
+    /// is read.
     #[must_use]
     pub fn passed_over(&self) -> Vec<PassedOver> {
         let mut passed_over = self.ignored_configurations();
@@ -327,7 +327,7 @@ impl Repository {
         passed_over
     }
 
-    /// Returns configurations that no model uses.
+    /// Returns the configuration files that apply to no model.
     fn ignored_configurations(&self) -> Vec<PassedOver> {
         let Ok(root) = self.root().map(Arc::new) else {
             return Vec::new();
@@ -414,7 +414,7 @@ impl Repository {
         Root::open_with(&self.path, &self.also)
     }
 
-    /// Finds a model's directory; `None` if there is no such model.
+    /// Finds the directory of a model. Returns `None` if the repository has no model of this name.
     ///
     /// # Errors
     /// The reason why the directory cannot be used.
@@ -430,7 +430,7 @@ impl Repository {
             Ok(PathTarget::Inside(real)) => real,
             Ok(PathTarget::Outside) if root.path(below).is_file() => return Ok(None),
             Ok(PathTarget::Outside) => return Err(ModelError::DirectoryOutside),
-            // Nothing has this name, not even a dangling link.
+            // The directory has no entry of this name, not even a dangling link.
             Err(error) if error.kind() == io::ErrorKind::NotFound && root.stat(below).is_err() => {
                 return Ok(None);
             }
@@ -461,13 +461,13 @@ impl Repository {
     }
 }
 
-/// A file that has no effect although its name suggests one.
+/// A file that looks as if it was used, but is not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct PassedOver {
     /// Path in the repository.
     pub file: String,
-    /// The kind of file, or how to put it into effect.
+    /// What the file is, or what the user can do so that it is used.
     pub advice: String,
 }
 
@@ -475,7 +475,7 @@ pub struct PassedOver {
 fn head(root: &Root, name: &str) -> Vec<u8> {
     let mut head = Vec::new();
     if let Ok((file, _)) = root.open_file(Path::new(name)) {
-        // After a read error, inspect the bytes read so far.
+        // After a read error, the bytes read so far are returned.
         let _ = file.take(LOOKED_AT).read_to_end(&mut head);
     }
     head

@@ -1,4 +1,4 @@
-//! The error when a repository cannot be opened, with the path that the user may have meant.
+//! The error for a repository that cannot be opened. It suggests the path that the user may have meant.
 
 use std::{
     collections::BTreeSet,
@@ -19,7 +19,7 @@ pub struct RepositoryError {
     path: PathBuf,
     /// Whether the path is one of the directories that links may lead to.
     is_for_links: bool,
-    /// An existing path with a similar name.
+    /// An existing path with a similar name, which the message suggests.
     meant: Option<PathBuf>,
     /// The kind of file at the path, and which files would be models.
     file: Option<String>,
@@ -55,13 +55,13 @@ impl RepositoryError {
     }
 }
 
-/// Describes the file at `path`, which no backend serves.
+/// Returns the part of the message that describes the file at `path`, which no backend serves.
 fn described(path: &Path, backends: &[Arc<dyn Backend>]) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     if let Some(framework) = framework(&name) {
         return format!("is a file of {framework}, which is not served: export the model to ONNX");
     }
-    // A text file could be anything.
+    // Recognizing a file as text says nothing about its format.
     let kind = kind_of(path).filter(|kind| !matches!(kind, FileKind::Text(_)));
     if let Some((kind, advice)) = kind.as_ref().and_then(|kind| Some((kind, kind.advice()?))) {
         return format!("is {kind}: {advice}");
@@ -86,7 +86,8 @@ fn kind_of(path: &Path) -> Option<FileKind> {
     FileKind::of(&head, length)
 }
 
-/// Finds a path next to a missing one with nearly the same name, or with a different extension.
+/// Finds an existing path that the user may have meant instead of `path`: in the same directory, with nearly
+/// the same name or with a different extension.
 fn nearest(path: &Path) -> Option<PathBuf> {
     /// Maximum number of entries that are compared.
     const SEARCHED: usize = 10_000;

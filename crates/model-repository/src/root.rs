@@ -31,7 +31,8 @@ pub(crate) struct Root {
     also: Vec<(OwnedFd, PathBuf)>,
 }
 
-/// Flags for opening intermediate directories. Where supported, the right to list them is not needed.
+/// Flags for opening intermediate directories. With `O_PATH`, where supported, the process needs no
+/// permission to list them.
 const ON_THE_WAY: OFlags = {
     #[cfg(target_os = "linux")]
     let way = OFlags::PATH;
@@ -49,7 +50,7 @@ pub(crate) enum PathTarget {
     /// The target is inside: a path relative to the directory without links, or an absolute path in one of
     /// the additional directories.
     Inside(PathBuf),
-    /// The target is outside of all these directories.
+    /// The target is outside of the directory and the additional directories.
     Outside,
 }
 
@@ -63,7 +64,7 @@ impl Root {
     }
 
     /// Opens a directory like [`open`](Self::open), with additional directories that links may lead to.
-    /// Missing ones are skipped, since no link can lead into them.
+    /// Missing directories are skipped, since no link can lead into them.
     ///
     /// # Errors
     /// The system's error.
@@ -131,7 +132,8 @@ impl Root {
     }
 
     fn resolve_within(&self, below: &Path) -> io::Result<PathTarget> {
-        // A stack of the entered directories with their names. The next name is looked up in the last one.
+        // A stack of the entered directories with their names. The next name is looked up in the top
+        // directory of the stack.
         let mut entered: Vec<(OwnedFd, OsString)> = Vec::new();
         let mut ahead = names(below)?;
         let mut links = 0;
@@ -185,7 +187,8 @@ impl Root {
     /// Returns the metadata of a [resolved](Self::resolve) path.
     ///
     /// # Errors
-    /// The system's error. It is an error if a component of the path has become a link since it was resolved.
+    /// The system's error. It is an error if a component of the path has become a link since the path was
+    /// resolved.
     pub(crate) fn stat(&self, resolved: &Path) -> io::Result<Stat> {
         let (base, within) = self.base(resolved)?;
         match (within.parent(), within.file_name()) {
@@ -199,7 +202,7 @@ impl Root {
     ///
     /// # Errors
     /// The system's error. It is an error if the path is not a regular file, or if a component has become a
-    /// link since it was resolved.
+    /// link since the path was resolved.
     pub(crate) fn open_file(&self, resolved: &Path) -> io::Result<(File, Stat)> {
         let (base, within) = self.base(resolved)?;
         let name = within.file_name().ok_or(io::ErrorKind::InvalidInput)?;
@@ -240,7 +243,7 @@ fn enter(base: &OwnedFd, within: &Path) -> io::Result<OwnedFd> {
         use rustix::fs::{ResolveFlags, openat2};
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         match openat2(base, within, ON_THE_WAY, Mode::empty(), how) {
-            // The kernel is too old, or a container forbids the system call.
+            // `openat2` is not available: the kernel is too old, or a container forbids the system call.
             Err(Errno::NOSYS | Errno::PERM) => {}
             entered => return entered.map_err(swapped),
         }
@@ -405,7 +408,8 @@ mod tests {
         assert!(enter_name_by_name(&root.folder, Path::new("m")).is_ok());
     }
 
-    /// The path may be a link whose target does not exist here, or has been replaced.
+    /// The path of the repository may be a `/proc` link whose target path does not resolve, or resolves to
+    /// another directory.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_folder_whose_path_does_not_exist_any_more_is_read() {
@@ -497,7 +501,8 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 
-    /// A partial list must not pass for a complete one.
+    /// An error while listing makes the whole call fail: callers could not tell a partial list from a
+    /// complete one.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_list_that_fails_is_an_error() {

@@ -1,4 +1,4 @@
-//! Records the state of a model's files, to detect changes by stamps or digests.
+//! Records the state of a model's files, to detect changes by file metadata or by content digests.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The files of a model's directory at one time: paths, sizes, times and inodes. Two snapshots are equal if
-/// nothing changed.
+/// no file has changed.
 ///
 /// ```
 /// use model_repository::Repository;
@@ -266,7 +266,8 @@ mod tests {
         assert_ne!(digests(DigestBy::Content)[0], content[0]);
     }
 
-    /// A file too large to load is not read to detect changes.
+    /// Changes of a file that does not fit into memory are detected by its metadata, without reading the
+    /// file.
     #[test]
     fn files_that_are_too_large_are_told_by_their_stamps() {
         let (folder, root) = folder(&[("1/x", "1234")]);
@@ -281,7 +282,7 @@ mod tests {
         assert_ne!(digest(3), by_stamp);
     }
 
-    /// MR-14: deep trees and cyclic links are skipped.
+    /// MR-14: directories nested too deeply and cyclic links are skipped.
     #[cfg(unix)]
     #[test]
     fn mr_14_deep_trees_and_circles_are_left() {

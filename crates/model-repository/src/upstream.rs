@@ -1,7 +1,7 @@
-//! The interface of programs that keep a repository's directory in sync with another place.
+//! The interface of programs that keep a repository's directory in sync with a remote source.
 
-/// Keeps a [`Repository`](crate::Repository)'s directory in sync with another place, such as an object store.
-/// Readers of the directory do not know where its files come from.
+/// Keeps a [`Repository`](crate::Repository)'s directory in sync with a remote source, such as an object
+/// store. Readers of the directory do not know where its files come from.
 ///
 /// Calls block, possibly for as long as a download takes.
 ///
@@ -20,12 +20,12 @@
 /// }
 /// ```
 pub trait Upstream: Send + Sync {
-    /// Updates the directory, entirely or for one model. It is called before each poll, and before a load
-    /// that a client or pipeline requests. A model's directory must be replaced atomically. On failure the
-    /// current files stay and are served.
+    /// Updates the directory, entirely or for one model. The engine calls this method before each poll, and
+    /// before a load that a client or pipeline requests. A model's directory must be replaced atomically. On
+    /// failure the current files stay and are served.
     fn refresh(&self, model: Option<&str>);
 
     /// Returns the reason why the directory of `model` is out of date or missing; `None` if it is up to date.
-    /// Clients see it as the reason why the model is unavailable.
+    /// Clients see this reason if the model is unavailable.
     fn failure(&self, model: &str) -> Option<String>;
 }

@@ -1,4 +1,4 @@
-//! Defines the order of versions.
+//! Defines the order of a model's versions.
 
 use std::cmp::Ordering;
 

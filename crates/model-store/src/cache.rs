@@ -29,7 +29,7 @@ const TAG_TEXT: &str = "Signature: 8a477f597d28d172789f06886806bc55\n# Models th
                         no server uses it.\n# tensorferry model cache 1\n";
 /// The second line of CACHEDIR.TAG, which marks a cache of this program.
 const OWN: &str = "# tensorferry model cache 1";
-/// A file in a view, locked by every process that serves the view.
+/// Name of a file in each view, which every process that serves the view locks.
 pub(crate) const IN_USE: &str = "in-use";
 const PARTIAL_SUFFIX: &str = ".part";
 /// Disk space kept free, in bytes.
@@ -52,7 +52,7 @@ pub(crate) struct Lock {
 }
 
 impl Cache {
-    /// Opens or creates the cache, and removes leftovers of ended processes.
+    /// Opens or creates the cache, and removes the partial files of processes that no longer run.
     ///
     /// # Errors
     /// When the directory is not a cache of this program, or is not writable.
@@ -73,7 +73,8 @@ impl Cache {
         Ok(cache)
     }
 
-    /// Checks that the directory is a cache of this program or empty, and marks it.
+    /// Checks that the directory is empty or a cache of this program, and marks an empty directory as a
+    /// cache.
     fn claim(&self) -> Result<(), StoreError> {
         let tag = self.folder.join(TAG_FILE);
         if let Ok(text) = fs::read_to_string(&tag) {
@@ -84,14 +85,15 @@ impl Cache {
         }
         let mut entries =
             fs::read_dir(&self.folder).map_err(StoreError::cache(&self.folder, "it cannot be read"))?;
-        // Another process may be claiming it at the same time.
+        // Ignores the temporary file of another process that is claiming the directory at the same time.
         let is_other = |entry: io::Result<fs::DirEntry>| {
             entry.is_ok_and(|entry| !entry.file_name().to_string_lossy().starts_with(".tmp"))
         };
         if entries.any(is_other) && !tag.exists() {
             return Err(self.not_ours());
         }
-        // The file is written atomically, because another process may claim it at the same time.
+        // The tag file is written atomically, because another process may claim the directory at the same
+        // time.
         let written = NamedTempFile::new_in(&self.folder).and_then(|mut file| {
             file.write_all(TAG_TEXT.as_bytes())?;
             file.as_file().set_permissions(Permissions::from_mode(0o644))?;
@@ -134,7 +136,7 @@ impl Cache {
         (is_digest && is_whole(self.object(&sha256))).then_some(sha256)
     }
 
-    /// Returns the path of an object's record; `None` if its version cannot be identified.
+    /// Returns the path of an object's record. Returns `None` if the store gives no version for the object.
     fn record(&self, url: &str, object: &Object) -> Option<PathBuf> {
         let mut hasher = Sha256::new();
         for part in [url, &object.key, &object.etag] {
@@ -153,8 +155,8 @@ impl Cache {
     pub(crate) fn begin(&self, object: &Object) -> Result<PartialFile, StoreError> {
         let folder = self.folder.join("partial");
         let fail = |doing| StoreError::cache(&folder, doing);
-        // The shared lock keeps another process from removing the file as a leftover before it is locked
-        // itself.
+        // The shared lock keeps other processes from removing the new file as a leftover before the file
+        // itself is locked.
         let _making = self.lock_shared()?;
         let file = tempfile::Builder::new()
             .suffix(PARTIAL_SUFFIX)
@@ -198,7 +200,8 @@ impl Cache {
             .map_err(fail("the object cannot be written"))?;
         match file.persist_noclobber(&path) {
             Ok(_) => sync_folder(&self.folder.join("objects"))?,
-            // Another process was first. If the lengths differ, the existing object is damaged.
+            // Another process has already stored the object. If the lengths differ, the stored object is
+            // damaged.
             Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {
                 let is_whole = fs::metadata(&path).is_ok_and(|known| known.len() == object.size);
                 if !is_whole {
@@ -213,8 +216,8 @@ impl Cache {
         let Some(record) = self.record(url, object) else {
             return Ok(());
         };
-        // The shared lock keeps another process from removing the file as a leftover before it has its final
-        // name.
+        // The shared lock keeps other processes from removing the new file as a leftover before it has its
+        // final name.
         let _writing = self.lock_shared()?;
         let written = NamedTempFile::new_in(self.folder.join("partial")).and_then(|mut file| {
             writeln!(file, "{sha256}")?;
@@ -230,7 +233,7 @@ impl Cache {
     /// from views, least recently linked first; then views that no process uses.
     ///
     /// # Errors
-    /// When there is not enough space, with sizes and options.
+    /// When there is not enough space. The error tells the sizes and the options that help.
     pub(crate) fn make_room(&self, what: &str, needed: u64) -> Result<(), StoreError> {
         if needed == 0 {
             return Ok(());
@@ -276,7 +279,7 @@ impl Cache {
         }
     }
 
-    /// Returns the bytes of objects and of downloads in progress.
+    /// Returns the total size of the objects and of the downloads in progress, in bytes.
     fn used(&self) -> Result<u64, StoreError> {
         let mut sum = 0_u64;
         for part in ["objects", "partial"] {
@@ -305,7 +308,8 @@ impl Cache {
         Ok(files.collect())
     }
 
-    /// Removes objects without links from views, least recently linked first; returns the bytes freed.
+    /// Removes objects without links from views, least recently linked first, until `wanted` bytes are freed.
+    /// Returns the number of bytes freed.
     fn give_up_objects(&self, wanted: u64) -> Result<u64, StoreError> {
         // The file's ctime shows when a link was last added or removed.
         let mut free: Vec<_> = self.files("objects")?;
@@ -327,7 +331,7 @@ impl Cache {
         Ok(freed)
     }
 
-    /// Removes the least recently used view that no process uses; returns false if all are in use.
+    /// Removes the least recently used view that no process uses. Returns false if all views are in use.
     fn give_up_unused_view(&self) -> bool {
         let folders = fs::read_dir(self.views())
             .into_iter()
@@ -393,7 +397,7 @@ impl PartialFile {
 }
 
 impl Lock {
-    /// Locks a file, creating it if necessary; waits for the lock.
+    /// Creates the file at `path` if necessary, and waits until it is locked.
     pub(crate) fn take(path: &Path, how: FlockOperation) -> Result<Self, StoreError> {
         let fail = StoreError::cache(path, "it cannot be locked");
         let file = File::options()
@@ -457,7 +461,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::open(folder.path(), None).unwrap();
         let running = cache.begin(&object("m/1/x", 100)).unwrap();
-        // No process has this file open, as after a crash.
+        // Imitates a crash: a partial file that no process has open.
         let left = folder.path().join("partial/left.part");
         fs::write(&left, "half").unwrap();
         let other = Cache::open(folder.path(), None).unwrap();
@@ -475,7 +479,7 @@ mod tests {
         fs::hard_link(&linked, folder.path().join("views/a")).unwrap();
         cache.make_room("c", 3).unwrap();
         assert!(old.exists());
-        // Waits, so that the times of the files differ: they have a resolution of milliseconds.
+        // Waits so that the ctimes of the files differ, which have a resolution of milliseconds.
         std::thread::sleep(std::time::Duration::from_millis(20));
         let newer = add(&cache, "c", "ccc");
         cache.make_room("d", 2).unwrap();
@@ -487,7 +491,7 @@ mod tests {
             "{error}"
         );
         assert!(linked.exists());
-        // Objects whose files were removed are no longer found.
+        // The cache does not find objects whose files were removed.
         assert_eq!(cache.find("s3://b", &object("b", 3)), None);
         assert_eq!(cache.files("records").unwrap().len(), 1);
     }

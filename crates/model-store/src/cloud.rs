@@ -25,7 +25,7 @@ use crate::{
     web::without_options,
 };
 
-/// A prefix of an [`ObjectStore`]: of a bucket, a container, a directory or memory.
+/// The objects of an [`ObjectStore`] (a bucket, a container, a directory or memory) whose keys have a prefix.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -58,7 +58,8 @@ struct SharedState {
 }
 
 impl CloudStore {
-    /// Creates a store for a prefix, without surrounding slashes, of `store`; `url` is its name in messages.
+    /// Creates a store for the objects of `store` under `prefix`, which has no surrounding slashes. `url`
+    /// names the store in messages.
     ///
     /// # Errors
     /// [`StoreError::Settings`] when no threads can be created.
@@ -232,7 +233,8 @@ struct CloudObject {
     shared: Arc<SharedState>,
     path: Path,
     object: Object,
-    /// The version of the first range, if the list has no entity tags; all other ranges must match it.
+    /// The version in the response to the first range, if the list has no entity tags. All other ranges must
+    /// have the same version.
     first: OnceLock<String>,
 }
 
@@ -258,7 +260,7 @@ impl OpenObject for CloudObject {
                 .get_opts(&self.path, options)
                 .await
                 .map_err(failed)?;
-            // Detects stores that ignore the condition by the metadata of the response.
+            // Some stores ignore the condition of the request, so the metadata of the response is checked.
             if !self.is_listed(&answer.meta) || answer.meta.size != self.object.size {
                 return Err(changed());
             }
@@ -274,7 +276,7 @@ impl CloudObject {
         if !self.object.etag.starts_with(DATED) {
             return plain(&tag) == plain(&self.object.etag);
         }
-        // Lists without tags have times; responses omit fractions of seconds.
+        // In lists without entity tags, the version is a time. Some responses omit its fraction of a second.
         let (seconds, _) = self
             .object
             .etag
@@ -289,7 +291,7 @@ impl SharedState {
     fn block_on<F: Future>(&self, future: F) -> F::Output {
         match &self.runtime {
             Some(runtime) => runtime.block_on(future),
-            // The runtime is taken only on drop.
+            // Only `drop` takes the runtime.
             None => unreachable!("a store is used after its end"),
         }
     }
@@ -324,7 +326,7 @@ impl Drop for SharedState {
     }
 }
 
-/// Adds settings from the files of `aws configure` that are missing in the environment.
+/// Adds the settings that the environment lacks, from the files that `aws configure` writes.
 fn with_profile(
     mut builder: AmazonS3Builder,
     variable: &dyn Fn(&str) -> Option<String>,
@@ -379,7 +381,7 @@ fn etag(meta: &ObjectMeta) -> String {
     }
 }
 
-/// Normalizes a tag: stores add prefixes and quotes in some responses and not in others.
+/// Normalizes an entity tag: stores add `W/` and quotes in some responses and not in others.
 fn plain(tag: &str) -> &str {
     tag.trim_start_matches("W/").trim_matches('"')
 }
@@ -404,8 +406,8 @@ fn name_in(error: &object_store::path::Error) -> String {
     }
 }
 
-/// Returns whether an error means missing credentials. Without a key the client asks the machine's metadata
-/// service, and the error says only that this failed.
+/// Returns whether an error means that credentials are missing. Without keys, the client asks the machine's
+/// metadata service for credentials, and the error only reports that this request failed.
 fn is_about_credentials(why: &str) -> bool {
     let places = [
         "169.254.169.254",
@@ -418,7 +420,7 @@ fn is_about_credentials(why: &str) -> bool {
     places.iter().any(|word| why.contains(word))
 }
 
-/// Returns the error with its causes, without queries of URLs, which may contain a signature.
+/// Returns the text of an error and its causes. Removes the queries of URLs, which may contain a signature.
 pub(crate) fn text_of(error: &dyn std::error::Error) -> String {
     const LONGEST: usize = 600;
     let mut text = error.to_string();

@@ -19,14 +19,14 @@ use crate::{
 
 /// Maximum size of a range request in bytes.
 pub(crate) const RANGE: u64 = 8 << 20;
-/// Number of concurrent requests, and of ranges in memory.
+/// Maximum number of concurrent requests, and of ranges in memory.
 pub(crate) const AT_A_TIME: usize = 4;
 
 /// Downloads an object into the cache and returns its SHA-256. Calls `progress` with the bytes received.
 ///
 /// # Errors
-/// When the download fails, the object differs from the listed one, or the cache cannot store it. No partial
-/// file remains.
+/// When the download fails, when the object does not have the listed version, or when the cache cannot store
+/// the object. No partial file remains.
 pub(crate) fn fetch(
     store: &dyn Store,
     cache: &Cache,
@@ -61,8 +61,8 @@ pub(crate) fn fetch(
     Ok(sha256)
 }
 
-/// Downloads many objects and returns their digests: several small ones in parallel, and large ones by
-/// parallel ranges.
+/// Downloads many objects and returns their digests. Small objects are downloaded several at a time, large
+/// objects one at a time by parallel ranges.
 ///
 /// # Errors
 /// The first error. Completed downloads stay in the cache.
@@ -113,9 +113,9 @@ pub(crate) fn fetch_all(
 
 /// The state shared by the downloading threads.
 struct Ranges {
-    /// The next range to fetch.
+    /// Index of the next range to fetch.
     next: u64,
-    /// The next range to consume.
+    /// Index of the next range to pass on.
     taken: u64,
     there: BTreeMap<u64, Bytes>,
     failure: Option<StoreError>,

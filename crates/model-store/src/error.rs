@@ -13,55 +13,55 @@ pub enum StoreError {
     Location {
         /// The URL, without its query.
         found: String,
-        /// The problem.
+        /// What is wrong, for the message.
         why: String,
-        /// The supported forms.
+        /// The forms of URLs that are supported.
         expected: &'static str,
     },
     /// The store's settings in the environment are invalid.
     #[error("the settings for {url} (environment) cannot be used: {why}")]
     Settings {
-        /// The location of the models.
+        /// URL of the location of the models.
         url: String,
-        /// The client library's message.
+        /// Error message of the client library.
         why: String,
     },
     /// The bucket, repository or file does not exist.
     #[error("{url}: {what} does not exist; check the URL and which region or endpoint is set ({why})")]
     NotFound {
-        /// The location of the models.
+        /// URL of the location of the models.
         url: String,
-        /// The requested object.
+        /// What was requested: an object or a list.
         what: String,
-        /// The store's message.
+        /// Error message of the store.
         why: String,
     },
     /// The location contains no model files.
     #[error("there is nothing at {url}: no object has a name that begins so")]
     Empty {
-        /// The location.
+        /// URL of the location that is empty.
         url: String,
     },
     /// The store requires authentication, or denies access.
     #[error("{url}: access to {what} is refused; {hint} ({why})")]
     Denied {
-        /// The location of the models.
+        /// URL of the location of the models.
         url: String,
-        /// The requested object.
+        /// What was requested: an object or a list.
         what: String,
-        /// A text that tells where credentials are configured.
+        /// Advice on where to configure credentials.
         hint: &'static str,
-        /// The store's message.
+        /// Error message of the store.
         why: String,
     },
     /// The store does not respond, or its response is invalid.
     #[error("{url}: {what} cannot be read: {why}")]
     Unavailable {
-        /// The location of the models.
+        /// URL of the location of the models.
         url: String,
-        /// The requested object.
+        /// What was requested: an object or a list.
         what: String,
-        /// The error.
+        /// Error message of the client library or the store.
         why: String,
     },
     /// An object changed after it was listed.
@@ -69,49 +69,49 @@ pub enum StoreError {
         "{name} changed in its store while it was fetched; the next synchronisation fetches the new file"
     )]
     Changed {
-        /// The object.
+        /// Name of the object.
         name: String,
     },
     /// The number of bytes differs from the announced one.
     #[error("{name} has {expected} bytes by the store's list, but {found} came")]
     Truncated {
-        /// The object.
+        /// Name of the object.
         name: String,
-        /// The listed size.
+        /// Size in the list, in bytes.
         expected: u64,
-        /// The received size.
+        /// Number of bytes received.
         found: u64,
     },
     /// The bytes do not match the store's digest.
     #[error("{name}: its store says that it has the SHA-256 {expected}, but the bytes have {found}")]
     Digest {
-        /// The object.
+        /// Name of the object.
         name: String,
-        /// The listed digest.
+        /// SHA-256 that the store promises.
         expected: String,
-        /// The digest of the received bytes.
+        /// SHA-256 of the received bytes.
         found: String,
     },
     /// An object's name would escape the directory, or is not a valid path.
     #[error("the object '{}' cannot be a file here: its name {why}; rename it in its store", .name.escape_debug())]
     Name {
-        /// The name.
+        /// The offending name of an object.
         name: String,
-        /// The problem.
+        /// What is wrong, for the message.
         why: String,
     },
-    /// Two objects exclude each other: one's name is a directory of the other.
+    /// Two objects exclude each other: the name of one is a directory in the name of the other.
     #[error("'{name}' is both an object and a folder of others; one of them must go")]
     Conflict {
-        /// The name.
+        /// The offending name of an object.
         name: String,
     },
     /// The location has too many objects.
     #[error("{url} has more than {limit} objects; a longer prefix would name fewer")]
     TooMany {
-        /// The location of the models.
+        /// URL of the location of the models.
         url: String,
-        /// The limit.
+        /// Maximum number of objects.
         limit: usize,
     },
     /// The object does not fit into the cache's limit.
@@ -120,15 +120,15 @@ pub enum StoreError {
          --repository-cache-limit, or keep fewer models in the repository", .cache.display()
     )]
     CacheFull {
-        /// The object or model.
+        /// Name of the object or model that needs space.
         what: String,
-        /// Its size in bytes.
+        /// Number of bytes that the object or model needs.
         needed: u64,
         /// The cache's directory.
         cache: PathBuf,
-        /// The limit in bytes.
+        /// Maximum size of the cache in bytes.
         limit: u64,
-        /// Bytes that are in use and cannot be evicted.
+        /// Number of bytes in the cache that are in use and cannot be evicted.
         pinned: u64,
     },
     /// The disk is full.
@@ -137,13 +137,13 @@ pub enum StoreError {
          disk by --repository-cache", .cache.display()
     )]
     DiskFull {
-        /// The object or model.
+        /// Name of the object or model that needs space.
         what: String,
-        /// Its size in bytes.
+        /// Number of bytes that the object or model needs.
         needed: u64,
         /// The cache's directory.
         cache: PathBuf,
-        /// Free bytes.
+        /// Number of free bytes on the disk.
         free: u64,
     },
     /// The cache's directory is used for something else.
@@ -152,15 +152,15 @@ pub enum StoreError {
          --repository-cache", .path.display()
     )]
     NotACache {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
     },
     /// Reading or writing the cache failed.
     #[error("{}: {doing}: {source}", .path.display())]
     Cache {
-        /// The file or directory.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// The operation.
+        /// The operation that failed, for the message.
         doing: &'static str,
         /// The system's error.
         source: io::Error,
@@ -168,11 +168,11 @@ pub enum StoreError {
     /// A single model became a repository, or the reverse.
     #[error("{url} was {before} and is {now} now; start the server again to serve that")]
     Layout {
-        /// The location of the models.
+        /// URL of the location of the models.
         url: String,
-        /// The previous kind.
+        /// Kind of the location before the change.
         before: &'static str,
-        /// The current kind.
+        /// Kind of the location after the change.
         now: &'static str,
     },
 }

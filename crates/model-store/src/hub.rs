@@ -60,7 +60,7 @@ impl HubStore {
             return Err(problem);
         }
         if let Err(error) = listed {
-            // The location may be a single file.
+            // The path of the location may name a single file instead of a directory.
             return match self.folder.folder() {
                 "" => Err(failed(&self.url, "the list of files", HINT, &error)),
                 path => self

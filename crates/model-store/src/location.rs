@@ -9,7 +9,7 @@ use crate::{
     name::{ObjectName, hex},
 };
 
-/// The URL of models that are not in a local directory.
+/// The URL of remote models: a prefix of a bucket, a directory on the Hub, or a file on a web server.
 ///
 /// ```
 /// use model_store::Location;
@@ -61,7 +61,7 @@ impl Cloud {
 const EXPECTED: &str = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, hf://OWNER/REPO@REVISION/DIR or \
                         https://HOST/MODEL.onnx";
 
-/// Returns a URL for messages, without possible keys or passwords.
+/// Returns the form of a URL that messages show, without a query or password, which may be secret.
 fn shown(text: &str) -> String {
     let text = without_query(text);
     match (text.split_once("://"), text.rsplit_once('@')) {
@@ -148,7 +148,7 @@ impl Location {
         let text = self.to_string();
         let path = text.split_once("://").map_or(text.as_str(), |(_, path)| path);
         let last = path.rsplit('/').next().unwrap_or(path);
-        // The revision is not part of the name.
+        // The revision of a Hub repository is not part of the model name.
         let last = match &self.place {
             Place::Hub { .. } => last.split('@').next().unwrap_or(last),
             _ => last,

@@ -1,4 +1,4 @@
-//! Synchronises a local directory with a location.
+//! Synchronises a local directory with a remote location.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -54,9 +54,10 @@ pub struct Mirror {
     view: View,
     is_model_file: Box<dyn Fn(&str) -> bool + Send + Sync>,
     is_left_out: Box<LeftOut>,
-    /// Locked during synchronisation.
+    /// State of the last synchronisation. The mutex is locked while a synchronisation runs.
     known: Mutex<MirrorState>,
-    /// The error of each model without content. Locked briefly.
+    /// The error of each model that has no content. The mutex is locked only briefly, so that clients can
+    /// read errors during a synchronisation.
     failures: Mutex<BTreeMap<String, String>>,
 }
 
@@ -65,19 +66,19 @@ pub struct Mirror {
 pub struct MirrorOptions {
     /// The cache's directory.
     pub cache: PathBuf,
-    /// Maximum size of the cache in bytes; limited by the disk if `None`.
+    /// Maximum size of the cache in bytes. If `None`, only the disk limits the cache.
     pub limit: Option<u64>,
     /// CA certificates (PEM) to trust instead of the public ones.
     pub authorities: Option<PathBuf>,
-    /// Returns whether a file of this name at the top of the location makes it a single model rather than a
-    /// repository.
+    /// Returns whether a file of the given name at the top of the location shows that the location is a
+    /// single model rather than a repository.
     pub is_model_file: Box<dyn Fn(&str) -> bool + Send + Sync>,
-    /// Returns whether a file of a single-model location is skipped, given its path and a test for other
-    /// paths.
+    /// Returns whether a file of a single-model location is skipped. Its arguments are the path of the file,
+    /// and a function that tells whether the location has a path.
     pub is_left_out: Box<LeftOut>,
 }
 
-/// Decides whether a file is skipped, given its path and a test for other paths.
+/// Decides whether the file at a path is skipped. The second argument tells whether the location has a path.
 pub type LeftOut = dyn Fn(&str, &dyn Fn(&str) -> bool) -> bool + Send + Sync;
 
 impl MirrorOptions {
@@ -116,7 +117,7 @@ impl fmt::Debug for MirrorOptions {
 /// The part of a location to fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope<'n> {
-    /// Every model.
+    /// Mirror every model.
     All,
     /// Mirror these models; all others appear as empty directories.
     Named(&'n [String]),
@@ -128,11 +129,11 @@ pub enum Scope<'n> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// Added or changed models.
+    /// Names of the models that were added or changed.
     pub changed: Vec<String>,
-    /// Removed models.
+    /// Names of the models that were removed, because the location does not contain them.
     pub removed: Vec<String>,
-    /// Models that could not be fetched, with the error.
+    /// Models that could not be fetched, each with the error.
     pub failed: Vec<(String, String)>,
     /// Number of bytes fetched.
     pub fetched: u64,
@@ -140,9 +141,9 @@ pub struct Report {
 
 #[derive(Default)]
 struct MirrorState {
-    /// The kind of location, fixed once this process serves it.
+    /// The kind of location. It cannot change once the process serves the location.
     shape: Option<Shape>,
-    /// The version of the listing that the view reflects completely.
+    /// The version of the last listing whose objects the view contains completely.
     seen: Option<String>,
 }
 
@@ -150,11 +151,11 @@ struct MirrorState {
 const MOST_FAILURES: usize = 10_000;
 /// Interval of progress messages.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
-/// The entry name of a single-model location.
+/// Name of the only entry of a single-model location.
 const WHOLE: &str = "";
 
 impl Mirror {
-    /// Creates a mirror of a location in a cache. Fetches nothing yet.
+    /// Creates a mirror of a location in a cache. Makes no request.
     ///
     /// # Errors
     /// When the cache is unusable or the store's settings are invalid.
@@ -205,11 +206,11 @@ impl Mirror {
     }
 
     /// Synchronises for the first time and returns the path to serve: a directory of models, a model's
-    /// directory, or a file. If the store is unreachable and an earlier complete copy exists, returns that
-    /// and logs a warning.
+    /// directory, or a file. If the store is unreachable and an earlier complete copy exists, returns the
+    /// path of the copy and logs a warning.
     ///
     /// # Errors
-    /// When there is nothing to serve.
+    /// The errors of [`Self::sync`], unless the store is unreachable and an earlier complete copy exists.
     pub fn start(&self, scope: Scope<'_>) -> Result<PathBuf, StoreError> {
         let start = Instant::now();
         tracing::info!(url = self.url, cache = %self.cache.folder().display(), "looking at the model repository");
@@ -296,8 +297,8 @@ impl Mirror {
         self.failures().get(model).cloned()
     }
 
-    /// Synchronises the directory with the location. Each model changes atomically, and a failed one does not
-    /// affect others.
+    /// Synchronises the directory with the location. Each model changes atomically, and a model that fails
+    /// does not affect the others.
     ///
     /// # Errors
     /// When the store cannot be listed or is empty, or when a single-model location cannot be fetched and has
@@ -307,7 +308,7 @@ impl Mirror {
         let _writing = self.view.lock()?;
         let mut report = Report::default();
         match self.sync_once(&mut known, scope, &mut report) {
-            // An object changed after it was listed, so list again once.
+            // An object changed after it was listed, so the pass is repeated once with a fresh list.
             Ok(true) => {}
             Err(error) if error.is_race() => {}
             Ok(false) => return Ok(report),
@@ -371,7 +372,7 @@ impl Mirror {
         let mut entries: BTreeMap<&str, Vec<&Object>> = BTreeMap::new();
         for object in &listing.objects {
             let entry = match shape {
-                // A file next to the models is not a model.
+                // Files next to the model directories of a repository are not models.
                 Shape::Repository if object.name.is_top() => continue,
                 Shape::Repository => object.name.first(),
                 Shape::Model => WHOLE,
@@ -396,7 +397,8 @@ impl Mirror {
                 _ => true,
             };
             if !is_wanted {
-                // An earlier copy, if any, is kept; it is checked again when it is loaded.
+                // An earlier copy of the model is kept if there is one. It is synchronised when the model is
+                // loaded.
                 self.view.make_place(entry)?;
                 continue;
             }
@@ -453,7 +455,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Determines the kind of a location by its objects.
+    /// Determines the kind of a location from its list of objects.
     fn shape(&self, listing: &Listing) -> Shape {
         if listing.is_file {
             return Shape::File;
@@ -468,7 +470,7 @@ impl Mirror {
         }
     }
 
-    /// Fetches the missing objects of an entry, builds it and installs it.
+    /// Fetches the missing objects of an entry, builds the entry and installs it in the view.
     fn fetch_entry(
         &self,
         shape: Shape,
@@ -482,7 +484,7 @@ impl Mirror {
             WHOLE => self.url.clone(),
             entry => format!("the model '{}' at {}", entry.escape_debug(), self.url),
         };
-        // Another process may evict an object before it is linked.
+        // Tries again, because another process may evict an object before the entry links to it.
         for _ in 0..3 {
             let found: Vec<_> = objects
                 .iter()
@@ -531,7 +533,7 @@ impl Mirror {
         })
     }
 
-    /// Records that the view matches the store.
+    /// Records in the view that it matches the store.
     fn note_state(&self, known: &MirrorState) -> Result<(), StoreError> {
         if let Some(state) = self.view.state().filter(|state| Some(state.shape) == known.shape) {
             self.view.set_state(&ViewState {
@@ -596,7 +598,7 @@ fn drop_marks<'o>(objects: &mut Vec<&'o Object>) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Logs progress at intervals.
+/// Logs the progress of a download at intervals.
 struct Progress<'m> {
     url: &'m str,
     model: &'m str,

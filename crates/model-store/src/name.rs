@@ -18,11 +18,11 @@ pub struct ObjectName(String);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameProblem(String);
 
-/// Maximum length in bytes, as in object stores.
+/// Maximum length of a name in bytes, as in object stores.
 const LONGEST: usize = 1024;
 /// Maximum length of a path component in bytes, as in file systems.
 const LONGEST_PART: usize = 255;
-/// Maximum depth; the engine scans eight levels of directories.
+/// Maximum number of components of a name; the engine scans eight levels of directories.
 const DEEPEST: usize = 16;
 
 impl ObjectName {

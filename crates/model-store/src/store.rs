@@ -11,7 +11,7 @@ use crate::{error::StoreError, name::ObjectName};
 /// Calls block, and come from several threads.
 pub trait Store: Send + Sync {
     /// Lists all objects, or only the object `within` and those below it. If the location itself is an
-    /// object, lists only that, under its last path component.
+    /// object, lists only this object, under its last path component.
     ///
     /// `seen` is the [`Listing::version`] of an earlier listing; a store that can cheaply detect that nothing
     /// has changed returns `None`.
@@ -58,9 +58,9 @@ pub struct Object {
     pub name: ObjectName,
     /// The object's key in the store.
     pub key: String,
-    /// Its size in bytes.
+    /// Size of the object in bytes.
     pub size: u64,
-    /// The version: an entity tag, a commit, or a date.
+    /// Identifies the version of the object: an entity tag, a Git object id, or a date.
     pub etag: String,
     /// The SHA-256 of the object's bytes, if the store provides it.
     pub sha256: Option<String>,

@@ -31,7 +31,7 @@ pub struct Request {
     pub query: BTreeMap<String, String>,
     /// Headers by lower-case name.
     pub headers: BTreeMap<String, String>,
-    /// The number of earlier requests.
+    /// Number of requests that the server received before this request.
     pub number: usize,
 }
 
@@ -39,11 +39,11 @@ pub struct Request {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Response {
-    /// The status.
+    /// The HTTP status code.
     pub status: u16,
     /// Headers other than Content-Length.
     pub headers: Vec<(&'static str, String)>,
-    /// The body.
+    /// The whole body, even if `cut_at` cuts it.
     pub body: Vec<u8>,
     /// Number of bytes after which the connection is closed early.
     pub cut_at: Option<usize>,
@@ -119,7 +119,7 @@ impl Objects {
         lock(&self.0).remove(key);
     }
 
-    /// Responds like S3 for a bucket of this name, with `page` objects per list page.
+    /// Responds like S3 for the bucket `bucket`, with `page` objects per list page.
     #[must_use]
     pub fn as_s3(&self, bucket: &str, page: usize, request: &Request) -> Response {
         let objects = lock(&self.0);

@@ -66,13 +66,13 @@ pub(crate) struct ViewState {
     pub(crate) shape: Shape,
     /// The file's name, if the view is a file.
     pub(crate) file: Option<String>,
-    /// Whether the view was ever complete.
+    /// Whether a synchronisation of the whole view has ever succeeded.
     pub(crate) is_complete: bool,
     /// When the store was last found to match the view, in seconds since 1970.
     pub(crate) checked: u64,
 }
 
-/// An entry that is built but not installed yet.
+/// A complete entry that is not installed in the view.
 pub(crate) struct NewEntry {
     path: PathBuf,
 }
@@ -83,7 +83,8 @@ impl View {
     /// # Errors
     /// When the cache is not writable.
     pub(crate) fn open(cache: &Cache, location: &Location) -> Result<Self, StoreError> {
-        // The shared lock keeps another process from removing the view as unused before it is locked.
+        // The shared lock keeps other processes from removing the view as unused before this process locks
+        // it.
         let _opening = cache.lock_shared()?;
         let folder = cache.views().join(location.id());
         for part in ["tree", "entries", "next"] {
@@ -102,7 +103,7 @@ impl View {
         })
     }
 
-    /// Locks the view for writing, and removes entries that other processes left half-built.
+    /// Locks the view for writing, and removes incomplete entries that crashed processes left behind.
     pub(crate) fn lock(&self) -> Result<Lock, StoreError> {
         let lock = Lock::take(&self.folder.join("writing"), FlockOperation::LockExclusive)?;
         let next = self.folder.join("next");
@@ -113,7 +114,7 @@ impl View {
         Ok(lock)
     }
 
-    /// Returns the path to serve.
+    /// Returns the path of the file or directory to serve.
     pub(crate) fn served(&self, state: &ViewState) -> PathBuf {
         let tree = self.folder.join("tree");
         match &state.file {
@@ -141,12 +142,12 @@ impl View {
             .collect()
     }
 
-    /// Returns whether an entry has its complete content.
+    /// Returns whether an entry is installed with its complete content.
     pub(crate) fn is_whole(&self, shape: Shape, entry: &str) -> bool {
         self.record(entry).exists() && self.place(shape, entry).exists()
     }
 
-    /// Returns whether an entry was built from exactly these objects.
+    /// Returns whether the installed entry was built from exactly the objects with this fingerprint.
     pub(crate) fn is_made_of(&self, shape: Shape, entry: &str, fingerprint: &str) -> bool {
         fs::read_to_string(self.record(entry)).is_ok_and(|known| known == fingerprint)
             && self.place(shape, entry).exists()
@@ -170,8 +171,8 @@ impl View {
         fs::create_dir_all(&path).map_err(StoreError::cache(&path, "it cannot be made"))
     }
 
-    /// Builds an entry from cached objects, given by name below the entry and digest. `None` if one of them
-    /// was evicted meanwhile.
+    /// Builds an entry from cached objects, each given by its name below the entry and its digest. Returns
+    /// `None` if one of the objects was evicted meanwhile.
     pub(crate) fn build(
         &self,
         cache: &Cache,
@@ -227,7 +228,7 @@ impl View {
         Ok(())
     }
 
-    /// Removes a model that the store no longer has.
+    /// Removes the directory of a model that the store does not have.
     pub(crate) fn remove(&self, entry: &str) -> Result<(), StoreError> {
         let place = self.place(Shape::Repository, entry);
         let aside = tempfile::Builder::new()
@@ -306,7 +307,8 @@ fn link(object: &Path, target: &Path) -> io::Result<()> {
     }
 }
 
-/// Replaces `place` with `new` and moves the old one to `aside`. Readers see one or the other.
+/// Replaces the entry at `place` with `new` and moves the old entry to `aside`. Readers see either the old or
+/// the new entry.
 fn exchange(new: &Path, place: &Path, aside: &Path) -> io::Result<()> {
     if place.symlink_metadata().is_err() {
         return fs::rename(new, place);
@@ -318,8 +320,8 @@ fn exchange(new: &Path, place: &Path, aside: &Path) -> io::Result<()> {
             return Ok(());
         }
     }
-    // If the file system cannot exchange two entries, both are missing for a moment. For this reason, a poll
-    // acts on a missing model only when it is missing twice in a row.
+    // If the file system cannot exchange two entries, `place` is missing for a moment. Therefore a poll acts
+    // on a missing model only when it is missing twice in a row.
     fs::rename(place, aside)?;
     fs::rename(new, place)
 }

@@ -12,7 +12,7 @@ use crate::{
     store::{Listing, Object, OpenObject, Store},
 };
 
-/// A file by URL.
+/// The file at a URL.
 pub(crate) struct WebStore {
     location: String,
     url: String,
@@ -59,8 +59,8 @@ impl Store for WebStore {
     }
 }
 
-/// Returns the file's version. Without a tag and a date, files of equal length cannot be distinguished, so
-/// each synchronisation fetches it again.
+/// Returns the file's version. Without an entity tag and a date, versions of equal length cannot be
+/// distinguished, so each synchronisation fetches the file again.
 fn version(file: &RemoteFile) -> String {
     file.version().unwrap_or_default().to_owned()
 }
@@ -111,7 +111,7 @@ impl OpenObject for WebObject {
     }
 }
 
-/// Removes advice about another program's options from a message.
+/// Removes the options of the program `tensor` from a message, or replaces them with those of oip-server.
 pub(crate) fn without_options(text: &str) -> String {
     text.replace(" (--allow-http)", "")
         .replace(" (--ca)", " (--repository-ca)")

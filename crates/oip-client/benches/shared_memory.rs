@@ -111,7 +111,7 @@ mod linux {
         assert_eq!(response.outputs[0].value, request.inputs[0].value);
     }
 
-    /// Measures both alternatives alternately, round by round.
+    /// Measures the two calls in `ways` alternately, round by round, and prints their medians.
     fn row(server: &Server, kib: u64, calls: &str, ways: [&dyn Fn(); 2]) {
         let mut found = [Vec::new(), Vec::new()];
         let counts = ways.map(|ask| {
@@ -158,7 +158,7 @@ mod linux {
         }
     }
 
-    /// Returns the CPU time of all threads of a process, to 10 ms.
+    /// Returns the CPU time of all threads of a process, with a resolution of 10 ms.
     fn processor_time(process: &str) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
         let fields = stat.rsplit(") ").next().unwrap().split(' ').skip(11).take(2);

@@ -6,8 +6,8 @@ impl Builder<Box<dyn InferenceClient>> {
     /// Creates the client for the URL's scheme: `http://`, `https://`, `grpc://` or `grpcs://`.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] when the URL has no scheme, when the URL or a header is malformed, or when it
-    /// asks for something unsupported.
+    /// [`ErrorKind::Usage`] when the URL has no scheme, when the URL, a header or a certificate is invalid,
+    /// or when this build does not support the URL's transport.
     pub fn build(self) -> Result<Box<dyn InferenceClient>, ClientError> {
         let (endpoint, settings) = self.finish()?;
         let wrong = |message: &str| Err(ClientError::new(ErrorKind::Usage, message).at(&endpoint.url));

@@ -73,8 +73,8 @@ impl<C> Builder<C> {
     /// have no timeout.
     ///
     /// The timeout is sent to the server: over gRPC the remaining time as `grpc-timeout`; over HTTP the full
-    /// time as the parameter `timeout` of inference requests, in microseconds, unless the request has one. If
-    /// a server ignores the timeout, it only finishes work whose result is not read.
+    /// time as the parameter `timeout` of inference requests, in microseconds, unless the request has one. A
+    /// server that ignores the timeout finishes the request, although the client has given up.
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.settings.request_timeout = Some(timeout);
         self
@@ -104,7 +104,8 @@ impl<C> Builder<C> {
         self
     }
 
-    /// Compresses inference requests. Trained floats hardly compress; text, images and ids may.
+    /// Compresses inference requests. Floating-point data such as embeddings hardly compresses; text, images
+    /// and ids may.
     pub fn compress_requests(mut self, compression: Compression) -> Self {
         self.settings.compression = Some(compression);
         self
@@ -117,8 +118,8 @@ impl<C> Builder<C> {
         self
     }
 
-    /// Sets the maximum size of a response in bytes (default 256 MiB). It applies to the response as sent,
-    /// after decompression, and as decoded tensors.
+    /// Sets the maximum size of a response in bytes (default 256 MiB). The limit applies to the response as
+    /// sent, to the decompressed response, and to the decoded tensors.
     pub fn max_answer_bytes(mut self, bytes: usize) -> Self {
         self.settings.max_answer_bytes = bytes;
         self.settings.limits.tensor_bytes = bytes;
@@ -133,8 +134,8 @@ impl<C> Builder<C> {
         self
     }
 
-    /// Sets the retry policy (by default three attempts, when nothing was sent or the server asks to retry
-    /// later).
+    /// Sets the retry policy (default: at most three attempts, if the request was not sent or the server asks
+    /// to retry later).
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.settings.retry = policy;
         self

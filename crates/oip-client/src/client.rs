@@ -15,7 +15,7 @@ use crate::ClientError;
 /// A boxed future. One allocation per call is negligible next to a round trip.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A boxed stream.
+/// A boxed stream, of the requests or the responses of a bidirectional call.
 pub type BoxStream<T> = Pin<Box<dyn Stream<Item = T> + Send>>;
 
 /// The result of a call.
@@ -71,7 +71,7 @@ pub trait InferenceClient: fmt::Debug + Send + Sync {
     fn server_metadata(&self) -> BoxFuture<'_, Result<ServerMetadata>>;
 
     /// Returns whether a model is ready. For an unknown model most servers return an error, and some return
-    /// not ready.
+    /// `false`.
     fn model_ready<'a>(&'a self, model: ModelRef<'a>) -> BoxFuture<'a, Result<bool>>;
 
     /// Returns a model's metadata. Missing fields are empty.
@@ -94,8 +94,9 @@ pub trait InferenceClient: fmt::Debug + Send + Sync {
     /// repository extension).
     fn repository_index(&self, is_ready: bool) -> BoxFuture<'_, Result<Vec<ModelIndexEntry>>>;
 
-    /// Loads or reloads a model (model repository extension). Most servers respond only when it is ready or
-    /// has failed, which may take long: see [`Builder::request_timeout`](crate::Builder::request_timeout).
+    /// Loads or reloads a model (model repository extension). Most servers respond only when the model is
+    /// ready or has failed to load, which may take long: see
+    /// [`Builder::request_timeout`](crate::Builder::request_timeout).
     fn load_model<'a>(&'a self, name: &'a str, options: &'a LoadOptions) -> BoxFuture<'a, Result<()>>;
 
     /// Unloads a model (model repository extension). Triton responds before the model has finished its
@@ -109,7 +110,7 @@ pub trait InferenceClient: fmt::Debug + Send + Sync {
     /// (statistics extension).
     fn statistics<'a>(&'a self, model: Option<ModelRef<'a>>) -> BoxFuture<'a, Result<Vec<ModelStatistics>>>;
 
-    /// Changes log settings and returns all of them; without changes it only returns them (logging
+    /// Changes log settings, and returns the values of all log settings. `changes` may be empty (logging
     /// extension).
     fn log_settings<'a>(&'a self, changes: &'a LogSettings) -> BoxFuture<'a, Result<LogSettings>>;
 
@@ -120,8 +121,8 @@ pub trait InferenceClient: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'a, Result<Vec<SharedMemoryRegion>>>;
 
     /// Registers a region of system shared memory (system shared memory extension). Requests can then name
-    /// slices of it as locations of tensors ([`InferRequest::with_shared_input`],
-    /// [`SharedMemorySlice::to_parameters`]); the client itself neither reads nor writes it.
+    /// slices of the region as locations of tensors ([`InferRequest::with_shared_input`],
+    /// [`SharedMemorySlice::to_parameters`]); the client itself neither reads nor writes the region.
     ///
     /// [`SharedMemorySlice::to_parameters`]: oip_types::SharedMemorySlice::to_parameters
     fn register_shared_memory<'a>(&'a self, region: &'a SharedMemoryRegion) -> BoxFuture<'a, Result<()>>;
@@ -129,8 +130,8 @@ pub trait InferenceClient: fmt::Debug + Send + Sync {
     /// Unregisters the region `name`, or all regions (system shared memory extension).
     fn unregister_shared_memory<'a>(&'a self, name: Option<&'a str>) -> BoxFuture<'a, Result<()>>;
 
-    /// Changes trace settings of a model or the server and returns all of them; without changes it only
-    /// returns them (trace extension).
+    /// Changes trace settings of a model or the server, and returns the values of all trace settings.
+    /// `changes` may be empty (trace extension).
     fn trace_settings<'a>(
         &'a self,
         model: Option<&'a str>,

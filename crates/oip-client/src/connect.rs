@@ -1,4 +1,4 @@
-//! Connection pools, and what connection errors mean.
+//! Creates connection pools and translates connection errors into client errors.
 
 use std::{error::Error, io, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::{ClientError, ErrorKind, connector::Connector, endpoint::Endpoint, se
 /// Idle connections are closed after this time, which is before most servers close them.
 pub(crate) const IDLE: Duration = Duration::from_secs(30);
 
-/// TCP keepalive: the silence after which probes are sent.
+/// TCP keepalive: idle time before the first probe, and interval between probes.
 pub(crate) const SILENCE: Duration = Duration::from_secs(15);
 
 /// TCP keepalive: the number of unanswered probes after which a connection is broken.
@@ -39,7 +39,8 @@ pub(crate) fn pool(
     // Keepalive detects a dead host while the client waits for its response. If the request was not
     // acknowledged, the system's retransmission limit applies, about 15 minutes on Linux. HTTP/2 pings would
     // detect a dead host too, but some servers close connections that ping more often than every five
-    // minutes. TCP_USER_TIMEOUT would also end connections to live servers that pause reading.
+    // minutes. The socket option TCP_USER_TIMEOUT would also end connections to live servers that pause
+    // reading.
     connector.set_keepalive(Some(SILENCE));
     connector.set_keepalive_interval(Some(SILENCE));
     connector.set_keepalive_retries(Some(PROBES));
@@ -52,8 +53,8 @@ pub(crate) fn pool(
     Ok((builder, connector))
 }
 
-/// Creates the error for a request without a response. `hint` names another protocol that the port may speak;
-/// it is added when the reply violates the protocol, or when there was none.
+/// Creates the error for a request without a response. `hint` names another protocol that the port may speak.
+/// It is appended to the message when the response violates the protocol or the connection breaks.
 pub(crate) fn failed(error: impl Into<Box<dyn Error + Send + Sync>>, hint: &str) -> ClientError {
     let error = error.into();
     let chain = || causes(&*error);
@@ -67,7 +68,8 @@ pub(crate) fn failed(error: impl Into<Box<dyn Error + Send + Sync>>, hint: &str)
             .is_some_and(legacy::Error::is_connect)
     });
     let (kind, message) = if let Some(reason) = of_tls(&*error) {
-        // The server's first bytes may arrive after the client's first request.
+        // A TLS alert can arrive when the request has already been sent; the connection then counts as
+        // broken.
         let kind = if is_connect {
             ErrorKind::Connect
         } else {
@@ -111,14 +113,14 @@ pub(crate) fn incomplete(place: &str, why: &str) -> String {
     format!("the answer is incomplete: it broke off{place} ({why})")
 }
 
-/// Returns the TLS problem, if that is the cause.
+/// Returns a description of the TLS failure, if TLS caused the error.
 fn of_tls(error: &(dyn Error + Send + Sync + 'static)) -> Option<String> {
     let found = causes(error).find_map(|cause| {
         let inner = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         let inner = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>());
         inner.or_else(|| cause.downcast_ref::<rustls::Error>())
     });
-    // Over HTTP/2 the error's type is lost, so its message is parsed.
+    // Over HTTP/2 the rustls error is only available as a string, so the string is parsed.
     found
         .map(tls::explain)
         .or_else(|| causes(error).find_map(|cause| tls::explain_alert(&cause.to_string())))
@@ -140,7 +142,7 @@ fn speaks_first(message: &str) -> bool {
     message == "received unexpected message from connection"
 }
 
-/// Returns whether the peer's data is not HTTP/2.
+/// Returns whether the error means that the peer does not speak HTTP/2.
 #[cfg(feature = "grpc")]
 fn is_no_http2(error: &(dyn Error + 'static)) -> bool {
     let mut of_http2 = causes(error).filter_map(|cause| cause.downcast_ref::<h2::Error>());

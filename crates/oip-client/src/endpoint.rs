@@ -34,9 +34,9 @@ pub(crate) enum Transport {
 }
 
 impl Endpoint {
-    /// Parses `http://host:port/prefix`, `grpc://host:port`, the same with `https://` and `grpcs://`,
-    /// `host:port`, or the path of a Unix socket: `http+unix:///run/oip.sock` (or `unix:///run/oip.sock`),
-    /// `grpc+unix:///run/oip.sock`.
+    /// Parses `http://host:port/prefix`, `grpc://host:port`, their encrypted forms with `https://` and
+    /// `grpcs://`, `host:port`, or the path of a Unix socket: `http+unix:///run/oip.sock` (or
+    /// `unix:///run/oip.sock`), `grpc+unix:///run/oip.sock`.
     pub(crate) fn parse(url: &str) -> Result<Self, ClientError> {
         let wrong = |message: String| ClientError::new(ErrorKind::Usage, message).at(url);
         let (scheme, rest) = match url.split_once("://") {
@@ -97,7 +97,7 @@ impl Endpoint {
             return Err(wrong("expected no query (?) in the URL".to_owned()));
         }
         let prefix = uri.path().trim_end_matches('/').to_owned();
-        // Every protocol path starts with `v2`, so it is not part of the prefix.
+        // Every path of the protocol starts with `v2`, so a trailing `/v2` is not part of the prefix.
         let prefix = match transport {
             Transport::Grpc => prefix,
             _ => prefix.strip_suffix("/v2").map_or(prefix.clone(), str::to_owned),

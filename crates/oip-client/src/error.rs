@@ -198,7 +198,7 @@ impl ClientError {
         self.0.retry_after
     }
 
-    /// Returns whether a timeout passed, either this client's or the server's.
+    /// Returns whether the call timed out, either in this client or on the server.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         self.0.kind == ErrorKind::Timeout || self.0.code == Some(ErrorCode::DeadlineExceeded)

@@ -36,14 +36,14 @@ impl Patience {
         self
     }
 
-    /// Sets a check that runs every 100 ms while the thread waits, and when a signal wakes it. An error from
-    /// it ends the call and becomes the source of an [`ErrorKind::Interrupted`] error.
+    /// Sets a check that runs every 100 ms while the thread waits, and when a signal wakes it. An error of
+    /// the check ends the call and becomes the source of an [`ErrorKind::Interrupted`] error.
     pub fn unless(mut self, check: impl Fn() -> Result<(), Cause> + Send + Sync + 'static) -> Self {
         self.check = Some(Arc::new(check));
         self
     }
 
-    /// Starts waiting for a call with `timeout`.
+    /// Starts the clock of a call that may take at most `timeout`.
     pub(crate) fn until(&self, timeout: Option<Duration>) -> Wait<'_> {
         Wait {
             timeout,
@@ -93,7 +93,7 @@ impl Wait<'_> {
         }
     }
 
-    /// Checks the deadline and the interrupt after a wait without a result.
+    /// Runs the interrupt check and checks the deadline, after a wait that ended without data.
     pub(crate) fn go_on(&self) -> Result<(), ClientError> {
         self.check()?;
         self.left().map(drop)

@@ -1,4 +1,4 @@
-//! When a call is retried, and how long all attempts may take.
+//! Retry policies, and the loop that makes the attempts of a call.
 
 use std::time::Duration;
 
@@ -260,7 +260,7 @@ mod tests {
         );
     }
 
-    /// `Retry-After` exceeds every time that `Instant` can represent, and the policy has no limit on the
+    /// The server's `Retry-After` is longer than `Instant` can represent, and the policy has no limit on the
     /// total time.
     #[tokio::test]
     async fn a_pause_beyond_all_time_is_the_error_that_asked_for_it() {

@@ -12,8 +12,8 @@ use crate::{ClientError, ErrorKind, RetryPolicy, endpoint::Endpoint, tls::TlsSet
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TensorForm {
-    /// Raw bytes: the binary tensor data extension over HTTP, raw contents over gRPC. Smaller and much
-    /// faster.
+    /// Raw bytes: the binary tensor data extension over HTTP, raw contents over gRPC. Smaller than typed
+    /// values and much faster to encode and decode.
     #[default]
     Raw,
     /// Typed values: JSON over HTTP, typed contents over gRPC; for servers without raw support. 16-bit floats
@@ -104,7 +104,8 @@ impl Settings {
     }
 }
 
-/// Headers that determine how a message is decoded. Overriding the client's values would make it unreadable.
+/// Headers that determine how a message is decoded. Overriding the client's values would make the message
+/// unreadable.
 const RESERVED: &[&str] = &[
     "connection",
     "content-encoding",

@@ -13,7 +13,7 @@ use crate::{ClientError, ErrorKind};
 /// A client's TLS settings.
 #[derive(Clone, Default)]
 pub(crate) struct TlsSettings {
-    /// Trusted authorities in PEM; `None` for the system's.
+    /// Trusted authorities in PEM; `None` for those of the system.
     pub(crate) authorities: Option<Arc<[u8]>>,
     /// The client certificate, for servers that request one.
     pub(crate) identity: Option<Identity>,
@@ -27,7 +27,7 @@ pub(crate) struct Identity {
 }
 
 impl fmt::Debug for TlsSettings {
-    /// Omits the key.
+    /// Omits the private key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TlsSettings")
             .field("has_authorities", &self.authorities.is_some())

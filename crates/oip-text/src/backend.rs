@@ -87,8 +87,8 @@ impl Backend for TextBackend {
         is_there && files.read(CONFIG).is_ok_and(|config| is_network(&config))
     }
 
-    /// Reads the files that describe the model, then those that its network needs. The latter are in the
-    /// network's own directory.
+    /// Reads the files that describe the model, then the files that its network needs, which are in the
+    /// directory of the network.
     fn gather(&self, content: &Bytes, files: &dyn ModelFiles) -> Result<Vec<(String, Bytes)>, ServiceError> {
         let mut gathered = Vec::new();
         for path in [TOKENIZER, CONFIG] {
@@ -175,9 +175,9 @@ impl Backend for TextBackend {
     }
 }
 
-/// Returns whether a file of a Hugging Face Hub directory is not part of the text model: other exports,
-/// weights of other frameworks, pictures. `has` returns whether the directory contains a path. In directories
-/// that are not text models, nothing is left out.
+/// Returns whether a file of a Hugging Face Hub directory is not needed to serve the text model: other
+/// exports, weights of other frameworks, pictures. `has` returns whether the directory contains a path.
+/// Returns false for all files of directories that are not text models.
 ///
 /// ```
 /// let all = ["config.json", "tokenizer.json", "onnx/model.onnx", "pytorch_model.bin", "onnx/model_O3.onnx", "1_Pooling/config.json"];

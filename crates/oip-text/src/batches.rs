@@ -1,10 +1,10 @@
 //! Groups sequences into batches: sorted by length, under a token budget.
 
-/// The fixed cost of a run, in tokens.
+/// The fixed cost of a run of the network, expressed as a number of tokens.
 const RUN: usize = 4;
-/// A shorter sequence may need padding of this fraction of the batch's longest one, plus [`RUN`]. Per token,
-/// products with a few dozen tokens are about as fast as with thousands, so more padding costs more than the
-/// saved run.
+/// A sequence joins a batch if its padding is at most 1/`PADDING` of the batch's longest sequence plus
+/// [`RUN`] tokens. More padding costs more than the run that it saves, because matrix products over a few
+/// dozen tokens are about as fast per token as over thousands.
 const PADDING: usize = 8;
 
 /// Splits sequences into batches. Each batch is a list of indices into `lengths`, longest sequence first, and

@@ -10,7 +10,7 @@ const SCORES: &str = "scores";
 const LABEL: &str = "label";
 const LABELS: &str = "labels";
 
-/// Returns the outputs' metadata; `width` is the number of classes, -1 if unknown.
+/// Returns the metadata of the outputs. `width` is the number of classes, or -1 if unknown.
 pub(crate) fn metadata(width: i64) -> Vec<TensorMetadata> {
     vec![
         TensorMetadata::new(SCORES, DataType::FP32, &[-1, width]),

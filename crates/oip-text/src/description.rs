@@ -12,24 +12,24 @@ pub(crate) const CONFIG: &str = "config.json";
 pub(crate) const MODULES: &str = "modules.json";
 /// The file with the maximum length of a sentence model.
 pub(crate) const SENTENCE: &str = "sentence_bert_config.json";
-/// The file with the maximum length of other models.
+/// The file with the maximum length of models that are not sentence models.
 pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
 /// The file with the special tokens, for tokenizers whose own file does not mark them.
 pub(crate) const SPECIAL_TOKENS: &str = "special_tokens_map.json";
 
-/// The maximum length if no file declares one.
+/// The maximum sequence length in tokens if no file declares a maximum.
 const DEFAULT_LENGTH: u64 = 512;
-/// The upper limit for the maximum length.
+/// Upper limit for the maximum sequence length that files may declare, in tokens.
 const MAX_LENGTH: u64 = 32_768;
-/// The maximum size of one of these files in bytes.
+/// Maximum size of a description file in bytes.
 const MAX_FILE: usize = 16 << 20;
 
-/// The output of a model for a text.
+/// The kind of output that a model computes for a text.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Task {
-    /// One vector.
+    /// One vector for the text.
     Embedding {
         /// How the tokens' vectors are reduced to one.
         pooling: Pooling,
@@ -50,7 +50,7 @@ pub enum Task {
     },
 }
 
-/// The facts that a model's files declare about it.
+/// What the files of a model declare about the model.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -93,8 +93,8 @@ pub(crate) fn pooling_file(modules: &[u8]) -> Result<Option<String>, TextError> 
 }
 
 impl TextDescription {
-    /// Reads the files, given with their paths in the model's directory; all but `config.json` may be
-    /// missing.
+    /// Reads the description from `files`, pairs of a path in the model's directory and the content. All
+    /// files but `config.json` are optional.
     ///
     /// # Errors
     /// [`TextError::File`] when a file is damaged or needs an unsupported feature.
@@ -237,7 +237,8 @@ fn kind(module: &Json) -> &str {
     name.rsplit('.').next().unwrap_or_default()
 }
 
-/// Returns the enabled pooling: one flag for each kind, or one name in newer files.
+/// Returns the pooling that the file enables: by a flag for each kind of pooling, or by a name in newer
+/// files.
 fn pooling(path: &str, config: &Map<String, Json>) -> Result<Pooling, TextError> {
     const KINDS: &[(&str, &str, Pooling)] = &[
         ("pooling_mode_cls_token", "cls", Pooling::Cls),
@@ -273,7 +274,7 @@ fn pooling(path: &str, config: &Map<String, Json>) -> Result<Pooling, TextError>
     }
 }
 
-/// Derives the task from the suffix of the network's name.
+/// Derives the task from the suffix of the network's class name in `architectures`.
 fn task_of(config: &Map<String, Json>) -> Result<Task, TextError> {
     let architecture = config
         .get("architectures")
@@ -301,7 +302,7 @@ fn task_of(config: &Map<String, Json>) -> Result<Task, TextError> {
     })
 }
 
-/// Returns the labels of all classes; empty if the file has none.
+/// Returns the labels of all classes. The list is empty if the file has no labels.
 fn labels_of(config: &Map<String, Json>) -> Result<Vec<String>, TextError> {
     match config.get("id2label").and_then(Json::as_object) {
         None => Ok(Vec::new()),
@@ -329,8 +330,8 @@ fn activation(config: &Map<String, Json>, classes: usize) -> Activation {
     }
 }
 
-/// Returns the maximum length: the sentence model's, or else the smaller limit of tokenizer and position
-/// embeddings.
+/// Returns the maximum sequence length: the length that the sentence model declares, or else the smaller
+/// limit of tokenizer and position embeddings.
 fn longest(config: &Map<String, Json>, sentence: &Map<String, Json>, tokenizer: &Map<String, Json>) -> usize {
     let number = |from: &Map<String, Json>, name: &str| {
         from.get(name).and_then(Json::as_u64).filter(|number| *number > 0)
@@ -350,7 +351,7 @@ fn longest(config: &Map<String, Json>, sentence: &Map<String, Json>, tokenizer: 
     };
     let positions =
         number(config, "max_position_embeddings").map(|positions| positions.saturating_sub(skipped));
-    // A tokenizer without a limit declares 1e30.
+    // A tokenizer without a limit declares a maximum of 1e30.
     let tokens = number(tokenizer, "model_max_length");
     let most = positions.unwrap_or(DEFAULT_LENGTH.max(tokens.unwrap_or(0).min(MAX_LENGTH)));
     let wished = number(sentence, "max_seq_length").or(tokens).unwrap_or(most);

@@ -1,4 +1,4 @@
-//! Errors of texts and tokenizers, by kind, each with advice for the user.
+//! The error type for rejected texts and model files.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub(crate) const TOKENIZER: &str = "tokenizer.json";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TextError {
-    /// A file is unusable.
+    /// A file of the model is damaged, exceeds a limit or needs an unsupported feature.
     #[error("{file}: {reason}")]
     #[non_exhaustive]
     File {
@@ -27,13 +27,13 @@ pub enum TextError {
         /// The problem, what was expected, and what to do.
         reason: String,
     },
-    /// A text of a request is unusable.
+    /// A text of a request cannot be tokenized.
     #[error("text {index}: {reason}")]
     #[non_exhaustive]
     Text {
         /// The text's index in the request.
         index: usize,
-        /// The problem.
+        /// What is wrong with the text.
         reason: String,
     },
     /// A text is longer than allowed.
@@ -51,13 +51,13 @@ pub enum TextError {
     /// A model's output does not match its files.
     #[error("{0}")]
     Output(String),
-    /// A panic or another bug of a tokenizer.
+    /// A bug: the tokenizer panicked, for example.
     #[error("{0}")]
     Internal(String),
 }
 
 impl TextError {
-    /// Creates the error for an unusable file.
+    /// Creates a [`TextError::File`].
     pub fn file(file: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::File {
             file: file.into(),
@@ -65,7 +65,7 @@ impl TextError {
         }
     }
 
-    /// Creates the error for an unusable text.
+    /// Creates a [`TextError::Text`].
     pub fn text(index: usize, reason: impl Into<String>) -> Self {
         Self::Text {
             index,
@@ -73,7 +73,7 @@ impl TextError {
         }
     }
 
-    /// Creates the error for a text that is too long.
+    /// Creates a [`TextError::TooLong`].
     pub fn too_long(index: usize, reason: impl Into<String>) -> Self {
         Self::TooLong {
             index,
@@ -94,8 +94,8 @@ impl From<TextError> for ServiceError {
     }
 }
 
-/// Creates the error for a library's error about the tokenizer's file. The cause may quote the file, so it is
-/// truncated.
+/// Converts an error of the `tokenizers` crate about the tokenizer's file. The message may quote the file, so
+/// it is truncated.
 pub(crate) fn refused_file(error: impl fmt::Display) -> TextError {
     let reason: String = error.to_string().chars().take(300).collect();
     TextError::file(TOKENIZER, reason)

@@ -10,7 +10,7 @@ use crate::{description::Task, error::TextError, padded::Aspect, tokenizer::Toke
 pub(crate) struct Graph {
     model: Box<dyn Model>,
     inputs: Vec<(String, Aspect, DataType)>,
-    /// The output's name.
+    /// Name of the output that is used.
     output: String,
     /// The rank of the output: 3 if each token has a vector.
     pub(crate) rank: usize,
@@ -138,7 +138,7 @@ fn floats(tensor: &Tensor) -> Result<Vec<f32>, ServiceError> {
     Ok(halves.into_iter().map(f32::from).collect())
 }
 
-/// Returns the inputs of the network, with the kind of values that each takes.
+/// Returns the inputs of the network, each with the kind of values that it takes.
 fn inputs(metadata: &ModelMetadata) -> Result<Vec<(String, Aspect, DataType)>, TextError> {
     let known = |input: &TensorMetadata| {
         let kind = match input.name.as_str() {
@@ -170,7 +170,8 @@ fn inputs(metadata: &ModelMetadata) -> Result<Vec<(String, Aspect, DataType)>, T
     ))
 }
 
-/// Returns the output for a task: the one with the usual name, or else the only one with a suitable rank.
+/// Returns the output to use for a task: the output with the usual name, or else the only output with a
+/// suitable rank.
 fn output<'m>(metadata: &'m ModelMetadata, task: &Task) -> Result<&'m TensorMetadata, TextError> {
     let (names, ranks): (&[&str], &[usize]) = match task {
         Task::Embedding { .. } => (

@@ -1,5 +1,5 @@
-//! Checks a `tokenizer.json` before the crate `tokenizers` builds anything from it: sizes, nesting, patterns,
-//! growth.
+//! Checks a `tokenizer.json` before the crate `tokenizers` builds anything from the file: sizes, nesting,
+//! patterns, growth of texts.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ use crate::{
 /// level, so its time grows exponentially with the depth.
 const MAX_DEPTH: usize = 8;
 
-/// Maximum size of a component's JSON in bytes; the largest known one is a character map of 420 KB.
+/// Maximum size of a component's JSON in bytes. The largest known component is a character map of 420 KB.
 const MAX_PART: usize = 4 << 20;
 
 /// Maximum size of a compiled pattern in bytes.
@@ -31,8 +31,9 @@ const MAX_PIECES: usize = 64;
 /// Maximum length in bytes of prefixes and suffixes, which are added to every word.
 const MAX_AFFIX: usize = 64;
 
-/// The allowed patterns that need backtracking: a look-ahead after a run of white space, at one position. All
-/// others must be accepted by the crate `regex`, which matches in linear time.
+/// The only patterns with a look-ahead that are allowed. They need backtracking, but only at one position
+/// after a run of white space. All other patterns must be accepted by the crate `regex`, which matches in
+/// linear time.
 const BACKTRACKING: &[&str] = &[
     // GPT-2, RoBERTa, BART.
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
@@ -44,7 +45,7 @@ const BACKTRACKING: &[&str] = &[
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 ];
 
-/// The parts of the file that are inspected; all others are ignored.
+/// The members of `tokenizer.json` that are inspected. All other members are ignored.
 #[derive(Deserialize)]
 struct File<'a> {
     #[serde(default)]
@@ -133,7 +134,8 @@ pub(crate) fn inspect(bytes: &[u8], limits: &TokenizerLimits) -> Result<(), Text
             return Err(over(what, found, most));
         }
     }
-    // The vocabulary is stored in two maps and the merges in one; the rest are the strings.
+    // Estimates the memory: the vocabulary is stored in two maps and the merges in one, in addition to the
+    // strings.
     let entries = model.vocab.0 + model.merges.0 + file.added_tokens.0;
     let memory = entries
         .saturating_mul(200)
@@ -298,8 +300,8 @@ fn post_processor(json: &Json, depth: usize) -> Result<(), TextError> {
     Ok(())
 }
 
-/// Compiles a pattern with the crate `regex`, which matches in linear time; `None` for one of the allowed
-/// exceptions.
+/// Compiles a pattern with the crate `regex`, which matches in linear time. Returns `None` for a pattern in
+/// [`BACKTRACKING`].
 fn is_linear(pattern: &str) -> Result<Option<regex::Regex>, TextError> {
     if BACKTRACKING.contains(&pattern) {
         return Ok(None);
@@ -321,9 +323,9 @@ fn affix_fits(affix: &str) -> Result<(), TextError> {
     }
 }
 
-/// Returns the length in bytes of the longest replacement in a `SentencePiece` character map. The map is
-/// base64 of a trie, which follows its own length, and of NUL-terminated strings. Damaged maps are not
-/// reported here, since the `tokenizers` crate refuses them.
+/// Returns the length in bytes of the longest replacement in a `SentencePiece` character map. The map encodes
+/// in base64 the length of a trie, the trie, and NUL-terminated strings. Damaged maps are not reported here,
+/// since the `tokenizers` crate refuses them.
 fn longest_replacement(map: &str) -> usize {
     let bytes = base64(map);
     let trie = bytes

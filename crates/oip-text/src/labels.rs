@@ -14,11 +14,11 @@ use serde_json::{Map, Value as Json};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Activation {
-    /// One class of several: the scores sum to 1.
+    /// Softmax over all classes, which exclude each other: the scores sum to 1.
     Softmax,
-    /// Each class separately, between 0 and 1.
+    /// Sigmoid of each logit: each class has a separate score between 0 and 1.
     Sigmoid,
-    /// Unchanged, for example for regression.
+    /// The logits are the scores, for example for regression.
     Identity,
 }
 
@@ -44,7 +44,7 @@ impl Activation {
     }
 }
 
-/// Returns the index of the highest score, the first of equal ones; `None` without scores.
+/// Returns the index of the highest score; of equal scores, the first. Returns `None` if `scores` is empty.
 #[must_use]
 pub fn best(scores: &[f32]) -> Option<usize> {
     let indices = 0..scores.len();

@@ -1,6 +1,6 @@
 //! Limits on what a tokenizer's file may declare and on the cost of a text.
 
-/// Limits for a tokenizer's file and for texts. The defaults accept the tokenizers in use.
+/// Limits for a tokenizer's file and for texts. The defaults accept the tokenizers of common models.
 ///
 /// ```
 /// use oip_text::TokenizerLimits;
@@ -19,7 +19,8 @@ pub struct TokenizerLimits {
     pub max_added_tokens: usize,
     /// Maximum factor by which all `Replace` and `Precompiled` normalizers together may lengthen a text.
     pub max_growth: usize,
-    /// Maximum number of characters of a word that `WordPiece` looks up; the time grows with its cube.
+    /// Maximum number of characters of a word that `WordPiece` looks up; the time grows with the cube of this
+    /// number.
     pub max_word_chars: u64,
     /// Maximum size of one text in bytes. Longer texts are refused before tokenization, which cannot be
     /// interrupted.

@@ -16,7 +16,7 @@ use crate::{
     tokenizer::Tokens,
 };
 
-/// Names of outputs.
+/// Names of the model's outputs.
 const EMBEDDING: &str = "embedding";
 const SCORE: &str = "score";
 const ENTITIES: &str = "entities";

@@ -4,7 +4,7 @@ use std::iter::repeat_n;
 
 use crate::tokenizer::Tokens;
 
-/// The property of tokens that a tensor holds.
+/// The property of the tokens that a tensor contains: ids, mask, types or positions.
 #[derive(Clone, Copy)]
 pub(crate) enum Aspect {
     Ids,
@@ -14,8 +14,8 @@ pub(crate) enum Aspect {
 }
 
 impl Aspect {
-    /// Returns the values of a batch in row-major order; each row has `length` values. `pad` is the id of
-    /// padding.
+    /// Returns the values of a batch in row-major order; each row has `length` values. `pad` is the id of the
+    /// padding token.
     pub(crate) fn values<T: Clone>(
         self,
         batch: &[&Tokens],

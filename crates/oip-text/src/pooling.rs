@@ -30,8 +30,8 @@ pub enum Pooling {
 }
 
 impl Pooling {
-    /// Pools the tokens of one text: `tokens` has `dim` values for each token, without padding. Without
-    /// tokens the result is zeros.
+    /// Pools the tokens of one text: `tokens` has `dim` values for each token, without padding. If `tokens`
+    /// is empty, the result is zeros.
     ///
     /// # Panics
     /// When `dim` is 0.

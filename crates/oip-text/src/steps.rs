@@ -118,7 +118,7 @@ impl Backend for TextStepBackend {
     }
 }
 
-/// A step with the data that it was loaded from.
+/// A loaded step.
 enum Step {
     Tokenize(Box<TextReader>),
     Pool(Pooling),
@@ -182,7 +182,8 @@ impl Model for StepModel {
             Step::Labels { labels, activation } => {
                 let (mut values, shape) = floats(&request, LOGITS)?;
                 let (rows, width) = (shape[0], shape[1]);
-                // A tensor without values can have any number of rows, so the data does not bound it.
+                // A tensor with an empty dimension can claim any number of rows without sending data, so it
+                // is rejected.
                 if width == 0 {
                     return Err(ServiceError::invalid(
                         "input 'logits' has no classes, expected at least one",
@@ -255,7 +256,7 @@ fn pool(
         let message = format!("input 'attention_mask' has the shape {found}, expected [{rows}, {length}]");
         return Err(ServiceError::invalid(message));
     }
-    // A tensor without values can have any number of rows, so the data does not bound it.
+    // A tensor with an empty dimension can claim any number of rows without sending data, so it is rejected.
     if length == 0 || width == 0 {
         let message =
             "input 'token_embeddings' has no values, expected at least one token with one value in each row";
@@ -268,7 +269,8 @@ fn pool(
         let mask = &mask[row * length..(row + 1) * length];
         let tokens = &values[row * length * width..(row + 1) * length * width];
         let count = mask.iter().filter(|mask| **mask != 0).count();
-        // Padding is nearly always at the end, and then nothing is copied.
+        // Fast path: if padding is only at the end of the row, as nearly always, the vectors need not be
+        // copied.
         if mask[..count].iter().all(|mask| *mask != 0) {
             pooled.extend(pooling.pool(&tokens[..count * width], width));
             continue;

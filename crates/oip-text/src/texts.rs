@@ -36,7 +36,7 @@ impl TextReader {
         &self.tokenizer
     }
 
-    /// Returns the inputs of a model that takes texts.
+    /// Returns the metadata of the inputs of a text model.
     pub(crate) fn inputs() -> Vec<TensorMetadata> {
         vec![
             TensorMetadata::new(TEXT, DataType::BYTES, &[-1]),
@@ -114,7 +114,7 @@ impl TextReader {
     }
 }
 
-/// Returns the elements of a string input; `None` if it is missing.
+/// Returns the elements of the string input `name`; `None` if the request does not have this input.
 fn strings<'r>(request: &'r InferRequest, name: &str) -> Result<Option<Vec<&'r [u8]>>, ServiceError> {
     let Some(value) = request.input(name) else {
         return Ok(None);

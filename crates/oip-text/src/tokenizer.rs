@@ -1,4 +1,4 @@
-//! Tokenization: limits the crate `tokenizers` and catches its panics.
+//! Tokenizes texts with the crate `tokenizers`, within limits, and converts its panics to errors.
 
 use std::{
     cell::Cell,
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Number of words between interrupt checks. A word takes at most a few milliseconds: it has up to 200
-/// characters, and substrings of all lengths are looked up from each.
+/// characters, and at each character substrings of all lengths are looked up.
 const WORDS_BETWEEN_CHECKS: usize = 16;
 
 /// A loaded tokenizer with a maximum sequence length. It can be shared between threads.
@@ -56,7 +56,7 @@ pub struct Tokens {
     pub ids: Vec<u32>,
     /// 1 for tokens of the second text if the tokenizer distinguishes the two, else 0.
     pub type_ids: Vec<u32>,
-    /// The start and end of each token in its text, in characters; `(0, 0)` for special tokens.
+    /// Start and end of each token in its text, counted in characters; `(0, 0)` for special tokens.
     pub offsets: Vec<(usize, usize)>,
     /// Whether each token is a special token, which the post-processor added.
     pub is_special: Vec<bool>,
@@ -66,7 +66,7 @@ pub struct Tokens {
 
 impl TextTokenizer {
     /// Reads a `tokenizer.json`. `max_length` is the maximum number of tokens in a sequence, including
-    /// special ones; the file's own truncation and padding settings are ignored.
+    /// special tokens; the file's own truncation and padding settings are ignored.
     ///
     /// # Errors
     /// [`TextError::File`] when the file is damaged, exceeds the limits, or adds at least as many special
@@ -105,8 +105,8 @@ impl TextTokenizer {
         })
     }
 
-    /// Adds the declarations of a `special_tokens_map.json` that `tokenizer.json` lacks: which tokens of the
-    /// vocabulary are special, so that they are recognized in texts, and which token is the padding.
+    /// Adds declarations from a `special_tokens_map.json` that `tokenizer.json` lacks: which tokens of the
+    /// vocabulary are special, so that they are recognized in texts, and which token is the padding token.
     ///
     /// # Errors
     /// [`TextError::File`] when the file is damaged or has more special tokens than
@@ -135,7 +135,7 @@ impl TextTokenizer {
                     .rstrip(rstrip)
                     .normalized(normalized),
             };
-            // A token outside the vocabulary would get an id that the network does not know.
+            // Skips tokens outside the vocabulary, which would get an id that the network does not know.
             let Some(id) = self.inner.token_to_id(&token.content) else {
                 continue;
             };
@@ -189,8 +189,8 @@ impl TextTokenizer {
         self.inner.get_vocab_size(true)
     }
 
-    /// Checks a text before tokenization: its length, and that it is UTF-8. `index` is its index in the
-    /// request, for the message.
+    /// Checks the length of a text before tokenization, and that the text is UTF-8. `index` is its index in
+    /// the request, for the message.
     ///
     /// # Errors
     /// [`TextError::TooLong`] or [`TextError::Text`].
@@ -220,7 +220,8 @@ impl TextTokenizer {
         self.encode_until(index, text, pair, &|| false)
     }
 
-    /// Like [`Self::encode`], but stops when `is_over`, which is called every few words, returns true.
+    /// Tokenizes like [`Self::encode`], but stops when `is_over`, which is called every few words, returns
+    /// true.
     ///
     /// # Errors
     /// The errors of [`Self::encode`]; [`TextError::Interrupted`] when `is_over` returned true.
@@ -234,8 +235,8 @@ impl TextTokenizer {
         let text = self.check(index, text)?;
         let pair = pair.map(|pair| self.check(index, pair)).transpose()?;
         let encoded = catch_unwind(AssertUnwindSafe(|| {
-            // One token above the limit is enough to see that the text is too long. For a pair, both lengths
-            // count, so everything is tokenized.
+            // One token above the limit is enough to see that the text is too long. For a pair, truncation
+            // depends on both lengths, so both texts are tokenized in full.
             let most = pair.map_or(self.max_length + 1, |_| usize::MAX);
             let first = self.tokenize(text, 0, most, is_over)?;
             let second = pair.map(|pair| self.tokenize(pair, 1, most, is_over));
@@ -271,7 +272,7 @@ impl TextTokenizer {
         )
     }
 
-    /// Returns the tokens of a text without special ones, not many more than `most`.
+    /// Returns the tokens of a text without special tokens. Stops after about `most` tokens.
     fn tokenize(
         &self,
         text: &str,
@@ -297,7 +298,7 @@ impl TextTokenizer {
         split.into_encoding(None, kind, self.offsets)
     }
 
-    /// Truncates the sequence and adds special tokens.
+    /// Truncates the sequence to the maximum length and adds special tokens.
     fn finish(&self, first: Encoding, second: Option<Encoding>) -> tokenizers::Result<Tokens> {
         let post = self.inner.get_post_processor();
         let added = post.map_or(0, |post| post.added_tokens(second.is_some()));

@@ -67,11 +67,12 @@ fn private_memory_of(root: &Path, process: &str, descent: usize) -> Option<u64> 
     Some(own.saturating_add(children))
 }
 
-/// The files with a control group's limit and use in one version, and the labels of its caches.
+/// Names of the files with the limit and the use of a control group, in one version of control groups, and
+/// labels of the page caches.
 struct Files {
     limit: &'static str,
     used: &'static str,
-    /// Labels in `memory.stat`, each with the space after it.
+    /// Labels of the page caches in `memory.stat`, each with the space after it.
     caches: [&'static str; 2],
 }
 
@@ -112,7 +113,7 @@ fn least_of_groups(root: &Path, groups: &str, of: fn(&Path, &Files) -> Option<u6
     amounts.min()
 }
 
-/// Returns a group's limit.
+/// Returns the limit of the control group at `folder` in bytes; `None` without a limit.
 fn limit_in(folder: &Path, files: &Files) -> Option<u64> {
     let limit = fs::read_to_string(folder.join(files.limit)).ok()?;
     limit.trim().parse().ok()

@@ -32,7 +32,8 @@ pub(crate) struct SelectionOptions {
 }
 
 impl SelectionOptions {
-    /// Keeps only the selected tensors, under their new names, in files that are read together.
+    /// Removes all tensors but the selected ones from `files` and renames them, with one selection for all
+    /// files.
     pub(crate) fn select(&self, files: &mut [&mut Composite<'_>]) -> Result<(), Error> {
         let mut selection = Selection::default();
         selection.include.clone_from(&self.include);
@@ -44,7 +45,7 @@ impl SelectionOptions {
         selection.apply(files)
     }
 
-    /// Casts the tensors if `--dtype` is given.
+    /// Returns a reader that casts the tensors of `sources`; `None` without `--dtype`.
     pub(crate) fn recast<'r>(&self, sources: &'r Composite<'_>) -> Result<Option<Recast<'r>>, Error> {
         let Some(dtype) = self.dtype else {
             return Ok(None);

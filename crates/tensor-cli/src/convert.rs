@@ -67,8 +67,8 @@ struct Job<'o> {
 }
 
 impl Job<'_> {
-    /// Writes one file, which appears atomically when complete, several files with an index, or to standard
-    /// output.
+    /// Runs the conversion. The output is one file, which is published atomically when complete, several
+    /// shards with an index, or standard output.
     fn run(&self, out: &mut (impl Write + Send)) -> Outcome {
         let start = Instant::now();
         let source_files = files::source_files(self.from);
@@ -125,7 +125,7 @@ impl Job<'_> {
         let as_bits = bits.as_ref().map(Recast::losses).unwrap_or_default();
         let losses = [as_bits, losses].concat();
         let unconverted = recast.as_ref().map(Recast::unconverted).unwrap_or_default();
-        // Removes the progress bar before anything is printed.
+        // Removes the progress bar before the notes and the report are printed.
         drop(bits);
         drop(recast);
         drop(sources);
@@ -158,7 +158,8 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Returns the file to write; for a directory, the base name of the files in it.
+    /// Returns the path of the output file; for an output directory, the base name of the shards in the
+    /// directory.
     fn file_name(&self, sources: &Composite<'_>) -> Outcome<PathBuf> {
         let is_folder = self.to.is_dir() || self.to.as_os_str().to_string_lossy().ends_with('/');
         if files::is_standard(self.to) && self.max_shard_size.is_some() {

@@ -13,7 +13,7 @@ use crate::{
     report, sources,
 };
 
-/// The JSON for programs.
+/// The report of `tensor diff --json`.
 #[derive(Serialize)]
 struct Report {
     is_same: bool,
@@ -122,7 +122,7 @@ pub(crate) fn run(options: &Diff, out: &mut impl Write) -> Outcome {
     );
     let differences = tensor_files::diff(one_of(&first, &left), one_of(&second, &right), tolerance);
     drop(first);
-    // Removes the progress bar before anything is printed.
+    // Removes the progress bar before the differences are printed.
     drop(left);
     let is_note = |found: &&Difference| {
         let says = matches!(

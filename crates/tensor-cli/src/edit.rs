@@ -24,8 +24,8 @@ pub(crate) fn rename(options: &Rename, out: &mut impl Write) -> Outcome {
     match shard_with(&options.file, &options.from, &options.to)? {
         Some((shard, index)) => {
             rename_in(&shard, &options.from, &options.to)?;
-            // Until the new index is in place, the old one contradicts the files; such a checkpoint is
-            // rejected.
+            // If the process is killed here, the old index contradicts the shard, and the checkpoint is
+            // rejected when it is opened.
             if let Some(index) = index {
                 index.persist().about(&options.file)?;
             }
@@ -35,7 +35,7 @@ pub(crate) fn rename(options: &Rename, out: &mut impl Write) -> Outcome {
     tell(&options.file, options.json, out)
 }
 
-/// Prints the result.
+/// Prints the path and size of the edited file, with `--json` only.
 pub(crate) fn tell(path: &Path, is_json: bool, out: &mut impl Write) -> Outcome {
     if is_json {
         let done = serde_json::json!({ "file": path.display().to_string(), "file_bytes": files::len(path) });

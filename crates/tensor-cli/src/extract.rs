@@ -19,7 +19,7 @@ use crate::{
     sources::{self, unless_interrupted},
 };
 
-/// Fails if data was lost while writing.
+/// Returns an error that names the first loss, if any data was lost while writing.
 fn refuse_loss(lost: &[Loss], path: &Path) -> Outcome {
     lost.first().map_or(Ok(()), |loss| {
         let error = Error::new(ErrorKind::Unsupported, format!("the dtype cannot hold {loss}"));
@@ -51,7 +51,7 @@ pub(crate) fn run(options: &Extract, out: &mut (impl Write + Send)) -> Outcome {
     match (format, options.rows) {
         (Some(format), None) => {
             let options = ConvertOptions {
-                // A part of a file need not carry the whole file's metadata.
+                // An extracted part of a file need not carry the metadata of the whole file.
                 allow_loss: AllowedLoss {
                     names: true,
                     metadata: true,
@@ -96,7 +96,7 @@ pub(crate) fn run(options: &Extract, out: &mut (impl Write + Send)) -> Outcome {
     Ok(())
 }
 
-/// A tensor, or some of its rows.
+/// The tensor to extract, or some of its rows.
 struct One<'r> {
     reader: &'r dyn TensorReader,
     rows: Option<Range<u64>>,
@@ -127,7 +127,7 @@ impl<'r> One<'r> {
         self.pieces()?.try_for_each(|piece| sink(&piece?))
     }
 
-    /// Writes a file of a format, or the raw bytes.
+    /// Writes the tensor as a file of `format`, or as raw bytes without a format.
     fn write(&self, format: Option<&dyn Format>, file: &mut OutputFile) -> Result<(), Error> {
         let entry = &self.reader.entries()[0];
         let Some(format) = format else {
@@ -155,7 +155,7 @@ impl<'r> One<'r> {
     }
 }
 
-/// Starts a file of one tensor; formats without names need none.
+/// Starts a file of one tensor. If the format cannot store the tensor's name, the tensor is named "0".
 fn create<'w>(
     format: &dyn Format,
     file: &'w mut OutputFile,

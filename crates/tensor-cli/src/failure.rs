@@ -20,12 +20,12 @@ pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 pub(crate) enum Failure {
     /// An error about a file or an operation on it.
     File { path: String, error: Error },
-    /// A call to a server failed, or invalid input prevented it; the kind is for programs.
+    /// A call to a server failed, or was not made because the input is invalid. `kind` is for programs.
     #[cfg(feature = "client")]
     Call {
         kind: String,
         message: String,
-        /// Whether the server reports that the object does not exist.
+        /// Whether the server responded with the error code `NotFound`.
         is_not_found: bool,
     },
     /// I/O error on standard output or similar.
@@ -34,7 +34,7 @@ pub(crate) enum Failure {
     Found,
     /// Two files could not be compared completely; the command has printed why.
     NotCompared,
-    /// The user interrupted it.
+    /// The user interrupted the command.
     Interrupted,
 }
 

@@ -21,13 +21,13 @@ use crate::{
 
 static READ_OPTIONS: OnceLock<ReadOptions> = OnceLock::new();
 
-/// Sets how files are read.
+/// Sets the limits and rules for reading files, for the whole process.
 pub(crate) fn read_with(options: ReadOptions) {
     // The value is set only once, by `main`.
     let _ = READ_OPTIONS.set(options);
 }
 
-/// Returns how files are read.
+/// Returns the limits and rules for reading files.
 pub(crate) fn read_options() -> ReadOptions {
     READ_OPTIONS.get().cloned().unwrap_or_default()
 }
@@ -149,7 +149,7 @@ pub(crate) fn check_local(path: &Path) -> Outcome {
     Ok(())
 }
 
-/// Returns the most restrictive permissions of these files, for the output made from them.
+/// Returns the most restrictive permissions of the source files `paths`, which the output file gets.
 pub(crate) fn narrowest_mode(paths: &[PathBuf]) -> Option<u32> {
     #[cfg(unix)]
     {
@@ -190,7 +190,7 @@ pub(crate) fn detect(path: &Path) -> Outcome<&'static dyn Format> {
         );
         return Err(error.expected("a path; or convert, which writes a new file")).about(path);
     }
-    // Does not block on a named pipe.
+    // Opening a named pipe does not block here.
     let source = FileSource::open(path)
         .map_err(|error| hint(error, path))
         .about(path)?;
@@ -242,7 +242,7 @@ struct Settings {
     ztensor: WriteOptions,
     btf: fmt_btf::WriteOptions,
     tbuf: fmt_tbuf::WriteOptions,
-    /// The options given, each with the formats that support it.
+    /// The format-specific options on the command line, each with the formats that support it.
     given: Vec<(&'static str, &'static [&'static str])>,
 }
 
@@ -314,7 +314,7 @@ impl Settings {
     }
 }
 
-/// A format with settings.
+/// An output format together with its settings.
 struct Set {
     format: &'static dyn Format,
     settings: Settings,

@@ -1,4 +1,5 @@
-//! Edits names and metadata of files with the index at the start, in place if there is room.
+//! Edits names and metadata of formats whose index precedes the data, in place if the file has room for the
+//! new index.
 
 use std::path::Path;
 

@@ -29,7 +29,7 @@ struct File<'r> {
     tensors: Tensors<'r>,
 }
 
-/// The tensors shown. Tensors are described one by one during output, because a file may have millions.
+/// The tensors to show. Tensors are described one by one during output, because a file may have millions.
 struct Tensors<'r> {
     reader: &'r Composite<'r>,
     indices: Vec<usize>,
@@ -102,7 +102,7 @@ pub(crate) fn run(options: &Inspect, out: &mut impl Write) -> Outcome {
             writeln!(out)?;
         }
         match inspect(path, options, out) {
-            // Continue with the other files.
+            // An error of one file does not keep the command from showing the other files.
             Err(failure @ Failure::File { .. }) => {
                 if let Some(earlier) = failed.replace(failure) {
                     earlier.report();
@@ -197,7 +197,7 @@ pub(crate) fn find(reader: &dyn TensorReader, name: &str) -> Result<usize, Error
     })
 }
 
-/// Returns a tensor whose name contains the given one, or the reverse.
+/// Returns the name of a tensor that contains `name` or is contained in it, ignoring case.
 fn nearest<'r>(reader: &'r dyn TensorReader, name: &str) -> Option<&'r str> {
     let name = name.to_lowercase();
     let names = reader.entries().iter().map(|entry| entry.name.as_str());
@@ -246,7 +246,7 @@ fn describe(index: usize, entry: &Entry) -> Tensor<'_> {
         sha256: None,
         attributes: &entry.attributes,
         stats: None,
-        // Dtypes without arithmetic can be read as bytes.
+        // Tensors whose dtype has no arithmetic can still be copied, so they count as supported.
         unsupported: entry.unsupported.as_deref().filter(|_| !entry.is_copied_only()),
     }
 }
@@ -313,7 +313,7 @@ fn show(file: &File<'_>, files: usize, out: &mut impl Write) -> Outcome {
     Ok(())
 }
 
-/// Prints details that do not fit into the table.
+/// Prints the details of a tensor that do not fit into the table.
 fn show_more(tensor: &Tensor<'_>, out: &mut impl Write) -> Outcome {
     let mut lines = Vec::new();
     if let Some(reason) = tensor.unsupported {

@@ -100,7 +100,7 @@ fn digest_of_file(path: &Path) -> Outcome<String> {
     }
 }
 
-/// Formats a line as `sha256sum` prints it and checks it with `-c`.
+/// Formats a digest in the format of `sha256sum`, which `sha256sum -c` can check.
 fn line(digest: &str, file: &Path) -> String {
     let name = file.display().to_string();
     if !name.contains(['\n', '\r', '\\']) {

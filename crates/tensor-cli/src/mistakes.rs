@@ -1,4 +1,4 @@
-//! Tips for wrong command lines.
+//! Adds tips to the error messages for wrong command lines.
 
 use std::ffi::OsString;
 

@@ -10,7 +10,7 @@ use tensor_core::{Bytes, Shape, Tensor, TensorSpec};
 /// Bytes per chunk.
 const PIECE: usize = 1 << 20;
 
-/// Consecutive parts of a tensor.
+/// Iterator over consecutive chunks of a tensor.
 struct Parts<'r> {
     stream: Option<Box<dyn TensorStream + 'r>>,
     piece: usize,
@@ -31,10 +31,10 @@ pub(crate) fn parts(reader: &dyn TensorReader, index: usize) -> Result<Pieces<'_
 
 /// Reads some rows of a dense tensor in chunks.
 ///
-/// A few rows are read directly. Many are read group by group if the format reads each byte only once that
-/// way; otherwise from the tensor's stream, after skipping its beginning.
+/// Up to 8 MiB of rows are read at once. More rows are read in groups if the tensor is stored raw; otherwise
+/// from the tensor's stream, after skipping the beginning of the stream.
 pub(crate) fn rows(reader: &dyn TensorReader, index: usize, rows: Range<u64>) -> Result<Pieces<'_>, Error> {
-    /// Bytes of rows read at once.
+    /// Maximum number of bytes of rows that are read at once.
     const TOGETHER: u64 = 8 << 20;
     let entry = &reader.entries()[index];
     let spec = entry.spec();
@@ -93,8 +93,8 @@ impl Iterator for Parts<'_> {
     }
 }
 
-/// Passes a tensor's bytes to `see` as writers take them: row-major and little-endian; for a sparse tensor
-/// first indices, then values.
+/// Passes a tensor's bytes to `see`, in the order in which they are written to files: row-major and
+/// little-endian; for a sparse tensor first indices, then values.
 pub(crate) fn each(
     reader: &dyn TensorReader,
     index: usize,
@@ -114,7 +114,7 @@ const EDGE: u64 = 3;
 const PRINTED_WHOLE: u64 = 1000;
 
 /// Reduces a tensor to the elements that are printed: the ends of each long axis, and one placeholder for the
-/// middle. Returns it with whether anything was omitted.
+/// middle. Returns the reduced tensor, and whether elements were omitted.
 pub(crate) fn printable(reader: &dyn TensorReader, index: usize) -> Result<(Tensor, bool), Error> {
     let spec = reader.entries()[index].spec();
     let spec = spec.ok_or_else(|| Error::new(ErrorKind::Unsupported, "the dtype has no values to print"))?;
@@ -148,12 +148,13 @@ pub(crate) fn printable(reader: &dyn TensorReader, index: usize) -> Result<(Tens
     Ok((tensor, true))
 }
 
-/// Returns the indices of the elements kept, in order.
+/// Returns the indices of the elements that are printed, in row-major order.
 fn positions(dims: &[u64]) -> Vec<u64> {
     let mut positions = vec![0];
     for &dim in dims {
         let kept = dim.min(2 * EDGE + 1);
-        // The leading elements are followed by one from the middle, and then by the trailing ones.
+        // Each long axis keeps its leading elements, one placeholder from the middle, and its trailing
+        // elements.
         let entry = |at: u64| if at <= EDGE { at } else { dim - (kept - at) };
         positions = positions
             .iter()

@@ -1,4 +1,4 @@
-//! Progress bars, and interrupts.
+//! Progress bars, and the handling of interrupts.
 
 use std::{
     io::{self, IsTerminal},
@@ -12,10 +12,10 @@ use crate::failure::{Failure, Outcome};
 
 static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Whether an interrupt ends the process immediately, because there is nothing to undo or report.
+/// Whether an interrupt ends the process immediately, because the command has nothing to undo or report.
 static ENDS_AT_ONCE: AtomicBool = AtomicBool::new(false);
 
-/// Waits for input; an interrupt ends the process immediately.
+/// Runs `wait`, which waits for input. Meanwhile, an interrupt ends the process immediately.
 pub(crate) fn waiting<T>(wait: impl FnOnce() -> T) -> T {
     let before = ENDS_AT_ONCE.swap(true, Ordering::SeqCst);
     let waited = wait();
@@ -23,8 +23,8 @@ pub(crate) fn waiting<T>(wait: impl FnOnce() -> T) -> T {
     waited
 }
 
-/// Handles Ctrl-C and TERM: a read-only command ends immediately. For others the first signal sets
-/// [`is_interrupted`], so that partial files are removed, and a second one ends the process.
+/// Handles Ctrl-C and TERM. A read-only command ends immediately. For other commands the first signal sets
+/// [`is_interrupted`], so that partial files are removed, and a second signal ends the process.
 pub(crate) fn listen_for_interrupts(is_reading_only: bool) -> Outcome {
     ENDS_AT_ONCE.store(is_reading_only, Ordering::SeqCst);
     let heard = || {
@@ -40,7 +40,7 @@ pub(crate) fn listen_for_interrupts(is_reading_only: bool) -> Outcome {
     ctrlc::set_handler(heard).map_err(|error| Failure::Io(io::Error::other(error)))
 }
 
-/// Returns whether the user interrupted.
+/// Returns whether the user interrupted the command.
 pub(crate) fn is_interrupted() -> bool {
     IS_INTERRUPTED.load(Ordering::SeqCst)
 }
@@ -82,7 +82,7 @@ impl Progress {
     /// The bar appears only after this time.
     const PATIENCE: Duration = Duration::from_millis(500);
 
-    /// Creates a bar for `bytes` of work.
+    /// Creates a bar for an operation that reads `bytes` bytes.
     pub(crate) fn new(bytes: u64) -> Self {
         let bar = ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::hidden());
         let style =

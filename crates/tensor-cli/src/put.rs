@@ -12,12 +12,12 @@ use crate::{
     options::PutOptions,
 };
 
-/// Replaces the tensor of that name, or appends it.
+/// `tensor put`: replaces the tensor of the same name, or appends the tensor.
 pub(crate) fn put(options: &PutOptions, out: &mut impl Write) -> Outcome {
     write(options, true, out)
 }
 
-/// Appends a tensor; the name must be new.
+/// `tensor append`: appends a tensor, whose name must be new.
 pub(crate) fn append(options: &PutOptions, out: &mut impl Write) -> Outcome {
     write(options, false, out)
 }
@@ -42,7 +42,7 @@ fn write(options: &PutOptions, is_replacing: bool, out: &mut impl Write) -> Outc
             }
             changed.retain(|entry: &Entry| entry.name != options.name);
         }
-        // The other file's metadata is not copied.
+        // `append` merges the metadata of the source file, so the original metadata is restored.
         let metadata = changed.metadata().clone();
         changed.append(tensor)?;
         *changed.metadata_mut() = metadata;
@@ -51,7 +51,8 @@ fn write(options: &PutOptions, is_replacing: bool, out: &mut impl Write) -> Outc
     edit::tell(path, options.json, out)
 }
 
-/// Opens the source tensor, the named or the only one, under its new name.
+/// Opens the source file, reduced to the tensor that `--tensor` names or to its only tensor, under the new
+/// name.
 fn one_of(options: &PutOptions) -> Outcome<Composite<'static>> {
     let mut source = files::open(&options.from)?;
     let wanted = match (&options.tensor, source.entries()) {

@@ -17,18 +17,19 @@ static SERVERS: OnceLock<Servers> = OnceLock::new();
 /// Open files, keyed by location, so that no file is opened twice.
 static OPEN: Mutex<Option<HashMap<String, Arc<RemoteSource>>>> = Mutex::new(None);
 
-/// Sets how servers are accessed.
+/// Sets the options for access to file servers, for the whole process.
 pub(crate) fn read_with(servers: Servers) {
     // The value is set only once, by `main`.
     let _ = SERVERS.set(servers);
 }
 
-/// Returns the remote location, if a path is one.
+/// Returns `path` as a remote location; `None` for a local path.
 pub(crate) fn location(path: &Path) -> Option<&str> {
     path.to_str().filter(|path| tensor_remote::is_remote(path))
 }
 
-/// Opens a remote file of any format, or an index with the files next to it.
+/// Opens a remote file of any format, or a remote index together with its shards, which are next to the
+/// index.
 pub(crate) fn open_composite(location: &str, options: &ReadOptions) -> Result<Composite<'static>, Error> {
     if !tensor_files::is_index(Path::new(location)) {
         return open(location, options).map(|reader| Composite::new(location, reader));
@@ -56,7 +57,7 @@ fn open(location: &str, options: &ReadOptions) -> Result<Box<dyn TensorReader>, 
     progress::waiting(open)
 }
 
-/// Returns the size of an open file.
+/// Returns the size of a remote file in bytes; 0 if the file cannot be opened.
 pub(crate) fn len(location: &str) -> u64 {
     source(location).map_or(0, |source| source.len())
 }
@@ -70,8 +71,8 @@ fn source(location: &str) -> Result<Arc<RemoteSource>, Error> {
     }
     let servers = SERVERS.get().cloned().unwrap_or_default();
     let mut options = RemoteOptions::default().with_plain_http(servers.allow_http);
-    // The variable is read here, because clap would list the option in each usage line as if it were
-    // required.
+    // `SSL_CERT_FILE` is read here: clap would list `--ca` as required in each usage line if it read the
+    // variable.
     let named = std::env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty());
     if let Some(path) = servers.ca.or_else(|| named.map(Into::into)) {
         options = options.with_authorities(&path)?;

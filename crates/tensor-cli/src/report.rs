@@ -40,7 +40,7 @@ pub(crate) struct Conversion {
 }
 
 impl Conversion {
-    /// Creates the report of one file written without loss.
+    /// Creates the report of a conversion that wrote one file without loss.
     pub(crate) fn of_one(path: &Path, tensors: usize, start: Instant) -> Self {
         Self {
             files: vec![WrittenFile::at(path)],
@@ -69,7 +69,7 @@ impl WrittenFile {
     }
 }
 
-/// Data that the target cannot hold.
+/// Data that was lost because the target format cannot represent it.
 #[derive(Serialize)]
 pub(crate) struct LostItem {
     kind: &'static str,

@@ -1,4 +1,4 @@
-//! Reads one or several files as one, with progress and interrupts.
+//! Reads one or several files as a single reader, with a progress bar and interrupts.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,7 +14,7 @@ use crate::{
     progress::{self, Progress},
 };
 
-/// Opens files as one; tensor names must be unique.
+/// Opens all files as a single reader. No two files may contain tensors with the same name.
 pub(crate) fn open_all(paths: &[PathBuf]) -> Outcome<Composite<'static>> {
     let mut all: Option<Composite<'static>> = None;
     for path in paths {
@@ -43,7 +43,7 @@ pub(crate) fn watched(sources: Composite<'_>) -> Composite<'_> {
     })
 }
 
-/// Replaces an error that an interrupt caused.
+/// Returns [`Failure::Interrupted`] instead of `failure` after an interrupt.
 pub(crate) fn unless_interrupted(failure: Failure) -> Failure {
     if progress::is_interrupted() {
         Failure::Interrupted

@@ -110,7 +110,7 @@ pub(crate) fn see_all(tensor: &TensorView<'_>, see: &mut impl FnMut(f64)) {
         DType::BF16 => elements::<bf16>(tensor, see, bf16::to_f64),
         DType::F32 => elements::<f32>(tensor, see, f64::from),
         DType::F64 => elements::<f64>(tensor, see, |value| value),
-        // A dtype without arithmetic has no statistics.
+        // Tensors with a dtype without arithmetic have no statistics.
         _ => {}
     }
 }

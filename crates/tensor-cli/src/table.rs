@@ -44,7 +44,8 @@ pub(crate) fn print<const N: usize>(
     print_each(out, rows.iter().cloned(), right)
 }
 
-/// Prints rows that are generated twice rather than stored: there may be millions.
+/// Prints rows with aligned columns like the function `print`, but generates them twice instead of storing
+/// them, because there may be millions.
 pub(crate) fn print_each<const N: usize>(
     out: &mut impl Write,
     rows: impl Iterator<Item = [String; N]> + Clone,
@@ -131,7 +132,7 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
-/// Formats a number of tensors.
+/// Formats a count of tensors: "1 tensor", "2 tensors".
 pub(crate) fn tensors(count: usize) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} tensor{plural}")
@@ -147,8 +148,8 @@ pub(crate) fn number(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Escapes text from a file into one line without characters that move the cursor or change how others are
-/// displayed.
+/// Escapes text from a file to a single line. Characters that move the cursor or change how other characters
+/// are displayed are escaped.
 pub(crate) fn text(text: &str) -> String {
     text.chars()
         .flat_map(|char| {
@@ -221,7 +222,7 @@ mod tests {
     #[test]
     fn text_stays_on_its_line() {
         assert_eq!(text("a\n\x1b[31mb\u{e9}"), "a\\n\\u{1b}[31mb\u{e9}");
-        // Unescaped, this would display as if the name ended with .txt.
+        // Without the escape, a terminal would display the name as if it ended with .txt.
         assert_eq!(text("a\u{202e}txt.exe"), "a\\u{202e}txt.exe");
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     report, table,
 };
 
-/// The result for a file.
+/// The result of verifying one file.
 #[derive(Serialize)]
 struct Verdict {
     file: String,
@@ -73,7 +73,7 @@ pub(crate) fn run(options: &Verify, out: &mut impl Write) -> Outcome {
     for path in &options.files {
         let reader = match files::open(path) {
             Ok(reader) => reader,
-            // Continue with the other files.
+            // An error of one file does not keep the command from checking the other files.
             Err(failure @ Failure::File { .. }) => {
                 if options.json {
                     failure.to_json(out)?;
@@ -85,7 +85,7 @@ pub(crate) fn run(options: &Verify, out: &mut impl Write) -> Outcome {
             Err(other) => return Err(other),
         };
         let mut verdict = Verdict::of(&reader, path);
-        // Opening has validated the structure.
+        // Opening the file has already validated its structure.
         if !options.index {
             verdict.read(&reader, path, options.strict, expected.as_ref())?;
         }
@@ -106,7 +106,7 @@ pub(crate) fn run(options: &Verify, out: &mut impl Write) -> Outcome {
 }
 
 impl Verdict {
-    /// Creates the verdict before any data is read.
+    /// Creates the verdict of a file whose data has not been read yet.
     fn of(reader: &Composite<'_>, path: &Path) -> Self {
         Self {
             file: path.display().to_string(),
@@ -121,7 +121,7 @@ impl Verdict {
         }
     }
 
-    /// Reads and checks all data.
+    /// Reads all data and checks it against checksums and the manifest `expected`.
     fn read(
         &mut self,
         reader: &Composite<'_>,

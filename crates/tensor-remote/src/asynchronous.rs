@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 
 use crate::{IndexPlace, RemoteSource, source::Fetch};
 
-/// The result of a read.
+/// The future of a read. It returns exactly the bytes of the requested range.
 pub type ReadFuture<'a> = Pin<Box<dyn Future<Output = io::Result<Bytes>> + Send + 'a>>;
 
 /// An asynchronous source of a file's bytes. Each read is one range request; [`RemoteSource::from_async`]
@@ -66,7 +66,7 @@ pub trait AsyncByteSource: Send + Sync {
         self.len() == 0
     }
 
-    /// Reads exactly this nonempty range, which lies inside the file.
+    /// Reads exactly the bytes in `range`, which is not empty and lies inside the file.
     ///
     /// # Errors
     /// When reading fails or the file became shorter (`UnexpectedEof`).
@@ -74,11 +74,11 @@ pub trait AsyncByteSource: Send + Sync {
 }
 
 impl RemoteSource {
-    /// Adapts an asynchronous source to blocking reads, on a runtime driven by other threads. Immediately
-    /// reads the part that contains the index, as guessed from the file's name.
+    /// Adapts an asynchronous source to blocking reads, on a runtime driven by other threads. Reads the part
+    /// that contains the index at once; `name`, the file's name, tells where the index is.
     ///
     /// # Errors
-    /// When that read fails.
+    /// When the read of the index fails.
     ///
     /// # Panics
     /// When this function or any read is called inside a future: use `tokio::task::spawn_blocking`.
@@ -122,7 +122,7 @@ impl Fetch for BlockingFetch {
     }
 }
 
-/// Reads a range piece by piece.
+/// Reads a range in consecutive pieces.
 struct Pieces {
     source: Arc<dyn AsyncByteSource>,
     runtime: Handle,
@@ -130,7 +130,7 @@ struct Pieces {
     piece: Bytes,
 }
 
-/// Maximum size of a read, and so of the buffer.
+/// Maximum size of one read, and thereby of the buffer.
 const LARGEST_PIECE: u64 = 8 << 20;
 
 impl Read for Pieces {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// The location of a file's index, and how many bytes to request there first.
 ///
-/// A guess that is too small costs another request; one that is too large costs some bytes.
+/// If the guess is too small, another request is needed. If it is too large, some bytes are fetched in vain.
 ///
 /// ```
 /// use tensor_remote::IndexPlace;
@@ -16,32 +16,32 @@ use std::ops::Range;
 pub enum IndexPlace {
     /// The index is at the start, within this many bytes.
     Front(u64),
-    /// At the end, within this many bytes or, if more, the last 8192nd part of the file (at most 4 MiB):
-    /// larger files have more tensors.
+    /// The index is at the end, within this many bytes or, if larger, within the last 1/8192 of the file (at
+    /// most 4 MiB): larger files have more tensors.
     End(u64),
 }
 
-/// Bytes requested at the start of a file with its index at the end. The response shows the file's length,
-/// and these bytes its format.
+/// Bytes requested at the start of a file with its index at the end. The response contains the file's length,
+/// and these bytes identify its format.
 const BEGINNING: u64 = 32 << 10;
 /// Assumed ratio of file size to index size.
 const DATA_PER_INDEX: u64 = 8192;
-/// Maximum bytes requested at the end because of the file's size.
+/// Maximum number of bytes requested at the end of a large file.
 const LARGEST_END: u64 = 4 << 20;
 
 impl IndexPlace {
-    /// Guesses by file name.
+    /// Guesses the location of the index from the extension of a file name.
     #[must_use]
     pub fn of_name(name: &str) -> Self {
         let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
         match extension.to_ascii_lowercase().as_str() {
-            // The header contains the tokenizer's vocabulary.
+            // The header of a GGUF file contains the tokenizer's vocabulary.
             "gguf" => Self::Front(4 << 20),
             "npy" | "btf" => Self::Front(64 << 10),
             "zt" | "ztensor" | "tbuf" | "tbufs" => Self::End(256 << 10),
-            // An archive's directory has about 100 bytes per tensor.
+            // The central directory of a zip archive has about 100 bytes per tensor.
             "npz" | "pt" | "pth" | "ckpt" | "bin" | "zip" => Self::End(128 << 10),
-            // About 100 bytes per tensor.
+            // Other headers, such as that of safetensors, have about 100 bytes per tensor.
             _ => Self::Front(256 << 10),
         }
     }
@@ -54,8 +54,8 @@ impl IndexPlace {
         }
     }
 
-    /// Returns the range to request next, once the bytes of [`IndexPlace::front`] have arrived and the length
-    /// is known.
+    /// Returns the range to request next, once the first response has given the file's length `len`. Returns
+    /// `None` if no further request is needed.
     pub(crate) fn end(self, len: u64) -> Option<Range<u64>> {
         let Self::End(guess) = self else {
             return None;

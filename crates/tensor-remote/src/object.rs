@@ -38,7 +38,7 @@ pub struct StoredObject {
 }
 
 impl StoredObject {
-    /// Queries the store for length and version.
+    /// Queries the store for the length and version of the object at `path`.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] when the object does not exist or the request fails.
@@ -49,7 +49,7 @@ impl StoredObject {
         Ok(Self { store, object })
     }
 
-    /// Returns the store's metadata.
+    /// Returns the metadata that the store returned for the object.
     #[must_use]
     pub fn meta(&self) -> &ObjectMeta {
         &self.object

@@ -16,20 +16,21 @@ use fmt_core::ByteSource;
 
 /// Fetches ranges of a file.
 pub(crate) trait Fetch: Send + Sync {
-    /// Requests a nonempty range inside the file. The reader yields exactly these bytes, or an error.
+    /// Requests a nonempty range inside the file. The reader yields exactly the bytes of the range, or an
+    /// error.
     fn fetch(&self, range: Range<u64>) -> io::Result<Box<dyn Read + Send>>;
 }
 
 /// A file read by ranges over the network.
 ///
 /// - Parts up to 256 KiB are cached (16 MiB in total), so an index is fetched once. Requests cover at least
-///   32 KiB, because a round trip costs more than that.
-/// - Larger parts are not cached: they are read from a response that is still arriving. Sequential reads use
-///   the same response. Up to four responses are open at a time.
+///   32 KiB, because a round trip takes longer than their transfer.
+/// - Larger parts are not cached: they are read directly from a response, which stays open for the next
+///   sequential read. Up to four responses are open at a time.
 /// - A part announced with [`ByteSource::will_read`] is fetched with one request. Otherwise sequential reads
 ///   increase the read-ahead, up to 64 MiB.
 ///
-/// Several threads can read concurrently, each with its own responses.
+/// Several threads can read concurrently, each from a response of its own.
 pub struct RemoteSource {
     len: u64,
     name: String,
@@ -39,13 +40,13 @@ pub struct RemoteSource {
     bytes: AtomicU64,
 }
 
-/// Network usage of a source so far.
+/// Network usage of a source since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Traffic {
-    /// Number of range requests, not counting redirects and retries.
+    /// Number of range requests, without redirects and retries.
     pub requests: u64,
-    /// Bytes received of the file.
+    /// Number of bytes of the file that were received.
     pub bytes: u64,
 }
 
@@ -55,7 +56,7 @@ struct State {
     blocks: VecDeque<Block>,
     /// Open responses, in LRU order.
     answers: VecDeque<OpenResponse>,
-    /// Ends of fetched parts, with the read-ahead used there.
+    /// End offsets of fetched parts, each with the read-ahead used for the part.
     ends: VecDeque<(u64, u64)>,
     /// Announced ranges, to be read sequentially.
     announced: VecDeque<Range<u64>>,
@@ -64,7 +65,8 @@ struct State {
 struct Block {
     start: u64,
     bytes: Bytes,
-    /// The first bytes, with the index or magic number, are never evicted.
+    /// Whether the block is never evicted. These are the first fetched parts, with the index or the magic
+    /// number.
     is_pinned: bool,
 }
 
@@ -84,7 +86,7 @@ const BLOCKS: usize = 64;
 const ANSWERS: usize = 4;
 /// Maximum read-ahead.
 const LARGEST_WINDOW: u64 = 64 << 20;
-/// Gap that is skipped in a response rather than requested anew, in bytes.
+/// Maximum gap in bytes that is skipped within an open response; for a larger gap, a new request is sent.
 const GAP: u64 = 64 << 10;
 /// Maximum number of remembered ends and announcements.
 const REMEMBERED: usize = 16;
@@ -92,14 +94,15 @@ const REMEMBERED: usize = 16;
 const FIRST_STEP: u64 = 1 << 20;
 
 impl RemoteSource {
-    /// Creates a source of `len` bytes; `parts` are already fetched, with their offsets.
+    /// Creates a source of `len` bytes; `parts` are the parts that are already fetched, with their offsets.
     pub(crate) fn new(len: u64, name: String, fetch: Box<dyn Fetch>, parts: Vec<(u64, Bytes)>) -> Self {
         let mut state = State::default();
         let (mut requests, mut received) = (0, 0);
         for (start, bytes) in parts {
             let len = bytes.len() as u64;
             (requests, received) = (requests + 1, received + len);
-            // If the index extends beyond this part, at least as many bytes will be needed again.
+            // If the index is longer than this part, about as many bytes again are needed, so the next
+            // request gets a read-ahead.
             state.ends.push_back((start + len, len / 2));
             state.blocks.push_back(Block {
                 start,
@@ -137,7 +140,7 @@ impl RemoteSource {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fills `out` from offset `at`. The caller will read up to `wanted`.
+    /// Fills `out` from offset `at`. The caller will continue to read up to the offset `wanted`.
     fn fill(&self, mut at: u64, mut out: &mut [u8], wanted: u64) -> io::Result<()> {
         while !out.is_empty() {
             let found = self.state().find(at);
@@ -156,7 +159,7 @@ impl RemoteSource {
         Ok(())
     }
 
-    /// Requests data from offset `at`; returns how much of it went into `out`.
+    /// Requests data from offset `at`, and reads its beginning into `out`. Returns the number of bytes read.
     fn ask(&self, at: u64, out: &mut [u8], wanted: u64) -> io::Result<usize> {
         let end = self.state().plan(at, wanted.max(at + out.len() as u64), self.len);
         self.requests.fetch_add(1, Relaxed);
@@ -196,7 +199,7 @@ impl RemoteSource {
     }
 }
 
-/// The available data at an offset.
+/// Data at an offset that needs no new request.
 enum Available {
     Kept(Bytes),
     Arriving(OpenResponse),
@@ -231,14 +234,14 @@ impl State {
         }
     }
 
-    /// Takes the open response that reaches `at` next.
+    /// Takes the open response from which the bytes at `at` can be read next.
     fn take_answer(&mut self, at: u64) -> Option<OpenResponse> {
         let near = |answer: &OpenResponse| answer.at <= at && at - answer.at <= GAP && at < answer.end;
         let place = self.answers.iter().position(near)?;
         self.answers.remove(place)
     }
 
-    /// Returns the end of the request that starts at `at`.
+    /// Decides where the request that starts at offset `at` ends.
     fn plan(&mut self, at: u64, wanted: u64, len: u64) -> u64 {
         let follows = |(end, _): &(u64, u64)| *end <= at && at - *end <= GAP;
         let before = self.ends.iter().position(follows);
@@ -246,7 +249,7 @@ impl State {
             Some((_, window)) => (2 * window).min(LARGEST_WINDOW),
             None => LEAST,
         };
-        // An announcement applies to one pass only.
+        // An announcement is used up by the first pass over its range.
         let announced = self.announced.iter().position(|range| range.contains(&at));
         let announced = announced.and_then(|place| self.announced.remove(place));
         let announced = announced.map_or(0, |range| range.end);
@@ -287,7 +290,8 @@ impl ByteSource for RemoteSource {
         if let Some(bytes) = kept.filter(|bytes| bytes.len() as u64 >= len) {
             return Ok(bytes.slice(..len as usize));
         }
-        // The length comes from the server, so this allocates at most twice what has arrived.
+        // The length comes from the server and is not trusted: the buffer is at most twice as large as the
+        // received data.
         let mut buffer = Vec::new();
         while (buffer.len() as u64) < len {
             let had = buffer.len();

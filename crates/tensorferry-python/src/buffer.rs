@@ -7,8 +7,8 @@ use bytes::Bytes;
 use pyo3::{buffer::PyBuffer, exceptions::PyBufferError, ffi, prelude::*};
 use tensor_core::SpareBuffers;
 
-/// Read-only bytes owned by Rust, exposed to Python by the buffer protocol without a copy. Views keep them
-/// alive.
+/// Read-only bytes owned by Rust, exposed to Python by the buffer protocol without a copy. Views keep the
+/// bytes alive.
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct Buffer(Bytes);
 
@@ -56,7 +56,7 @@ impl Borrowed {
     /// Bytes per piece.
     const PIECE: usize = 1 << 20;
 
-    /// Borrows an object's bytes. They must be contiguous.
+    /// Borrows the bytes of an object, which must be contiguous.
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let buffer = PyBuffer::<u8>::get(object)?;
         if !buffer.is_c_contiguous() {
@@ -69,7 +69,7 @@ impl Borrowed {
         self.0.len_bytes()
     }
 
-    /// Copies a range of the bytes.
+    /// Copies the bytes from the offset `from` into `out`.
     #[expect(unsafe_code, reason = "Python's memory is read through its pointer")]
     fn copy_out(&self, from: usize, out: &mut [u8]) {
         assert!(from <= self.len() && out.len() <= self.len() - from);
@@ -110,7 +110,7 @@ impl Borrowed {
         spare.lend(copy, len)
     }
 
-    /// Copies all bytes.
+    /// Copies all bytes into a new vector.
     #[expect(
         unsafe_code,
         reason = "memory that is about to be written to is not filled with zeros first"

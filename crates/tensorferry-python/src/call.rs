@@ -1,4 +1,4 @@
-//! Running a call: the caller blocks, or a callback receives the result.
+//! Runs calls: the calling thread blocks, or a callback receives the result.
 
 use std::{
     error::Error,

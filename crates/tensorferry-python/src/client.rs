@@ -47,7 +47,7 @@ type Make = dyn Fn() -> oip_client::Result<Box<dyn InferenceClient>> + Send + Sy
 /// Maximum bytes of buffers for reuse.
 const SPARE: u64 = 64 << 20;
 
-/// The client of blocking calls.
+/// The client that blocking calls use.
 enum Waiting {
     Blocking(BlockingClient),
     Shared(Arc<dyn InferenceClient>, &'static Shared),
@@ -62,11 +62,11 @@ type Driven = (Arc<dyn InferenceClient>, &'static Runtime);
 struct Settings {
     timeout: Option<f64>,
     connect_timeout: f64,
-    /// PEM.
+    /// Trusted certificate authorities, in PEM.
     authorities: Option<Vec<u8>>,
-    /// Certificate and key, PEM.
+    /// Client certificate and its key, in PEM.
     certificate: Option<(Vec<u8>, Vec<u8>)>,
-    /// `gzip` or `deflate`.
+    /// Compression of requests: `gzip` or `deflate`.
     compress: Option<String>,
     accept_compressed: bool,
     attempts: u32,
@@ -178,7 +178,7 @@ impl Client {
         })
     }
 
-    /// Returns JSON, as over HTTP.
+    /// Returns the response as JSON, in the form that the HTTP transport uses.
     #[pyo3(signature = (timeout=None, callback=None))]
     fn server_metadata(
         &self,
@@ -191,7 +191,7 @@ impl Client {
         })
     }
 
-    /// Returns JSON, as over HTTP.
+    /// Returns the response as JSON, in the form that the HTTP transport uses.
     #[pyo3(signature = (name, version, timeout=None, callback=None))]
     fn model_metadata(
         &self,
@@ -208,7 +208,7 @@ impl Client {
         })
     }
 
-    /// Returns JSON, as over HTTP.
+    /// Returns the response as JSON, in the form that the HTTP transport uses.
     #[pyo3(signature = (name, version, timeout=None, callback=None))]
     fn model_config(
         &self,
@@ -225,7 +225,7 @@ impl Client {
         })
     }
 
-    /// Returns a JSON array.
+    /// Returns the results as a JSON array.
     #[pyo3(signature = (name, version, timeout=None, callback=None))]
     fn statistics(
         &self,
@@ -242,7 +242,7 @@ impl Client {
         })
     }
 
-    /// Returns a JSON array.
+    /// Returns the results as a JSON array.
     #[pyo3(signature = (timeout=None, callback=None))]
     fn repository_index(
         &self,
@@ -255,7 +255,7 @@ impl Client {
         })
     }
 
-    /// Loads a model. `files` are by path in the model's directory.
+    /// Loads a model. `files` contains files by their path in the model's directory.
     #[pyo3(signature = (name, config=None, files=BTreeMap::new(), timeout=None, callback=None))]
     fn load_model(
         &self,
@@ -310,7 +310,7 @@ impl Client {
         })
     }
 
-    /// Returns a JSON array.
+    /// Returns the results as a JSON array.
     #[pyo3(signature = (name=None, timeout=None, callback=None))]
     fn shared_memory_status(
         &self,
@@ -364,7 +364,7 @@ impl Client {
         })
     }
 
-    /// Trace settings of a model, or of the server.
+    /// Changes the trace settings of a model or of the server, and returns all of them.
     #[pyo3(signature = (model=None, changes=BTreeMap::new(), timeout=None, callback=None))]
     fn trace_settings(
         &self,
@@ -379,7 +379,7 @@ impl Client {
         })
     }
 
-    /// Returns a JSON array.
+    /// Returns the results as a JSON array.
     #[pyo3(signature = (name=None, timeout=None, callback=None))]
     fn cuda_memory_status(
         &self,
@@ -432,7 +432,7 @@ impl Client {
         })
     }
 
-    /// Runs a model. An empty list of outputs requests all.
+    /// Runs a model. An empty list of outputs requests all outputs.
     #[pyo3(signature = (request, timeout=None, callback=None))]
     fn infer(
         &self,
@@ -456,7 +456,7 @@ impl Client {
 }
 
 impl Client {
-    /// Returns the client that a background thread drives; created on first use.
+    /// Returns the client that a background thread drives, and creates it on the first call.
     pub(crate) fn driven(&self, py: Python<'_>) -> PyResult<Driven> {
         let failed = |error| error::of_call(py, &error);
         let (client, runtime) = match self.driven.get() {
@@ -465,7 +465,7 @@ impl Client {
                 let runtime = runtime()?;
                 let _entered = runtime.enter();
                 let made = (self.make)().map_err(failed)?;
-                // Another thread may have created the client first; then that one is used.
+                // If another thread has created a client meanwhile, that client is used.
                 self.driven.get_or_init(|| (made.into(), runtime)).clone()
             }
         };

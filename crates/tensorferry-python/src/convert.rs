@@ -1,4 +1,4 @@
-//! Conversion of files, as by `tensor convert`.
+//! Converts files, like `tensor convert`.
 
 use std::{
     ops::ControlFlow,
@@ -16,7 +16,7 @@ use tensor_files::{
 
 use crate::{error, noted::RecordingReader};
 
-/// Target and options.
+/// Target format and options of a conversion.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Options {
@@ -33,7 +33,7 @@ pub(crate) struct Options {
     progress: Option<Py<PyAny>>,
 }
 
-/// Converts a file. Returns what the target format cannot hold.
+/// Converts a file. Returns the losses: data that the target format cannot hold.
 #[pyfunction]
 pub(crate) fn convert(
     py: Python<'_>,
@@ -129,7 +129,7 @@ where
     texts.iter().map(parse).collect()
 }
 
-/// Parses the dtype of floats, by its short or NumPy's name.
+/// Parses a floating-point dtype, given by its short name or its NumPy name.
 fn float(text: &str) -> PyResult<DType> {
     let short = match text {
         "float16" => "f16",

@@ -1,4 +1,4 @@
-//! Conversion of errors to Python exceptions.
+//! Converts errors to Python exceptions.
 
 use std::{error::Error, io, path::Path, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Reading files of every format, and operations on whole files.
+//! Reads files of every format, and compares and verifies whole files.
 
 use std::{
     collections::BTreeMap,

@@ -1,5 +1,5 @@
-//! A reader that records its errors. When one file is read while another is written, this shows which of the
-//! two failed.
+//! A reader that records its errors. When one file is read while another is written, the record shows which
+//! of the two failed.
 
 use std::{
     ops::Range,

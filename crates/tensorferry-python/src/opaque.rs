@@ -3,7 +3,7 @@
 
 use fmt_core::OpaqueDType;
 
-/// NumPy's name, the common name, and bits per element.
+/// The opaque dtypes: NumPy's name, the name in files, and the number of bits per element.
 const OPAQUE: [(&str, &str, u32); 7] = [
     ("float8_e4m3fn", "F8_E4M3", 8),
     ("float8_e5m2", "F8_E5M2", 8),
@@ -20,7 +20,7 @@ pub(crate) fn numpy_name(dtype: &OpaqueDType) -> Option<&'static str> {
     found.map(|(numpy, ..)| *numpy)
 }
 
-/// Finds the dtype by NumPy's name.
+/// Finds an opaque dtype by its NumPy name.
 pub(crate) fn from_numpy(name: &str) -> Option<OpaqueDType> {
     let found = OPAQUE.iter().find(|(numpy, ..)| *numpy == name);
     found.map(|(_, name, bits)| OpaqueDType::of_bits(*name, *bits))

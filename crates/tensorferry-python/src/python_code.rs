@@ -1,10 +1,10 @@
 //! Calls Python code that may run for long, such as models, and may still be running when the interpreter
 //! ends.
 //!
-//! If a thread requests the GIL after that, Python up to 3.13 ends the thread with `pthread_exit`, which
-//! unwinds its stack. This must not reach Rust frames: guards in them would release a GIL that the thread
-//! does not hold, and the process would abort. So the thread blocks here instead, as in Python 3.14, and ends
-//! with the process.
+//! If a thread requests the GIL after the interpreter has ended, Python up to 3.13 ends the thread with
+//! `pthread_exit`, which unwinds its stack. The unwinding must not reach Rust frames: guards in them would
+//! release a GIL that the thread does not hold, and the process would abort. So the thread blocks here
+//! instead, as in Python 3.14, and ends with the process.
 //!
 //! Threads that Python did not start keep their Python thread state from one call to the next, like Python's
 //! own threads.

@@ -82,7 +82,7 @@ pub(crate) fn shared() -> PyResult<&'static Shared> {
     SHARED.get(Shared::new)
 }
 
-/// A runtime without a thread of its own. One of several blocking callers drives the connections of all.
+/// A runtime without a thread of its own. One of the blocking callers drives the connections of all callers.
 /// After a while without calls a background thread takes over, since servers may send at any time over
 /// HTTP/2, and wait for acknowledgements when they drain.
 pub(crate) struct Shared {
@@ -94,13 +94,13 @@ pub(crate) struct Shared {
 #[derive(Default)]
 struct Keeper {
     callers: AtomicUsize,
-    /// Whether there was a call since the thread's last check.
+    /// Whether there was a call since the background thread last checked.
     was_called: AtomicBool,
     is_driving: AtomicBool,
     give_way: Notify,
 }
 
-/// Interval at which the thread checks for calls.
+/// Interval at which the background thread checks for calls.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A runtime that can block on a future.
@@ -160,7 +160,7 @@ impl Keeper {
             return;
         }
         self.is_driving.store(true, Ordering::SeqCst);
-        // A caller that arrives meanwhile is either in this count, or sees the flag.
+        // A concurrent caller is either counted in `callers`, or sees the flag `is_driving`.
         if self.callers.load(Ordering::SeqCst) == 0 {
             runtime.block_on(self.give_way.notified());
         }
@@ -168,7 +168,7 @@ impl Keeper {
     }
 }
 
-/// A blocking caller.
+/// Counts a blocking caller in `callers` until the value is dropped.
 struct Calling<'k>(&'k Keeper);
 
 impl Drop for Calling<'_> {
@@ -177,8 +177,8 @@ impl Drop for Calling<'_> {
     }
 }
 
-/// Lets connections process events from the time when no thread drove them, above all that the server closed
-/// them: a request on a closed connection is lost, and not every request can be repeated.
+/// Lets connections process the events that arrived while no thread drove them. The server may have closed a
+/// connection: a request on it would be lost, and not every request can be repeated.
 pub(crate) async fn let_connections_notice() {
     // The first yield polls the system for events, the second one the connections that became readable.
     yield_now().await;

@@ -1,4 +1,4 @@
-//! Writing files of every format.
+//! Writes files of every format.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use crate::{
 /// A tensor to write: name, dtype (NumPy's name), shape, and an object with its bytes.
 pub(crate) type TensorArguments<'py> = (String, String, Vec<u64>, Bound<'py, PyAny>);
 
-/// Writes a file, which appears at its path when it is complete.
+/// Writes a file, and publishes it at its path when it is complete.
 #[pyfunction]
 pub(crate) fn save_file(
     py: Python<'_>,
@@ -39,7 +39,7 @@ pub(crate) fn save_file(
     saved.map_err(|error: Error| error::of_file(py, &error, Some(&path)))
 }
 
-/// Returns the bytes of a file.
+/// Encodes tensors as a file in memory, and returns its bytes.
 #[pyfunction]
 pub(crate) fn save_bytes(
     py: Python<'_>,
@@ -56,7 +56,7 @@ pub(crate) fn save_bytes(
     Ok(Buffer::new(bytes.into()))
 }
 
-/// Returns the requested format, or the one of the file's extension.
+/// Returns the requested format, or else the format that the file's extension implies.
 pub(crate) fn wanted_format(path: &Path, format: Option<&str>) -> PyResult<&'static dyn Format> {
     let found = match format {
         Some(id) => tensor_files::format(id),

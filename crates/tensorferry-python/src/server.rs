@@ -45,7 +45,7 @@ type GivenModel = (
     bool,
 );
 
-/// A running server.
+/// A running server, and the runtime that drives it.
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct Server {
     running: Mutex<Option<(Running<Engine>, Runtime)>>,
@@ -135,8 +135,8 @@ impl Server {
         self.grpc.map(|address| address.to_string())
     }
 
-    /// Drains and stops the server. Returns whether no request was aborted; true if it was stopped before,
-    /// and in a forked process.
+    /// Drains and stops the server. Returns false if a request was aborted. Returns true if the server was
+    /// already stopped, and in a forked process.
     fn stop(&self, py: Python<'_>) -> bool {
         if !self.process.is_current() {
             return true;
@@ -212,7 +212,7 @@ type Request = (
     Cancelled,
 );
 
-/// Whether the client no longer waits.
+/// A callable that returns whether the request was cancelled.
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct Cancelled(CancelToken);
 
@@ -388,13 +388,13 @@ struct Remote {
 }
 
 impl Remote {
-    /// Maximum concurrent calls. The remote server has its own queue, and batches what waits there.
+    /// Maximum concurrent calls. The remote server has its own queue, and batches the requests in it.
     const CALLS: u32 = 32;
 
-    /// Waits for a step of a call while the response is wanted. Dropping it cancels the call at the remote
-    /// server.
+    /// Waits for a step of a call, until the request is cancelled or its deadline passes. Dropping the step
+    /// cancels the call at the remote server.
     async fn step<T>(step: impl Future<Output = T>, cancel: &CancelToken) -> Result<T, ServiceError> {
-        /// Interval at which the token is checked, since it does not wake waiters.
+        /// Interval at which the token is checked, since the token does not wake waiters.
         const LOOK: Duration = Duration::from_millis(10);
         let mut step = std::pin::pin!(step);
         loop {
@@ -460,7 +460,7 @@ impl Model for Remote {
 }
 
 impl Remote {
-    /// Passes on the responses of the other server.
+    /// Passes on the responses of the remote server.
     fn stream(
         &self,
         mut request: InferRequest,

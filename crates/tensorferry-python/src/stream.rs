@@ -35,7 +35,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Maximum requests to be sent, and responses to be taken.
+    /// Maximum number of requests that wait to be sent, and of responses that wait to be taken.
     const WAITING: usize = 16;
 
     pub(crate) fn open(
@@ -54,7 +54,7 @@ impl Stream {
                 }
             };
             while let Some(item) = std::future::poll_fn(|cx| stream.as_mut().poll_next(cx)).await {
-                // The receiver was dropped, so this task ends, and the stream with it.
+                // The receiver was dropped, so the task ends and closes the stream.
                 if received.send(item).await.is_err() {
                     return;
                 }
@@ -81,7 +81,8 @@ impl Stream {
 
 #[pymethods]
 impl Stream {
-    /// Sends a request as soon as there is room. The result is whether the stream still accepts requests.
+    /// Sends a request as soon as the queue of requests has room. The result is whether the stream still
+    /// accepts requests.
     #[pyo3(signature = (request, callback=None))]
     fn send(&self, py: Python<'_>, request: InferArguments<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
         self.check_process()?;
@@ -96,14 +97,14 @@ impl Stream {
         run(py, self.runtime, callback, sending)
     }
 
-    /// Sends no more requests; responses still arrive.
+    /// Ends the requests of the stream. Responses still arrive.
     fn finish(&self) -> PyResult<()> {
         self.check_process()?;
         drop(self.requests().take());
         Ok(())
     }
 
-    /// Waits until [`Stream::take`] has a response. Abandoning the wait loses nothing.
+    /// Waits until [`Stream::take`] has a response. A caller that abandons the wait loses no response.
     #[pyo3(signature = (callback=None))]
     fn wait(&self, py: Python<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
         self.check_process()?;
@@ -152,7 +153,8 @@ impl Drop for Stream {
             self.task.abort();
             return;
         }
-        // Dropping these would wake the task, whose locks a thread of the parent may have held at the fork.
+        // Dropping the channels would wake the task, whose locks a thread of the parent may have held at the
+        // fork.
         let requests = self.requests.get_mut().unwrap_or_else(PoisonError::into_inner);
         mem::forget(requests.take());
         mem::forget(self.answers.clone());
@@ -210,10 +212,10 @@ impl Answers {
 pub(crate) struct Requests(Receiver<InferRequest>);
 
 impl Requests {
-    /// A single request.
+    /// Creates the stream of a single request.
     pub(crate) fn one(request: InferRequest) -> Self {
         let (sender, requests) = channel(1);
-        // The channel has room for it.
+        // The channel has room for one request.
         let _ = sender.try_send(request);
         Self(requests)
     }

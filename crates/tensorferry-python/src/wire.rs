@@ -1,4 +1,4 @@
-//! Conversion of requests and responses between Python and the protocol.
+//! Converts requests and responses between Python and the protocol.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -79,7 +79,7 @@ pub(crate) struct InferArguments<'py>(
 );
 
 impl InferArguments<'_> {
-    /// Converts to a request. Large inputs are copied into buffers of `spare`.
+    /// Converts the arguments to a request. Large inputs are copied into buffers of `spare`.
     pub(crate) fn into_request(self, spare: &Arc<SpareBuffers>) -> PyResult<InferRequest> {
         let Self(name, version, inputs, outputs, id, parameters) = self;
         let mut request = named(&name, version.as_deref())?;
@@ -109,7 +109,7 @@ impl InferArguments<'_> {
 fn read_parameters(values: Values) -> PyResult<Parameters> {
     let mut parameters = Parameters::new();
     for (name, value) in values {
-        // This is the only reserved name that clients may send; they send it over streams.
+        // Clients may send this reserved parameter over streams. All other reserved names are rejected.
         if name != "triton_enable_empty_final_response" {
             check_parameter_name(&name).map_err(|error| error::usage(error.message()))?;
         }

@@ -1,4 +1,4 @@
-//! Writing files tensor by tensor.
+//! Writes files tensor by tensor.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +19,7 @@ use crate::{
 /// Writes a file whose tensors are not known in advance.
 ///
 /// The formats need a list of all tensors before the first byte. So tensors are first written to an unnamed
-/// file in the target's directory, and copied into the target once all are there.
+/// file in the target's directory, and copied into the target when the writer is finished.
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct Writer {
     path: PathBuf,
@@ -63,7 +63,7 @@ impl Writer {
         })
     }
 
-    /// Adds a tensor.
+    /// Appends a tensor to the unnamed file.
     fn add(&self, py: Python<'_>, tensor: TensorArguments<'_>) -> PyResult<()> {
         let (entry, array) = entry(tensor)?;
         let added = py.detach(|| {
@@ -93,7 +93,7 @@ impl Writer {
         }
     }
 
-    /// Writes the file, which appears when it is complete. Returns its size in bytes.
+    /// Writes the target file, and publishes it at its path when it is complete. Returns its size in bytes.
     fn finish(&self, py: Python<'_>) -> PyResult<u64> {
         let Some(gathered) = self.gathered().take() else {
             return Err(error::usage("the writer is closed"));

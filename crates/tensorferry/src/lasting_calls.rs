@@ -18,7 +18,7 @@ pub(crate) fn lasting() -> Lasting {
     })
 }
 
-/// A slot managed by the listener.
+/// The listener's slot for one long-lived call.
 struct Kept(StreamPlace);
 
 impl KeptPlace for Kept {

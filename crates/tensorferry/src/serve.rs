@@ -33,7 +33,8 @@ pub fn serve<S: InferenceService>(service: S) -> Serve<S> {
     }
 }
 
-/// A server that is not started yet; made by [`serve`]. It needs a Tokio runtime with I/O and timers.
+/// The options of a server, created by [`serve`]. Starting the server needs a Tokio runtime with I/O and
+/// timers.
 #[must_use]
 pub struct Serve<S> {
     service: Arc<S>,
@@ -64,7 +65,8 @@ impl<S: InferenceService> Serve<S> {
         self
     }
 
-    /// Sets the configuration of gRPC. Its memory budget and thread pool are replaced by HTTP's.
+    /// Sets the configuration of gRPC. The memory budget and the thread pool in `config` are ignored: gRPC
+    /// shares those of HTTP.
     pub fn grpc_config(mut self, config: GrpcConfig) -> Self {
         self.grpc_config = config;
         self
@@ -142,7 +144,7 @@ impl<S: InferenceService> Serve<S> {
             let serving = oip_listen::serve(listener, Protocol::Http2, calls, limits, shutdown.clone());
             transports.push(tokio::spawn(serving));
         }
-        // Returns memory that requests no longer need to the system.
+        // Gives unused memory of finished requests back to the system, every 5 seconds.
         let trimming = async move {
             let mut ticks = interval(Duration::from_secs(5));
             loop {
@@ -165,8 +167,8 @@ impl<S: InferenceService> Serve<S> {
         })
     }
 
-    /// Serves until a future completes, such as one that waits for a signal, and then drains. Returns whether
-    /// nothing had to be cut.
+    /// Serves until the future `end` completes, such as one that waits for a signal, and then drains the
+    /// server. Returns the result of [`Running::drain`].
     ///
     /// # Errors
     /// See [`Serve::start`].
@@ -177,7 +179,7 @@ impl<S: InferenceService> Serve<S> {
     }
 }
 
-/// A running server. Dropping it cuts its connections.
+/// A running server. Dropping this value cuts all connections.
 pub struct Running<S: InferenceService> {
     service: Arc<S>,
     http: Option<SocketAddr>,
@@ -208,8 +210,8 @@ impl<S: InferenceService> Running<S> {
     }
 
     /// Drains: accepts no new connections, reports the server as not ready, finishes running requests, and
-    /// stops the service with its models' threads. At the timeout, everything that is left is cut. Returns
-    /// whether nothing had to be cut.
+    /// stops the service with its models' threads. At the timeout, the remaining connections are cut.
+    /// Returns true if no connection was cut and the service stopped in time.
     pub async fn drain(mut self) -> bool {
         let start = Instant::now();
         let (patience, service, shutdown) = (self.drain_timeout, self.service.clone(), self.shutdown.clone());

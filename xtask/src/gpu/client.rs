@@ -84,7 +84,7 @@ impl Client {
         self.response()
     }
 
-    /// Sends any other request.
+    /// Sends any request with a text body, and reads the response.
     pub(super) fn ask(&mut self, method: &str, path: &str, body: &str) -> Result<Response> {
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}",

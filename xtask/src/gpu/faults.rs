@@ -85,7 +85,7 @@ fn killed_worker(bench: &Bench, has_cuda: bool) -> Result<String> {
     ))
 }
 
-/// Requests that the model allocates `count` numbers.
+/// Sends a request that makes the model allocate `count` numbers. Returns a description of the response.
 fn grow(client: &mut Client, model: &str, count: i64) -> Result<String> {
     let inputs = [Input {
         name: "n",
@@ -106,7 +106,7 @@ fn beyond_memory(bench: &Bench, has_cuda: bool) -> Result<String> {
         return Ok(format!("not loaded: {reason}"));
     }
     let mut client = bench.server.client()?;
-    // First 400 GB, which exceeds every GPU's memory, then 4 KB.
+    // The first request needs 400 GB, which exceeds every GPU's memory; the second one needs 4 KB.
     let large = grow(&mut client, &name, 100_000_000_000)?;
     let small = grow(&mut client, &name, 1000)?;
     bench.server.unload(&name)?;
@@ -172,8 +172,8 @@ fn full_gpu(bench: &Bench) -> Result<String> {
     if let Err(reason) = other.load("grow_cuda")? {
         return Ok(format!("not loaded: {reason}"));
     }
-    // The model holds two values in memory at the same time. The arena keeps the memory of a run until a
-    // later run frees it.
+    // The model holds two tensors of the requested size in memory at the same time. The arena keeps the
+    // memory of a run until a later run frees it.
     let free = total - used;
     let count = (free - 2e9).max(0.0) / 2.0 / 4.0;
     let hog = grow(

@@ -1,6 +1,6 @@
 //! Measures models on a GPU with an installed ONNX Runtime library: latency compared with the CPU, agreement,
-//! memory, and failures. Builds and downloads nothing, so that it can run on a machine that is available only
-//! for minutes. Without a GPU it also runs, and reports what is missing.
+//! memory, and failures. Builds and downloads nothing, so that the task can run on a machine that is
+//! available only for minutes. On a machine without a GPU, the task reports what is missing.
 
 mod bench;
 mod client;

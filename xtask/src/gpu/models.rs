@@ -44,7 +44,7 @@ fn bottleneck(graph: &mut Graph, input: &str, channels: u64, width: u64, stride:
     let narrow = graph.node("Relu", &[&narrow], &[]);
     let middle = conv(graph, &narrow, (width, width), 3, stride, 1.0);
     let middle = graph.node("Relu", &[&middle], &[]);
-    // The factor is small, so that the sums over 16 blocks do not grow.
+    // The scale is small, so that activations do not grow over the 16 residual blocks.
     let wide = conv(graph, &middle, (width, 4 * width), 1, 1, 0.3);
     let beside = match channels == 4 * width && stride == 1 {
         true => input.to_owned(),

@@ -1,5 +1,5 @@
-//! Writes ONNX files with only the features that these models need: nodes and weights of a graph, encoded as
-//! protobuf.
+//! Writes ONNX files with only the features that the measured models need: nodes and weights of a graph,
+//! encoded as protobuf.
 
 /// A graph under construction.
 pub(super) struct Graph {
@@ -156,7 +156,7 @@ impl Graph {
         bytes(&mut self.ports, field, &port);
     }
 
-    /// Encodes the file.
+    /// Encodes the graph as an ONNX file.
     pub(super) fn into_file(self) -> Vec<u8> {
         let mut graph = self.nodes;
         bytes(&mut graph, 2, b"graph");

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::client::{Client, Response};
 use crate::served::free_address;
 
-/// A running server. Dropping this ends it.
+/// A running server. Dropping this value ends the server.
 pub(super) struct Server {
     process: Child,
     pub(super) address: String,

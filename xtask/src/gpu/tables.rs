@@ -39,15 +39,15 @@ pub(super) fn times(bench: &Bench, has_cuda: bool) -> Result<()> {
     Ok(())
 }
 
-/// Text that is printed after the latency table.
+/// Lines that are printed after the latency table.
 #[derive(Default)]
 struct Told {
     agreement: Vec<String>,
     notes: Vec<String>,
 }
 
-/// Prints the rows of one model. The model of the first column stays loaded, since the outputs of the others
-/// are compared with it.
+/// Prints the rows of one model. The model of the first column stays loaded, since the outputs of the other
+/// columns are compared with its outputs.
 fn of_model(bench: &Bench, model: &str, has_cuda: bool, told: &mut Told) -> Result<()> {
     let mut cells: Vec<Vec<String>> = vec![Vec::new(); rows().len()];
     let reference = format!("{model}_{}", best_column(has_cuda));
@@ -95,7 +95,7 @@ fn of_model(bench: &Bench, model: &str, has_cuda: bool, told: &mut Told) -> Resu
     Ok(())
 }
 
-/// Returns the median latency for one cell, or the reason why there is none.
+/// Returns the text of one cell: the median latency, or the reason why it could not be measured.
 fn cell(bench: &Bench, model: &str, requests: &[Request], notes: &mut Vec<String>) -> String {
     if bench.is_over(Duration::from_secs(20)) {
         return "no time".to_owned();

@@ -1,4 +1,4 @@
-//! Reads the file's header, and builds the booster from its trees.
+//! Reads a LightGBM file: its header, and its trees, from which it builds the booster.
 
 use flat_forest::{Aggregate, Trees, TreesBuilder};
 
@@ -9,7 +9,7 @@ use crate::{
     meaning::Meaning,
 };
 
-/// Reads a model.
+/// Reads a model in LightGBM's text format.
 pub(crate) fn read(bytes: &[u8]) -> Result<Booster, Refusal> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| Refusal::new(format!("not a text: byte {} is no UTF-8", error.valid_up_to())))?;
@@ -77,7 +77,7 @@ fn is_end(line: &str) -> bool {
     line.trim_end() == "end of trees"
 }
 
-/// The header, before the trees.
+/// The lines of the header, which precedes the trees.
 #[derive(Default)]
 struct Head<'a> {
     version: Option<&'a str>,

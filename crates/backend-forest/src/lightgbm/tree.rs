@@ -1,4 +1,5 @@
-//! Reads a tree: lines with lists, some with one entry per branch, some with one per leaf.
+//! Reads a tree, which consists of lines with lists: some have one entry per branch, others one entry per
+//! leaf.
 
 use std::str::FromStr;
 
@@ -50,7 +51,7 @@ impl<'a> Lines<'a> {
         } = value;
     }
 
-    /// Checks the tree and adds it.
+    /// Checks the tree and adds it to `builder`.
     pub(crate) fn read(
         &self,
         builder: &mut TreesBuilder,

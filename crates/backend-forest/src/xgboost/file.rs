@@ -56,7 +56,7 @@ struct Objective {
     name: String,
 }
 
-/// Numbers, written as strings.
+/// The parameters of a model. The file contains the numbers as strings.
 #[derive(Deserialize)]
 struct Parameters {
     base_score: String,
@@ -65,7 +65,7 @@ struct Parameters {
     num_target: Option<String>,
 }
 
-/// Trees, trees with weights, or a linear model.
+/// The member `gradient_booster`: trees, trees with weights, or a linear model.
 #[derive(Deserialize)]
 struct GradientBooster {
     name: String,
@@ -188,8 +188,8 @@ fn number(name: &str, text: &str) -> Result<usize, Refusal> {
     })
 }
 
-/// Returns the initial value of each score: one number for all, or, since version 3.1, a list with one per
-/// score.
+/// Returns the initial value of each score. The file contains one number for all scores or, since version
+/// 3.1, a list with one number per score.
 fn start(text: &str, scores: usize, link: Link) -> Result<Vec<f32>, Refusal> {
     let list = text
         .trim()

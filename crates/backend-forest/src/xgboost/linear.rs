@@ -3,7 +3,7 @@ use crate::error::Refusal;
 /// A linear model, `gblinear`.
 #[derive(Debug)]
 pub(crate) struct Linear {
-    /// For each feature, and then for the bias, one weight per score.
+    /// One weight per score for each feature, followed by one weight per score for the bias.
     weights: Vec<f32>,
     /// The initial value of every score.
     start: f32,
@@ -28,7 +28,7 @@ impl Linear {
         })
     }
 
-    /// Computes the scores of a row. Missing features add nothing.
+    /// Computes the scores of a row. A missing feature contributes 0.
     pub(crate) fn score(&self, features: &[f32], scores: &mut [f32]) {
         let count = self.scores;
         let (weights, biases) = self.weights.split_at(features.len() * count);

@@ -1,4 +1,4 @@
-//! XGBoost's trees.
+//! Reads and checks XGBoost's trees.
 
 use std::fmt;
 

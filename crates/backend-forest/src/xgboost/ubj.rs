@@ -1,5 +1,5 @@
-//! Reads Universal Binary JSON, as XGBoost writes it, for `serde`: bounds-checked, and without allocating
-//! what a count merely claims.
+//! Reads Universal Binary JSON, as XGBoost writes it, for `serde`: with bounds checks, and without allocating
+//! memory for elements that a count claims but the data does not contain.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use serde::{
 /// Reads a value, which must span all bytes.
 ///
 /// # Errors
-/// Says what is wrong, and the byte offset.
+/// What is wrong with the bytes, and the byte offset.
 pub(crate) fn from_slice<T: de::DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     let mut reader = Reader {
         bytes,
@@ -109,7 +109,7 @@ impl<'a> Reader<'a> {
         loop {
             match self.marker.take() {
                 Some(marker) => return Ok(marker),
-                // A no-op marker.
+                // Skips a no-op marker.
                 None if self.peek() == Some(b'N') => self.at += 1,
                 None => return self.byte(),
             }

@@ -1,5 +1,5 @@
-//! Damaged or malicious files: each is refused, and none takes memory or time in proportion to what it merely
-//! claims.
+//! Damaged or malicious files: each is refused, and none takes memory or time in proportion to the counts
+//! that it claims.
 
 use oip_types::ErrorCode;
 use proptest::prelude::*;

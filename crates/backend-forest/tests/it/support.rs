@@ -17,12 +17,12 @@ pub(crate) struct Case {
     /// Whether rows are FP64.
     pub(crate) double: bool,
     pub(crate) width: usize,
-    /// In row-major order.
+    /// Features of the rows, in row-major order.
     #[serde(deserialize_with = "numbers_of_text")]
     pub(crate) rows: Vec<f64>,
     #[serde(deserialize_with = "numbers_of_text")]
     pub(crate) native: Vec<f64>,
-    /// The shape of `native`.
+    /// Shape of the recorded predictions in `native`.
     pub(crate) shape: Vec<u64>,
     #[serde(default)]
     pub(crate) best_iteration: bool,

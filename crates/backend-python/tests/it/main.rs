@@ -1,5 +1,5 @@
-//! Tests of what both backends refuse, and of the errors for unusable interpreters. None of them needs
-//! Python; `cargo xtask python` runs those that do.
+//! Tests of the models that both backends refuse, and of the errors for unusable interpreters. These tests
+//! need no Python; `cargo xtask python` runs the tests that need it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod refusals;

@@ -106,7 +106,7 @@ fn an_interpreter_that_is_none_is_told() {
     }
 }
 
-/// Writes a shell script in place of an interpreter.
+/// Writes a shell script that runs the command `deed`, to be used as the interpreter.
 fn script(folder: &Path, deed: &str) -> std::path::PathBuf {
     let path = folder.join("interpreter");
     fs::write(&path, format!("#!/bin/sh\n{deed}\n")).unwrap();

@@ -196,7 +196,7 @@ fn names_beside_a_file_are_used() {
     assert_eq!(outputs(&*load().unwrap()), ["0"]);
 }
 
-/// MR-03: the names are not read through a link, and a pipe does not block.
+/// MR-03: the file with the tensor names is not read through a link, and a pipe in its place does not block.
 #[cfg(unix)]
 #[test]
 fn mr_03_names_behind_a_link_are_refused() {

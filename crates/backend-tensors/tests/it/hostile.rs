@@ -25,7 +25,7 @@ fn formats() -> Vec<&'static str> {
     names.to_vec()
 }
 
-/// The time limit for a refusal is a second; tests allow for busy machines.
+/// Time limit for a refusal in tests: the required second, and some time for busy machines.
 const QUICKLY: Duration = Duration::from_secs(5);
 
 /// MR-08: truncated files and other formats are refused quickly, with the format's reason.

@@ -1,4 +1,4 @@
-//! Builds files, models of them, and requests.
+//! Helpers that build tensor files, load the files as models, and create requests.
 
 use std::path::Path;
 
@@ -37,7 +37,7 @@ pub(crate) fn load_with(
     backend.load(&source, &LoadContext::default())
 }
 
-/// Loads a model from a file in memory; its path has this name, in a directory that does not exist.
+/// Loads a model from a file in memory; its path is `name` in a directory that does not exist.
 pub(crate) fn load(name: &str, content: Bytes) -> Result<Box<dyn Model>, ServiceError> {
     load_with(&TensorsBackend::new(), &Path::new("/nowhere").join(name), content)
 }

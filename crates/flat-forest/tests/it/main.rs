@@ -62,7 +62,7 @@ impl Tree {
         }
     }
 
-    /// Adds the tree to the nodes, and returns its index.
+    /// Adds the nodes of the tree to `nodes`, and returns the index of its root.
     fn describe(&self, builder: &mut TreesBuilder, score: u32, nodes: &mut Vec<TreeNode>) -> u32 {
         let node = match self {
             Self::Leaf(value) => TreeNode::Leaf(builder.leaf(&[(score, *value)]).expect("a leaf")),

@@ -35,7 +35,8 @@ fn open(path: &Path) -> Repository {
     Repository::open(path, &backends, Some("m")).unwrap()
 }
 
-/// Returns for each model of a directory `name ready`, or its name and the reason.
+/// Returns one line per model of a directory: `NAME ready`, or the name and the reason why the model is
+/// unusable.
 fn shown(path: &Path) -> Vec<String> {
     let models = found(&open(path)).into_iter();
     models
@@ -50,7 +51,7 @@ fn shown(path: &Path) -> Vec<String> {
 fn a_directory_with_a_configuration_is_a_model_even_if_the_configuration_is_wrong() {
     let unknown = "m platform is 'onxruntime', expected one of word, weights, or none";
     for (files, expected) in [
-        // Without the configuration, a file of any name would be served alone.
+        // Without the configuration, the file would be served as a model of its own, whatever its name.
         (
             &[
                 ("iris.word", "echo"),
@@ -88,7 +89,7 @@ fn a_directory_with_a_configuration_is_a_model_even_if_the_configuration_is_wron
             "m it has no model.word or model.text or model.weights (there is 'iris.word', which would be the model as \
              'model.word', or with default_model_filename: \"iris.word\" in its configuration)",
         ),
-        // This is one model, and not models called 1 and warmup.
+        // The directory is one model, not a repository with models called `1` and `warmup`.
         (
             &[("1/model.word", "echo"), ("warmup/x", ""), ("config.pbtxt", "")],
             "m ready",

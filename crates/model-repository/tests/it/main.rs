@@ -1,4 +1,4 @@
-//! Tests which models repositories find in a directory, and the messages about other files.
+//! Tests of the crate's public interface: repositories, configurations and lists of digests.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod configurations;

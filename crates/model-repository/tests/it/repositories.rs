@@ -12,7 +12,7 @@ use model_repository::{Repositories, Repository};
 
 use crate::support::{Found, backends, found, reason_of, repository};
 
-/// Returns the versions in a directory.
+/// Returns the model versions in the repository at `root`.
 fn found_in(root: &Path) -> Vec<Found> {
     found(&Repository::open(root, &backends(), None).unwrap())
 }
@@ -85,7 +85,7 @@ fn kserves_layout() {
     }
 }
 
-/// MR-06: other files and directories are in place of a model.
+/// MR-06: a directory in which other files take the place of a model file is reported with the reason.
 #[test]
 fn mr_06_folders_without_a_model_say_why() {
     let folder = repository(&[
@@ -138,7 +138,7 @@ fn mr_06_folders_without_a_model_say_why() {
     assert_eq!(good.count(), 1);
 }
 
-/// The directory of a single model is given as the repository.
+/// The user may pass the directory of a single model as the repository.
 #[test]
 fn a_folder_of_versions_is_one_model() {
     let versions = [
@@ -287,8 +287,9 @@ fn a_folder_of_models_is_named_where_a_model_is_expected() {
     );
 }
 
-/// KServe's modelcars: the repository is a link into another container's file system, and its target does not
-/// resolve here. For systems without namespaces, `src/root.rs` has a test with a substitute.
+/// KServe's modelcars: the repository is a link into the file system of another container, whose target path
+/// does not resolve in this container. For systems without namespaces, `src/root.rs` has a test with a
+/// substitute.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_repository_in_another_mount_namespace() {

@@ -47,7 +47,7 @@ pub(crate) fn write(root: &Path, path: &str, content: &str) {
     fs::write(path, content).unwrap();
 }
 
-/// A version in a repository.
+/// A version of a model in a repository, as the tests compare it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) model: String,

@@ -1,4 +1,4 @@
-//! Objects that change, are truncated, or have names that try to escape.
+//! Objects that change, are truncated, or have names that try to escape from the directory.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -172,7 +172,7 @@ fn a_store_of_the_crate_object_store_tells_changes() {
     assert!(matches!(open.read(0..3), Err(StoreError::Changed { .. })));
     assert!(store.list(Some("b"), None).unwrap().unwrap().objects.is_empty());
 
-    // The location may be a single object.
+    // The URL of the location may name a single object.
     put("p/x.onnx", "x");
     let store = CloudStore::new(memory.clone(), "p/x.onnx", "memory://p/x.onnx").unwrap();
     let listing = store.list(None, None).unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! The content of the directory after each kind of change.
+//! The content of the mirrored directory after each kind of change in the store.
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
@@ -35,7 +35,7 @@ fn a_repository_is_there_and_follows_its_store() {
     );
     assert_eq!(memory.take_counts(), (1, 3));
 
-    // Nothing has changed, so there is one list and no read.
+    // Nothing has changed, so synchronisation lists the objects once and reads none.
     assert_eq!(mirror.sync(Scope::All).unwrap(), model_store::Report::default());
     assert_eq!(memory.take_counts(), (1, 0));
 
@@ -60,7 +60,7 @@ fn a_repository_is_there_and_follows_its_store() {
             "c/1/model.onnx=c1"
         ]
     );
-    // The file has the same inode, so a server does not see a change.
+    // The unchanged file keeps its inode, so a server does not see a change.
     assert_eq!(inode("a/config.pbtxt"), before);
 }
 
@@ -73,7 +73,7 @@ fn equal_objects_are_kept_once_and_objects_that_were_there_are_not_fetched_again
     assert_eq!(inode("a/1/model.onnx"), inode("b/1/model.onnx"));
     assert_eq!(fs::read_dir(cache.path().join("objects")).unwrap().count(), 1);
 
-    // A second process starts after the view was deleted.
+    // A second process starts with the cached objects but without the view.
     fs::remove_dir_all(cache.path().join("views")).unwrap();
     memory.take_counts();
     let folder = mirror(&memory, cache.path()).start(Scope::All).unwrap();
@@ -114,7 +114,7 @@ fn only_named_models_are_fetched_where_that_is_wanted() {
     assert_eq!(shown(&folder), ["b/1/model.onnx=b"]);
     assert!(folder.join("a").is_dir() && folder.join("c").is_dir());
 
-    // This is how a client's load request synchronizes; other models are not checked.
+    // A client's load request synchronizes only its model; other models are not checked.
     memory.put("b/2/model.onnx", "new");
     memory.take_counts();
     mirror.refresh(Some("a"));

@@ -185,7 +185,7 @@ fn lists_without_entity_tags_are_enough() {
     };
     let open = store.open(named("large/1/model.onnx")).unwrap();
     assert!(open.read(0..10_000_000).unwrap() == large[..10_000_000]);
-    // A new version within the same second is detected by its tag.
+    // A new version within the same second is detected by the entity tag of the response.
     objects.put("large/1/model.onnx", vec![0; large.len()]);
     let error = open.read(10_000_000..20_000_000).unwrap_err();
     assert!(matches!(error, StoreError::Changed { .. }), "{error}");

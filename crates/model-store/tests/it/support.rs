@@ -1,4 +1,4 @@
-//! A store that a test can change and disturb, and a mirror of it.
+//! An in-memory store whose objects and failures a test controls, and a mirror of the store.
 
 use std::{
     collections::BTreeMap,

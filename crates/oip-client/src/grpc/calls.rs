@@ -1,4 +1,4 @@
-//! The protocol's calls over gRPC.
+//! Implements the calls of the client interface over gRPC.
 
 use std::{
     pin::Pin,
@@ -59,8 +59,8 @@ impl GrpcClient {
     }
 }
 
-/// A stream that encodes requests as messages. It is a named type because the compiler cannot prove that a
-/// closure is `Send` here.
+/// A stream that encodes requests as messages. A closure with a stream adapter would be shorter, but the
+/// compiler cannot prove that it is `Send`.
 struct Messages {
     requests: BoxStream<InferRequest>,
     is_raw: bool,

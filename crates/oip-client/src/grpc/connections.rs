@@ -1,4 +1,4 @@
-//! Connections with shared memory regions.
+//! Connections with shared memory regions, over gRPC.
 
 use super::transport::{Client, Http2Client};
 use crate::shared_memory::pool::Pool;

@@ -26,8 +26,8 @@ use crate::{
 ///
 /// The messages are a superset of KServe's and Triton's, so the client works with both.
 ///
-/// On Linux, large request tensors to a Unix socket go through memory shared with the server, if it supports
-/// that, over separate connections. They are copied into and out of that memory.
+/// On Linux, requests with large tensors to a Unix socket use separate connections with shared memory, if the
+/// server supports shared memory. The client copies the tensors into and out of that memory.
 #[derive(Clone, Debug)]
 pub struct GrpcClient {
     client: Client,
@@ -168,7 +168,8 @@ impl Builder<GrpcClient> {
     /// Creates the client.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] when the URL or a header is malformed, or it asks for something unsupported.
+    /// [`ErrorKind::Usage`] when the URL, a header or a certificate is invalid, or when the URL is for
+    /// another transport.
     pub fn build(self) -> Result<GrpcClient> {
         let (endpoint, settings) = self.finish()?;
         GrpcClient::new(endpoint, settings)

@@ -1,4 +1,4 @@
-//! Inferences over connections with shared memory regions; each connection runs one at a time.
+//! Runs inferences over connections with shared memory regions, one at a time per connection.
 
 use std::{
     io,
@@ -41,8 +41,8 @@ use crate::{
 };
 
 impl GrpcClient {
-    /// Runs a request with its tensors in shared memory. Returns `None` without sending anything if that does
-    /// not pay off or the server does not support it.
+    /// Runs a request with its tensors in shared memory. Returns `None` without sending the request if shared
+    /// memory does not pay off or the server does not support it.
     pub(super) async fn infer_shared(&self, request: &InferRequest) -> Result<Option<InferResponse>> {
         let settings = self.settings();
         let Some(memory) = &self.memory else {
@@ -61,8 +61,8 @@ impl GrpcClient {
         call.run(attempt).await.map_err(|error| error.at(self.url()))
     }
 
-    /// Records the size of a response received without shared memory, as an estimate for the model's next
-    /// ones.
+    /// Records the size of a response received without shared memory. It becomes the estimate for the next
+    /// responses of the model.
     pub(super) fn note_outputs(&self, request: &InferRequest, response: &InferResponse) {
         let bytes = output_bytes(response);
         if let Some(memory) = self.memory.as_ref().filter(|_| bytes >= PAYS) {
@@ -70,7 +70,7 @@ impl GrpcClient {
         }
     }
 
-    /// Makes one attempt over a connection with a region; `None` if none is available.
+    /// Makes one attempt over a connection with a region. Returns `None` if no such connection is available.
     async fn attempt(
         &self,
         memory: &Arc<Connections>,
@@ -139,8 +139,8 @@ impl GrpcClient {
         })
     }
 
-    /// Opens a connection with a region. Returns `None` if the server cannot be reached; sending the request
-    /// then reports why.
+    /// Opens a connection with a region. Returns `None` if the server cannot be reached; the caller then
+    /// sends the request without a region, which reports the reason.
     async fn register(
         &self,
         memory: &Arc<Connections>,
@@ -154,7 +154,7 @@ impl GrpcClient {
         let Ok(Ok(stream)) = timeout(patience, UnixStream::connect(path)).await else {
             return Ok(Ok(None));
         };
-        // The system may be out of memory, or enforce a strict limit.
+        // Mapping fails when the system is out of memory or enforces a strict limit on memory.
         let Ok((mapped, passed)) = Mapped::new(bytes) else {
             return Ok(Err(Refusal::all(NOT_OFFERED)));
         };
@@ -187,7 +187,7 @@ impl GrpcClient {
             return Ok(Err(Refusal::all(NOT_OFFERED)));
         };
         Ok(match answer.map(tonic::Response::into_inner) {
-            // Only a server that has mapped the region responds like this.
+            // Only a server that has mapped the region can confirm its size.
             Ok(given) if given.region == CONNECTION_REGION && given.byte_size == bytes => {
                 Ok(Some(PooledRegion {
                     connection: GrpcConnection { transport, client },

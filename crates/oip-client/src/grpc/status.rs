@@ -49,8 +49,8 @@ fn is_bomb(status: &tonic::Status) -> bool {
 
 /// Maps a gRPC status code to the protocol's error code, for any server.
 fn code(status: &tonic::Status) -> Option<ErrorCode> {
-    // gRPC has one code for messages that are too large and for overloaded servers. Libraries use similar
-    // wording for the former.
+    // gRPC has one code for messages that are too large and for overloaded servers. The message tells them
+    // apart: gRPC libraries describe a message as "larger than" a limit or "too large".
     let is_too_large = status.message().contains("larger than") || status.message().contains("too large");
     Some(match status.code() {
         // OVMS returns `FailedPrecondition` for malformed requests.

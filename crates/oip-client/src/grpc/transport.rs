@@ -28,7 +28,7 @@ use crate::{
 
 const HINT: &str = "if this is an HTTP port, it wants http:// for grpc://";
 
-/// The outcome of one call, in addition to its status.
+/// The outcome of one call: what its gRPC status cannot carry.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     /// The failure of the transport, if any.
@@ -76,12 +76,12 @@ impl Error for RecordedError {}
 /// The generated client over this crate's transport.
 pub(super) type Client = GrpcInferenceServiceClient<Http2Client>;
 
-/// HTTP/2 connections that record failures.
+/// The HTTP/2 connections of a client. They record transport failures.
 #[derive(Clone, Debug)]
 pub(super) enum Http2Client {
     /// A pool of connections.
     Pool(Box<legacy::Client<Connector, tonic::body::Body>>),
-    /// A single connection.
+    /// A single connection, for requests through its shared memory region.
     #[cfg(target_os = "linux")]
     One(hyper::client::conn::http2::SendRequest<tonic::body::Body>),
 }
@@ -101,7 +101,7 @@ impl Http2Client {
         Ok(Self::Pool(Box::new(client)))
     }
 
-    /// Returns whether the connection is closed; a pool never is.
+    /// Returns whether the connection is closed; always false for a pool.
     #[cfg(target_os = "linux")]
     pub(super) fn is_closed(&self) -> bool {
         match self {

@@ -54,9 +54,9 @@ impl Answer {
         Err(ClientError::refused(code, Status::Http(status), message).retry_after(retry_after))
     }
 
-    /// Interprets a health response. Servers differ: the protocol requires a body, Triton and MLServer send
-    /// none; not ready is 503 here and in KServe, 400 in Triton and MLServer; some respond to liveness with
-    /// 500.
+    /// Interprets a health response. Servers differ: the protocol requires a body, but Triton and MLServer
+    /// send an empty one. "Not ready" is 503 in Tensorferry and KServe, and 400 in Triton and MLServer; some
+    /// servers respond to liveness checks with 500.
     pub(super) fn health(self) -> Result<bool> {
         match self.status.as_u16() {
             400 | 500 | 503 => Ok(false),
@@ -118,7 +118,7 @@ impl Answer {
         read.map_err(|error| broken(ServiceError::invalid(error.to_string())))
     }
 
-    /// Rejects a body that is certainly not JSON, with a description of it.
+    /// Returns an error that describes the body if it is certainly not JSON.
     pub(super) fn expect_json(&self) -> Result<()> {
         if self.body.is_empty() {
             let what = format!(

@@ -36,7 +36,8 @@ impl BlockingClient {
     /// Runs `call` with a client whose futures block and are ready at the first poll.
     ///
     /// # Errors
-    /// The errors of the call; [`ErrorKind::Usage`] when the future waits for anything else.
+    /// The errors of the call; [`ErrorKind::Usage`] when the future waits for anything but the calls of the
+    /// client it was given.
     pub fn call<T, F>(&self, patience: Patience, call: impl FnOnce(HttpClient) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,

@@ -48,8 +48,8 @@ impl Body for Parts {
     }
 }
 
-/// Reads a response body of at most `limit` bytes. A single-frame body is not copied; others are assembled in
-/// a spare buffer, if available.
+/// Reads a response body of at most `limit` bytes. A body of one frame is not copied; a body of several
+/// frames is assembled in a spare buffer, if available.
 pub(super) async fn read(
     headers: &HeaderMap,
     mut body: Incoming,
@@ -79,7 +79,8 @@ pub(super) async fn read(
             continue;
         }
         if joined.is_empty() {
-            // The announced length is within the limit, and memory that is never written costs nothing.
+            // Reserving the announced length is safe: it is within the limit, and the system does not provide
+            // memory that is never written.
             let announced = announced.unwrap_or_default() as usize;
             joined = spare.take(announced).unwrap_or_default();
             joined.clear();

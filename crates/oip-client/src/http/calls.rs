@@ -1,4 +1,4 @@
-//! The protocol's calls over HTTP.
+//! Implements the calls of the client interface over HTTP.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,8 @@ impl HttpClient {
         answer.json().map_err(|error| error.at(self.url()))
     }
 
-    /// Makes a call whose response is only an acknowledgement. Servers differ in its body.
+    /// Makes a call whose response is only an acknowledgement. The body is ignored, because servers send
+    /// different bodies.
     async fn command(&self, is_read: bool, path: String, body: serde_json::Value) -> Result<()> {
         let message = Message::post(path, &body);
         self.call(is_read, &message).await.map(drop)

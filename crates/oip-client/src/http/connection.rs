@@ -44,7 +44,7 @@ const MAX_PIECES: usize = 1024;
 /// How much of a request was sent.
 pub(super) enum SendProgress {
     Whole,
-    /// The server stopped reading. If there is no error, the server has already responded.
+    /// The server stopped reading after `bytes` bytes. If `why` is `None`, the server has already responded.
     Partly {
         bytes: usize,
         why: Option<io::Error>,
@@ -130,7 +130,7 @@ impl Connection {
     }
 
     /// Reads a whole response and returns it, and whether the connection can be reused. `most` returns the
-    /// maximum body size, or `Err` with the number of bytes to read of the body if the rest is to be ignored.
+    /// maximum body size, or `Err` with the number of bytes after which the rest of the body is ignored.
     /// Large bodies are read into a spare buffer, if available.
     pub(super) fn answer(
         &mut self,
@@ -184,7 +184,8 @@ impl Connection {
         Ok((answer, may_stay && is_whole && is_at_end))
     }
 
-    /// Reads the head of a response. The flag returned with it tells whether the connection persists.
+    /// Reads the head of a response, and returns with it whether the connection stays open after the
+    /// response.
     fn head(&mut self, wait: &Wait<'_>) -> Result<(StatusCode, HeaderMap, bool)> {
         loop {
             let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
@@ -258,7 +259,8 @@ impl Connection {
     /// Appends `wanted` bytes to a body.
     fn read_into(&mut self, body: &mut Body, wanted: usize, wait: &Wait<'_>) -> Result<()> {
         let bytes = &mut body.bytes;
-        // The announced length is within the limit, and memory that is never written costs nothing.
+        // Reserving the announced length is safe: it is within the limit, and the system does not provide
+        // memory that is never written.
         let reserved = match bytes.is_empty() {
             true => bytes.try_reserve_exact(body.gap.saturating_add(wanted)),
             false => bytes.try_reserve(wanted),
@@ -405,7 +407,8 @@ impl Connection {
         }
     }
 
-    /// Reads what is available, at least one byte; zero bytes mean the end.
+    /// Reads the available bytes into the buffer, and blocks until at least one arrives. Returns 0 at the end
+    /// of the connection.
     fn receive(&mut self, wait: &Wait<'_>) -> Result<io::Result<usize>> {
         if self.unread().is_empty() {
             self.buffer.clear();
@@ -449,7 +452,7 @@ impl Connection {
 /// The part of a body read so far.
 struct Body {
     bytes: Vec<u8>,
-    /// Alignment padding before the body in the buffer; none if its length is unknown.
+    /// Alignment padding before the body in the buffer, in bytes; 0 if the length of the body is unknown.
     gap: usize,
     announced: Option<u64>,
     most: std::result::Result<usize, usize>,
@@ -526,7 +529,7 @@ fn no_signal() -> SendFlags {
     SendFlags::empty()
 }
 
-/// Returns whether the wait ended before the socket was writable.
+/// Returns whether a signal or the socket's timeout ended the wait before the socket was writable.
 #[cfg(target_os = "linux")]
 fn is_early(error: &io::Error) -> bool {
     matches!(
@@ -546,7 +549,7 @@ fn unreadable(what: &str) -> ClientError {
     ClientError::new(ErrorKind::Protocol, connect::unreadable(what, HINT))
 }
 
-/// Creates the error for a connection that ended before the response.
+/// Creates the error for a connection that broke before the response was complete.
 pub(super) fn broken(error: io::Error) -> ClientError {
     ClientError::new(ErrorKind::Broken, connect::broke(&error.to_string(), HINT)).caused_by(error)
 }

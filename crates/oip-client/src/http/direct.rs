@@ -26,7 +26,7 @@ use crate::{
     ClientError, ErrorKind, Result, connect, endpoint::Endpoint, patience::Wait, settings::Settings,
 };
 
-/// Idle connections, the last used at the end.
+/// Idle connections, the most recently used last.
 #[derive(Default)]
 pub(super) struct Pool {
     idle: Mutex<Vec<(Connection, Instant)>>,
@@ -57,7 +57,8 @@ impl Pool {
         Ok(answer)
     }
 
-    /// Sends a request until the server stops reading.
+    /// Sends a request over an idle connection or a new one, until everything is sent or the server stops
+    /// reading.
     fn begin(
         &self,
         endpoint: &Endpoint,
@@ -175,7 +176,7 @@ pub(super) fn head(endpoint: &Endpoint, settings: &Settings, message: &Message) 
     let _ = write!(head, "{method} {}{path} HTTP/1.1\r\n", endpoint.prefix);
     add_header(&mut head, "host", endpoint.authority.as_str().as_bytes());
     for (name, value) in &settings.headers {
-        // This header is added per request where applicable.
+        // Requests whose responses may be compressed have `accept-encoding` among their own headers.
         if !(settings.accepts_compressed && name == ACCEPT_ENCODING) {
             add_header(&mut head, name.as_str(), value.as_bytes());
         }
@@ -224,7 +225,7 @@ fn not_connected(error: io::Error) -> ClientError {
     ClientError::new(ErrorKind::Connect, message).caused_by(error)
 }
 
-/// Enables keepalive like [`connect::pool`].
+/// Enables TCP keepalive with the settings of [`connect::pool`].
 fn ask_whether_it_is_there(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, connect::SILENCE)?;
@@ -243,7 +244,7 @@ fn open(endpoint: &Endpoint, timeout: Duration) -> io::Result<OwnedFd> {
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     let start = Instant::now();
     for (index, address) in addresses.iter().enumerate() {
-        // Each address gets its share of the remaining time.
+        // The addresses that are left share the remaining time equally.
         let left = timeout.saturating_sub(start.elapsed());
         let share = left / u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
         match TcpStream::connect_timeout(address, share.max(Duration::from_millis(1))) {

@@ -21,7 +21,7 @@ pub(super) fn name(compression: Compression) -> &'static str {
 
 /// Compresses a whole body.
 pub(super) fn compress(compression: Compression, body: &EncodedBody) -> Bytes {
-    // Servers are usually near: better compression takes longer than it saves.
+    // Servers are usually nearby: stronger compression takes longer than the transfer time that it saves.
     let level = flate2::Compression::fast();
     let parts = || body.clone().into_parts();
     // Writing to memory does not fail.
@@ -64,7 +64,7 @@ fn malformed(what: &str) -> ClientError {
     )
 }
 
-/// Reads to the end; `None` if there are more than `limit` bytes.
+/// Reads `reader` to its end. Returns `None` if it has more than `limit` bytes.
 fn read_up_to(reader: impl Read, limit: usize) -> io::Result<Option<Vec<u8>>> {
     let mut out = Vec::new();
     reader.take(limit as u64 + 1).read_to_end(&mut out)?;

@@ -1,10 +1,10 @@
-//! The parts of a request.
+//! A request in parts: method, path, headers and body.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, header};
 use oip_types::rest::EncodedBody;
 
-/// The parts of a request, from which each attempt is built.
+/// The parts of a request, from which each attempt of a call is built.
 #[derive(Clone)]
 pub(super) struct Message {
     pub(super) method: Method,

@@ -54,8 +54,8 @@ use crate::{
 ///
 /// Paths are those of the protocol and Triton; model names are percent-encoded.
 ///
-/// On Linux, large request tensors to a Unix socket go through memory shared with the server, if it supports
-/// that. They are copied into and out of that memory.
+/// On Linux, requests with large tensors to a Unix socket use memory shared with the server, if the server
+/// supports it. The client copies the tensors into and out of that memory.
 #[derive(Clone, Debug)]
 pub struct HttpClient {
     way: Way,
@@ -81,8 +81,8 @@ struct SharedState {
     settings: Settings,
 }
 
-/// JSON larger than this is encoded and decoded off the reactor thread: at about a nanosecond per byte, other
-/// calls would notice the delay.
+/// Size in bytes from which JSON is encoded and decoded off the reactor thread: at about a nanosecond per
+/// byte, larger JSON would delay other calls.
 const LARGE: usize = 64 << 10;
 
 /// Characters that are not percent-encoded in paths.
@@ -369,7 +369,8 @@ impl Builder<HttpClient> {
     /// Creates the client.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] when the URL or a header is malformed, or it asks for something unsupported.
+    /// [`ErrorKind::Usage`] when the URL, a header or a certificate is invalid, or when the URL is for
+    /// another transport.
     pub fn build(self) -> Result<HttpClient> {
         let (endpoint, settings) = self.finish()?;
         HttpClient::new(endpoint, settings)

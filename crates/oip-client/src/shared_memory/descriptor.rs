@@ -1,4 +1,4 @@
-//! Passes a descriptor over a Unix socket.
+//! Passes a file descriptor over a Unix socket.
 
 use std::{
     io::{self, IoSlice},

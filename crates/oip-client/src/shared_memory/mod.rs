@@ -1,4 +1,4 @@
-//! Large tensors in memory shared with a server on the same machine. Each such connection over a Unix socket
+//! Large tensors in memory shared with a server on the same machine. Each connection that uses shared memory
 //! has its own region, which lives as long as the connection. Servers without support receive the tensors'
 //! bytes over the socket.
 

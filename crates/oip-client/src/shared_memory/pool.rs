@@ -27,9 +27,9 @@ pub(crate) struct Pool<C> {
 }
 
 struct State<C> {
-    /// Idle connections, the last used at the end.
+    /// Idle connections, the most recently used last.
     idle: Vec<(PooledRegion<C>, Instant)>,
-    /// Regions of at least this many bytes are not requested before this time.
+    /// Until this time, regions of at least this size in bytes are not requested.
     paused: Option<(Instant, u64)>,
     /// The size of the largest response of each model, in bytes.
     outputs: BTreeMap<String, u64>,
@@ -41,7 +41,7 @@ pub(crate) struct PooledRegion<C> {
     pub(crate) region: Region,
 }
 
-/// The memory that a request needs.
+/// The shared memory that a request needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     /// Size of the inputs in bytes.
@@ -107,8 +107,8 @@ impl<C> Pool<C> {
         state.paused = Instant::now().checked_add(pause).map(|until| (until, least));
     }
 
-    /// Returns the idle connection with the smallest region that is large enough. If all are too small,
-    /// closes one to make way for a larger one.
+    /// Returns the idle connection with the smallest region that is large enough. If all regions are too
+    /// small, closes the most recently used idle connection to make way for a larger region.
     pub(crate) fn take(&self, bytes: u64) -> Option<PooledRegion<C>> {
         let mut state = self.state();
         let old = state

@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use oip_types::ErrorCode;
 
-/// Timeout for the registration. Servers that handle one connection after the other exceed it.
+/// Timeout for the registration. Servers that handle one connection at a time exceed it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Delay after a server turned out not to support shared memory; another server may replace it.
 pub(crate) const NOT_OFFERED: Duration = Duration::from_secs(60);
 
-/// Delay after the server broke off the connection.
+/// Delay after the server closed the connection during the registration.
 pub(crate) const BROKEN: Duration = Duration::from_secs(5);
 
 /// Delay after the server had no memory for a region.
 const NO_ROOM: Duration = Duration::from_secs(1);
 
-/// For how long regions of at least `least` bytes are not requested after a refusal.
+/// A refused region: for the duration of `pause`, regions of at least `least` bytes are not requested.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) pause: Duration,
@@ -29,7 +29,7 @@ impl Refusal {
         Self { pause, least: 0 }
     }
 
-    /// Interprets a region of `bytes` that was refused with this code.
+    /// Creates the refusal for a region of `bytes` bytes that the server refused with `code`.
     pub(crate) fn with_code(code: Option<ErrorCode>, bytes: u64) -> Self {
         match code {
             // A smaller region may still fit.

@@ -11,7 +11,8 @@ use tensor_mmap::SharedMemory;
 
 use crate::{ClientError, ErrorKind, Result, settings::Settings};
 
-/// Minimum size of an input placed in the region, in bytes. Smaller ones are sent with the request.
+/// Minimum size of an input placed in the region, in bytes. Smaller inputs are sent in the body of the
+/// request.
 const LEAST: usize = 16 << 10;
 
 /// Alignment of tensors in the region.
@@ -31,7 +32,7 @@ impl Region {
         self.0.len()
     }
 
-    /// Copies the large inputs of a request into the region; outputs may use the rest.
+    /// Copies the large inputs of a request into the region; the server may write outputs to the rest.
     pub(crate) fn place(&self, request: &InferRequest) -> Result<InferRequest> {
         let mut placed = request.clone();
         let mut end = 0;
@@ -62,7 +63,8 @@ impl Region {
     }
 }
 
-/// Returns the bytes that a request's inputs take in a region; `None` if the request must not use one.
+/// Returns the size in a region of a request's inputs, in bytes. Returns `None` if the request already names
+/// shared memory of its own.
 pub(crate) fn input_bytes(request: &InferRequest) -> Option<u64> {
     let is_shared = SharedMemorySlice::is_in(&request.parameters)
         || request
@@ -95,7 +97,7 @@ fn slice(offset: u64, byte_size: u64) -> SharedMemorySlice {
     }
 }
 
-/// The outputs of one response, up to the limit on responses.
+/// Reads the outputs of one response from its region, up to the limit on the response size.
 pub(crate) struct Outputs<'r> {
     memory: &'r SharedMemory,
     spare: &'r Arc<SpareBuffers>,
@@ -104,7 +106,7 @@ pub(crate) struct Outputs<'r> {
 }
 
 impl Outputs<'_> {
-    /// Replaces the error if the response was too large.
+    /// Returns the error `TooLarge` instead of `result` if the outputs exceed the limit.
     pub(crate) fn checked<T>(&self, result: Result<T>) -> Result<T> {
         match self.read.get() > self.limit {
             true => Err(ClientError::too_large(self.limit as usize)),

@@ -40,7 +40,8 @@ fn infer(client: &BlockingClient, request: &InferRequest) -> Result<InferRespons
     })
 }
 
-/// Calls a server with this script, limited to 10,000 bytes and one attempt.
+/// Makes one inference call, without retries and with a response limit of 10,000 bytes, to a server that runs
+/// the script `steps`. Returns the outcome and the number of requests.
 async fn scripted(steps: Vec<Step>) -> (Result<InferResponse>, usize) {
     let server = ScriptedServer::new(steps);
     let url = server.url.clone();
@@ -199,7 +200,7 @@ fn a_server_that_says_that_it_closes_is_believed() {
     }
 }
 
-/// Responses are the same however they are split into packets and framed.
+/// The client decodes a response to the same tensors however the server frames it and splits it into packets.
 #[test]
 fn answers_come_in_pieces_of_any_size() {
     let chunked = |sizes: &[usize]| {

@@ -32,7 +32,7 @@ fn region() -> SharedMemoryRegion {
     }
 }
 
-/// Paths and messages of calls.
+/// Path and message of each recorded call.
 type Calls = Arc<Mutex<Vec<(String, Bytes)>>>;
 
 /// Starts a gRPC server that always returns `message`, and records paths and messages.
@@ -271,7 +271,7 @@ async fn configurations_are_the_same_over_both_transports() {
     };
     assert_eq!(default_queue_policy, Some(policy));
 
-    // Metadata with only a name is accepted, as by Triton's perf analyzer.
+    // Metadata with only a name is accepted; Triton's perf analyzer accepts it too.
     let server = ScriptedServer::new(vec![ok(r#"{"name":"m"}"#)]);
     assert_eq!(
         server
@@ -599,8 +599,7 @@ async fn files_go_with_the_request_to_load() {
     );
 }
 
-/// Returns a request with one input in shared memory and one sent, one output in shared memory and one
-/// returned.
+/// Returns a request with two inputs and two outputs. One input and one output are in shared memory.
 fn shared_request() -> InferRequest {
     let place = |offset| SharedMemorySlice {
         region: "r".into(),

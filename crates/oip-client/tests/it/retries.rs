@@ -170,8 +170,8 @@ async fn refused_connections_are_tried_again() {
     }
 }
 
-/// Counts the attempts at a gRPC server that first responds with this status, and returns whether the call
-/// finally succeeded.
+/// Calls a gRPC server that first responds with the status `code`. Returns the number of attempts, and
+/// whether the call finally succeeded.
 async fn grpc_attempts(
     on: RetryOn,
     code: i32,

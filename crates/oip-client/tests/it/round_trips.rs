@@ -187,12 +187,12 @@ async fn many_calls_at_once_share_a_client() {
     }
 }
 
-/// Every extension over both transports gives the same types.
+/// The calls of every extension return the same results over both transports.
 #[tokio::test]
 async fn the_extensions() {
     let mut seen = Vec::new();
     for transport in 0..2 {
-        // Each call gets its own server, because the calls change it.
+        // Each transport gets its own server, because the calls change the server's state.
         let served = TestServers::new();
         let client = &served.clients(|builder| builder.retry(oip_client::RetryPolicy::never()))[transport];
         let extensions = client.server_metadata().await.unwrap().extensions;

@@ -1,5 +1,5 @@
-//! Tensors in shared memory give the same responses as bytes, whatever the server supports and whatever
-//! fails.
+//! Requests with tensors in shared memory get the same responses as requests with the tensors in their
+//! bodies, whatever the server supports and whatever fails.
 
 use std::{
     collections::BTreeSet,
@@ -38,7 +38,7 @@ struct TestServers {
     url: String,
     grpc_url: String,
     budget: ByteBudget,
-    /// Bytes of request bodies.
+    /// Total size of all request bodies that the server received, in bytes.
     sent: Arc<AtomicUsize>,
     shutdown: Shutdown,
     _folder: TempDir,
@@ -113,7 +113,7 @@ impl TestServers {
         HttpClient::builder(&self.url).build().unwrap()
     }
 
-    /// Returns a client for each transport.
+    /// Returns an HTTP client and a gRPC client.
     fn clients(&self) -> [Arc<dyn InferenceClient>; 2] {
         self.clients_with(&RetryPolicy::default())
     }
@@ -156,7 +156,7 @@ fn floats(values: Vec<f32>) -> TensorValue {
         .into()
 }
 
-/// Every datatype and size arrives as the same bytes with all kinds of clients, and large tensors do not go
+/// Tensors of every datatype and size arrive unchanged with all kinds of clients, and large tensors do not go
 /// through the socket.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_are_the_same_as_by_bytes() {
@@ -239,8 +239,8 @@ impl InferenceService for GrowingModel {
     }
 }
 
-/// Outputs may be larger than the inputs or than earlier outputs: they first arrive as bytes, then in a
-/// larger region.
+/// Outputs may be larger than the inputs or than earlier outputs: the outputs first arrive in the response
+/// body, and for the next request in a larger region.
 #[tokio::test(flavor = "multi_thread")]
 async fn outputs_of_any_size_come() {
     let served = TestServers::new(Arc::new(GrowingModel), BUDGET);
@@ -286,8 +286,8 @@ async fn outputs_of_any_size_come() {
     }
 }
 
-/// Bytes are sent to servers that do not support regions, have no memory left, or handle one connection after
-/// the other.
+/// Tensors are sent over the socket to servers that do not support regions, have no memory left, or do not
+/// accept file descriptors.
 #[tokio::test(flavor = "multi_thread")]
 async fn other_servers_get_bytes() {
     let service = || Arc::new(TestService::default());
@@ -295,7 +295,7 @@ async fn other_servers_get_bytes() {
     let without = TestServers::with(service(), HttpConfig::default(), ConnectionLimits::default());
     // The budget leaves 3 MiB for regions, but the request needs 4.
     let full = TestServers::new(service(), 12 << 20);
-    // This listener closes descriptors.
+    // This server supports regions, but its listener closes the file descriptors that clients send.
     let deaf = {
         let config = HttpConfig::default().with(|config| {
             let regions = ConnectionRegions::new(&config.budget, 64 << 20);

@@ -1,4 +1,4 @@
-//! gRPC streams.
+//! Tests of bidirectional gRPC streams.
 
 use oip_client::{BoxStream, ErrorKind, InferenceClient};
 use oip_grpc::proto::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};

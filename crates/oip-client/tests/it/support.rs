@@ -1,4 +1,4 @@
-//! Test servers: the real transports over an in-memory service, and scripted servers.
+//! Test servers: this workspace's HTTP and gRPC servers over an in-memory service, and scripted servers.
 
 use std::{
     convert::Infallible,
@@ -90,7 +90,7 @@ pub(crate) fn some_values(datatype: DataType, count: u64) -> TensorValue {
         let (element, place) = (index / width, index % width);
         match datatype {
             DataType::BOOL => element.is_multiple_of(3) as u8,
-            // The upper bytes produce neither NaN nor infinity.
+            // The most significant byte stays below 64, so that no float is NaN or infinite.
             _ if place + 1 == width => (element % 64) as u8,
             _ => (element * 7 + place * 31) as u8,
         }

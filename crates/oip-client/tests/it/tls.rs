@@ -141,7 +141,8 @@ async fn servers_of_strangers_and_of_other_names_are_not_believed() {
     }
 }
 
-/// A server starts even with an expired certificate; clients report whose certificate it is.
+/// A server starts even with an expired certificate; clients report that the server's certificate has expired
+/// or is not valid yet.
 #[tokio::test]
 async fn certificates_of_another_time_are_not_believed() {
     let hour = Duration::from_secs(60 * 60);

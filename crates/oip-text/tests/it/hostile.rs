@@ -13,7 +13,7 @@ fn read(file: &Json) -> Result<TextTokenizer, String> {
     read.map_err(|error| error.to_string())
 }
 
-/// Returns the error for the usual tokenizer with `value` at `place`.
+/// Returns the error for the test tokenizer's file in which the JSON pointer `place` has the value `value`.
 fn refusal(place: &str, value: Json) -> String {
     let mut file = tokenizer();
     *file.pointer_mut(place).unwrap() = value;

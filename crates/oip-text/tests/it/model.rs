@@ -1,4 +1,4 @@
-//! Directories for each task, and how their sequences are batched.
+//! Tests of text models for each task, and of the batching of their sequences.
 
 use oip_service::{CancelToken, RowIndependence};
 use oip_text::TextOptions;

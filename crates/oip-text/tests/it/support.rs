@@ -1,4 +1,5 @@
-//! A small tokenizer, a network whose output shows its input, and the files of a directory.
+//! Test helpers: a small tokenizer, a network whose output reveals its input, and model directories in
+//! memory.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -58,11 +59,11 @@ pub(crate) enum Kind {
     TokenLogits,
 }
 
-/// A backend whose networks are all of one kind.
+/// A backend that loads every file as a network of the kind `kind`.
 pub(crate) struct Network {
     pub(crate) kind: Kind,
     pub(crate) is_independent: bool,
-    /// The shape of each run.
+    /// The input shape of each run of the network.
     pub(crate) seen: Arc<std::sync::Mutex<Vec<Vec<u64>>>>,
 }
 
@@ -151,7 +152,7 @@ impl Model for Running {
     }
 }
 
-/// The files of a directory.
+/// A model directory in memory: paths and contents of its files.
 pub(crate) struct Files(pub(crate) Vec<(String, Bytes)>);
 
 impl Files {
@@ -175,13 +176,13 @@ impl ModelFiles for Files {
     }
 }
 
-/// A loaded model and the shapes of its runs.
+/// A loaded model, and the input shapes of its network's runs.
 pub(crate) struct Loaded {
     pub(crate) model: Box<dyn Model>,
     pub(crate) seen: Arc<std::sync::Mutex<Vec<Vec<u64>>>>,
 }
 
-/// Loads a directory with a network of this kind.
+/// Loads a model directory whose network is of the kind `kind`.
 pub(crate) fn load(
     kind: Kind,
     is_independent: bool,
@@ -191,7 +192,7 @@ pub(crate) fn load(
     load_with(kind, is_independent, options, files, 0)
 }
 
-/// Like [`load`], with a configuration's `max_batch_size`.
+/// Loads a model directory like [`load`], with the `max_batch_size` of a configuration.
 pub(crate) fn load_with(
     kind: Kind,
     is_independent: bool,

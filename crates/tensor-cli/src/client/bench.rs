@@ -11,8 +11,8 @@ use crate::{
     progress::ProgressLine,
 };
 
-/// Number of requests with different values that are sent in turn, so that a cache cannot respond to all of
-/// them.
+/// Number of requests with different values that are sent in turn, so that a cache cannot respond to all
+/// requests.
 const VARIANTS: u64 = 8;
 
 pub(crate) fn run(options: &Bench, out: &mut impl Write) -> Outcome {
@@ -47,7 +47,7 @@ async fn bench(options: &Bench) -> Outcome<Report> {
     let requests: Arc<[InferRequest]> = requests.await??.into();
     let concurrency = options.concurrency.unwrap_or(match options.rate {
         None => 1,
-        // With 64 clients, scheduled requests rarely wait for a free client.
+        // In an open loop, 64 clients are enough that a due request rarely waits for a free client.
         Some(_) => 64,
     });
     // One connection per client, over both transports.

@@ -21,7 +21,7 @@ pub(super) fn of(latency: &Histogram<u64>) -> String {
         row if row == rows => most,
         row => (least as f64 * step.powi(row as i32)) as u64,
     };
-    // Each value counts once, in the row that contains its bucket.
+    // Each recorded value is counted in exactly one row of the chart.
     let mut counts = vec![0; rows];
     for value in latency.iter_recorded() {
         let row = (1..rows)

@@ -9,7 +9,7 @@ use crate::{
     failure::Outcome,
 };
 
-/// Generates the missing inputs. `variant` makes requests differ in their values.
+/// Generates values for the inputs that the user did not supply. Each `variant` gets different random values.
 pub(super) fn missing(
     options: &Bench,
     metadata: &ModelMetadata,
@@ -38,7 +38,8 @@ pub(super) fn missing(
         .collect()
 }
 
-/// Returns the requested shape, or the model's with 1 for each free dimension.
+/// Returns the shape that the user requested for the input, else the model's shape. A free first dimension
+/// becomes 1; any other free dimension is an error.
 fn shape(options: &Bench, metadata: &ModelMetadata, input: &TensorMetadata) -> Outcome<Shape> {
     let (name, model) = (&input.name, &metadata.name);
     let asked = options.shapes.iter().find(|(asked, _)| asked == name);
@@ -66,7 +67,7 @@ fn shape(options: &Bench, metadata: &ModelMetadata, input: &TensorMetadata) -> O
 
 /// Generates random elements, or zeros and empty strings.
 fn value(datatype: DataType, shape: Shape, random: Option<&mut Rng>) -> Outcome<TensorValue> {
-    /// Maximum number of elements; more would not fit a request to any server.
+    /// Maximum number of elements. A larger tensor exceeds the request size limit of every server.
     const MOST: u64 = 1 << 31;
     let count = shape.element_count();
     let width = datatype

@@ -1,4 +1,5 @@
-//! `tensor infer`: one request, with inputs and outputs in files.
+//! `tensor infer`: sends one request, with inputs from files or the command line, and writes the outputs to
+//! files or prints them.
 
 use std::{
     future::poll_fn,
@@ -24,7 +25,7 @@ use crate::{
 #[derive(Serialize)]
 struct InferReport {
     files: Vec<report::WrittenFile>,
-    /// Time from request to response.
+    /// Time from sending the request to receiving the response.
     elapsed_ms: f64,
 }
 

@@ -43,7 +43,7 @@ pub(super) fn read(server: &Server, metadata: &ModelMetadata) -> Outcome<Vec<(St
     Ok(inputs)
 }
 
-/// Returns the metadata of an input.
+/// Returns the metadata of the input `name`; `None` if the server does not list the model's inputs.
 fn expected<'m>(metadata: &'m ModelMetadata, name: &str) -> Outcome<Option<&'m TensorMetadata>> {
     let found = metadata.inputs.iter().find(|input| input.name == name);
     if found.is_some() || metadata.inputs.is_empty() {
@@ -56,7 +56,7 @@ fn expected<'m>(metadata: &'m ModelMetadata, name: &str) -> Outcome<Option<&'m T
     )))
 }
 
-/// Reads `FILE` or `FILE#TENSOR`. A file name may contain `#` too.
+/// Reads the tensor that `FILE` or `FILE#TENSOR` names. The file name may also contain `#`.
 fn open(source: &str) -> Outcome<TensorValue> {
     let whole = Path::new(source);
     let (path, name) = match source.rsplit_once('#') {
@@ -148,7 +148,7 @@ fn fit(
         }
     };
     let value = match &binding.source {
-        // A tensor file has shapes, but a text file may not.
+        // A tensor file stores the shape of the value; text formats may not.
         Source::File(_) => value,
         _ => values::fit_shape(expected, value),
     };

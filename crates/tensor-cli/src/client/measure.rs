@@ -56,7 +56,7 @@ pub(super) struct Measurement {
     pub(super) is_interrupted: bool,
 }
 
-/// The record shared by all clients.
+/// The latencies and errors that all clients have recorded.
 struct Tally {
     latency: Histogram<u64>,
     errors: BTreeMap<String, u64>,
@@ -86,7 +86,7 @@ pub(super) async fn run(
     load: Load,
     live: Option<ProgressLine>,
 ) -> Measurement {
-    // Three significant digits, from a microsecond to an hour.
+    // The histogram covers 1 us to 1 h with three significant digits.
     let latency = Histogram::new_with_bounds(1_000, 3_600_000_000_000, 3).expect("the bounds are sound");
     let begin = Instant::now() + load.warm_up;
     let (clock, due) = mpsc::unbounded_channel();
@@ -115,7 +115,7 @@ pub(super) async fn run(
         .collect();
     let watching = tokio::spawn(run.clone().watch(live));
     for worker in working {
-        // Each worker ends by itself, and its results count even if it fails.
+        // Workers end by themselves. If one panics, the results that it has recorded still count.
         let _ = worker.await;
     }
     run.is_over.store(true, Ordering::SeqCst);
@@ -151,7 +151,7 @@ impl Run {
                 End::After(count) if measured >= count => return,
                 _ => measured += u64::from(due >= self.begin),
             }
-            // Sleeps in short steps, to notice the end.
+            // Sleeps in short steps, to notice when the measurement is over.
             loop {
                 let left = due.saturating_duration_since(Instant::now());
                 if self.is_over.load(Ordering::SeqCst) {
@@ -168,7 +168,7 @@ impl Run {
         }
     }
 
-    /// Ends the measurement on time or on interrupt, and shows progress meanwhile.
+    /// Shows progress, and ends the measurement when its time is up or the user interrupts.
     async fn watch(self: Arc<Self>, live: Option<ProgressLine>) {
         const TICK: Duration = Duration::from_millis(20);
         /// Ticks between two progress lines.
@@ -190,7 +190,8 @@ impl Run {
         }
     }
 
-    /// Formats a progress line; returns it with the time and the number of responses.
+    /// Formats a progress line for the time since the last one. Returns the line with the current time and
+    /// number of responses.
     fn line(&self, (then, answers): (Instant, u64)) -> (String, (Instant, u64)) {
         let now = Instant::now();
         if now < self.begin {
@@ -213,7 +214,7 @@ impl Run {
         (text, (now, count))
     }
 
-    /// Sends one request after the other.
+    /// Runs one client: sends one request at a time until the measurement is over.
     async fn work(self: Arc<Self>, client: Box<dyn InferenceClient>) {
         let mut number = 0;
         loop {
@@ -239,7 +240,8 @@ impl Run {
         }
     }
 
-    /// Returns when the next request is due: now, or by the schedule.
+    /// Returns when the next request is due: at once in a closed loop, by the schedule in an open loop.
+    /// Returns `None` at the end.
     async fn next(&self) -> Option<Instant> {
         if self.is_over.load(Ordering::SeqCst) {
             return None;

@@ -41,7 +41,7 @@ impl Failure {
         }
     }
 
-    /// Returns whether the server reports that the object does not exist.
+    /// Returns whether the server responded with the error code `NotFound`.
     fn is_not_found(&self) -> bool {
         matches!(
             self,
@@ -85,7 +85,7 @@ impl Server {
         Ok(self.connection.client()?.tensor_form(form))
     }
 
-    /// Creates a request with these inputs and requested outputs.
+    /// Creates an inference request with the inputs `inputs`, which requests the outputs named in `outputs`.
     fn request(&self, inputs: Vec<(String, TensorValue)>, outputs: &[String]) -> Outcome<InferRequest> {
         let mut request = InferRequest::new(self.model()?);
         request.parameters.extend(self.parameters.iter().cloned());
@@ -135,7 +135,7 @@ impl Connection {
     }
 }
 
-/// Adds the name that was probably meant to the error for an unknown model.
+/// Suggests the most similar model name in the error for an unknown model.
 async fn with_suggestion(mut failure: Failure, client: &dyn InferenceClient, model: &str) -> Failure {
     let is_missing = failure.is_not_found();
     if is_missing && let Ok(index) = client.repository_index(false).await {
@@ -147,7 +147,7 @@ async fn with_suggestion(mut failure: Failure, client: &dyn InferenceClient, mod
     failure
 }
 
-/// Returns the most similar name, if one is similar.
+/// Returns the name most similar to `name`, if one is similar enough.
 fn nearest<'n>(name: &str, names: &[&'n str]) -> Option<&'n str> {
     let near = names
         .iter()

@@ -465,7 +465,8 @@ mod tests {
         assert!(shape("x=1,-1").is_err());
     }
 
-    /// curl's spelling too: a token may end with `=`.
+    /// Headers can be spelled `NAME=VALUE`, or `NAME: VALUE` as for curl. A value may contain `=`, as tokens
+    /// do.
     #[test]
     fn headers_are_read_in_both_spellings() {
         for (text, name, value) in [

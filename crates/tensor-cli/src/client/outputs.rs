@@ -27,7 +27,7 @@ use crate::{
     table,
 };
 
-/// Returns the outputs named by targets; none means all.
+/// Returns the names of the outputs that the targets name. An empty list stands for all outputs.
 pub(super) fn named(targets: &[Target]) -> Vec<String> {
     let mut names = Vec::new();
     for target in targets {
@@ -156,7 +156,7 @@ pub(super) fn print_json(response: &InferResponse, out: &mut impl Write) -> Outc
     Ok(writeln!(out)?)
 }
 
-/// Writes outputs as the protocol's JSON, or as CSV.
+/// Writes outputs to a text file, as the protocol's JSON or as CSV.
 fn write_text(path: &Path, form: TextForm, response: &InferResponse, outputs: &[&InferOutput]) -> Outcome {
     let text = match form {
         TextForm::Csv => csv(response, outputs)?,
@@ -263,7 +263,7 @@ fn no_lines(name: &str, found: DataType) -> crate::failure::Failure {
 }
 
 impl Target {
-    /// Returns the output's name, if it is for a single one.
+    /// Returns the name of the output that the target is for; `None` if the target takes all outputs.
     fn name(&self) -> Option<&str> {
         match self {
             Self::All(_) | Self::Text(None, ..) => None,
@@ -281,7 +281,7 @@ impl Target {
         self.name().is_none_or(|name| name == output)
     }
 
-    /// Returns the tensor file and its format; `None` for lines of text.
+    /// Returns the path and format of the tensor file; `None` if the target is a text file.
     fn format(&self) -> Outcome<Option<(&PathBuf, &'static dyn Format)>> {
         let (Self::All(path) | Self::One(_, path)) = self else {
             return Ok(None);
@@ -319,7 +319,7 @@ impl Target {
                 entry.unsupported = Some("strings are not numbers".to_owned());
                 Ok(entry)
             }
-            // Text files need no entry, so any entry will do.
+            // The entry is only a placeholder, because text files have no entries.
             (_, datatype) => {
                 let dtype = datatype.dtype().unwrap_or(tensor_core::DType::U8);
                 Ok(Entry::new(
@@ -333,7 +333,7 @@ impl Target {
     }
 }
 
-/// Outputs as an in-memory file, for the writers.
+/// The outputs as a tensor file in memory, from which the format writers read.
 struct Outputs {
     entries: Vec<Entry>,
     tensors: Vec<Tensor>,

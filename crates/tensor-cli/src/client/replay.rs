@@ -17,7 +17,7 @@ use crate::{
     report,
 };
 
-/// The JSON report.
+/// The report of `tensor replay --json`.
 #[derive(Default, Serialize)]
 struct Report {
     requests: usize,
@@ -159,8 +159,8 @@ async fn send(
     let real = differences
         .iter()
         .filter(|difference| difference.kind != DifferenceKind::Metadata);
-    // The text of `diff` names a first and a second file, but this report compares a response with a
-    // recording.
+    // Replaces the wording of `tensor diff`, which names a first and a second file: here, a response is
+    // compared with a recording.
     let text = |difference: &Difference| match difference.kind {
         DifferenceKind::OnlyInFirst => format!("output {} was not recorded", Quoted(&difference.name)),
         DifferenceKind::OnlyInSecond => format!("output {} is missing", Quoted(&difference.name)),

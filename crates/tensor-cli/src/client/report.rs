@@ -14,7 +14,7 @@ use crate::{
     table,
 };
 
-/// The report.
+/// The result of a measurement with its settings. `--json` prints it as JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     url: String,
@@ -26,7 +26,7 @@ pub(super) struct Report {
     /// `closed` or `open`.
     r#loop: &'static str,
     concurrency: u32,
-    /// The requested rate.
+    /// The requested rate in requests per second; `None` in a closed loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     rate: Option<f64>,
     warm_up_seconds: f64,
@@ -44,7 +44,7 @@ pub(super) struct Report {
     /// Requests that were due but not sent by the end.
     unsent: u64,
     latency_us: Latency,
-    /// The chart, if requested.
+    /// Chart of the latencies, with `--plot`.
     #[serde(skip)]
     chart: Option<String>,
 }

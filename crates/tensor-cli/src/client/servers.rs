@@ -138,7 +138,7 @@ pub(crate) fn status(options: &StatusOptions, out: &mut impl Write) -> Outcome {
     let (metadata, is_ready, statistics) = block_on(async {
         let metadata = client.server_metadata().await?;
         let is_ready = client.server_ready().await?;
-        // Statistics are an extension.
+        // Servers without the statistics extension return an error.
         let statistics = client.statistics(None).await.unwrap_or_default();
         Ok((metadata, is_ready, statistics))
     })?;

@@ -19,7 +19,7 @@ pub(super) fn width(entry: &Entry) -> Option<TextWidth> {
 pub(super) fn read(reader: &dyn TensorReader, index: usize, width: TextWidth) -> Result<BytesTensor, Error> {
     let entry = &reader.entries()[index];
     let mut raw = zeros(entry.byte_len().unwrap_or(u64::MAX))?;
-    // Streams return whole elements.
+    // A stream returns whole units, so the buffer is rounded up to whole units.
     let len = raw.len();
     raw.resize(len.next_multiple_of(TENSOR_STREAM_UNIT), 0);
     let mut stream = reader.stream(index)?;
@@ -43,7 +43,7 @@ pub(super) fn read(reader: &dyn TensorReader, index: usize, width: TextWidth) ->
     }
 }
 
-/// Returns the dtype of an array for these strings, and its bytes as a tensor.
+/// Encodes strings as a NumPy array: returns the dtype of the array and its bytes as a tensor.
 pub(super) fn write(texts: &BytesTensor) -> Result<(OpaqueDType, Tensor), Error> {
     let mut longest = 0;
     for (index, element) in texts.iter().enumerate() {
@@ -91,7 +91,7 @@ fn zeros(len: u64) -> Result<Vec<u8>, Error> {
 mod tests {
     use super::*;
 
-    /// NumPy strips trailing zero bytes, so such strings would be read back shorter.
+    /// NumPy strips trailing zero bytes, so strings that end with zero bytes would be read back shorter.
     #[test]
     fn texts_that_end_with_zeros_are_refused() {
         let texts = |texts: &[&[u8]]| {
@@ -110,7 +110,7 @@ mod tests {
         );
     }
 
-    /// One long string widens all other elements.
+    /// In an array, one long string widens all other elements.
     #[test]
     fn room_for_texts_is_limited() {
         let long = vec![b'a'; 1 << 20];

@@ -14,7 +14,8 @@ use crate::{
     failure::{About, Outcome},
 };
 
-/// Parses `[[5.1, 3.5]]`: nested lists of numbers, strings or booleans. `what` names it in errors.
+/// Parses `[[5.1, 3.5]]`: nested lists of numbers, strings or booleans. `what` names the source of the text
+/// in errors.
 pub(super) fn literal(
     what: &str,
     text: &str,
@@ -86,7 +87,7 @@ pub(super) fn csv_file(path: &Path, name: &str, expected: Option<&TensorMetadata
     data.push(']');
     let dims = [rows.len() as u64, columns as u64];
     let value = tensor(&what, name, &dims, datatype, &data)?;
-    // One column is a vector if the model takes vectors.
+    // A single column becomes a vector if the model's input is a vector.
     let is_vector = expected.is_some_and(|expected| expected.shape.dims().len() == 1);
     match is_vector && columns == 1 {
         true => reshaped(&value, &dims[..1]),
@@ -154,7 +155,7 @@ pub(super) fn fit_shape(expected: &TensorMetadata, value: TensorValue) -> Tensor
         .iter()
         .map(|dim| dim.unwrap_or(count / fixed))
         .collect();
-    // A flat list may take any shape; rows stay rows, and only their contents are reshaped.
+    // A flat list may be reshaped to any shape. For a list of rows, the number of rows stays the same.
     let is_allowed = match value.shape().dims() {
         [_] => true,
         [rows, _] => dims.len() > 2 && dims.first() == Some(rows),
@@ -172,7 +173,7 @@ fn reshaped(value: &TensorValue, dims: &[u64]) -> Outcome<TensorValue> {
     TensorValue::from_raw(datatype, shape, raw).map_err(|error| mismatch(error.message()))
 }
 
-/// Parses the tensor with the protocol's parser, which checks nesting, ranges and counts.
+/// Parses a tensor with the protocol's request parser, which checks nesting, ranges and element counts.
 fn tensor(what: &str, name: &str, dims: &[u64], datatype: DataType, data: &str) -> Outcome<TensorValue> {
     let datatype = datatype.name();
     let body =
@@ -190,7 +191,8 @@ fn request(what: &str, name: &str, body: &str) -> Outcome<InferRequest> {
     Ok(decoded.request)
 }
 
-/// Returns the shape of nested lists by the first item of each; the parser detects ragged ones.
+/// Returns the shape of nested lists, from the first item of each list. The parser rejects ragged lists
+/// later.
 fn dims(value: &Value) -> Vec<u64> {
     let mut dims = Vec::new();
     let mut inner = Some(value);
@@ -201,7 +203,7 @@ fn dims(value: &Value) -> Vec<u64> {
     dims
 }
 
-/// Guesses a datatype, for servers without metadata.
+/// Guesses the datatype of a JSON value, for servers without metadata.
 fn guess(value: &Value) -> DataType {
     match value {
         Value::Array(list) => list.first().map_or(DataType::FP32, guess),

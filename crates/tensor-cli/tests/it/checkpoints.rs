@@ -66,7 +66,7 @@ fn a_folder_is_a_file_for_every_command() {
     );
     place.good(&["extract", "hub", "model.steps", "-o", "steps.npy"]);
     assert_eq!(place.inspect("steps.npy")["tensors"][0]["shape"], json!([4]));
-    // The checkpoint is split differently, so the shards of the old one are removed.
+    // A different split into the same directory removes the shards of the old one.
     place.good(&["split", "hub", "copy/", "--max-shard-size", "40"]);
     let told = place.good(&[
         "convert",
@@ -108,7 +108,8 @@ fn a_folder_is_a_file_for_every_command() {
     );
 }
 
-/// A process killed while files are renamed would leave neither the old checkpoint nor the new one.
+/// A checkpoint cannot be split into its own directory: a process that is killed while it renames the shards
+/// would leave neither the old checkpoint nor the new one.
 #[test]
 fn a_checkpoint_is_not_divided_into_its_own_files() {
     let place = Place::new();
@@ -149,7 +150,7 @@ fn a_checkpoint_is_not_divided_into_its_own_files() {
         assert_eq!(names(), before);
         assert_eq!(place.good(&["diff", "whole.safetensors", "hub"]), "");
     }
-    // A single file is replaced atomically, so one of the two always exists.
+    // A single file may be converted to itself: it is replaced atomically.
     place.good(&[
         "convert",
         "whole.safetensors",
@@ -237,7 +238,7 @@ fn tied_weights_are_not_doubled_without_a_word() {
     assert_eq!(report["losses"][0]["kind"], "sharing");
 }
 
-/// PyTorch checkpoints: an index and pickled shards, with a total size that is a double.
+/// PyTorch checkpoints consist of pickled shards and an index, whose total size may be a float.
 #[test]
 fn checkpoints_of_pytorch_are_read() {
     let place = Place::new();
@@ -266,7 +267,8 @@ fn checkpoints_of_pytorch_are_read() {
             .len(),
         8
     );
-    // If both forms exist, safetensors takes precedence, as in Hugging Face's libraries.
+    // If a directory has both PyTorch and safetensors files, safetensors takes precedence, as in Hugging
+    // Face's libraries.
     fs::rename(
         place.path("model.safetensors"),
         place.path("hub/model.safetensors"),
@@ -374,7 +376,7 @@ fn dtypes_change_on_the_way() {
         .map(|t| t["dtype"].as_str().unwrap())
         .collect();
     assert_eq!(dtypes, ["bfloat16", "bfloat16", "int64"]);
-    // 1 + 1/256 is halfway to the next number: ties to even.
+    // 1 + 1/256 is halfway between two bfloat16 numbers and is rounded to the even one.
     place.good(&["extract", "b.safetensors", "model.norm", "-o", "norm.raw"]);
     let expected = [1.0, 1.0, -3.0]
         .map(|value| bf16::from_f32(value).to_le_bytes())
@@ -445,7 +447,7 @@ fn dtypes_change_on_the_way() {
             .contains("2 numbers")
     );
     assert!(!place.path("x.raw").exists());
-    // Bytes already on standard output stay there, and the command still fails.
+    // The command fails although it has already written bytes to standard output.
     place.write("positive.safetensors", &[], &[("w", &floats(&[1e30, 2.0, 7e4]))]);
     let run = place.run(&[
         "extract",
@@ -496,7 +498,7 @@ fn tensors_are_chosen_and_renamed() {
         "b.safetensors",
     ]);
     assert_eq!(names("b.safetensors"), ["model.norm", "model.steps"]);
-    // Each file has either the new or the old names: patterns see both.
+    // One file has the old names and the other one the new names. Patterns match both.
     let same = place.good(&[
         "diff",
         "hub",
@@ -718,7 +720,7 @@ fn quantised_blocks_become_floats_where_they_are_understood() {
     for words in ["'q1'", "Q1_0", "--keep-dtype"] {
         assert!(refused.contains(words), "{refused}");
     }
-    // Such blocks can be excluded, or kept if the target supports them.
+    // Blocks without a decoder can be excluded, or kept if the target format supports them.
     let refused = place.bad(&[
         "convert",
         "q.gguf",

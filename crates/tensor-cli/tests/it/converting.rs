@@ -69,7 +69,7 @@ fn what_a_format_cannot_hold_is_refused_or_told() {
     );
 }
 
-/// Names and metadata that the format cannot hold are in a file next to it.
+/// Names and metadata, which BTF cannot hold, are stored in a sidecar file.
 #[test]
 fn btf_keeps_names() {
     let place = Place::new();
@@ -78,7 +78,7 @@ fn btf_keeps_names() {
     assert_eq!(place.good(&["diff", "a.safetensors", "a.btf"]), "");
 }
 
-/// B14: names are lost without the names file.
+/// B14: without the sidecar file, BTF loses the names.
 #[test]
 fn btf_without_a_file_of_names() {
     let place = Place::new();
@@ -201,7 +201,7 @@ fn a_target_is_untouched_by_failure() {
     assert_eq!(left.len(), 3, "{left:?}");
 }
 
-/// Ctrl-C leaves the previous file and no partial one.
+/// An interrupted conversion leaves the previous target file in place and removes its partial file.
 #[test]
 fn an_interrupted_conversion_leaves_the_target() {
     let place = Place::new();
@@ -214,7 +214,7 @@ fn an_interrupted_conversion_leaves_the_target() {
     assert_eq!(fs::read_dir(place.path("")).unwrap().count(), 2);
 }
 
-/// BERT models contain positions, which are integers.
+/// `--dtype` does not convert integers and bools, such as the positions in BERT models.
 #[test]
 fn integers_and_bools_stay_when_floats_get_another_dtype() {
     let place = Place::new();
@@ -376,7 +376,7 @@ fn dtypes_without_arithmetic_are_carried() {
     assert_eq!(shown["tensors"][0]["dtype"], "F8_E4M3");
     assert_eq!(shown["metadata"]["format"], "pt");
     place.good(&["inspect", "--stats", "--values", "b.safetensors"]);
-    // If the format lacks the dtype, the error says so; stored as bits of the same width it fits.
+    // If the format lacks the dtype, the error says so; `--as-bits` stores the elements as unsigned integers.
     let refused = place.bad(&["convert", "a.safetensors", "a.zt"]);
     assert!(refused.contains("F8_E4M3"), "{refused}");
     assert_eq!(

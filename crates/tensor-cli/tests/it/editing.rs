@@ -50,7 +50,7 @@ fn ztensor_files_are_edited_too() {
     assert!(place.inspect("a.zt")["tensors"][0].get("attributes").is_none());
 }
 
-/// Data stays in place; only the index grows.
+/// Edits leave the data of the file in place and append a new index.
 #[test]
 fn an_index_at_the_end_is_written_behind_the_old_one() {
     let place = Place::new();
@@ -60,7 +60,7 @@ fn an_index_at_the_end_is_written_behind_the_old_one() {
         place.good(&["rename", name, "w", "weight"]);
         let after = fs::read(place.path(name)).unwrap();
         assert_eq!(after[..before.len()], before, "{name}");
-        // An interrupted edit is rolled back before the next.
+        // An interrupted edit is rolled back before the next edit.
         fs::write(
             place.path(&format!("{name}.append-journal")),
             format!("{}\n", after.len()),
@@ -82,7 +82,7 @@ fn an_index_at_the_beginning_is_written_over_where_there_is_room() {
     place.write("a.safetensors", &[], &[("w", &matrix())]);
     let license = format!("license={}", "many words ".repeat(20));
     place.good(&["set", "a.safetensors", &license]);
-    // The file was rewritten with spare room.
+    // The rewritten file has spare room, so the next edits happen in place.
     let before = inode("a.safetensors");
     place.good(&["set", "a.safetensors", "format=pt"]);
     place.good(&["rename", "a.safetensors", "w", "weight"]);
@@ -214,7 +214,7 @@ fn a_repository_of_models_is_told_with_a_file_of_it() {
     );
 }
 
-/// `put` replaces a tensor and `append` adds one; the other file's metadata is not copied.
+/// `put` replaces a tensor and `append` adds one; neither copies the metadata of the source file.
 #[test]
 fn one_tensor_is_put_and_appended() {
     let place = Place::new();

@@ -90,7 +90,7 @@ fn outputs_go_into_files_of_every_format() {
             }
         }
     }
-    // The model has several outputs, of which some are requested.
+    // Requests some of the outputs of a model.
     place.write("a.npy", &[], &[("0", &matrix())]);
     place.write(
         "b.npy",

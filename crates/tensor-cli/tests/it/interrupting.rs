@@ -17,8 +17,8 @@ pub(crate) fn write_big(place: &Place, name: &str) {
     file.set_len(head.len() as u64 + (8 << 30)).unwrap();
 }
 
-/// Waits until the program has this many files of the directory open, including unnamed ones, and sends a
-/// signal.
+/// Waits until the program `child` has `files` files of the directory open, including unnamed files, and
+/// sends it a signal.
 pub(crate) fn send_when_open(place: &Place, child: &mut Child, files: usize, signal: &str) {
     let id = child.id();
     let open_files = || {

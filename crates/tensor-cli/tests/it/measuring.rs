@@ -117,7 +117,8 @@ fn errors_are_counted_by_kind_and_tell() {
         .into_iter()
         .enumerate()
     {
-        // The first request is the client's trial.
+        // Request 1, which `tensor bench` sends as a trial, succeeds. Of the following requests, every other
+        // one fails.
         let mood = |number: usize| match number % 2 {
             0 => Reaction::Fails,
             _ => Reaction::Good,
@@ -139,8 +140,8 @@ fn errors_are_counted_by_kind_and_tell() {
     }
 }
 
-/// A server that stalls for half a second delays all requests due in that time, not only one; coordinated
-/// omission would hide them.
+/// A server that stalls for half a second delays all requests due in that time, not only one; a benchmark
+/// with coordinated omission would hide these delays.
 #[test]
 fn an_open_loop_counts_from_when_requests_were_due() {
     let place = Place::new();

@@ -10,7 +10,7 @@ use crate::{
     web::{Server, serve, throwaway_tls},
 };
 
-/// A server of the directory's files in the style of the Hub, which records tokens.
+/// A file server that imitates the Hugging Face Hub and records the tokens it receives.
 struct Hub {
     place: Place,
     server: Server,

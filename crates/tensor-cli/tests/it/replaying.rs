@@ -26,7 +26,7 @@ fn tensor(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// A model that multiplies by a constant.
+/// A model that multiplies its input by a constant.
 struct Multiplier(f32);
 
 impl InferenceService for Multiplier {

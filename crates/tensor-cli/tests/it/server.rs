@@ -158,7 +158,7 @@ impl InferenceService for FlakyService {
                 let error = ServiceError::new(oip_types::ErrorCode::Unavailable, "not now");
                 Box::pin(async { Err(error) })
             }
-            // This blocks the whole server.
+            // Blocks the only worker thread of the runtime, so that all requests stall.
             Reaction::Sleeps(time) => {
                 thread::sleep(time);
                 self.inner.infer(request, cx)

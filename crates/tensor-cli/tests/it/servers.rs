@@ -314,10 +314,10 @@ fn servers_are_called_over_tls() {
             assert!(good(&["ls"]).starts_with("NAME"));
             assert!(good(&["show", "matrix"]).contains("model     matrix\n"));
             assert_eq!(good(&["load", "identity_fp32"]), "loaded identity_fp32\n");
-            // `--ca` has the same meaning before the command.
+            // `--ca` may also precede the name of the command.
             let front = [&["--ca", "ca.pem", "status", "--url", url], own].concat();
             assert!(place.good(&front).contains(": test 1.2.3, ready\n"));
-            // This environment variable also applies to remote files.
+            // The environment variable `SSL_CERT_FILE` has the same effect as `--ca`.
             let by_variable = Command::new(env!("CARGO_BIN_EXE_tensor"))
                 .args(["status", "--url", url])
                 .env("SSL_CERT_FILE", place.path("ca.pem"))

@@ -1,4 +1,5 @@
-//! Sources and targets of files: standard input and output, pipes, links, permissions, and obstacles.
+//! Special sources and targets: standard input and output, pipes, links, permissions, and paths that cannot
+//! be written.
 
 use std::{
     fs,
@@ -23,7 +24,7 @@ fn tensor(place: &Place, arguments: &[&str], input: &[u8]) -> (i32, Vec<u8>, Str
     let mut stdin = running.stdin.take().unwrap();
     let input = input.to_vec();
     let writing = std::thread::spawn(move || {
-        // A program that fails early does not read everything.
+        // Writing fails if the program exits before it has read all input.
         let _ = stdin.write_all(&input);
     });
     let output = running.wait_with_output().unwrap();
@@ -149,7 +150,7 @@ fn a_file_in_the_way_stays_if_that_is_asked_for() {
     place.good(&["convert", "--no-clobber", "a.tbuf", "c.zt"]);
 }
 
-/// Exceeding the file size limit is an error message and leaves no file.
+/// If the system's limit on file size is exceeded, the program prints an error and leaves no file.
 #[test]
 fn the_limit_for_files_is_an_error_without_a_trap() {
     let place = Place::new();

@@ -11,10 +11,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tensor_core::{Shape, SparseCoo, Tensor};
 
-/// A temporary directory.
+/// A temporary directory in which a test runs the program.
 pub(crate) struct Place(TempDir);
 
-/// The result of running the program.
+/// Exit code and output of one run of the program.
 pub(crate) struct Run {
     pub(crate) code: i32,
     pub(crate) out: String,

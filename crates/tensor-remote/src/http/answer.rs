@@ -1,4 +1,4 @@
-//! Validates responses against requests.
+//! Checks that responses match their requests.
 
 use std::{ops::Range, time::Duration};
 
@@ -10,7 +10,7 @@ use ureq::http::{HeaderMap, StatusCode};
 pub(crate) enum Ask {
     /// The first `n` bytes, or the whole file if it is shorter.
     Front(u64),
-    /// Exactly these bytes; not empty.
+    /// Exactly the bytes in this range, which is not empty.
     Range(Range<u64>),
 }
 
@@ -32,7 +32,7 @@ impl Ask {
     }
 }
 
-/// The version of a file.
+/// Identifies the version of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) len: u64,
@@ -63,7 +63,7 @@ impl Identity {
         }
     }
 
-    /// Returns the identifiers in which two versions differ, for the error.
+    /// Returns the identifiers in which two versions of the file differ, for the error message.
     fn difference(&self, other: &Self) -> Option<(String, String)> {
         let tag = |identity: &Self| Some(identity.etag.as_deref()?.trim_start_matches("W/").to_owned());
         if self.len != other.len {
@@ -80,9 +80,9 @@ impl Identity {
 /// Why a request failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// A transient error; the server may give a delay before a retry.
+    /// A transient error. `after` is the delay before a retry, if the server gave one.
     Passing { error: Error, after: Option<Duration> },
-    /// Permanent: retrying does not help.
+    /// A permanent error, for which a retry does not help.
     Lasting(Error),
 }
 
@@ -138,7 +138,7 @@ pub(crate) fn check(
     Ok((range, identity))
 }
 
-/// Checks the head of a response that must be a whole document.
+/// Checks the head of a response to a request for a whole document.
 #[cfg(feature = "hub")]
 pub(crate) fn check_document(status: StatusCode, headers: &HeaderMap) -> Result<(), Failure> {
     match status.as_u16() {

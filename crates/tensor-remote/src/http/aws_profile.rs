@@ -14,10 +14,10 @@ use fmt_core::{Error, ErrorKind};
 ///
 /// `AWS_PROFILE` names the profile (default `default`); `AWS_SHARED_CREDENTIALS_FILE` and `AWS_CONFIG_FILE`
 /// replace `~/.aws/credentials` and `~/.aws/config`. If both files have keys, the credentials file wins.
-/// Missing files count as empty; so do unreadable ones in the home directory, unless a variable names the
-/// file or the profile. Supported settings are `aws_access_key_id`, `aws_secret_access_key`,
-/// `aws_session_token`, `region` and `endpoint_url`. Other credential sources (SSO, assumed roles, processes)
-/// are not supported: see [`check_means`](Self::check_means).
+/// Missing files count as empty. Unreadable files in the home directory also count as empty, unless a
+/// variable names the file or the profile. Supported settings are `aws_access_key_id`,
+/// `aws_secret_access_key`, `aws_session_token`, `region` and `endpoint_url`. Other credential sources (SSO,
+/// assumed roles, processes) are not supported: see [`check_means`](Self::check_means).
 ///
 /// ```
 /// use tensor_remote::AwsProfile;
@@ -175,7 +175,7 @@ impl AwsProfile {
     ///
     /// # Errors
     /// When the profile was named explicitly and uses an unsupported credential source: SSO, an assumed role,
-    /// a process. The profile `default` may do so, because it may not be meant for this program.
+    /// a process. The profile `default` may use such a source, because it may not be meant for this program.
     pub fn check_means(&self, is_named: bool) -> Result<(), Error> {
         if !is_named || self.keys().is_some() {
             return Ok(());
@@ -218,8 +218,8 @@ impl fmt::Debug for AwsProfile {
     }
 }
 
-/// Returns a file's text; empty if it does not exist, or if it was not requested explicitly and is
-/// unreadable.
+/// Returns the text of a file. The text is empty if the file does not exist, or if the file is unreadable and
+/// not needed (`is_needed`).
 fn text_of(path: &Path, is_needed: bool) -> Result<String, Error> {
     let is_left_out = |error: &io::Error| match error.kind() {
         io::ErrorKind::NotFound => true,
@@ -360,7 +360,7 @@ mod tests {
             (Some(("AKIA", "a/b+c=d", None)), Some("eu-central-1"), None)
         );
         let shop = home.read(&[("AWS_PROFILE", "shop")]).unwrap();
-        // Keys of the credentials file, without the session token of the other keys.
+        // The keys come from the credentials file, without the session token in the other file.
         assert_eq!(
             shown(&shop),
             (

@@ -35,7 +35,8 @@ pub struct RemoteConnector {
     options: RemoteOptions,
 }
 
-/// Maximum response size in bytes. Lists have about 1 MiB; parts of objects have the requested size.
+/// Maximum response size in bytes. A page of a listing has about 1 MiB; a part of an object has the requested
+/// size.
 const LARGEST_ANSWER: u64 = 32 << 20;
 
 impl RemoteConnector {
@@ -51,8 +52,8 @@ impl HttpConnector for RemoteConnector {
         let allows_plain = options.get_config_value(&ClientConfigKey::AllowHttp);
         let mut own = self.options.clone();
         own.plain_http |= allows_plain.is_some_and(|value| value == "true");
-        // This timeout is short, because outside a cloud the metadata service does not exist, and requests to
-        // it should fail quickly.
+        // `object_store` sets a short timeout for the metadata service: outside a cloud the service does not
+        // exist, and requests to it should fail quickly.
         let connect = options.get_config_value(&ClientConfigKey::ConnectTimeout);
         own.connect_patience = connect.and_then(|text| humantime::parse_duration(&text).ok());
         let agent = agent(&own).map_err(|error| object_store::Error::Generic {
@@ -96,11 +97,11 @@ impl HttpService for Client {
     }
 }
 
-/// Converts an error, with whether a retry may help.
+/// Converts an error to the kind that tells `object_store` whether a retry may help.
 fn failed(error: ureq::Error) -> HttpError {
     let kind = match &error {
         ureq::Error::Timeout(_) => HttpErrorKind::Timeout,
-        // This kind includes TLS errors, for which a retry fails in the same way.
+        // I/O errors of this kind include TLS errors, for which a retry fails in the same way.
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => HttpErrorKind::Unknown,
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => HttpErrorKind::Connect,
         ureq::Error::ConnectionFailed => HttpErrorKind::Connect,

@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{IndexPlace, source::Fetch};
 
-/// A remote file for which one response was received.
+/// A remote file whose length and version are known from a first response.
 pub(crate) struct HttpFile(Arc<FileState>);
 
 /// Parts of a file with their offsets.
@@ -39,22 +39,24 @@ pub(crate) struct FileState {
     identity: Identity,
 }
 
-/// A URL and how to access it.
+/// A URL, and the agent and options to access it.
 pub(crate) struct Server {
     agent: Agent,
     options: RemoteOptions,
     target: Target,
-    /// The redirect target, until it is refused: such URLs often expire after an hour.
+    /// The last redirect target, used for further requests until the server refuses it. Such URLs often
+    /// expire after an hour.
     leads_to: Mutex<Option<Target>>,
 }
 
 /// Maximum number of redirects per request.
 const MOST_REDIRECTS: u32 = 10;
-/// Maximum back-off between retries, unless the server demands more.
+/// Maximum back-off between retries, unless the server asks for a longer delay.
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(10);
 
 impl HttpFile {
-    /// Requests the beginning, and the end if it contains the index; returns these parts with their offsets.
+    /// Requests the beginning of the file, and also the end if the index is there. Returns the file and these
+    /// parts with their offsets.
     pub(crate) fn open(
         target: Target,
         options: RemoteOptions,
@@ -129,7 +131,7 @@ impl Server {
         })
     }
 
-    /// Returns the URL.
+    /// Returns the URL of the file, before redirects.
     #[cfg(feature = "hub")]
     pub(crate) fn target(&self) -> &Target {
         &self.target
@@ -189,7 +191,8 @@ impl Server {
         Ok((range, identity, body))
     }
 
-    /// Follows redirects to a response, which may be an error, and returns it with its URL.
+    /// Sends a request and follows redirects. Returns the final response, which may be an error, with its
+    /// URL.
     fn follow(
         &self,
         range: Option<&str>,
@@ -267,7 +270,7 @@ impl Server {
 }
 
 impl RemoteOptions {
-    /// Returns the back-off after this many failures in a row.
+    /// Returns the back-off after `failures` failures in a row.
     pub(crate) fn pause(&self, failures: u32) -> Duration {
         let factor = 2_u32.saturating_pow(failures);
         self.back_off.saturating_mul(factor).min(LONGEST_BACK_OFF)
@@ -277,7 +280,7 @@ impl RemoteOptions {
 fn no_answer(error: ureq::Error, target: &Target, is_open: bool) -> Failure {
     let what = format!("no response from {}", target.host());
     let lasting = match &error {
-        // TLS errors, for example.
+        // ureq reports TLS errors with this kind, among others.
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => true,
         // No server listens at this address, which is probably mistyped, so there is no retry.
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => !is_open,

@@ -18,7 +18,8 @@ pub(crate) const PART: &AsciiSet = &NON_ALPHANUMERIC
 /// Maximum size of a token file in bytes.
 const LONGEST_TOKEN: u64 = 4096;
 
-/// Resolves the part after `hf://` to a URL. Uses the user's own token unless the options have one.
+/// Resolves the part of a location after `hf://` to a URL. Sets the user's own token in `options`, unless a
+/// token is already set.
 pub(crate) fn resolve(place: &str, options: &mut RemoteOptions) -> Result<Target, Error> {
     let path = path(place).ok_or_else(|| {
         let error = Error::new(ErrorKind::Malformed, "the location on the Hub");
@@ -27,7 +28,8 @@ pub(crate) fn resolve(place: &str, options: &mut RemoteOptions) -> Result<Target
     own(&path, options)
 }
 
-/// Returns a URL on the Hub. Uses the user's own token unless the options have one.
+/// Returns the URL of `path` on the Hub. Sets the user's own token in `options`, unless a token is already
+/// set.
 pub(crate) fn own(path: &str, options: &mut RemoteOptions) -> Result<Target, Error> {
     let endpoint = env::var("HF_ENDPOINT")
         .ok()

@@ -47,7 +47,7 @@ pub struct HubFolder {
 pub struct HubFile {
     /// The file's path in the repository.
     pub path: String,
-    /// Its size in bytes.
+    /// Size of the file in bytes.
     pub size: u64,
     /// Git's object id of the file's content.
     pub oid: String,
@@ -109,7 +109,7 @@ impl HubFolder {
         &self.folder
     }
 
-    /// Returns the commit that the revision names now. Makes one request.
+    /// Returns the commit that the revision currently names. Makes one request.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] when the request fails, also for a missing repository or revision.
@@ -130,8 +130,9 @@ impl HubFolder {
         }
     }
 
-    /// Calls `each` with all files in the directory at a commit, until it breaks. Makes one request per 1000
-    /// files or so. A missing directory is [`ErrorKind::Io`]; so is the path of a file.
+    /// Calls `each` with all files in the directory at a commit, until `each` returns `Break`. Makes one
+    /// request per 1000 files or so. If the directory is missing or is a file, the error is
+    /// [`ErrorKind::Io`].
     ///
     /// # Errors
     /// [`ErrorKind::Io`] when a request fails; [`ErrorKind::Malformed`] when a response is not a list of
@@ -208,7 +209,7 @@ struct Item {
     lfs: Option<Lfs>,
 }
 
-/// A large file, stored in Git as a pointer.
+/// Entry of a large file, of which Git stores only a pointer.
 #[derive(Deserialize)]
 struct Lfs {
     oid: String,

@@ -27,7 +27,7 @@ pub struct RemoteOptions {
     pub(crate) retries: u32,
     pub(crate) back_off: Duration,
     pub(crate) patience: Duration,
-    /// The timeout for connecting, if it differs from the others.
+    /// The timeout for connecting; `None` to use the general timeout.
     pub(crate) connect_patience: Option<Duration>,
     pub(crate) index_place: Option<IndexPlace>,
 }
@@ -60,7 +60,7 @@ impl Default for RemoteOptions {
 }
 
 impl RemoteOptions {
-    /// Trusts the CA certificates in a file (PEM) instead of the built-in ones, which are Mozilla's.
+    /// Trusts the CA certificates in a file (PEM) instead of Mozilla's, which are built in.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] when the file is unreadable; [`ErrorKind::Malformed`] when it contains no
@@ -99,8 +99,8 @@ impl RemoteOptions {
         self
     }
 
-    /// Sets the delay before the first retry, unless the server gives one; it doubles each time (default 250
-    /// ms).
+    /// Sets the delay before the first retry, unless the server gives one; the delay doubles with each retry
+    /// (default 250 ms).
     #[must_use]
     pub fn with_back_off(mut self, back_off: Duration) -> Self {
         self.back_off = back_off;
@@ -115,7 +115,7 @@ impl RemoteOptions {
         self
     }
 
-    /// Sets what to request first, instead of the guess by [`IndexPlace::of_name`].
+    /// Sets where the index is expected and requested first, instead of the guess by [`IndexPlace::of_name`].
     #[must_use]
     pub fn with_index_place(mut self, place: IndexPlace) -> Self {
         self.index_place = Some(place);

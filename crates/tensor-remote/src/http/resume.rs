@@ -15,28 +15,29 @@ use super::RemoteOptions;
 
 /// A file whose ranges can be requested again.
 pub(crate) trait Reopen: Send + Sync {
-    /// Requests a range of the known version.
+    /// Requests a range of the file, in the version that was opened.
     fn body(&self, range: Range<u64>) -> Result<Body, Error>;
 
     /// Returns the access options.
     fn options(&self) -> &RemoteOptions;
 }
 
-/// The bytes of a range, which resumes where a response stopped.
+/// Reads a range of a file. If a response breaks off, requests the missing bytes.
 pub(crate) struct ResumingBody {
     file: Arc<dyn Reopen>,
     rest: Range<u64>,
     body: Option<BodyReader<'static>>,
-    /// Number of failures in a row with little progress in between.
+    /// Number of failures since the last substantial progress ([`PROGRESS`]).
     failures: u32,
-    /// Bytes since the last failure.
+    /// Number of bytes received since the last failure.
     progress: u64,
-    /// The waiting time, and the bytes received in it.
+    /// Time spent waiting since the rate was last checked. `arrived` is the number of bytes received in this
+    /// time.
     waited: Duration,
     arrived: u64,
 }
 
-/// Progress in bytes after which earlier failures are forgotten.
+/// Number of bytes after which earlier failures are forgotten.
 const PROGRESS: u64 = 64 << 10;
 /// Minimum rate in bytes per second.
 const SLOWEST: f64 = 1024.0;
@@ -54,7 +55,7 @@ impl ResumingBody {
         }
     }
 
-    /// Records progress; returns false if it is too slow.
+    /// Records that `arrived` bytes took `waited`. Returns false if the response is too slow.
     fn is_fast_enough(&mut self, waited: Duration, arrived: u64) -> bool {
         self.waited += waited;
         self.arrived += arrived;
@@ -67,7 +68,7 @@ impl ResumingBody {
         is_fast
     }
 
-    /// Drops the response and requests the rest, unless there were too many failures.
+    /// Drops the broken response and requests the missing bytes, unless there were too many failures.
     fn broken(&mut self, error: io::Error) -> io::Result<()> {
         self.body = None;
         (self.waited, self.arrived) = (Duration::ZERO, 0);
@@ -82,13 +83,14 @@ impl ResumingBody {
         Ok(())
     }
 
-    /// Checks that nothing follows the last byte. Reading to the end makes the connection reusable.
+    /// Checks that the response contains no bytes after the requested range. Reading to the end makes the
+    /// connection reusable.
     fn check_end(&mut self) -> io::Result<()> {
         let Some(mut body) = self.body.take() else {
             return Ok(());
         };
         match body.read(&mut [0]) {
-            // All bytes have arrived, so a connection error no longer matters.
+            // All requested bytes have arrived, so a connection error has no effect.
             Ok(0) | Err(_) => Ok(()),
             Ok(_) => {
                 let error = Error::new(

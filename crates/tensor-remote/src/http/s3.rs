@@ -12,7 +12,8 @@ const KEY: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~')
     .remove(b'/');
-/// Resolves the part after `s3://` and the environment to a URL and credentials.
+/// Resolves the part of a location after `s3://` to a URL. Reads the endpoint and the credentials from the
+/// environment.
 pub(crate) fn resolve(
     place: &str,
     variable: &dyn Fn(&str) -> Option<String>,

@@ -5,7 +5,7 @@ use std::{fmt, time::SystemTime};
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 
-/// The credentials, and the region.
+/// The credentials and the region that requests are signed with.
 #[derive(Clone)]
 pub(crate) struct Signer {
     pub(crate) key_id: String,
@@ -19,7 +19,7 @@ pub(crate) struct Signer {
 const NO_BODY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 impl Signer {
-    /// Returns the headers that sign a range request for a host and path at this time.
+    /// Returns the headers that sign a request for `range` of `path` on `host`, at the time `now`.
     pub(crate) fn sign(
         &self,
         host: &str,
@@ -66,7 +66,7 @@ impl Signer {
                 "AWS4-HMAC-SHA256 Credential={key_id}/{scope},SignedHeaders={names},Signature={signature}"
             ),
         ));
-        // The range header is added elsewhere.
+        // The caller adds the range header itself.
         headers.retain(|(name, _)| *name != "range");
         headers
     }

@@ -1,4 +1,4 @@
-//! Request URLs.
+//! URLs of requests, and which redirects between them are allowed.
 
 use std::net::IpAddr;
 
@@ -56,7 +56,7 @@ impl Target {
         &self.uri
     }
 
-    /// Returns host and port as written.
+    /// Returns host and port as written in the URL.
     #[cfg(feature = "s3")]
     pub(crate) fn authority(&self) -> &str {
         self.authority.as_str()
@@ -66,7 +66,7 @@ impl Target {
         self.authority.host()
     }
 
-    /// Returns the part after the last slash.
+    /// Returns the part of the path after the last slash.
     pub(crate) fn name(&self) -> String {
         let path = self.uri.path();
         let name = path.rsplit_once('/').map_or(path, |(_, name)| name);
@@ -90,7 +90,7 @@ impl Target {
         self.authority.port_u16().unwrap_or(usual)
     }
 
-    /// Returns whether scheme, host and port are equal.
+    /// Returns whether both URLs have the same scheme, host and port.
     pub(crate) fn has_origin_of(&self, other: &Self) -> bool {
         self.is_https() == other.is_https()
             && self.port() == other.port()
@@ -113,7 +113,7 @@ impl Target {
         Err(error.expected("https://, or plain HTTP to be allowed (--allow-http)"))
     }
 
-    /// Checks whether a redirect from here to `to` is allowed.
+    /// Checks that a redirect from this URL to `to` is allowed.
     pub(crate) fn check_redirect(&self, to: &Self, options: &RemoteOptions) -> Result<(), Error> {
         if self.is_https() && !to.is_https() {
             let error = Error::new(

@@ -13,7 +13,7 @@ use tensor_remote::open;
 
 use crate::server::{Request, Server, body, content, head, quick, serve};
 
-/// Reads once, changes the file, and expects the next read to fail.
+/// Reads a range, lets the server change the file, and expects the next read to fail.
 fn expect_change(script: impl Fn(&Request, bool, &mut dyn Write) -> io::Result<()> + Send + Sync + 'static) {
     let has_changed = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&has_changed);
@@ -27,8 +27,8 @@ fn expect_change(script: impl Fn(&Request, bool, &mut dyn Write) -> io::Result<(
 
 #[test]
 fn another_tag() {
-    // The first server sends a strong tag, which the client repeats in If-Range; the second sends a weak one,
-    // which If-Range does not allow.
+    // The first server sends a strong ETag, which the client repeats in `If-Range`. The second server sends a
+    // weak ETag, which `If-Range` does not allow.
     expect_change(|request, has_changed, out| {
         let etag = if has_changed { "\"two\"" } else { "\"one\"" };
         serve(request, &content(1_000_000), etag, out)

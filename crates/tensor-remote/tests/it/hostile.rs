@@ -1,4 +1,5 @@
-//! Servers that lie, stall or refuse: each gives a clear error, with bounded memory and time.
+//! Servers that send wrong responses, stall or refuse: the client returns a clear error within bounded memory
+//! and time.
 
 use std::{
     io::{self, Write},
@@ -11,7 +12,8 @@ use tensor_remote::open;
 
 use crate::server::{Request, Server, body, content, head, quick, serve};
 
-/// Opens a file on a server with this script; expects an error of this kind that contains some words.
+/// Opens a file on a server that runs the given script. Expects an error of the kind `kind` whose message
+/// contains `words`.
 fn expect(
     kind: ErrorKind,
     words: &str,
@@ -129,7 +131,7 @@ fn silence_and_heads_without_end() {
     });
 }
 
-/// The announced length exceeds all memory, but memory is allocated only as bytes arrive.
+/// The server announces a length larger than any memory. The client allocates memory only as bytes arrive.
 #[test]
 fn a_length_beyond_all_memory() {
     let server = Server::start(|request, out| {

@@ -1,4 +1,4 @@
-//! Remote files read the same as local ones, with few requests.
+//! Remote files give the same tensors as local files, with few requests.
 
 use std::{
     fs::File,
@@ -16,7 +16,8 @@ use tensor_remote::{IndexPlace, RemoteOptions, RemoteSource, open};
 
 use crate::server::{Server, content, quick, serve, throwaway_tls, unused_address};
 
-/// Returns a safetensors file of tensors with these numbers of 1 KiB rows.
+/// Returns a safetensors file with one tensor per element of `rows`, which is the tensor's number of rows of
+/// 1 KiB.
 fn safetensors(rows: &[u64]) -> Bytes {
     let spec = |rows| TensorSpec::new(DType::U8, Shape::new(&[rows, 1024]).unwrap()).unwrap();
     let entries = rows.iter().enumerate();
@@ -81,7 +82,7 @@ fn an_index_is_one_request_and_a_tensor_is_one_more() {
     assert_eq!(source.traffic().requests, 1);
     assert_eq!(source.traffic().bytes, 256 << 10);
 
-    // Streaming in small pieces does not cost a request each.
+    // Streaming in small pieces does not send one request per piece.
     let mut stream = reader.stream(3).unwrap();
     let mut piece = vec![0; 1 << 16];
     let mut streamed = 0;
@@ -141,7 +142,7 @@ fn the_index_of_twenty_gigabytes() {
     assert_eq!(reader(&source).entries().len(), 200);
     assert_eq!((server.count(), source.traffic().bytes), (1, 256 << 10));
 
-    // Here the index is longer than the size that is requested first.
+    // With this option, the index is longer than the part that is requested first.
     let options = quick().with_index_place(IndexPlace::Front(1 << 10));
     let source = Arc::new(open(&server.url("m.safetensors"), &options).unwrap());
     assert_eq!(reader(&source).entries().len(), 200);

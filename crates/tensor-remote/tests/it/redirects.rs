@@ -48,7 +48,7 @@ fn a_token_stays_with_its_origin() {
     assert!(!format!("{:?}", quick().with_token("secret")).contains("secret"));
 }
 
-/// Signed URLs expire, and are then requested again.
+/// When the signed URL of a redirect has expired, the client requests the original URL again.
 #[test]
 fn an_address_that_ends_is_asked_for_again() {
     let bytes = content(1_000_000);

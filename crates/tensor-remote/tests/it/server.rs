@@ -17,11 +17,11 @@ use std::{
 use fmt_core::ByteSource;
 use tensor_remote::RemoteOptions;
 
-/// A request's head.
+/// The head of a received request.
 pub(crate) struct Request {
     pub(crate) path: String,
     headers: Vec<(String, String)>,
-    /// The number of earlier requests.
+    /// Number of requests that the server received before this request.
     pub(crate) number: u64,
 }
 
@@ -151,7 +151,7 @@ pub(crate) fn serve(
     body(content, range, out)
 }
 
-/// Writes the head of a correct response.
+/// Writes the head of a correct response to a range request.
 pub(crate) fn head(range: &Range<u64>, len: u64, more: &str, out: &mut dyn Write) -> io::Result<()> {
     let (first, last, length) = (range.start, range.end - 1, range.end - range.start);
     let head = format!(
@@ -175,7 +175,7 @@ pub(crate) fn content(len: usize) -> tensor_core::Bytes {
     (0..len).map(|at| (at / 251 + at) as u8).collect()
 }
 
-/// Returns options with short timeouts.
+/// Returns options with short timeouts and back-offs, so that failing tests end quickly.
 pub(crate) fn quick() -> RemoteOptions {
     RemoteOptions::default()
         .with_retries(2)

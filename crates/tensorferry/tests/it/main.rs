@@ -1,4 +1,4 @@
-//! A server for models that are defined in the program, through the crate's public functions.
+//! Tests of servers for models that are defined in the program, through the crate's public functions.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -15,7 +15,7 @@ use tensorferry::{
     Tensor, TensorMetadata, serve,
 };
 
-/// Doubles `x`, with a delay if configured, and counts its runs.
+/// A model that doubles `x`, with a delay if configured, and counts its runs.
 struct Double {
     metadata: ModelMetadata,
     time: Duration,
@@ -99,7 +99,7 @@ async fn both_transports_answer_and_a_panic_is_one_requests_error() {
     assert!(server.drain().await);
 }
 
-/// A minimal service that returns `x`; counts the steps of its shutdown.
+/// A minimal service that returns `x`, and counts the steps of its shutdown.
 struct Echo(Arc<ModelMetadata>, Arc<AtomicUsize>);
 
 impl InferenceService for Echo {

@@ -1,4 +1,4 @@
-//! Connections with shared memory regions.
+//! Connections with shared memory regions, over HTTP.
 
 use hyper::client::conn::http1::SendRequest;
 

@@ -1,4 +1,4 @@
-//! Connections with shared memory regions, driven by a runtime.
+//! Requests over connections with shared memory regions, driven by an async runtime.
 
 use std::{io, sync::Arc};
 
@@ -37,7 +37,7 @@ type HttpRegion = PooledRegion<SendRequest<Parts>>;
 const MAX_ANSWER: usize = 64 << 10;
 
 impl HttpClient {
-    /// Makes one attempt over a connection with a region; `None` if none is available.
+    /// Makes one attempt over a connection with a region. Returns `None` if no such connection is available.
     pub(super) async fn attempt(
         &self,
         memory: &Arc<Connections>,
@@ -87,8 +87,8 @@ impl HttpClient {
         })
     }
 
-    /// Opens a connection with a region. Returns `None` if the server cannot be reached; sending the request
-    /// then reports why.
+    /// Opens a connection with a region. Returns `None` if the server cannot be reached; the caller then
+    /// sends the request without a region, which reports the reason.
     async fn register(
         &self,
         memory: &Arc<Connections>,
@@ -101,7 +101,7 @@ impl HttpClient {
         let Ok(Ok(mut stream)) = timeout(patience, UnixStream::connect(path)).await else {
             return Ok(None);
         };
-        // The system may be out of memory, or enforce a strict limit.
+        // Mapping fails when the system is out of memory or enforces a strict limit on memory.
         let (mapped, passed) = Mapped::new(bytes).map_err(|_| Refusal::all(NOT_OFFERED))?;
         let head = direct::head(&self.shared.endpoint, self.settings(), &register::message());
         let asking = async {
@@ -163,7 +163,8 @@ impl HttpClient {
     }
 }
 
-/// Reads the status and body of the response to the registration. Nothing follows it before the next request.
+/// Reads the status and body of the response to the registration. The server sends nothing after this
+/// response until the next request.
 async fn read_answer(stream: &mut UnixStream) -> io::Result<(u16, Vec<u8>)> {
     let mut read = Vec::with_capacity(1 << 10);
     loop {

@@ -1,4 +1,4 @@
-//! Connections with shared memory regions, driven by the calling thread.
+//! Requests over connections with shared memory regions, driven by the calling thread.
 
 use oip_types::{InferRequest, InferResponse, rest::encode_request};
 use tensor_mmap::SharedMemory as Mapped;
@@ -19,7 +19,7 @@ use crate::{
 type HttpRegion = PooledRegion<Connection>;
 
 impl HttpClient {
-    /// Makes one attempt over a connection with a region; `None` if none is available.
+    /// Makes one attempt over a connection with a region. Returns `None` if no such connection is available.
     pub(super) fn attempt_here(
         &self,
         memory: &Connections,
@@ -68,7 +68,7 @@ impl HttpClient {
             }
         }
         let (endpoint, settings) = (&self.shared.endpoint, self.settings());
-        // If connecting fails, sending the request reports why.
+        // If connecting fails, the caller sends the request without a region, which reports the reason.
         let mut connection = match direct::connect(endpoint, settings.connect_timeout, wait) {
             Ok(connection) => connection,
             Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
@@ -95,7 +95,7 @@ impl HttpClient {
         bytes: u64,
         wait: &Wait<'_>,
     ) -> Result<std::result::Result<Region, Refusal>> {
-        // The system may be out of memory, or enforce a strict limit.
+        // Mapping fails when the system is out of memory or enforces a strict limit on memory.
         let Ok((mapped, descriptor)) = Mapped::new(bytes) else {
             return Ok(Err(Refusal::all(NOT_OFFERED)));
         };

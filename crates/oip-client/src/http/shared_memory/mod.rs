@@ -22,7 +22,7 @@ use crate::{
 };
 
 impl HttpClient {
-    /// Runs a request with its tensors in shared memory. Returns `None` without sending anything if shared
+    /// Runs a request with its tensors in shared memory. Returns `None` without sending the request if shared
     /// memory does not pay off or the server does not support it.
     pub(super) async fn run_shared(&self, request: &InferRequest) -> Result<Option<InferResponse>> {
         let Some(memory) = &self.memory else {
@@ -58,8 +58,8 @@ impl HttpClient {
         outcome.map_err(|error| error.at(self.url()))
     }
 
-    /// Records the size of a response received without shared memory, as an estimate for the model's next
-    /// ones.
+    /// Records the size of a response received without shared memory. It becomes the estimate for the next
+    /// responses of the model.
     pub(super) fn note_outputs(&self, request: &InferRequest, response: &InferResponse) {
         let bytes = output_bytes(response);
         match (&self.memory, &self.way) {

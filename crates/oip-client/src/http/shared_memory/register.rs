@@ -1,5 +1,5 @@
 //! The registration: the first request of a connection passes the region's descriptor, and the server
-//! confirms that it has mapped it.
+//! confirms that it has mapped the region.
 
 use http::{HeaderMap, Method};
 use oip_types::{CONNECTION_REGION, ErrorCode, rest::EncodedBody};
