@@ -37,7 +37,7 @@ pub enum ErrorKind {
 }
 
 impl Error {
-    /// Creates an error.
+    /// Creates an error with this category and message.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Box::new(Inner {
@@ -53,14 +53,14 @@ impl Error {
         Self::new(ErrorKind::Invalid, message)
     }
 
-    /// Prefixes the message with `context: `.
+    /// Prefixes the message with `context` and a colon.
     #[must_use]
     pub fn within(mut self, context: impl fmt::Display) -> Self {
         self.0.message = format!("{context}: {}", self.0.message);
         self
     }
 
-    /// Sets the source.
+    /// Sets the error that caused this one.
     #[must_use]
     pub fn caused_by(mut self, source: impl Into<Source>) -> Self {
         self.0.source = Some(source.into());

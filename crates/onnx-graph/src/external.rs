@@ -80,7 +80,7 @@ pub fn take_in(model: &mut ModelProto, files: &[(String, Bytes)]) -> Result<(), 
     })
 }
 
-/// The location of a tensor's contents.
+/// The file, offset and length of a tensor's contents.
 struct Place {
     name: String,
     offset: u64,

@@ -11,15 +11,15 @@ use crate::{
     proto::{TensorProto, tensor_proto::DataLocation},
 };
 
-/// Contents that match type and dimensions.
+/// Contents of a constant, checked against its type and dimensions.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Payload {
-    /// Element type.
+    /// Type of the elements in `data`.
     pub element_type: ElementType,
-    /// Dimensions.
+    /// Dimensions; their product is the number of elements in `data`.
     pub shape: Shape,
-    /// Elements.
+    /// Elements of the constant.
     pub data: Data,
 }
 
@@ -83,7 +83,7 @@ impl Payload {
     }
 }
 
-/// Checks a tensor; only its dimensions if the type is unsupported.
+/// Checks the dimensions and the data of a tensor. Skips the data if the type is unsupported.
 pub(crate) fn check(tensor: &TensorProto) -> Result<(), Error> {
     match ElementType::from_code(tensor.data_type) {
         Some(_) => Payload::read(tensor).map(drop),
@@ -93,7 +93,7 @@ pub(crate) fn check(tensor: &TensorProto) -> Result<(), Error> {
     }
 }
 
-/// Refuses external data.
+/// Returns an error if the tensor has external data.
 pub(crate) fn refuse_external(tensor: &TensorProto) -> Result<(), Error> {
     if tensor.data_location() == DataLocation::Default && tensor.external_data.is_empty() {
         return Ok(());
@@ -115,7 +115,7 @@ pub(crate) enum Flaw {
         found: usize,
         expected: u64,
         unit: &'static str,
-        /// Type and shape.
+        /// Type and shape of the tensor, for the message.
         tensor: String,
     },
 }

@@ -14,7 +14,7 @@ use crate::{
 
 /// A model's interface: inputs and outputs, operator sets and producer.
 ///
-/// Reading it does not prepare the model, so it is fast whatever the model's size.
+/// Reading a signature does not prepare the model, so it is fast whatever the model's size.
 ///
 /// ```
 /// use onnx_graph::Signature;
@@ -29,11 +29,11 @@ pub struct Signature {
     pub ir_version: i64,
     /// Versions of the operator sets by domain; ONNX's own has the empty domain.
     pub opsets: BTreeMap<String, i64>,
-    /// The program that wrote the file.
+    /// The program that wrote the file, as the file names it.
     pub producer: String,
-    /// Required inputs.
+    /// Inputs that a request must contain, in the file's order.
     pub inputs: Vec<Port>,
-    /// Outputs.
+    /// Outputs, in the file's order.
     pub outputs: Vec<Port>,
 }
 
@@ -98,9 +98,9 @@ pub const MAX_TENSOR_BYTES: u64 = 4 << 30;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Port {
-    /// Name.
+    /// Name of the input or output.
     pub name: String,
-    /// Element type.
+    /// Type of the tensor's elements.
     pub element_type: ElementType,
     /// Dimensions; `None` if the rank is unknown.
     pub dims: Option<Vec<Dim>>,
@@ -131,7 +131,7 @@ impl Port {
         Ok(port)
     }
 
-    /// Creates an input or output.
+    /// Creates an input or output. With `dims` of `None`, the rank is unknown.
     #[must_use]
     pub fn new(name: impl Into<String>, element_type: ElementType, dims: Option<Vec<Dim>>) -> Self {
         Self {
@@ -175,9 +175,9 @@ impl Port {
 pub enum Dim {
     /// A fixed size.
     Fixed(u64),
-    /// Any size, equal for all dimensions of this name.
+    /// Any size; all dimensions of this name have the same size in a request.
     Named(String),
-    /// Any size.
+    /// Any size, independent of other dimensions.
     Free,
 }
 

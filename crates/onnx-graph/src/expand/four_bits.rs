@@ -1,7 +1,7 @@
 //! Widens 4-bit constants to bytes where this does not change results: where they are only dequantized, cast
 //! or moved.
 //!
-//! Values that are quantized to 4 bits at run time stay, and are refused for their type.
+//! Values that are quantized to 4 bits at run time stay as they are; the runtime refuses their type.
 
 use std::collections::HashSet;
 
@@ -157,7 +157,7 @@ fn wide(code: i32) -> i32 {
     }
 }
 
-/// Widens a tensor. Keeps a damaged one, which its reader refuses.
+/// Widens a tensor. Leaves a damaged tensor unchanged: reading it reports the damage.
 fn widen_tensor(tensor: &mut TensorProto) {
     if !is_narrow(tensor) {
         return;

@@ -81,7 +81,7 @@ pub(super) fn widen(model: &mut ModelProto) {
             continue;
         }
         let wide = match renamed.get(&output.name) {
-            // The input itself needs no change.
+            // This output is a model input, which keeps its type.
             Some(_) => continue,
             None => format!("{}~wide", output.name),
         };
@@ -172,7 +172,7 @@ fn widen_graph(graph: &mut GraphProto, renamed: &HashMap<String, String>, is_out
     }
 }
 
-/// Converts an FP16 tensor to FP32. Keeps a damaged one, which its reader refuses.
+/// Converts an FP16 tensor to FP32. Leaves a damaged tensor unchanged: reading it reports the damage.
 fn widen_tensor(tensor: &mut TensorProto) {
     if tensor.data_type != HALF {
         return;

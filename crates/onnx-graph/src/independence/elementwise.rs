@@ -111,7 +111,7 @@ pub(super) fn quantized_choice(node: &mut Node<'_>) -> RuleResult {
     one(broadcast_of(node, &values)?)
 }
 
-/// Propagates quantization. `axis` has a scale per index; without it, all elements share one.
+/// Propagates quantization. There is one scale for all elements, or one per index of the attribute `axis`.
 pub(super) fn quantize(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     let value = node.input(0)?.clone();
@@ -251,7 +251,7 @@ pub(super) fn joint(symbols: &mut Symbols, a: &Size, b: &Size) -> Option<Size> {
     }
 }
 
-/// Checks that the second input has no `axis` attribute, which could align it before operator set 7.
+/// Refuses the attribute `axis`, which aligns the second input in operator sets before 7.
 fn legacy_axis(node: &Node<'_>) -> Result<(), Reason> {
     let is_legacy = node.opset < 7 && node.proto.domain.is_empty();
     match is_legacy && node.attribute("axis").is_some() {

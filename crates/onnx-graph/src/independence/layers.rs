@@ -110,7 +110,7 @@ fn by_batch(node: &Node<'_>, indices: &[usize]) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Checks that masks and biases are broadcast over batch, heads, queries and keys.
+/// Checks that the masks and biases at `indices` have one row per batch entry, or are shared by all of them.
 fn by_batch_or_shared(node: &Node<'_>, indices: &[usize], ranks: &[usize]) -> Result<(), Reason> {
     for &index in indices {
         let Some(value) = node.optional(index)? else {
@@ -242,7 +242,7 @@ pub(super) fn decoder_attention(node: &mut Node<'_>) -> RuleResult {
     attended_by_heads(node)
 }
 
-/// Checks that there is no beam search, in which a beam reads rows of other beams.
+/// Refuses beam indices (input `index`) if the inputs have rows, since a beam reads rows of other beams.
 fn without_beams(node: &Node<'_>, index: usize) -> Result<(), Reason> {
     match node.optional(index)? {
         Some(_) if !node.input(0)?.is_same() => node.refuse("takes rows of other beams"),
@@ -416,7 +416,8 @@ fn rotated(node: &mut Node<'_>, positions: usize) -> RuleResult {
     })
 }
 
-/// Propagates word, position and segment embeddings. The second output counts the words of the mask.
+/// Propagates word, position and segment embeddings. The second output is the number of unmasked words per
+/// row.
 pub(super) fn embed_layer_normalization(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 1, 7])?;
     for index in [2, 3, 4, 5, 6] {
@@ -451,7 +452,7 @@ pub(super) fn halved(node: &mut Node<'_>) -> RuleResult {
     one(like(&sum, dims))
 }
 
-/// Propagates a gather from a table of packed quantized numbers.
+/// Propagates `GatherBlockQuantized`, which looks up rows in a table of packed quantized numbers.
 pub(super) fn packed_gather(node: &mut Node<'_>) -> RuleResult {
     node.require_same_input(0)?;
     node.require_same(2)?;

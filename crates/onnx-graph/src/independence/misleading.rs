@@ -15,7 +15,7 @@ const SHAPE: &str = "x: [n, 4]
     n1 = Slice(sx, zero1, one1)
     ";
 
-/// Slices `x` to its first `hi` rows, which mixes rows unless `hi` is the row count.
+/// Reshapes `x` to `hi` rows, which mixes rows unless `hi` is the row count.
 const TAIL: &str = "
     t = Concat(hi, m1) axis=0
     r = Reshape(x, t)
@@ -52,7 +52,7 @@ fn the_right_number_of_rows_is_proven() {
 #[test]
 fn numbers_with_a_fraction_are_no_sizes() {
     for way in [
-        // FP32 constants, from an attribute and from an input.
+        // Multiplies the row count by an FP32 constant, and by an FP32 input.
         "half = Constant() value_float=0.5
          f = Cast(n1) to=1
          hf = Mul(f, half)
@@ -61,7 +61,7 @@ fn numbers_with_a_fraction_are_no_sizes() {
          f = Cast(n1) to=1
          hf = Mul(f, half)
          hi = Cast(hf) to=7",
-        // With intermediate rounding.
+        // Multiplies and divides in FP32, which rounds in between.
         "c = <1>
          f = Cast(n1) to=1
          p = Mul(f, c)
@@ -74,15 +74,15 @@ fn numbers_with_a_fraction_are_no_sizes() {
 
 #[test]
 fn types_that_do_not_hold_the_number_change_it() {
-    // BOOL, UINT8, INT8, FP16.
+    // ONNX's type codes of BOOL, UINT8, INT8 and FP16.
     for to in [9, 2, 3, 10] {
         refused(&format!("{SHAPE}b = Cast(n1) to={to}\nhi = Cast(b) to=7{TAIL}"));
     }
-    // More than 64 bits.
+    // The product takes more than 64 bits.
     refused(&format!(
         "{SHAPE}far = {{4611686018427387904}}\np = Mul(n1, far)\nhi = Div(p, far){TAIL}"
     ));
-    // Casts row indices to BOOL and back: they are 1 except for the first, so rows mix.
+    // Casts row indices to BOOL and back. All indices but the first become 1, so rows mix.
     refused(&format!(
         "{SHAPE}{NUMBERED}b = Cast(r) to=9\ni = Cast(b) to=7\nu = Unsqueeze(i, one1)\ny = GatherND(x, u)\n-> y"
     ));
@@ -561,7 +561,7 @@ fn arithmetic_wraps_around_in_the_type_that_it_is_done_in() {
         mm = Mul(m, m)
         q = Mul(mm, k)",
     ));
-    // A number from a request is unbounded.
+    // A number that is read from a request has no upper bound.
     refused(&wide(
         "f = Gather(b, zero)
         j: []

@@ -27,7 +27,7 @@ fn of_samples(value: &Value, dims: &[Size], columns: Option<Size>) -> Item {
     Item::Tensor(like(value, [samples].into_iter().chain(columns).collect()))
 }
 
-/// Propagates a label and the scores of all classes.
+/// Propagates a classifier, whose outputs are the label and the scores of all classes.
 pub(super) fn classifier(node: &mut Node<'_>) -> RuleResult {
     let (value, dims) = samples(node)?;
     let lists = ["classlabels_ints", "classlabels_int64s", "classlabels_strings"];
@@ -39,7 +39,7 @@ pub(super) fn classifier(node: &mut Node<'_>) -> RuleResult {
     let columns = match labels {
         // There may be one score per pair of classes.
         _ if node.proto.op_type == "SVMClassifier" => node.symbols.dim(),
-        // One score per intercept, or two for a single intercept.
+        // There is one score per intercept, or two for a single intercept.
         _ if node.proto.op_type == "LinearClassifier" => node.symbols.dim(),
         0 | 1 => node.symbols.dim(),
         labels => Size::number(labels),
@@ -69,7 +69,8 @@ pub(super) fn by_feature(node: &mut Node<'_>) -> RuleResult {
     one(like(&value, dims))
 }
 
-/// Propagates a selection of columns by index, or of table elements by one index per row.
+/// Propagates `ArrayFeatureExtractor`, which selects columns by index, or table elements by one index per
+/// row.
 pub(super) fn extractor(node: &mut Node<'_>) -> RuleResult {
     let (value, indices) = (node.input(0)?.clone(), node.input(1)?.clone());
     let (mut dims, indexed) = (node.dims(0)?, node.dims(1)?);

@@ -7,8 +7,8 @@
 //! concatenation of per-request values along an axis (`value.rs`). Sizes are products of symbols and of the
 //! row count (`size.rs`).
 //!
-//! Rounding differences between batch sizes do not count as a dependence. A scale or statistic over all rows
-//! does.
+//! Rounding differences between batch sizes do not count as a dependence. A scale or statistic that is
+//! computed over all rows counts as one.
 
 mod constants;
 mod control;

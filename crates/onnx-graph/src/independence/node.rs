@@ -28,7 +28,7 @@ pub(super) trait Follow {
 }
 
 impl<'n> Node<'n> {
-    /// Returns a reason that names this node.
+    /// Returns a reason that begins with the name of this node.
     pub(super) fn refusal(&self, what: impl std::fmt::Display) -> Reason {
         format!("{} {what}", label(self.proto)).into()
     }
@@ -45,7 +45,7 @@ impl<'n> Node<'n> {
         }
     }
 
-    /// Returns an optional input.
+    /// Returns input `index`; `None` if the node omits it.
     pub(super) fn optional(&self, index: usize) -> Result<Option<&Value>, Reason> {
         match self.inputs.get(index) {
             Some(Some(_)) => self.input(index).map(Some),
@@ -82,7 +82,7 @@ impl<'n> Node<'n> {
         }
     }
 
-    /// Returns the elements of an input that contains a shape, axes or similar.
+    /// Returns the elements of input `index`, such as a shape or axes.
     pub(super) fn elements(&mut self, index: usize) -> Result<Vec<Option<Size>>, Reason> {
         let value = self.input(index)?.clone();
         match value.elements(self.symbols) {
@@ -166,7 +166,7 @@ impl<'n> Node<'n> {
         }
     }
 
-    /// Fails if `axis` is the row axis of `value`.
+    /// Returns an error if `axis` is the row axis of `value`.
     pub(super) fn keep_off(&self, value: &Value, axis: usize) -> Result<(), Reason> {
         match value.origin {
             Origin::Rows(rows) if rows == axis => self.refuse(format_args!("runs along axis {axis}")),

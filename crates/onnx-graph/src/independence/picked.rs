@@ -98,7 +98,7 @@ pub(super) fn gather_nd(node: &mut Node<'_>) -> RuleResult {
     if data.numbering != Numbering::None {
         return node.refuse("picks from what depends on the number of a row");
     }
-    // Each row gathers its own elements: the first index is the row index.
+    // If the first index is the row index, each row gathers only its own elements.
     let is_number_first = match indices.numbering {
         Numbering::Index => depth == Some(1),
         Numbering::Tuples => true,
@@ -212,7 +212,7 @@ struct Span<'s> {
 impl Span<'_> {
     /// The end index that most exporters write for "to the end"; larger than any dimension.
     const FAR: i64 = i32::MAX as i64;
-    /// An end index beyond any tensor, as TensorFlow's exporter writes it.
+    /// The end index that TensorFlow's exporter writes for "to the end".
     const AS_FAR: i64 = 1_000_000_000;
 
     fn is_all(&self, dim: &Size) -> bool {
@@ -251,14 +251,14 @@ impl Span<'_> {
         Some(picked)
     }
 
-    /// Returns the dimension after slicing.
+    /// Returns the size that an axis of size `dim` has after slicing.
     fn of(&self, symbols: &mut Symbols, dim: &Size) -> Option<Size> {
         if let (Some((start, end, step)), Some(length)) = (self.numbers(), dim.as_number())
             && let Some(range) = range(length, start, end, step)
         {
             return Some(Size::number(range.1));
         }
-        // Slices from the start, or to the end: the size of the removed part is known.
+        // For a slice from the start or to the end, the size of the removed part is known.
         if self.step.is(1) && self.start.is(0) && self.end.as_number().is_none() && !self.end.has_rows() {
             let bounds = Bounds {
                 is_positive: symbols.is_positive(dim) && symbols.is_positive(self.end),

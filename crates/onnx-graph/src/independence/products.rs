@@ -58,7 +58,7 @@ fn one_for_all_rows(node: &Node<'_>, factor: usize, settings: &[usize]) -> Resul
     Ok(())
 }
 
-/// Propagates a product whose factors may be transposed, in the last two axes or with a batch axis.
+/// Propagates `FusedMatMul`, whose factors may be transposed in the last two axes or with a batch axis.
 pub(super) fn fused_mat_mul(node: &mut Node<'_>) -> RuleResult {
     if node.int("transBatchA", 0) != 0 || node.int("transBatchB", 0) != 0 {
         return node.refuse("transposes a batch's axis");
@@ -72,7 +72,7 @@ pub(super) fn fused_mat_mul(node: &mut Node<'_>) -> RuleResult {
     }
 }
 
-/// Propagates two factors, each with a scale and a zero point, and a bias.
+/// Propagates `QGemm`: two factors, each with a scale and a zero point, and a bias.
 pub(super) fn quantized_gemm(node: &mut Node<'_>) -> RuleResult {
     for index in [1, 2, 4, 5, 6, 7, 8] {
         node.require_same_input(index)?;
@@ -152,7 +152,7 @@ fn product(node: &mut Node<'_>, a: &Value, b: &Value) -> Result<Value, Reason> {
     let summed = right.len().saturating_sub(2);
     node.keep_off(b, summed)?;
     right[summed] = Size::number(1);
-    // A vector gets the missing axis: a row vector first, a column vector last.
+    // A vector factor counts as a matrix: the first factor as a row, the second one as a column.
     if is_row {
         left = vec![Size::number(1); 2];
     }

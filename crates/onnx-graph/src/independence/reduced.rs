@@ -54,7 +54,8 @@ pub(super) fn cum_sum(node: &mut Node<'_>) -> RuleResult {
     })
 }
 
-/// Propagates an operator over all axes starting at `axis`. Its further outputs have size 1 there.
+/// Propagates an operator over all axes starting at `axis`. Its outputs after the first have size 1 along
+/// these axes.
 fn from(node: &mut Node<'_>, default: i64) -> RuleResult {
     let value = node.input(0)?.clone();
     let dims = node.dims(0)?;

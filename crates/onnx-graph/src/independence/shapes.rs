@@ -108,7 +108,7 @@ fn infer(node: &mut Node<'_>, dims: &[Size], target: &[Size]) -> Result<Size, Re
     if let Some(exact) = total.over(&rest) {
         return Ok(exact);
     }
-    // The row count may cancel out; all requests share the rest.
+    // The row count may cancel out; the remaining quotient is shared by all requests.
     let without = |size: &Size| size.over(&Size::rows()).unwrap_or_else(|| size.clone());
     if total.has_rows() == rest.has_rows() {
         let bounds = Bounds {
@@ -298,7 +298,7 @@ fn permuted(content: &[Option<Size>], dims: &[Size], axes: &[usize]) -> Option<V
         .map(|dim| dim.as_number().and_then(|dim| usize::try_from(dim).ok()))
         .collect();
     let lengths = lengths?;
-    // No size is 0 here, and no product overflows.
+    // Comparing the count ensures that no size is 0, and that no product below overflows.
     let count = lengths
         .iter()
         .try_fold(1usize, |count, length| count.checked_mul(*length));
@@ -378,7 +378,7 @@ pub(super) fn tile(node: &mut Node<'_>) -> RuleResult {
         }
     }
     match (value.origin, Value::filled(target.clone())) {
-        // One copy per row, concatenated.
+        // The result is one copy of the value per row, concatenated.
         (Origin::Same, Some(filled)) => one(filled),
         (Origin::Rows(axis), Some(_)) => one(Value::rows(target, axis)),
         _ => node.refuse("has rows on two axes"),
@@ -395,7 +395,7 @@ pub(super) fn constant_of_shape(node: &mut Node<'_>) -> RuleResult {
     let element = attributes
         .find(|attribute| attribute.name == "value")
         .and_then(|attribute| attribute.t.as_ref());
-    // The default value is FP32.
+    // Without the attribute `value`, the element is an FP32 zero.
     let element = match element {
         Some(element) => super::constants::first(element, node.symbols),
         None => Some(node.symbols.float(0)),

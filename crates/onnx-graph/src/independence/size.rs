@@ -9,7 +9,7 @@ use std::collections::HashMap;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Size {
     coefficient: i64,
-    /// In ascending order.
+    /// The symbols that are multiplied, in ascending order.
     symbols: Vec<Symbol>,
     rows: bool,
 }
@@ -91,12 +91,12 @@ impl Size {
         })
     }
 
-    /// Returns whether the size may differ at each use, so that it is not even equal to itself.
+    /// Returns whether the size may differ at each use. Such a size does not count as equal to itself.
     pub(super) fn is_any(&self) -> bool {
         self.symbols.contains(&ANY)
     }
 
-    /// Returns whether the size has no symbols: two such sizes are equal only if they are identical.
+    /// Returns whether the size has no symbols. Two literal sizes are equal only if they are identical.
     pub(super) fn is_literal(&self) -> bool {
         self.symbols.is_empty()
     }
@@ -159,7 +159,7 @@ struct Kind {
 pub(super) struct Bounds {
     /// Whether the dimension is at least 1 in batched requests.
     pub(super) is_positive: bool,
-    /// See [`Symbols::most`].
+    /// The maximum magnitude; see [`Symbols::most`].
     pub(super) most: u128,
 }
 
@@ -176,7 +176,7 @@ impl Default for Symbols {
     fn default() -> Self {
         Self {
             terms: HashMap::new(),
-            // The entry of `ANY`.
+            // The range of the symbol `ANY`, whose index is 0.
             kinds: vec![Kind::DIM],
             floats: HashMap::new(),
         }
@@ -190,7 +190,8 @@ impl Symbols {
         size(ANY)
     }
 
-    /// Returns a new symbol for `dim` if that may differ at each use, for a value where it is fixed.
+    /// Returns `dim`, or a new symbol if `dim` may differ at each use. The caller uses the result for a value
+    /// in which the dimension is fixed.
     pub(super) fn settled(&mut self, dim: &Size) -> Size {
         if *dim == Self::any() {
             self.dim()
@@ -224,8 +225,8 @@ impl Symbols {
         self.symbol(Kind::REAL)
     }
 
-    /// Returns the floating-point literal `number`. It takes part in no arithmetic, which would have to round
-    /// like the runtime.
+    /// Returns the floating-point literal `number`. No arithmetic is done with the literal, since that would
+    /// have to round like the runtime.
     pub(super) fn float(&mut self, number: i64) -> Size {
         let float = self.of_term(Term::Of("float", vec![Size::number(number)]), Kind::REAL);
         if let [symbol] = float.symbols[..] {
@@ -242,7 +243,7 @@ impl Symbols {
         }
     }
 
-    /// Returns whether a size is an integer, of a type for sizes.
+    /// Returns whether a size is known to be an integer.
     pub(super) fn is_integer(&self, size: &Size) -> bool {
         self.kind_of(size).is_integer
     }
@@ -253,7 +254,7 @@ impl Symbols {
         self.of(function, arguments, Kind::DIM)
     }
 
-    /// Like [`Self::dim_of`], with known bounds.
+    /// Returns a dimension like [`Self::dim_of`], whose bounds are known.
     pub(super) fn bounded_dim_of(
         &mut self,
         function: &'static str,

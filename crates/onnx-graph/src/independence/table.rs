@@ -18,7 +18,7 @@ pub(super) enum Rule {
     By(fn(&mut Node<'_>) -> RuleResult),
     /// Always calls this function: the operator may be random.
     Always(fn(&mut Node<'_>) -> RuleResult),
-    /// Calls this function, which analyzes subgraphs.
+    /// Calls this function, which also analyzes the subgraphs of the node.
     Inner(fn(&mut Node<'_>, &mut dyn Follow) -> RuleResult),
 }
 

@@ -26,7 +26,7 @@ pub(super) fn conv(node: &mut Node<'_>) -> RuleResult {
     convolved(node, 1)
 }
 
-/// Propagates a convolution with a tensor that is added to the result.
+/// Propagates `FusedConv`, which adds a tensor to the convolution.
 pub(super) fn fused_conv(node: &mut Node<'_>) -> RuleResult {
     node.require_same_input(1)?;
     node.require_same_input(2)?;
@@ -41,7 +41,7 @@ pub(super) fn fused_conv(node: &mut Node<'_>) -> RuleResult {
     Ok(results)
 }
 
-/// Propagates a pool with channels last.
+/// Propagates a pool whose channels are the last axis.
 pub(super) fn channels_last_pool(node: &mut Node<'_>) -> RuleResult {
     let (value, mut dims) = images(node)?;
     let last = dims.len() - 1;
@@ -147,7 +147,7 @@ fn places(node: &mut Node<'_>, dims: &[Size], kernel: &[Size]) -> Vec<Size> {
     places
 }
 
-/// Returns whether the output always has the size of the input.
+/// Returns whether the output along an axis has the size of the input, for inputs of any size.
 fn keeps(kernel: i64, [stride, dilation, before, after, _, padding]: [i64; 6]) -> bool {
     let reach = kernel
         .checked_sub(1)
@@ -223,7 +223,7 @@ fn spread(node: &Node<'_>, axis: usize, axes: usize, length: i64, kernel: i64) -
     }
     let (stride, dilation) = (at("strides", axis, 1), at("dilations", axis, 1));
     let full = match node.text("auto_pad", "NOTSET").as_str() {
-        // Runtimes disagree if the window is smaller than the stride.
+        // Runtimes disagree about the output size if the window is smaller than the stride.
         "SAME_UPPER" | "SAME_LOWER"
             if kernel.checked_sub(1)?.checked_mul(dilation)? >= stride.checked_sub(1)? =>
         {
@@ -388,7 +388,7 @@ pub(super) fn affine_grid(node: &mut Node<'_>) -> RuleResult {
     one(like(&value, target))
 }
 
-/// Propagates the inverse of im2col: batch, channels times window size, and positions.
+/// Propagates `Col2Im`, whose input has the axes batch, channels times window size, and window positions.
 pub(super) fn col_2_im(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     let (value, dims) = images(node)?;

@@ -17,7 +17,7 @@ pub struct ArgumentCounts {
 }
 
 impl ArgumentCounts {
-    /// Counts up to the last input and output with a name.
+    /// Counts the inputs and outputs of `node`, without unnamed ones at the end.
     #[must_use]
     pub fn of(node: &NodeProto) -> Self {
         let count = |names: &[String]| {

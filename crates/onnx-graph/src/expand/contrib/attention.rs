@@ -7,7 +7,7 @@ use crate::expand::{
     replacement::Replacement,
 };
 
-/// Queries per head, and keys and values per head with the past ones first.
+/// Names of the queries, keys and values per head. Keys and values begin with the past ones.
 struct Heads {
     queries: String,
     keys: String,
@@ -16,7 +16,7 @@ struct Heads {
     past: Option<String>,
 }
 
-/// The inputs with the mask and with the bias that are added to the scores.
+/// Indices of the inputs that are added to the scores: the mask and the bias.
 struct ScoreTerms {
     mask: usize,
     bias: Option<usize>,
@@ -174,7 +174,7 @@ impl Replacement<'_> {
         self.cached_attention([query, keys, values], self.input(10).as_ref(), cache, &added)
     }
 
-    /// Writes all four outputs from queries, keys, values, their bias and the cache.
+    /// Writes the node's four outputs, from the queries, keys, values, their bias and the cache.
     fn cached_attention(
         &mut self,
         [query, keys, values]: [String; 3],
@@ -257,8 +257,8 @@ impl Replacement<'_> {
         )
     }
 
-    /// Splits keys or values into heads, after the past ones. `part` selects the bias: the second part is for
-    /// keys, the last one for values.
+    /// Splits keys or values into heads, and appends them to the `past` ones. `part` selects the bias: the
+    /// second part is for keys, the last one for values.
     fn split_heads(&mut self, inputs: &[String], heads: i64, part: i64, past: Option<String>) -> String {
         let attributes = vec![int("num_heads", heads), int("part", part)];
         let made = self.newer("SplitHeads", inputs, attributes);
