@@ -25,8 +25,8 @@ pub(crate) fn to_input(value: &TensorValue) -> Result<Tensor, ServiceError> {
     }
 }
 
-/// Checks the size of `value` before memory is allocated for it. If one dimension is 0, the size is computed
-/// from the others.
+/// Checks the size of `value` before memory is allocated for it. If a dimension is 0, the size is computed
+/// from the other dimensions.
 pub(crate) fn admit_input(value: &TensorValue) -> Result<(), ServiceError> {
     let element = value.datatype().dtype().map_or(1, |dtype| dtype.size() as u64);
     let sizes = value.shape().dims().iter().map(|&dim| dim.max(1));

@@ -10,11 +10,11 @@ use std::{
 
 use super::providers::Package;
 
-/// The searched locations, for error messages.
+/// Description of the searched locations, for error messages.
 pub(super) const PLACES: &str = "beside the program, by ORT_DYLIB_PATH, in the active virtual environment, among \
                                  python3's packages, or among the system's libraries";
 
-/// Time limit for a program that is run to find locations.
+/// Time limit for each program that the search runs, such as `python3`.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Returns the existing libraries, most preferred first.
@@ -133,7 +133,7 @@ fn output(program: &str, arguments: &[&str]) -> String {
             Ok(Some(status)) if status.success() => break,
             Ok(None) if start.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(5)),
             _ => {
-                // The program may have exited just now, or we may not be allowed to kill it.
+                // Killing fails if the program has just exited, or if this process may not kill it.
                 let _ = child.kill();
                 let _ = child.wait();
                 return String::new();

@@ -14,8 +14,8 @@ use crate::dtype;
 /// Time limit for all attempts of one model.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Returns the outputs of the first run that succeeds, or `None`: the library's errors do not tell whether a
-/// model rejects these values or all values.
+/// Returns the outputs of the first run that succeeds, or `None`. Errors are ignored, since they do not tell
+/// whether a model rejects these values or all values.
 pub(super) fn first_answer(
     model: &dyn Model,
     inputs: &[Port],

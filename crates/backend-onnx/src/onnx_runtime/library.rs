@@ -16,7 +16,7 @@ use super::{find, providers::Package};
 
 /// ONNX Runtime, loaded into the process from a library that the operator chooses.
 ///
-/// A process can load only one, and it stays loaded until the process exits.
+/// A process can load only one such library, which stays loaded until the process exits.
 ///
 /// ```
 /// use backend_onnx::OnnxRuntime;
@@ -181,7 +181,7 @@ impl OnnxRuntime {
     }
 }
 
-/// Why an existing library fails to initialize.
+/// The reason why a library that exists fails to initialize.
 #[derive(Debug)]
 enum StartError {
     Load(LoadDynamicError),

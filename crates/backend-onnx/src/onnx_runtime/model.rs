@@ -41,7 +41,7 @@ pub(crate) struct OrtModel {
     guards: Guards,
     /// Inputs that must not be empty, each with the operator that would crash the process otherwise.
     filled: BTreeMap<String, String>,
-    /// Set once the metadata is complete.
+    /// Compares outputs with the metadata. `None` until the metadata is complete.
     comparison: Option<Comparison>,
     rows: RowIndependence,
 }
@@ -114,14 +114,15 @@ impl OrtModel {
         Self { rows, ..self }
     }
 
-    /// Completes the metadata of outputs from the outputs of a run, and logs where the file is wrong.
+    /// Completes the metadata of outputs from the outputs `answer` of a run, and logs where the file is
+    /// wrong.
     fn learn(&mut self, answer: Option<&[InferOutput]>, declared: &[Port]) {
         for (index, (output, port)) in self.metadata.outputs.iter_mut().zip(declared).enumerate() {
             let seen = answer.and_then(|outputs| outputs.get(index));
             let seen = seen.map(|seen| seen.value.shape().clone());
             if let Some(seen) = &seen {
                 let is_unknown = output.shape == ShapePattern::with_any_leading(vec![]);
-                // Only the rank of the run's output is used: its sizes may differ in other runs, its rank
+                // Only the rank of the run's output is used. The sizes may differ between runs, the rank
                 // hardly ever.
                 if is_unknown || !output.shape.matches(seen) {
                     output.shape = ShapePattern::new(vec![None; seen.dims().len()]);
@@ -230,7 +231,7 @@ impl Opening<'_> {
                     None => self.needs_process(UNREAD)?,
                     Some(content) => match self.sessions(&content) {
                         Ok(devices) => return Ok((devices, disarmed)),
-                        // Without the required device, the original model would fail as well.
+                        // The original model would fail as well if the required device is missing.
                         Err(error) if self.plan.is_demanded => return Err(error),
                         Err(error) => {
                             self.needs_process(&format!("an operator would be rewritten, and then {error}"))?;

@@ -32,7 +32,7 @@ struct OnDevice {
     load: Arc<AtomicUsize>,
 }
 
-/// The provider that every library has.
+/// Name of the CPU provider, which every library has.
 const CPU: &str = "CPUExecutionProvider";
 
 impl OnDevices {
@@ -81,7 +81,7 @@ impl OnDevices {
         })
     }
 
-    /// Returns one of the sessions, for properties that they share.
+    /// Returns one of the sessions, for properties that all sessions share.
     pub(super) fn any(&self) -> Option<&SharedSession> {
         self.sessions.first().map(|device| &device.session)
     }

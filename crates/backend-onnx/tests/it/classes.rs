@@ -27,8 +27,8 @@ fn assert_close(found: &[f32], expected: &[f32]) {
     }
 }
 
-/// LightGBM and XGBoost: a margin above 0 is a probability above 0.5. ONNX Runtime's label is 4 up to a
-/// margin of 0.5.
+/// In models of LightGBM and XGBoost, a margin above 0 means a probability above 0.5. ONNX Runtime's label is
+/// 4 up to a margin of 0.5.
 #[test]
 fn the_label_of_a_margin_is_that_of_its_probability() {
     let (labels, scores) = classified("forest_of_low_margins");

@@ -37,7 +37,8 @@ fn try_out(runtime: Runtime, content: Vec<u8>, name: &str) -> Fate {
             Ok(model) => {
                 let request = recorded_request(&damaged);
                 if model.metadata().check_request(&request).is_ok() {
-                    // The damage may have raised a loop's count to a million, so the run has a deadline.
+                    // The damage may have raised the count of a loop to a million, so the run needs a
+                    // deadline.
                     let token = CancelToken::new(Some(Instant::now() + DEADLINE));
                     let _ = model.infer(request, &token);
                 }

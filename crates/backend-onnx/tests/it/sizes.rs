@@ -43,7 +43,8 @@ fn a_shape_that_the_model_cannot_take_is_the_clients_mistake() {
     }
 }
 
-/// With one dimension of 0 the others can be arbitrarily large: no terabytes are allocated for them.
+/// If one dimension is 0, the other dimensions can be arbitrarily large, and no terabytes are allocated for
+/// them.
 #[test]
 fn large_dimensions_beside_an_empty_one_are_refused() {
     let model = Runtime::BuiltIn.model("halved_and_doubled");

@@ -61,7 +61,7 @@ pub(crate) fn plan(
 ) -> Result<Plan, ServiceError> {
     let kind = kind(config)?;
     let accelerators = &config.optimization.execution_accelerators;
-    // Names are checked even where they have no effect.
+    // A misspelled name is an error even if the plan does not use it.
     let on_gpu = read(&accelerators.gpu_execution_accelerator, true, config)?;
     let on_cpu = read(&accelerators.cpu_execution_accelerator, false, config)?;
     let asked = Environment {
@@ -363,7 +363,7 @@ mod tests {
             );
             assert!(plan.warnings.is_empty(), "{:?}", plan.warnings);
         }
-        // The operator's `--gpus` is a preference too.
+        // The operator's option `--gpus` also counts as a preference.
         let plan = run(&silent, &gpus("all", None), CPU).unwrap();
         assert_eq!(
             plan.warnings,
@@ -485,7 +485,7 @@ mod tests {
                 config(&[], &["cuda", "cuda"], &[]),
                 "the accelerator 'cuda' is there twice",
             ),
-            // A configuration error is reported even where the setting would have no effect.
+            // The error is reported even where the setting would have no effect.
             (
                 config(&[group(cpu, &[])], &["cud"], &[]),
                 "optimization.execution_accelerators.gpu_execution_accelerator: the name is 'cud'",

@@ -1,8 +1,8 @@
 //! Nodes that fail a run before an operator gets a value that would crash the process.
 //!
 //! A guard looks up an index in a table of one element: 0 for a good value, and 1, which ONNX Runtime
-//! refuses, for a bad one. The result 0 is added to the operator's input, so that the operator runs after its
-//! guard.
+//! refuses, for a bad one. The operator's input is computed from the result 0, so that the operator runs
+//! after its guard.
 
 use onnx_graph::{
     proto::{AttributeProto, NodeProto, TensorProto, attribute_proto::AttributeType, tensor_proto::DataType},
@@ -136,7 +136,7 @@ impl Writer {
         zeros
     }
 
-    /// Appends guards for the needs of a node, and routes its first input through them.
+    /// Appends guards for the requirements `needs` of a node, and routes the node's first input through them.
     pub(super) fn guard(
         &mut self,
         node: &mut NodeProto,
