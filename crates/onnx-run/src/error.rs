@@ -2,7 +2,7 @@
 
 use std::{error, fmt};
 
-/// The error of a failed run.
+/// The error of a failed run: its category, and a message for the client.
 #[derive(Debug)]
 pub struct RunError {
     kind: RunErrorKind,
@@ -54,13 +54,13 @@ impl RunError {
         self
     }
 
-    /// Returns the category.
+    /// Returns the category of the error.
     #[must_use]
     pub fn kind(&self) -> RunErrorKind {
         self.kind
     }
 
-    /// Returns the source, such as the error of an operator.
+    /// Returns the error that caused this one, such as the error of an operator.
     #[must_use]
     pub fn into_source(self) -> Option<Box<dyn error::Error + Send + Sync>> {
         self.source

@@ -1,5 +1,5 @@
 //! Checks sizes, axes, positions and counts from a file or a request before any computation uses them. Valid
-//! ones have at most 32 bits, so that sums and products of a few of them fit into 64 bits.
+//! numbers have at most 32 bits, so that sums and products of a few numbers fit into 64 bits.
 
 use onnx_graph::Error as FileError;
 use onnx_operators::holds_any_number;

@@ -1,4 +1,4 @@
-//! Checks that every operator ends soon after cancellation, however large its inputs.
+//! Tests that every operator ends soon after cancellation, however large its inputs are.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::match_same_arms, reason = "an arm for each kind of operator")]

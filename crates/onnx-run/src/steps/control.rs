@@ -60,7 +60,7 @@ impl Run<'_> {
         }
     }
 
-    /// Copies values simultaneously, since targets may also be sources.
+    /// Copies the values `from` to `to`. Reads all values before writing, since targets may also be sources.
     fn pass(&mut self, from: &[Slot], to: &[Slot]) -> Result<(), Failure> {
         let values = from.iter().map(|&slot| self.values.value(slot));
         let values: Vec<Value> = values.collect::<Result<_, _>>()?;

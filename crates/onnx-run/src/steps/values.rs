@@ -24,7 +24,7 @@ impl fmt::Display for Slot {
 /// The slots of a node's inputs and outputs.
 #[derive(Debug)]
 pub(crate) struct Wires {
-    /// `None` for missing optional inputs.
+    /// Slots of the inputs; `None` for missing optional inputs.
     pub(crate) inputs: Vec<Option<Slot>>,
     pub(crate) outputs: Vec<Slot>,
 }
@@ -46,7 +46,7 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    /// Returns the approximate size in memory.
+    /// Returns the approximate size of the value in memory, in bytes.
     fn bytes(&self) -> u64 {
         let of = |tensor: &Arc<Tensor>| (tensor.len() * tensor.element_type().size_of()) as u64;
         match self {
@@ -153,8 +153,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Converts the failure into an error of the run. Sizes that the model does not accept are the client's
-    /// fault.
+    /// Converts the failure into an error of the run. A refusal becomes an error of the client.
     pub(crate) fn into_error(self) -> RunError {
         match self {
             Self::Failed(error) => error,
