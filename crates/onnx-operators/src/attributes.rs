@@ -22,7 +22,7 @@ pub enum AttributeType {
     Ints = 7,
     /// Strings.
     Strings = 8,
-    /// The type of a value.
+    /// A type declaration, such as that of an optional value.
     TypeProto = 13,
 }
 
@@ -72,7 +72,8 @@ pub fn attribute_type(op_type: &str, attribute: &str) -> Option<AttributeType> {
     })
 }
 
-/// Returns the type of an attribute that is the same for all operators, except those in [`attribute_type`].
+/// Returns the type that an attribute of this name has in all operators except those listed in
+/// [`attribute_type`].
 fn usual(attribute: &str) -> Option<AttributeType> {
     Some(match attribute {
         "K"
@@ -343,8 +344,8 @@ fn usual(attribute: &str) -> Option<AttributeType> {
     })
 }
 
-/// Returns whether an attribute's integers may exceed 32 bits: they are data, or bounds that get clamped.
-/// Integers of all other attributes are sizes, axes, indices and counts of 32 bits.
+/// Returns whether the integers of an attribute may exceed 32 bits, because they are data, or bounds that get
+/// clamped. Integers of all other attributes are sizes, axes, indices and counts of 32 bits.
 #[must_use]
 pub fn holds_any_number(attribute: &str) -> bool {
     let is_bound = matches!(attribute, "start" | "starts" | "end" | "ends");

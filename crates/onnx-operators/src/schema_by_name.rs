@@ -10,7 +10,7 @@ static BY_NAME: LazyLock<HashMap<(&str, &str), &Schema>> = LazyLock::new(|| {
     SCHEMAS.iter().map(named).collect()
 });
 
-/// Returns the schema of an operator of ONNX's own sets, or `None` for others.
+/// Returns the schema of an operator of ONNX's own sets; `None` for other operators.
 #[must_use]
 pub fn schema_of(domain: &str, name: &str) -> Option<&'static Schema> {
     BY_NAME.get(&(domain, name)).copied()
