@@ -1,4 +1,4 @@
-//! ONNX's type codes.
+//! Converts ONNX's type codes to the dtypes of tensor files.
 
 use fmt_core::{OpaqueDType, StoredDType};
 use tensor_core::DType;

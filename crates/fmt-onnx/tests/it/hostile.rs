@@ -134,7 +134,7 @@ fn limits_hold() {
     );
 }
 
-/// Data is skipped: opening a model of a terabyte takes a few reads.
+/// Opening skips data, so that a model of a terabyte takes only a few reads.
 #[test]
 fn data_is_not_read() {
     struct Huge(Vec<u8>, std::sync::atomic::AtomicU64);
