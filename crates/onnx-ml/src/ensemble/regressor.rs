@@ -45,7 +45,7 @@ pub fn regressor(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// A regressor whose input type is not known yet.
+/// A regressor for inputs of any type, which is only known in a run.
 #[derive(Debug)]
 pub(crate) struct Regressor {
     trees: Trees,
@@ -84,7 +84,7 @@ fn answer_type(is_double: bool) -> ElementType {
 }
 
 impl Regressor {
-    /// Creates a regressor whose output has the type of its input.
+    /// Creates a regressor whose output has the element type of its input.
     pub(crate) fn of_type(trees: Trees, post: PostTransform) -> Self {
         Self {
             trees,

@@ -17,7 +17,7 @@ pub fn string_concat(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(StringConcat))
 }
 
-/// Returns a string attribute, or `""`.
+/// Returns the string attribute `name`; an empty string if it is absent.
 fn text<'a>(attributes: Attributes<'a>, name: &str) -> Result<&'a str> {
     let given = attributes.get(name).map_or(&[][..], |attribute| &attribute.s);
     std::str::from_utf8(given).with_context(|| format!("'{name}' is not UTF-8"))
@@ -87,7 +87,7 @@ pub fn string_split(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct StringSplit {
-    /// If empty, splits at runs of whitespace.
+    /// The delimiter; if it is empty, strings are split at runs of whitespace.
     delimiter: String,
     /// The maximum number of splits.
     most: Option<usize>,
@@ -159,7 +159,8 @@ impl Kernel for StringSplit {
 /// Creates the operator `RegexFullMatch`.
 pub fn regex_full_match(node: &Node) -> Result<Box<dyn Compute>> {
     let pattern = text(Attributes(node), "pattern")?;
-    // Compiles the pattern alone first: the parentheses added around it would balance an invalid pattern.
+    // Compiles the pattern alone first, since the parentheses added below could turn an invalid pattern into
+    // a valid one.
     expression(pattern)?;
     Ok(kernel(RegexFullMatch(expression(&format!(
         r"\A(?:{pattern})\z"

@@ -200,7 +200,7 @@ const MAX_SKIPS: usize = 64;
 /// The maximum width of a row.
 const MAX_WIDTH: usize = 1 << 24;
 
-/// The cost of copying and hashing a word of an n-gram.
+/// The steps of [`Pace`] that copying and hashing one word of an n-gram counts as.
 const STEPS_OF_A_WORD: u64 = 16;
 
 #[derive(Clone, Copy, Debug)]
