@@ -1,8 +1,8 @@
-//! FP32 microkernels: each computes a tile of a product whose sums stay in vector registers.
+//! FP32 microkernels. Each computes a tile of a product, whose sums stay in vector registers.
 
 use crate::pack::{BLOCK, copy_line};
 
-/// The column count of a panel. A panel is computed for all rows before the next panel, so that it stays in
+/// The column count of a panel. A panel is multiplied by all rows before the next panel, so that it stays in
 /// the L1 and L2 caches.
 pub(crate) const PANEL: usize = 48;
 
@@ -22,7 +22,7 @@ pub(crate) const PER_STEP: u64 = 16;
 
 /// A packed first factor.
 pub(crate) struct Rows<'r> {
-    /// The weights in the layout of [`pack_rows`](crate::pack_rows) for more than one row.
+    /// The elements in the layout that [`pack_rows`](crate::pack_rows) has for more than one row.
     pub(crate) weights: &'r [[f32; BLOCK]],
     /// The initial sums of each block of rows.
     pub(crate) bias: &'r [[f32; BLOCK]],
@@ -51,7 +51,7 @@ impl Rows<'_> {
             rows.zip(self.bias.as_flattened())
                 .for_each(|(row, bias)| row.fill(*bias));
         }
-        // Dispatched once per panel, so that callers with different closures share this code.
+        // Detects the instruction set once per panel, in code that callers with different closures share.
         pulp::Arch::new().dispatch(Add(self, part, columns, sums));
     }
 
@@ -61,7 +61,8 @@ impl Rows<'_> {
         while vector < vectors {
             let column = vector * S::F32_LANES;
             let left = vectors - vector;
-            // With a third vector, AVX2 would have no register left for the next factor.
+            // AVX2 takes at most two vectors: with a third one, no register would be left for the next
+            // factor.
             vector += match if S::F32_LANES >= 16 { left } else { left.min(2) } {
                 1 => self.add_columns::<S, 1>(simd, part, sums, column),
                 2 => self.add_columns::<S, 2>(simd, part, sums, column),
