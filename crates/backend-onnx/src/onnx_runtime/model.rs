@@ -51,8 +51,8 @@ impl OrtModel {
     /// requests.
     ///
     /// # Errors
-    /// The cause is [`NeedsProcess`] if the model could crash the process and the caller can start a separate
-    /// one for it.
+    /// Returns an error whose cause is [`NeedsProcess`] if the model could crash the process and the caller
+    /// can start a separate one for it.
     pub(crate) fn load(
         runtime: &OnnxRuntime,
         gpus: &Gpus,

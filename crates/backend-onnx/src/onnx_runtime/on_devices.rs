@@ -40,7 +40,7 @@ impl OnDevices {
     /// reason is logged.
     ///
     /// # Errors
-    /// The library refuses the model, or a required device is not available.
+    /// Returns an error if the library refuses the model, or if a required device is not available.
     pub(super) fn open(
         settings: Settings<'_>,
         plan: &Plan,
