@@ -15,7 +15,7 @@ use onnx_tensor::{
     size,
 };
 
-/// Builds `DeformConv` for images.
+/// Builds the operator `DeformConv` for images.
 pub fn deform_conv(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let count = |name: &str| -> Result<usize> {
@@ -54,12 +54,12 @@ pub fn deform_conv(node: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Debug)]
 struct DeformConv {
     groups: usize,
-    /// Groups of channels that share offsets (`offset_group`).
+    /// Number of groups of channels that share offsets (`offset_group`).
     offset_groups: usize,
     strides: [usize; 2],
     dilations: [usize; 2],
     kernel: Option<[usize; 2]>,
-    /// Pads before both axes, then after both.
+    /// The begin pads of both axes, followed by the end pads.
     pads: [usize; 4],
     bias: Option<usize>,
     mask: Option<usize>,
@@ -229,7 +229,7 @@ impl DeformConv {
 }
 
 impl Image<'_> {
-    /// Interpolates bilinearly at a position; pixels outside the image are 0.
+    /// Returns the bilinear interpolation of a channel at a position. Pixels outside of the image count as 0.
     fn between(&self, channel: usize, [y, x]: [f32; 2]) -> f32 {
         let [height, width] = self.size;
         let is_near = |at: f32, size: usize| at > -1.0 && at < size as f32;

@@ -1,4 +1,4 @@
-//! `Cast` and `CastLike`. Numbers are formatted and parsed as ONNX Runtime does.
+//! `Cast` and `CastLike`. Numbers are formatted and parsed as by ONNX Runtime.
 
 use std::{fmt, sync::Arc};
 
@@ -19,7 +19,7 @@ use onnx_tensor::{
     operator::Fact,
 };
 
-/// Builds `Cast` to the type in its attribute `to`.
+/// Builds the operator `Cast` to the type in its attribute `to`.
 pub fn cast(node: &Node) -> Result<Box<dyn Compute>> {
     let code = i32::try_from(Attributes(node).int("to", 0))?;
     let to = ElementType::from_code(code);
@@ -32,7 +32,7 @@ pub fn cast(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Cast { to: Some(to) }))
 }
 
-/// Builds `CastLike`, which casts to the type of its second input.
+/// Builds the operator `CastLike`, which casts to the type of its second input.
 pub fn cast_like(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Cast { to: None }))
 }
@@ -104,7 +104,7 @@ pub fn convert(from: &Tensor, to: ElementType) -> Result<Tensor> {
             let truths = elements::<bool>(from)?;
             with_number!(to, T => mapped(truths, shape, |truth| AsPrimitive::<T>::as_(u8::from(truth))))
         }
-        // Vectorized where the processor has the instructions.
+        // The conversion is vectorized if the processor has the instructions.
         (ElementType::F32, ElementType::F16) => {
             let from = elements::<f32>(from)?;
             filled(shape, |halves: &mut [f16]| {
@@ -208,7 +208,7 @@ where
     let parse = |text: &String| {
         pace.spend(16 + text.len() as u64)?;
         let text = text.trim();
-        // Integers first: they may have more digits than a float can represent.
+        // Parses integers as such, since they may have more digits than a float can represent.
         if !T::element_type().is_float() {
             if let Ok(number) = text.parse::<i64>() {
                 return Ok(number.as_());

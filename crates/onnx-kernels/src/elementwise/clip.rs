@@ -16,14 +16,14 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// Builds `Clip`.
+/// Builds the operator `Clip`.
 pub fn clip_of(node: &Node, constants: Constants<'_>) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Clip::of(node, constants)))
 }
 
 #[derive(Debug)]
 pub(crate) struct Clip {
-    /// Lower and upper bound, if they are attributes.
+    /// The lower and the upper bound, if they are attributes.
     fixed: Option<[f32; 2]>,
     /// Input indices of the bounds.
     places: [Option<usize>; 2],
@@ -51,7 +51,7 @@ impl Clip {
             },
         };
         let bounds = bound(0, f32::MIN).zip(bound(1, f32::MAX));
-        // Without bounds their type is unknown.
+        // Without bounds, nothing is fused, since the type is unknown.
         let bounds = bounds.filter(|_| fixed.is_some() || places != [None, None]);
         Self {
             fixed,

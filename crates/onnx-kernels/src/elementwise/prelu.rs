@@ -16,7 +16,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Builds `PRelu`.
+/// Builds the operator `PRelu`.
 pub fn prelu(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(PRelu {
         is_by_channel: node.opset < 7,
@@ -25,7 +25,7 @@ pub fn prelu(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct PRelu {
-    /// Before operator set 7, a one-dimensional slope is per channel.
+    /// Whether a one-dimensional slope applies per channel, as in operator sets before 7.
     is_by_channel: bool,
 }
 
@@ -40,7 +40,7 @@ impl Kernel for PRelu {
                 "with a slope for each channel is supported from operator set 7 on".to_owned()
             ));
         }
-        // Unknown sizes are checked when the node runs.
+        // A size that is unknown before the run is checked when the node runs.
         let may_fit = |slope: &Dim, x: &Dim| {
             slope == x || slope.is_one() || [slope, x].iter().any(|dim| dim.to_i64().is_none())
         };

@@ -1,13 +1,13 @@
 //! Vectorizable FP32 functions: they have no branches and calls, so that the compiler vectorizes loops over
-//! them. All propagate NaN, and are exact at infinities and where intermediate values overflow. Elsewhere
-//! errors are a few ULP.
+//! them. All functions propagate NaN, and are exact at infinities and where intermediate values overflow.
+//! Elsewhere, the errors are a few ULP.
 //!
 //! The polynomials were fitted for this file to the smallest relative error over the given interval.
 
 /// Replaces each value by the result of an expression that may use the listed variables, compiled for the
 /// processor's widest vectors: `each!(values, [alpha] |x| alpha * x)`.
 ///
-/// A macro, since closures are not always inlined into the vectorized function.
+/// This is a macro, since closures are not always inlined into the vectorized function.
 macro_rules! each {
     ($values:expr, [$($number:ident),*] |$x:ident| $body:expr) => {{
         struct Each<'v> {
@@ -136,7 +136,7 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
 #[inline(always)]
 pub(crate) fn tanh(x: f32) -> f32 {
     let magnitude = x.abs();
-    // At 10 and above it is 1 in FP32.
+    // For 10 and above, the tangent is 1 in FP32.
     let magnitude = if magnitude > 10.0 { 10.0 } else { magnitude };
     let grown = expm1(2.0 * magnitude);
     (grown / (grown + 2.0)).copysign(x)

@@ -1,4 +1,4 @@
-//! Integer functions. Overflow wraps.
+//! Functions of integers, whose overflow wraps around.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ macro_rules! with_whole {
 
 pub(crate) use with_whole;
 
-/// Builds `Abs`, `Neg`, `Sign`, `Shrink` or `BitwiseNot`.
+/// Builds the operator `Abs`, `Neg`, `Sign`, `Shrink` or `BitwiseNot`.
 pub fn bitwise_not(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Function::new(node)?))
 }
@@ -113,7 +113,7 @@ impl Kernel for Function {
     }
 }
 
-/// Builds `BitwiseAnd`, `BitwiseOr` or `BitwiseXor`.
+/// Builds the operator `BitwiseAnd`, `BitwiseOr` or `BitwiseXor`.
 pub fn bits(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(match node.op_type.as_str() {
         "BitwiseAnd" => Bits::And,

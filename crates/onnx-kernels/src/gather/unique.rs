@@ -19,7 +19,7 @@ use onnx_tensor::{
     size,
 };
 
-/// Builds `Unique`.
+/// Builds the operator `Unique`.
 pub fn unique(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(Unique {
@@ -28,12 +28,13 @@ pub fn unique(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// Memory per slice: its order (twice while sorting) and its group, and the copies of both in INT64 outputs.
+/// Bytes of memory per slice: for its place in the order (twice while sorting), for its group, and for the
+/// copies of both in INT64 outputs.
 const BYTES_PER_PART: u64 = 48;
 
 #[derive(Debug)]
 struct Unique {
-    /// `None` for the flattened tensor.
+    /// The axis whose slices are compared; `None` to compare the elements of the flattened tensor.
     axis: Option<i64>,
     is_sorted: bool,
 }
@@ -106,7 +107,8 @@ struct Groups {
 }
 
 impl Unique {
-    /// Groups slices in sorted order; a comparison takes up to `steps` steps. Compiled once for all types.
+    /// Groups equal slices, which `order` lists in sorted order. A comparison takes up to `steps` steps. The
+    /// trait object `compare` lets the function be compiled once for all types.
     fn groups(
         &self,
         order: &[usize],
@@ -176,7 +178,7 @@ impl Unique {
                 .unwrap_or(Ordering::Equal)
         };
         size::admit_now((length as u64).saturating_mul(BYTES_PER_PART))?;
-        // A comparison may read all elements of a slice.
+        // A comparison may read all elements of a slice, so it counts as many steps.
         let order = sorted(length, values.len() / length.max(1), &compare)?;
         let Groups {
             firsts,

@@ -16,14 +16,14 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Maximum samples of all regions: the number per bin may depend on a region's corners, which a request
-/// chooses.
+/// Maximum number of samples of all regions. The number per bin may depend on the corners of a region, which
+/// a request chooses.
 const MAX_SAMPLES: f64 = (1u64 << 30) as f64;
 
-/// Maximum samples of one region along one axis.
+/// Maximum number of samples of one region along one axis.
 const MAX_PLACES: f64 = (1u64 << 20) as f64;
 
-/// Builds `RoiAlign`.
+/// Builds the operator `RoiAlign`.
 pub fn roi_align(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let size = |name: &str| -> Result<usize> {
@@ -124,13 +124,13 @@ impl Kernel for RoiAlign {
             let [x, y, x_end, y_end] = region.map(|corner| corner * self.scale - self.shift());
             let columns = self.places(x, x_end, self.width, width);
             let lines = self.places(y, y_end, self.height, height);
-            // The sample lists of one axis are built even if the other axis has no samples.
+            // The sample lists of both axes count too: one is built even if the other axis has no samples.
             budget -= lines.total() * columns.total() * channels as f64 + lines.total() + columns.total();
             let most = lines.total().max(columns.total());
             if budget < 0.0 || budget.is_nan() || most > MAX_PLACES {
                 bail!(BadInput("the regions have too many samples".to_owned()));
             }
-            // Bins without samples are written too.
+            // Bins without samples count too, since they are also written.
             let samples = (lines.total() * columns.total()) as u64 + (self.height * self.width) as u64;
             pace.spend((lines.total() + columns.total()) as u64)?;
             let (lines, columns) = (lines.weights(), columns.weights());

@@ -1,5 +1,5 @@
-//! 8-bit weights, and products of floats with them: the floats are quantized with one scale, products are
-//! exact, and the result is scaled once, as in ONNX Runtime.
+//! Products of floats with 8-bit weights. The floats are quantized with one scale, the products are exact,
+//! and the result is scaled once, as in ONNX Runtime.
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ use onnx_tensor::{cancelling::Pace, faults::Limit};
 /// Maximum depth: 32-bit sums of more products could overflow.
 const MAX_DEPTH: usize = 1 << 15;
 
-/// The matrix of one direction of a recurrent layer.
+/// The weight matrix of one direction of a recurrent layer.
 #[derive(Debug)]
 pub(crate) struct IntegerFactors {
-    /// With zero points subtracted.
+    /// The weights with their zero points subtracted.
     values: PackedIntegers,
-    /// One for all columns, or one for each.
+    /// One scale for all columns, or one for each column.
     scales: Vec<f32>,
 }
 
 impl IntegerFactors {
-    /// Packs a file's `depth` x `columns` matrices, one per direction.
+    /// Packs the `depth` x `columns` matrices of a file, one per direction of the layer.
     pub(crate) fn of_directions(
         weights: &Tensor,
         scales: &Tensor,
@@ -102,7 +102,7 @@ mod tests {
         let zero_points = Tensor::from_shape(&[1, 2], &[0u8, 128]).unwrap().into_arc();
         let factors = IntegerFactors::of_directions(&weights, &scales, Some(&zero_points)).unwrap();
         let mut product = [f32::NAN; 4];
-        // With a range of 255, every integer is exact.
+        // If the range of `a` is 255, quantization is exact for integers.
         let mut multiply = |a: &[f32]| {
             let pace = &mut Pace::default();
             factors[0].multiply(a, &mut product, pace).unwrap();

@@ -17,7 +17,7 @@ use onnx_tensor::{
     packs::Packs,
 };
 
-/// Builds `BatchNormalization`.
+/// Builds the operator `BatchNormalization`.
 pub fn batch_normalization(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(BatchNormalization {
         parameters: Parameters::of(Attributes(node)),

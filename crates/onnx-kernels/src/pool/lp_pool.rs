@@ -23,7 +23,7 @@ fn power(attributes: Attributes<'_>) -> Result<f32> {
     Ok(power as f32)
 }
 
-/// Builds `GlobalLpPool`.
+/// Builds the operator `GlobalLpPool`.
 pub fn global_lp_pool(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(GlobalLpPool {
         power: power(Attributes(node))?,
@@ -81,7 +81,7 @@ fn root(sum: f32, power: f32) -> f32 {
     }
 }
 
-/// Builds `LpPool`.
+/// Builds the operator `LpPool`.
 pub fn lp_pool(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let sizes = attributes.ints("kernel_shape");
@@ -105,7 +105,7 @@ pub fn lp_pool(node: &Node) -> Result<Box<dyn Compute>> {
         "VALID" => vec![0; 2 * rank],
         _ => numbers("pads", 2 * rank, 0, 0)?,
     };
-    // A window with only padding would have no elements.
+    // Refuses pads with which a window could consist of padding only.
     if (0..rank).any(|axis| pads[axis].max(pads[rank + axis]) >= kernels[axis]) {
         bail!(Refusal(
             "has pads that are not smaller than its kernel_shape".to_owned()
@@ -144,11 +144,12 @@ struct Axis {
     padding: Padding,
 }
 
-/// The padding of an axis.
+/// The padding at both ends of an axis.
 #[derive(Clone, Copy, Debug)]
 enum Padding {
     Given([usize; 2]),
-    /// Padding such that there is one window per stride; the odd element goes to one side.
+    /// Padding such that there is one window per stride. An odd element of padding is at the beginning if
+    /// `more_first`, otherwise at the end.
     Same {
         more_first: bool,
     },

@@ -18,7 +18,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Builds `GatherBlockQuantized`.
+/// Builds the operator `GatherBlockQuantized`.
 pub fn packed_rows(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let bits = attributes.int("bits", 4);
@@ -49,7 +49,7 @@ pub fn packed_rows(node: &Node) -> Result<Box<dyn Compute>> {
 struct PackedRows {
     /// Number of elements per byte along the last axis.
     per_byte: usize,
-    /// The default zero point.
+    /// The zero point of blocks if the node has none.
     middle: i32,
     axis: i64,
     block: usize,
@@ -102,7 +102,7 @@ impl Kernel for PackedRows {
             None => None,
             Some(place) => {
                 let given = integers(&inputs[place])?;
-                // Each line's zero points start at a byte.
+                // The zero points of each line start at a byte boundary.
                 let row = blocks.div_ceil(self.per_byte);
                 ensure!(
                     given.len() == shape[0] * lines * row,

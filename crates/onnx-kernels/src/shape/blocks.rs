@@ -12,7 +12,7 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// Builds `DepthToSpace` or `SpaceToDepth`.
+/// Builds the operator `DepthToSpace` or `SpaceToDepth`.
 pub fn blocks(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Blocks::of(node)?))
 }
@@ -26,9 +26,9 @@ pub(crate) struct Blocks {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    /// Depth to space, column-row-depth order (`CRD`).
+    /// Depth to space, in column-row-depth order (`CRD`).
     DepthFirst,
-    /// Depth to space, depth-column-row order (`DCR`).
+    /// Depth to space, in depth-column-row order (`DCR`).
     BlocksFirst,
     ToDepth,
 }
