@@ -22,7 +22,7 @@ use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{InferRequest, ModelRef};
 use tensor_core::{Shape, Tensor};
 
-/// Calls per time measurement.
+/// Number of calls per time measurement.
 const CALLS: usize = 50;
 
 fn main() {

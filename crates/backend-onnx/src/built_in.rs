@@ -21,7 +21,7 @@ use crate::{
 /// The name of the built-in runtime in configurations and metadata.
 pub(crate) const BUILT_IN: &str = "built-in";
 
-/// A model on the built-in runtime.
+/// A model that runs on the built-in runtime.
 pub(crate) struct OnnxModel {
     metadata: ModelMetadata,
     named_dims: NamedDims,

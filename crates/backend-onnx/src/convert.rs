@@ -51,7 +51,7 @@ pub(crate) fn admit_input(value: &TensorValue) -> Result<(), ServiceError> {
 /// Converts an output for the response. Shares the tensor's memory, except for strings.
 pub(crate) fn to_output(value: &Arc<Tensor>) -> Result<TensorValue, ServiceError> {
     let dims: Vec<u64> = value.shape().iter().map(|&dim| dim as u64).collect();
-    // A shape computed from input values may have any number of dimensions.
+    // A shape that the model computes from values may have more dimensions than the protocol supports.
     let shape = Shape::new(&dims).map_err(|error| {
         ServiceError::invalid(format!(
             "the model gives an output whose shape is not possible: {error}"

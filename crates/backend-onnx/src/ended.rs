@@ -1,4 +1,4 @@
-//! Cancellation of runs, and the errors of runs that ended early.
+//! Cancels runs, and creates the errors of runs that ended early.
 
 use std::sync::Arc;
 

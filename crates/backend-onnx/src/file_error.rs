@@ -5,8 +5,8 @@ use onnx_graph::{Error, ErrorKind};
 
 use crate::runtime_limit::RuntimeLimit;
 
-/// Converts a file error for clients: the message stays, and [`RuntimeLimit`] is the cause where ONNX Runtime
-/// may run the file.
+/// Converts a file error for clients: keeps the message, and sets [`RuntimeLimit`] as the cause if the file
+/// is valid and not supported.
 pub(crate) fn refusal(error: Error) -> ServiceError {
     let refusal = ServiceError::invalid(error.to_string());
     match error.kind() {

@@ -35,7 +35,7 @@ impl OnnxBackend {
         Self::default()
     }
 
-    /// Adds ONNX Runtime.
+    /// Adds ONNX Runtime as a second runtime.
     #[must_use]
     pub fn with_runtime(self, runtime: OnnxRuntime) -> Self {
         Self {
@@ -117,7 +117,7 @@ impl OnnxBackend {
     }
 }
 
-/// A former name of the built-in runtime.
+/// A former name of the built-in runtime, which configurations may still use.
 const TRACT: &str = "tract";
 
 /// The runtime choice for a model.

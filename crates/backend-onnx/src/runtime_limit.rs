@@ -14,7 +14,7 @@ pub(crate) enum RuntimeLimit {
     Unsupported,
     /// Neither the built-in runtime nor ONNX Runtime supports the model.
     Everybodys,
-    /// Another cause.
+    /// The built-in runtime does not support the model, for the reason in this error.
     Unexplained(Box<dyn Error + Send + Sync>),
 }
 

@@ -28,9 +28,10 @@ type Source = Box<dyn std::error::Error + Send + Sync>;
 /// The category of an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// The file is damaged, contradicts itself or exceeds a limit. It should not be given to any runtime.
+    /// The file is damaged, contradicts itself or exceeds a limit. No runtime should load it.
     Invalid,
-    /// The file is valid, but uses an operator that is not implemented here. ONNX Runtime implements it.
+    /// The file is valid, but uses an operator that this crate does not implement. ONNX Runtime implements
+    /// the operator.
     Unsupported,
     /// Neither this crate nor ONNX Runtime implements the operator.
     UnsupportedAnywhere,
@@ -67,13 +68,13 @@ impl Error {
         self
     }
 
-    /// Returns the category.
+    /// Returns the category of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Returns the source of this error, for an error of another type that repeats its message.
+    /// Returns the source of this error, for a caller that converts the error into another type.
     #[must_use]
     pub fn into_source(self) -> Option<Box<dyn std::error::Error + Send + Sync>> {
         self.0.source

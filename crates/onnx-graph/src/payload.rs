@@ -23,7 +23,7 @@ pub struct Payload {
     pub data: Data,
 }
 
-/// Elements in row-major order.
+/// The elements of a constant, in row-major order.
 #[derive(Clone, Debug)]
 pub enum Data {
     /// Little-endian bytes, exactly the size that type and dimensions require.
@@ -153,7 +153,8 @@ fn fixed(tensor: &TensorProto, dtype: DType) -> Result<Bytes, Error> {
         + tensor.double_data.len()
         + tensor.uint64_data.len();
     let out_of_range = || invalid(tensor, format!("has a value out of the range of {dtype}"));
-    // One arm per field, converted to the target type. Narrow integers are checked for range.
+    // Each arm reads one field and converts its numbers to the target type. Narrow integers are checked for
+    // range.
     macro_rules! narrow {
         ($field:ident as $T:ty) => {{
             let narrow = |&value| <$T>::try_from(value).map(<$T>::to_le_bytes);

@@ -59,7 +59,7 @@ pub fn cut_zip_maps(model: &mut ModelProto) {
     }
 }
 
-/// Removes repeated output names, which denote one value.
+/// Removes outputs whose name is repeated, since they denote the same value.
 pub fn drop_repeated_outputs(model: &mut ModelProto) {
     if let Some(graph) = &mut model.graph {
         let mut names = HashSet::new();

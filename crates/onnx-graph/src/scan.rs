@@ -33,7 +33,7 @@ enum Kind {
     Type,
     Shape,
     Function,
-    /// A message without repeated fields.
+    /// A message without repeated fields, which takes this many bytes when decoded.
     Leaf(usize),
 }
 

@@ -91,7 +91,7 @@ impl Signature {
     }
 }
 
-/// Maximum bytes of one tensor.
+/// Maximum bytes of one input or output tensor.
 pub const MAX_TENSOR_BYTES: u64 = 4 << 30;
 
 /// An input or output of a model.
@@ -173,7 +173,7 @@ impl Port {
 /// A dimension of an input or output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dim {
-    /// A fixed size.
+    /// A fixed size, which every request must have.
     Fixed(u64),
     /// Any size; all dimensions of this name have the same size in a request.
     Named(String),
@@ -213,7 +213,7 @@ impl fmt::Display for Dim {
     }
 }
 
-/// The reason why an input or output cannot be served.
+/// The reason why the server cannot accept an input or output of a model.
 #[derive(Debug)]
 enum Unservable {
     /// The input or output is not a tensor.

@@ -23,7 +23,7 @@ pub const MAX_NODES: usize = 100_000;
 /// Does not check operators; the runtime does.
 ///
 /// # Errors
-/// Names the violated invariant and its location.
+/// Returns an error that names the violated invariant and its location.
 pub fn check(model: &ModelProto) -> Result<(), Error> {
     let graph = model
         .graph
@@ -239,7 +239,7 @@ pub fn needed_in_order(graph: &GraphProto) -> Result<Vec<&NodeProto>, Error> {
         }
     }
     let first = |index: &usize| waiting[*index] == 0;
-    // The heap is a max-heap, so indices are reversed.
+    // `BinaryHeap` is a max-heap, so indices are wrapped in `Reverse`.
     let mut ready: BinaryHeap<Reverse<usize>> = (0..graph.node.len()).filter(first).map(Reverse).collect();
     let mut order = Vec::new();
     while let Some(Reverse(index)) = ready.pop() {
@@ -432,7 +432,7 @@ mod tests {
         refuses(&leaking, "'inside' is used");
     }
 
-    /// External data is refused everywhere ONNX Runtime might look for it.
+    /// External data is refused in every part of a file in which ONNX Runtime might look for it.
     #[test]
     fn mr_04_external_data_is_refused_in_every_place() {
         let mut in_node = model(vec![node("x", "y")]);

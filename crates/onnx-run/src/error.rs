@@ -1,4 +1,4 @@
-//! Errors of a run.
+//! The errors with which a run can fail.
 
 use std::{error, fmt};
 
@@ -22,7 +22,7 @@ pub enum RunErrorKind {
     NoMemory,
     /// The run was cancelled.
     Cancelled,
-    /// A bug in the model or in this crate.
+    /// The run failed because of a bug in the model or in this crate.
     Failed,
 }
 

@@ -47,7 +47,8 @@ const REQUEST: Duration = Duration::from_secs(5);
 /// Stack size of the engine's threads.
 const STACK: usize = 8 << 20;
 
-/// Larger files contain weights: loading them takes long, and they have no additional integers.
+/// Maximum bytes of a file to use. Larger files contain weights, so loading takes long, and have no
+/// additional integers.
 const MAX_FILE: usize = 20 << 10;
 
 /// The location of an integer in a node.
@@ -503,7 +504,7 @@ impl Cancellation for Until {
     }
 }
 
-/// Runs a model with zeros as inputs; free sizes are 2.
+/// Runs a model with zeros as inputs, in which free sizes are 2.
 fn ask(session: &Session) -> Option<Vec<Arc<Tensor>>> {
     let mut inputs = vec![];
     for port in &session.signature().inputs {

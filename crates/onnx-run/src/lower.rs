@@ -33,7 +33,7 @@ use crate::{
 };
 use onnx_tensor::node::{Attribute, Node};
 
-/// A lowered graph.
+/// A lowered graph, and the names of its nodes for messages.
 pub(crate) struct Lowered {
     pub(crate) graph: OnnxGraph,
     /// The names of nodes for messages. The index is the number in the node's name in [`Lowered::graph`].
@@ -217,7 +217,7 @@ impl Lowering<'_> {
         let mut graphs = Vec::new();
         let mut attribute = Vec::with_capacity(node.attribute.len());
         for entry in &node.attribute {
-            // An empty list means all axes, like a missing one.
+            // An empty list of axes means all axes, like a missing list.
             if node.op_type.starts_with("Reduce") && entry.name == "axes" && entry.ints.is_empty() {
                 continue;
             }

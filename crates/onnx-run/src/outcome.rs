@@ -102,7 +102,7 @@ pub(crate) fn refuse_types(signature: &Signature) -> Result<(), FileError> {
     }
 }
 
-/// Returns the label of the innermost node named in a string.
+/// Returns the label of the innermost node that is named in `text`.
 pub(crate) fn label<'l>(text: &str, labels: &'l [String]) -> Option<&'l str> {
     let (_, number) = text.rsplit_once(lower::NODE)?;
     let number: usize = number.split('~').next()?.parse().ok()?;

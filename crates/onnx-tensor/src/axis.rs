@@ -1,4 +1,4 @@
-//! Normalizes axes; negative ones count from the last axis.
+//! Normalizes axes: a negative axis counts from the end.
 
 use crate::prelude::*;
 

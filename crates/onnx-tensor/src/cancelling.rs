@@ -61,7 +61,7 @@ pub fn is_cancelled(error: &Error) -> bool {
         .any(<dyn std::error::Error + 'static>::is::<Cancelled>)
 }
 
-/// Steps between two checks of the token; a step takes some nanoseconds.
+/// Number of steps between two checks of the token. A step takes some nanoseconds.
 const STEPS: u64 = 1 << 18;
 
 /// Number of elements that an operator processes between two calls of [`Pace::spend`], which makes the cost

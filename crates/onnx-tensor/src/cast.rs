@@ -61,7 +61,7 @@ impl Tensor {
         }
     }
 
-    /// Returns the first element as `T`.
+    /// Returns the first element, cast to `T`.
     ///
     /// # Errors
     /// Fails if the tensor is empty, or if one of the two types is strings, and the other is not.

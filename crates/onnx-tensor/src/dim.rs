@@ -36,7 +36,7 @@ pub enum Dim {
     Unknown(Symbol),
 }
 
-/// The identity of an unknown dimension. [`Dim::unknown`] creates new ones.
+/// The identity of an unknown dimension. [`Dim::unknown`] creates a new identity.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Symbol(u64);
 

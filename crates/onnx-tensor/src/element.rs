@@ -32,7 +32,7 @@ pub trait Element: Stored + Default + Clone + PartialEq + fmt::Debug + Send + Sy
         Self::ELEMENT_TYPE
     }
 
-    /// Returns the bytes of additional memory that this element owns.
+    /// Returns how many bytes of memory the element owns in addition to its own bytes.
     fn contents(&self) -> usize {
         0
     }
@@ -119,7 +119,7 @@ macro_rules! with_unit {
 
 /// Evaluates `$body` with `$T` bound to the Rust type of a numeric [`ElementType`](crate::ElementType).
 ///
-/// For booleans and strings, the surrounding function returns an error.
+/// For booleans and strings, the macro returns an error from the surrounding function.
 #[macro_export]
 macro_rules! with_number {
     ($element_type:expr, $T:ident => $body:expr) => {

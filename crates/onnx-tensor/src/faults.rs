@@ -113,7 +113,7 @@ impl std::error::Error for NoRoom {}
 /// Sizes of inputs that do not fit the model, or do not match each other.
 #[derive(Clone, Copy, Debug)]
 pub enum Misfit {
-    /// A value between two operators would have this negative dimension.
+    /// The sizes would give a value between two operators this negative dimension.
     Dimension(i64),
     /// A window extends this far beyond its image, including padding.
     Window(i64),

@@ -49,7 +49,7 @@ pub fn range_fits(start: f64, limit: f64, step: f64) -> Result<(), LongRange> {
     Ok(())
 }
 
-/// Normalizes an index; negative ones count from the end.
+/// Normalizes an index: a negative index counts from the end.
 ///
 /// # Errors
 /// Returns [`BadInput`] with the index and the size if the index is out of range.

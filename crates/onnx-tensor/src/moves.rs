@@ -1,4 +1,4 @@
-//! Moves elements of any type: slices along an axis, concatenation, broadcasting.
+//! Moves elements of any type: slices tensors along an axis, concatenates and broadcasts them.
 
 use std::borrow::Borrow;
 

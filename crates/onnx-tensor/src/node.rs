@@ -4,7 +4,7 @@
 
 use crate::prelude::*;
 
-/// A node. Missing optional inputs have an empty name.
+/// A node. A missing optional input has an empty name.
 #[derive(Clone, Debug, Default)]
 pub struct Node {
     /// Names of the inputs. A missing optional input has an empty name.
@@ -17,7 +17,7 @@ pub struct Node {
     pub op_type: String,
     /// Domain of the operator; empty for ONNX's.
     pub domain: String,
-    /// Version of the operator set; 0 if the file imports none.
+    /// Version of the operator set that defines the operator; 0 if the file imports none.
     pub opset: i64,
     /// Attributes that the node sets; the operator defines the defaults of missing ones.
     pub attribute: Vec<Attribute>,

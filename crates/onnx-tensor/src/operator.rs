@@ -87,14 +87,14 @@ impl Fact {
 /// For each present input of a node, its value if it is a constant.
 pub type Constants<'c> = &'c [Option<Arc<Tensor>>];
 
-/// An operator. Its inputs are the present ones, in order.
+/// An operator, with its attributes. The inputs that it receives are the present ones, in the node's order.
 pub trait Compute: Any + fmt::Debug + Send + Sync {
     /// Returns the types and dimensions of the outputs; `None` if only the run itself determines them. Before
     /// a run, dimensions of inputs may be unknown. In a run, all dimensions are numbers, and all inputs are
     /// constants.
     ///
     /// # Errors
-    /// Says why the inputs are invalid.
+    /// Returns an error that says why the inputs are invalid.
     fn outputs(&self, _inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         Ok(None)
     }
@@ -109,7 +109,8 @@ pub trait Compute: Any + fmt::Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Returns an operator that multiplies its input by the result of this operator (a gate), if supported.
+    /// Returns the gated form of this operator, if supported: an operator that multiplies its input by the
+    /// result of this one.
     fn gated(&self) -> Option<Box<dyn Compute>> {
         None
     }
@@ -133,7 +134,7 @@ pub trait Kernel: fmt::Debug + Send + Sync + 'static {
     /// Returns the types and dimensions of the outputs.
     ///
     /// # Errors
-    /// Says why the inputs are invalid.
+    /// Returns an error that says why the inputs are invalid.
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>>;
 
     /// Computes the outputs. Inputs have the types and ranks that [`Kernel::outputs`] has accepted.

@@ -1,5 +1,5 @@
-//! Packed weights, created once for all nodes of a model that share a constant. Their memory is limited
-//! relative to the size of the constants.
+//! Stores packed weights, which are created once for all nodes of a model that share a constant. Their memory
+//! is limited relative to the size of the constants.
 
 use std::{any::Any, collections::HashMap, sync::Arc};
 
@@ -17,7 +17,7 @@ pub enum Order {
         /// Whether the constant is the transpose of the matrix to pack.
         is_turned: bool,
     },
-    /// Convolution weights.
+    /// Weights of convolutions.
     Windows {
         /// Number of groups.
         groups: usize,

@@ -1,4 +1,4 @@
-//! Broadcasting of shapes.
+//! Broadcasts shapes.
 
 use crate::{Size, prelude::*};
 

@@ -119,8 +119,8 @@ pub fn admit_texts(bytes: u64) -> Result<()> {
     admit_now(bytes)
 }
 
-/// Refuses elements whose contents take too much memory; each element has a repeat count. Only strings have
-/// contents; [`admit_shape`] checks the rest.
+/// Refuses strings whose contents take too much memory. Each element comes with the number of its copies.
+/// Elements of other types have no contents; [`admit_shape`] checks their size.
 ///
 /// # Errors
 /// Returns the errors of [`admit_texts`].

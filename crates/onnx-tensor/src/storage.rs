@@ -74,7 +74,7 @@ impl Storage {
         let Self::Shared(bytes) = self else {
             return;
         };
-        // `collect` does not zero the memory first, and the compiler vectorizes the loops.
+        // Uses `collect`, since it does not zero the memory first, and the compiler vectorizes the loops.
         *self = match element_type.size_of() {
             1 => Self::U8(bytes.to_vec()),
             2 => Self::U16(

@@ -32,7 +32,7 @@ pub struct Tensor {
     storage: Storage,
 }
 
-/// Constructors.
+/// Constructors of tensors.
 impl Tensor {
     /// Creates a tensor from a vector, without a copy.
     ///
@@ -153,7 +153,7 @@ impl Tensor {
     }
 }
 
-/// Type, shape and elements.
+/// Access to the type, the shape and the elements.
 impl Tensor {
     /// Returns the type of the elements.
     #[must_use]
@@ -406,7 +406,7 @@ fn no_bytes() -> &'static str {
     "strings have no bytes of a fixed width"
 }
 
-/// Creates the error for a view of the right type over invalid bytes.
+/// Creates the error for elements whose bytes are invalid for the type, such as a boolean of 2.
 fn invalid(element_type: ElementType) -> anyhow::Error {
     format_err!("the bytes are not valid elements of {element_type}")
 }

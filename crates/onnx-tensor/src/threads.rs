@@ -43,8 +43,8 @@ use rayon_core::{ThreadPool, ThreadPoolBuilder, Yield};
 /// Parts per thread. If a helper begins late or is slow, the other threads compute more of the parts.
 const PARTS_PER_THREAD: usize = 4;
 
-/// Spin iterations before a thread sleeps until its helpers finish their last parts: about the cost of
-/// sleeping and waking.
+/// Number of spin iterations before a thread sleeps until its helpers finish their last parts. Spinning takes
+/// about as long as sleeping and waking.
 const SPINS: u32 = 1 << 11;
 
 /// How long a helper spins for further parts before it sleeps. Waking a helper costs about as much as a part.
@@ -112,7 +112,7 @@ fn parts_of_large(work: u64, least: u64) -> usize {
 /// Calls `work` once per item, on this thread and on idle ones.
 ///
 /// # Errors
-/// Returns the first error of `work`; items that have not begun by then are dropped.
+/// Returns the first error of `work`. Items that have not begun by then are dropped.
 ///
 /// # Panics
 /// Panics if `work` panics, after all running parts have ended.
@@ -355,7 +355,7 @@ impl Share {
             work.go_on(|| false);
             let done = Instant::now();
             if to_begin.load(Ordering::Relaxed) > 0 {
-                // The helper may be about to wake up.
+                // A helper that has not begun may just be waking up, so it gets a grace period.
                 return Some((done, WATCH));
             }
             for _ in 0..SPINS {
@@ -390,7 +390,7 @@ impl Drop for Whole {
     }
 }
 
-/// A reserved thread, released on drop.
+/// A reserved helper thread, which is released on drop.
 struct Helper<'h> {
     threads: &'static Threads,
     at_work: &'h AtomicUsize,

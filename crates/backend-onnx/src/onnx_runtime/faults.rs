@@ -1,4 +1,5 @@
-//! Errors of ONNX Runtime's runs: decides whose fault they are, and shortens their messages.
+//! Classifies errors of ONNX Runtime's runs as errors of the client or of the server, and shortens their
+//! messages.
 
 use oip_service::CancelToken;
 use oip_types::{ByteSize, ErrorCode, ServiceError};

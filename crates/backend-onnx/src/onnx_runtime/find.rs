@@ -17,7 +17,7 @@ pub(super) const PLACES: &str = "beside the program, by ORT_DYLIB_PATH, in the a
 /// Time limit for each program that the search runs, such as `python3`.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Returns the existing libraries, most preferred first.
+/// Returns the libraries that exist, the most preferred one first.
 pub(super) fn candidates() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let program = env::current_exe().ok();
@@ -50,7 +50,7 @@ pub(super) fn candidates() -> Vec<PathBuf> {
     found
 }
 
-/// Lists the libraries of a directory, newest version first.
+/// Lists the libraries of a directory, the newest version first.
 fn in_folder(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = entries

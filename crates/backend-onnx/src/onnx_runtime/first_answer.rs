@@ -36,7 +36,7 @@ pub(super) fn first_answer(
         })
 }
 
-/// Builds a request with zeros of these shapes.
+/// Builds a request whose inputs are zeros of the given shapes.
 fn request(inputs: &[Port], shapes: Vec<Shape>) -> Option<InferRequest> {
     let mut request = InferRequest::new(ModelRef::new("m", None).ok()?);
     for (port, shape) in inputs.iter().zip(shapes) {

@@ -1,4 +1,4 @@
-//! Shapes for made-up inputs, smallest first.
+//! Generates shapes for made-up inputs, the smallest ones first.
 
 use onnx_graph::{Dim, Port};
 use tensor_core::Shape;
@@ -121,7 +121,8 @@ mod tests {
                 .iter()
                 .any(|shapes| shapes[0].dims() == [1, 1, 512])
         );
-        // The first dimension is the steps of a sequence, the second one their features.
+        // The first dimension is the number of steps of a sequence, and the second one that of their
+        // features.
         let steps = shapes(&[port(vec![Dim::Free, Dim::Fixed(80)])]);
         let dims: Vec<&[u64]> = steps.iter().map(|shapes| shapes[0].dims()).collect();
         assert_eq!(dims, [[1, 80], [2, 80], [8, 80], [32, 80], [64, 80], [512, 80]]);

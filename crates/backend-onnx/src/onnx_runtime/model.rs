@@ -33,7 +33,7 @@ use crate::{
     output_metadata::{Comparison, pattern},
 };
 
-/// A model on ONNX Runtime.
+/// A model that runs on ONNX Runtime.
 pub(crate) struct OrtModel {
     metadata: ModelMetadata,
     named_dims: NamedDims,
@@ -313,7 +313,8 @@ fn ports(role: &str, ports: &[Port], outlets: &[Outlet]) -> Result<Vec<TensorMet
                 )));
             }
             Some(declared) if role == "input" => declared,
-            // The session does not see the file's output shapes, which may be wrong.
+            // The shape is unknown: output shapes of the file, which may be wrong, are not given to the
+            // session.
             _ if known.is_empty() => ShapePattern::with_any_leading(vec![]),
             _ => ShapePattern::new(known),
         };

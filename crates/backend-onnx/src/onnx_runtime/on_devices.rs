@@ -136,7 +136,7 @@ fn idlest(loads: &[usize]) -> Option<usize> {
     loads.min_by_key(|(_, load)| **load).map(|(index, _)| index)
 }
 
-/// Counts a run until it ends.
+/// Counts a run on its device until this value is dropped.
 struct Running(Arc<AtomicUsize>);
 
 impl Running {

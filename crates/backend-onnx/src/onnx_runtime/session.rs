@@ -170,7 +170,7 @@ impl Runs {
         }
     }
 
-    /// Returns the options for one run.
+    /// Returns the options for one run, which may ask it to release memory.
     pub(super) fn options(&self) -> ort::Result<Arc<RunOptions>> {
         let mut options = RunOptions::new()?;
         if self.is_time_to_shrink() {

@@ -188,7 +188,7 @@ fn string((index, bytes): (usize, &[u8])) -> Result<String, ServiceError> {
     let string = std::str::from_utf8(bytes).map_err(|_| {
         ServiceError::invalid(format!("element {index} is not UTF-8, as strings for ONNX are"))
     })?;
-    // ONNX Runtime takes null-terminated strings.
+    // ONNX Runtime takes null-terminated strings, so a string with a zero byte would be truncated.
     match string.contains('\0') {
         true => Err(ServiceError::invalid(format!(
             "element {index} has a zero byte, which strings for ONNX Runtime cannot have"
@@ -250,7 +250,7 @@ struct Elements<T> {
 
 impl<T: PrimitiveTensorElementType + NoUninit> AsRef<[u8]> for Elements<T> {
     fn as_ref(&self) -> &[u8] {
-        // The caller checked the element type.
+        // The caller has checked the element type, so the extraction succeeds.
         self.value
             .try_extract_tensor::<T>()
             .map_or(&[], |(_, elements)| bytemuck::cast_slice(elements))

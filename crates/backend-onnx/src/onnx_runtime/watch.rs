@@ -10,7 +10,7 @@ use std::{
 use oip_service::CancelToken;
 use ort::session::RunOptions;
 
-/// How often the tokens of running requests are polled: they are flags without notification.
+/// How often the cancel tokens of running requests are polled. Tokens are flags without notification.
 const INTERVAL: Duration = Duration::from_millis(10);
 
 /// How long the thread keeps polling when no model runs, so that a busy server need not wake the thread for

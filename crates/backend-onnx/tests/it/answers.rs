@@ -1,4 +1,4 @@
-//! Models return ONNX Runtime's recorded outputs at every batch size.
+//! Tests that models return ONNX Runtime's recorded outputs at every batch size.
 
 use oip_types::{BytesTensor, ErrorCode, InferOutput, InferRequest, TensorValue};
 use tensor_core::Shape;
@@ -54,7 +54,7 @@ fn rows_are_answered_alone(runtime: Runtime) {
         if !tensors().all(|tensor| tensor.shape.dims().first() == Some(&None)) {
             continue;
         }
-        // The models `texts_*` look up elements by index.
+        // The models `texts_*` look up elements by index, so their rows cannot be separated.
         if name.starts_with("texts_") {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Weights in files next to the model.
+//! Tests models whose weights are in files next to the model.
 
 use backend_onnx::OnnxBackend;
 use oip_service::{Backend, LoadContext};

@@ -1,4 +1,4 @@
-//! Operators at the ends of their ranges: NaN, infinities, denormals, intermediate overflow; and operators of
+//! Tests operators at the ends of their ranges (NaN, infinities, denormals, intermediate overflow), and for
 //! all types and operator sets. `make_extremes.py` and `make_cases.py` next to the fixtures generate and
 //! describe them.
 

@@ -1,4 +1,4 @@
-//! Refused models and their error messages.
+//! Tests refused models and their error messages.
 
 use oip_types::ErrorCode;
 

@@ -1,4 +1,4 @@
-//! Requests of all sizes to one model, valid and hostile.
+//! Tests requests of all sizes, valid and hostile, to one model.
 
 use std::{sync::Arc, time::Instant};
 
@@ -106,7 +106,7 @@ fn dims_of_the_configuration_fix_what_the_file_leaves_free() {
     assert_eq!(outputs[0].value.shape().dims(), [2, 6, 4, 2]);
 }
 
-/// A model that only takes one width, which only its `Reshape` shows.
+/// A model accepts only one width, which follows from its `Reshape` and not from the metadata.
 #[test]
 fn a_model_of_one_size_refuses_others() {
     let load = |context: &LoadContext| OnnxBackend::new().load(&source(file("one_width.onnx")), context);

@@ -1,4 +1,4 @@
-//! Values that a model does not accept, and runs that end early.
+//! Tests values that a model does not accept, and runs that end early.
 
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ fn dividing_an_integer_by_zero_is_the_clients_mistake() {
         "divided by zero",
         "divided by zero",
     );
-    // The model divides by the square of `b`: that of 2^32 is 2^64, which wraps around to 0.
+    // The model divides by the square of `b`. The square of 2^32 is 2^64, which wraps around to 0.
     for divisor in ["0", "4294967296"] {
         let json = format!(
             r#"{{"inputs": [{{"name": "x", "shape": [3], "datatype": "FP32", "data": [1, 2, 3]}},
@@ -113,7 +113,7 @@ fn a_negative_count_of_elements_is_the_clients_mistake() {
     }
 }
 
-/// A request of a few megabytes can ask for a product of 300 GB.
+/// A request of a few megabytes that asks for a product of 300 GB is refused.
 #[test]
 fn sizes_without_bound_are_the_clients_mistake() {
     let column = |dims: [u64; 2]| {
@@ -314,7 +314,7 @@ fn images_one_step_smaller_than_a_window_are_refused() {
     }
 }
 
-/// Pools with windows of 3x3 for images of any size.
+/// Models with pools of 3x3 windows, for images of any size.
 const POOLS: [&str; 5] = [
     "average_pool_by_twos",
     "average_pool_of_any_image",

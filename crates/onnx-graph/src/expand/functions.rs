@@ -30,7 +30,7 @@ pub(super) fn are_used(model: &ModelProto) -> bool {
     !keys.is_empty() && model.graph.as_ref().is_some_and(|graph| any_graph(graph, &uses))
 }
 
-/// Inlines all functions.
+/// Inlines all functions of a model.
 ///
 /// # Errors
 /// Returns an error for functions that are defined twice, recursive or too deeply nested, and for more nodes

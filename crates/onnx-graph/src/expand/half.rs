@@ -14,7 +14,7 @@ use crate::proto::{
 const FLOAT: i32 = DataType::Float as i32;
 const HALF: i32 = DataType::Float16 as i32;
 
-/// Attributes that contain a type.
+/// Names of the attributes that contain a type code.
 const TYPE_ATTRIBUTES: &[&str] = &["dtype", "output_datatype", "output_dtype", "stash_type"];
 
 pub(super) fn is_used(model: &ModelProto) -> bool {

@@ -85,7 +85,7 @@ fn copy(node: &NodeProto) -> Option<(&str, &str)> {
 
 /// Follows copies back, and returns the name of the value that was copied first.
 fn origin<'g>(copies: &HashMap<&'g str, &'g str>, name: &'g str) -> &'g str {
-    /// Maximum copies in a row. Cycles are refused later.
+    /// Maximum number of copies to follow, since damaged graphs may have cycles, which are refused later.
     const MAX_COPIES: usize = 16;
     let names = std::iter::successors(Some(name), |name| copies.get(name).copied());
     names.take(MAX_COPIES).last().unwrap_or(name)

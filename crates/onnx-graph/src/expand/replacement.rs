@@ -11,7 +11,7 @@ use crate::{
     structure,
 };
 
-/// The constants of a graph by name.
+/// The constants of a graph, by name.
 pub(super) type Known<'k> = HashMap<&'k str, &'k TensorProto>;
 
 /// The nodes that replace one node.

@@ -1,4 +1,4 @@
-//! The file's constants: their dimensions, and the elements of small ones.
+//! Converts the file's constants to abstract values: their dimensions, and the elements of small constants.
 
 use tensor_core::DType;
 

@@ -64,7 +64,7 @@ pub(super) fn looped(node: &mut Node<'_>, follow: &mut dyn Follow) -> RuleResult
         }
         let next = join_all(node, carried.clone(), results.split_off(1))?;
         if next == carried {
-            // Without iterations, the unknown dimensions of the scan outputs are 0.
+            // If there are no iterations, the unknown dimensions of the scan outputs are 0.
             let runs = runs_at_least_once(node)?;
             let count = node
                 .optional(0)?
@@ -347,7 +347,7 @@ pub(super) fn sequence_length(node: &mut Node<'_>) -> RuleResult {
     one(Value::same(vec![]))
 }
 
-/// Propagates tensors that are concatenated or stacked along an axis.
+/// Propagates rows through an operator that concatenates or stacks the tensors of a sequence.
 pub(super) fn concat_from_sequence(node: &mut Node<'_>) -> RuleResult {
     let Item::Sequence(Some(value)) = sequence(node)? else {
         return node.refuse("joins an empty sequence");

@@ -23,7 +23,7 @@ const TAIL: &str = "
     y = Reshape(s, sx)
     -> y";
 
-/// The index of each row: `r` is `arange(n)`, and `rr` is the same as a column.
+/// Computes the index of each row: `r` is `arange(n)`, and `rr` is `r` as a column.
 const NUMBERED: &str = "
     r = Range(zero, n, one)
     rf = Cast(r) to=1
@@ -157,7 +157,7 @@ fn the_index_of_a_row_stays_one() {
         y = GatherND(d, i) batch_dims=1
         -> y"
     ));
-    // Tuples of one index, and of the same index twice.
+    // Gathers by tuples of one index, and by tuples that contain the same index twice.
     refused(&format!(
         "{SHAPE}r = Range(zero, n, one)
         u = Unsqueeze(r, one1)
@@ -506,8 +506,8 @@ fn a_mask_holds_other_numbers_than_what_it_masks() {
     ));
 }
 
-/// Row counts are computed by products that overflow 32 or 64 bits, or by sums that hide the magnitude of
-/// their terms.
+/// The graphs compute row counts by products that overflow 32 or 64 bits, or by sums that hide the magnitude
+/// of their terms.
 #[test]
 fn arithmetic_wraps_around_in_the_type_that_it_is_done_in() {
     let narrow = |product: &str| {

@@ -49,7 +49,7 @@ use crate::{
     signature::{Dim, Port},
 };
 
-/// The result of a successful proof.
+/// The result of a successful proof, and the assumptions that requests must meet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Independence {
@@ -66,7 +66,7 @@ pub struct Independence {
 /// # Errors
 /// Returns the reason, such as "`CumSum` 'y' runs along axis 0".
 pub fn prove(model: &ModelProto, inputs: &[Port]) -> Result<Independence, String> {
-    // ONNX Runtime would run its own operator of that name and ignore the function.
+    // If a function has the name of an operator, ONNX Runtime runs its own operator and ignores the function.
     let of_operators = ["", "ai.onnx.ml", "com.microsoft"];
     let mut functions = model.functions.iter();
     if let Some(function) =

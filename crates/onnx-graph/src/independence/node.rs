@@ -1,4 +1,5 @@
-//! A node as its rule sees it: abstract values of inputs, attributes, and errors that name the node.
+//! The view of a node that its rule gets: abstract values of the inputs, attributes, and errors that name the
+//! node.
 
 use tensor_core::Quoted;
 
@@ -21,7 +22,7 @@ pub(super) struct Node<'n> {
     pub(super) symbols: &'n mut Symbols,
 }
 
-/// Analyzes subgraphs.
+/// Lets rules analyze the subgraphs of their node.
 pub(super) trait Follow {
     /// Returns the outputs of `graph` for the inputs `arguments`.
     fn graph(&mut self, graph: &GraphProto, arguments: Vec<Item>, symbols: &mut Symbols) -> RuleResult;
@@ -53,7 +54,7 @@ impl<'n> Node<'n> {
         }
     }
 
-    /// Returns all inputs that are present.
+    /// Returns the abstract values of all inputs that are present.
     pub(super) fn values(&self) -> Result<Vec<&Value>, Reason> {
         (0..self.inputs.len())
             .filter_map(|index| self.optional(index).transpose())

@@ -53,7 +53,7 @@ fn keeps_integers(node: &NodeProto) -> bool {
         || to.is_some_and(|to| [DataType::Int64 as i64, DataType::Int32 as i64].contains(&to.i))
 }
 
-/// Returns a tensor, or the common value of the elements of a sequence.
+/// Returns the value of a tensor, or the common value of the elements of a sequence.
 fn value(item: &Item) -> Option<&Value> {
     match item {
         Item::Tensor(value) => Some(value),

@@ -175,7 +175,7 @@ impl<'m> Pass<'m> {
         let domain = canonical_domain(&node.domain);
         let opset = self.opsets.get(domain).copied().unwrap_or(1);
         if operators::own_opset(node).is_some_and(|own| own != opset) {
-            // ONNX Runtime uses the operator set of the model for such a function.
+            // Refused, since ONNX Runtime runs such a function with the operator set of the model.
             return Err(format!("{} is of another operator set than the model", label(node)).into());
         }
         let inputs: Result<Vec<Option<Item>>, Reason> = node

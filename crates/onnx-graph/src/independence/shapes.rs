@@ -66,7 +66,7 @@ pub(super) fn reshape(node: &mut Node<'_>) -> RuleResult {
                 target.push(Size::number(1));
             }
             Some(..0) => return node.refuse("has a negative size"),
-            // The values 0 and -1 have a special meaning.
+            // A size that may be 0 or -1 makes the result unknown, since these values have a special meaning.
             None if !is_positive(node.symbols, &size, &dims, index, is_zero_kept) => {
                 if value.row_axis().is_some() {
                     return node.refuse("has a size that may be 0 or negative");
@@ -98,7 +98,7 @@ fn is_same(size: &Option<Size>) -> bool {
     size.as_ref().is_some_and(|size| !size.has_rows())
 }
 
-/// Returns the size of the dimension given as -1, for which `target` has 1.
+/// Infers the size of the dimension that is given as -1, for which `target` contains 1.
 fn infer(node: &mut Node<'_>, dims: &[Size], target: &[Size]) -> Result<Size, Reason> {
     let total = node.symbols.product_of(dims);
     let rest = node.symbols.product_of(target);
@@ -127,8 +127,8 @@ fn infer(node: &mut Node<'_>, dims: &[Size], target: &[Size]) -> Result<Size, Re
     )
 }
 
-/// Returns a reshaped value. Its row axis is the one with the same number of elements before it. Records an
-/// outer axis that is merged into the row axis.
+/// Returns a reshaped value. The row axis of the result is the axis that has as many elements before it as
+/// the row axis of the value. Records an outer axis that is merged into the row axis.
 pub(super) fn reshaped(
     node: &mut Node<'_>,
     value: &Value,
@@ -458,7 +458,7 @@ fn length_of(symbols: &mut Symbols, bounds: Vec<Size>) -> Size {
     symbols.dim_of("range", bounds).unwrap_or_else(|| symbols.dim())
 }
 
-/// Propagates `NonZero`, which returns one index per nonzero element.
+/// Propagates rows through `NonZero`, which returns one index per nonzero element.
 pub(super) fn non_zero(node: &mut Node<'_>) -> RuleResult {
     node.require_same(0)?;
     let rank = i64::try_from(node.dims(0)?.len()).unwrap_or(i64::MAX);

@@ -131,10 +131,10 @@ impl Size {
     }
 }
 
-/// The symbol of a dimension that may differ at each use.
+/// The symbol for dimensions that may differ at each use.
 const ANY: Symbol = 0;
 
-/// The symbols of a graph.
+/// The symbols of a graph, with their meanings and ranges.
 pub(super) struct Symbols {
     terms: HashMap<Term, Symbol>,
     kinds: Vec<Kind>,
@@ -142,7 +142,7 @@ pub(super) struct Symbols {
     floats: HashMap<Symbol, i64>,
 }
 
-/// The known range of a symbol.
+/// The properties of a symbol: its known range, and whether it is an integer.
 #[derive(Clone, Copy)]
 struct Kind {
     /// Whether the symbol is at least 1 in batched requests, which are never empty.
@@ -163,12 +163,12 @@ pub(super) struct Bounds {
     pub(super) most: u128,
 }
 
-/// The meaning of a symbol.
+/// The meaning of a symbol, by which equal symbols are recognized.
 #[derive(PartialEq, Eq, Hash)]
 enum Term {
     /// The name of a dimension in the file.
     Name(String),
-    /// A function of other sizes.
+    /// A function of other sizes, by name and arguments.
     Of(&'static str, Vec<Size>),
 }
 
@@ -408,8 +408,8 @@ impl Symbols {
         self.of("-", vec![a.clone(), b.clone()], kind)
     }
 
-    /// Returns a quotient. An inexact one is a new symbol, since integers are truncated and floating-point
-    /// numbers are not.
+    /// Returns a quotient. An inexact quotient is a new symbol, since integers are truncated and
+    /// floating-point numbers are not.
     pub(super) fn quotient(&mut self, a: &Size, b: &Size) -> Option<Size> {
         if let Some(exact) = a.over(b) {
             return Some(exact);

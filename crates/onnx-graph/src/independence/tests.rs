@@ -1,4 +1,4 @@
-//! Tests with small graphs, written as strings.
+//! Tests of the proof with small graphs, which are written as strings.
 
 use tensor_core::DType;
 

@@ -7,7 +7,7 @@ use super::size::{Size, Symbols};
 /// The reason why the rows may not be independent.
 pub(super) type Reason = Rc<str>;
 
-/// The abstract value of a name in the graph.
+/// The abstract value of a tensor or a sequence in the graph.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Item {
     Tensor(Value),
@@ -17,7 +17,7 @@ pub(super) enum Item {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Value {
-    /// `None` if the rank is unknown.
+    /// The dimensions; `None` if the rank is unknown.
     pub(super) dims: Option<Vec<Size>>,
     pub(super) origin: Origin,
     /// The elements of a small integer tensor in row-major order. An element that is `None` may depend on the

@@ -95,7 +95,7 @@ pub fn misfit<'n>(
     })
 }
 
-/// Returns the entry that applies to `opset` from a list ordered by first operator set.
+/// Returns the entry that applies to `opset`. The list is ordered by the first operator set of each entry.
 fn current<T>(entries: &[T], since: impl Fn(&T) -> i64, opset: i64) -> Option<&T> {
     entries
         .iter()

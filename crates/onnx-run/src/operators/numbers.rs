@@ -9,7 +9,7 @@ use tensor_core::Quoted;
 use onnx_tensor::{elements::elements, operator::Fact};
 use onnx_tensor::{faults::Limit, node::Node};
 
-/// Maximum product of all sizes of a value.
+/// Maximum product of all sizes of a value, so that the product fits into an `i64`.
 const MAX_PRODUCT: u64 = 1 << 62;
 
 /// Refuses known integers that are too large for the operator. `sizing` are the indices, among the present

@@ -58,7 +58,7 @@ pub(super) struct Ready {
     pub(super) inputs: ShortVec<Arc<Tensor>>,
 }
 
-/// A node, and its inputs.
+/// A node and its inputs, for one test run.
 pub(super) struct Case {
     row: &'static Operator,
     attributes: Vec<Attribute>,
@@ -160,7 +160,7 @@ impl Case {
         Ok(Ready { direct, inputs })
     }
 
-    /// Returns a message if the node did not end as cancelled.
+    /// Runs the node while cancelled. Returns a message if the run did not end with that error.
     fn fault(self) -> Option<String> {
         let Ready { direct, mut inputs } = match self.ready() {
             Ok(ready) => ready,

@@ -1,4 +1,4 @@
-//! Looks operators up in the table: checks a file's nodes, and builds their kernels.
+//! Looks up operators in the table, checks a file's nodes, and builds their kernels.
 //!
 //! An operator without a row is refused by its name, and an unlisted attribute by the attribute's name.
 
@@ -23,7 +23,7 @@ use crate::operators::{
 use onnx_tensor::node::Attributes;
 use onnx_tensor::{node::Node, operator::Compute};
 
-/// Returns the rows that this crate runs itself.
+/// Returns the rows of the operators that this crate runs itself.
 pub(crate) fn rows() -> impl Iterator<Item = &'static Operator> {
     onnx_operators::operators().filter(|row| matches!(row.runs, Runs::Kernel | Runs::Steps))
 }

@@ -17,7 +17,7 @@ pub(crate) enum Build {
     Constants(fn(&Node, Constants<'_>) -> Result<Box<dyn Compute>>),
 }
 
-/// A supported operator.
+/// A supported operator: its row, its kernel and its condition.
 pub(crate) struct Rule {
     pub(crate) row: &'static Operator,
     /// Builds the kernel; `None` if the runtime interprets the operator as a step.

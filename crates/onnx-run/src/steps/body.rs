@@ -12,7 +12,7 @@ use crate::steps::{
 };
 use onnx_tensor::{node::Attributes, node::Node};
 
-/// A graph as a list of steps.
+/// A graph as a list of steps: the main graph, or the body of a loop or branch.
 #[derive(Debug)]
 pub(crate) struct Body {
     pub(crate) inputs: Vec<Slot>,
@@ -30,7 +30,7 @@ pub(crate) enum Step {
     Control(ControlNode),
 }
 
-/// A control flow node.
+/// A node with control flow, which runs subgraphs.
 #[derive(Debug)]
 pub(crate) struct ControlNode {
     pub(crate) label: String,

@@ -21,7 +21,7 @@ const LEAST: u64 = 1 << 16;
 /// Bytes of the widest numeric type.
 const WIDEST: u64 = 8;
 
-/// Values known before a run.
+/// Values that are known before a run, by slot.
 pub(crate) type Constants = Vec<(Slot, Arc<Tensor>)>;
 
 /// A node, and the slots of its values.
@@ -191,7 +191,7 @@ mod tests {
     use crate::{RunErrorKind, Session, made_up};
     use onnx_tensor::cancelling;
 
-    /// Cancelling a kernel is not an error of the model.
+    /// A run that is cancelled within a kernel ends as cancelled, not as failed.
     #[test]
     fn a_node_that_is_cancelled_half_way_does_not_fail() {
         let model = made_up::model(vec![made_up::node("Sin", &["x"], "y")], &[-1], &[-1], vec![]);

@@ -526,7 +526,7 @@ mod tests {
         bounds[1] = node("Relu", &["made"], "gate");
         bounds[2] = node("Clip", &["gate", "zero", "zero"], "y");
         let bounded = steps(bounds, &[-1, 3, 8, 8], weights());
-        // Only one function is fused into a convolution.
+        // Only one function can be fused into a convolution, so the `Clip` remains.
         assert_eq!(operators(&bounded), ["Conv", "Clip"]);
         assert!(answer(&bounded, &[1, 3, 8, 8]).iter().all(|&x| x == 0.0));
     }
@@ -593,7 +593,7 @@ mod tests {
         nodes.push(node("Sum", &normals, "y"));
         let mut lists = ["scale", "bias", "mean", "variance"].map(|name| constant(name, &[2]));
         lists[3].raw_data = [0.5f32, 2.0].map(f32::to_le_bytes).concat().into();
-        // The weights have 8 MiB.
+        // The weights take 8 MiB.
         let weights = constant("w", &[2, 1 << 20, 1, 1]);
         let steps = steps(
             nodes,

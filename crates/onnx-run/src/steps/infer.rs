@@ -263,7 +263,7 @@ fn learn(output: &mut Fact, numbers: Arc<Tensor>) {
         .as_slice::<f64>()
         .map(|numbers| numbers.iter().all(|number| number.is_finite()));
     let shape = numbers.shape().iter().map(ToDim::to_dim).collect();
-    // The tracked tensor's shape is exact.
+    // The shape of the tracked tensor is exact, so it replaces the inferred shape.
     output.shape = shape;
     match numbers.cast_to_type(output.element_type) {
         Ok(constant) if is_known.unwrap_or(false) => {
@@ -342,7 +342,7 @@ mod tests {
         ];
         let constants = vec![integers("four", &[4]), integers("three", &[3])];
         assert_eq!(reshaped(rounded, constants), Some(vec![None, Some(2), Some(3)]));
-        // Here `rest` depends on the batch size of the request.
+        // In this graph, `rest` depends on the batch size of the request.
         let unknown = vec![
             node("Mul", &["rows", "zero"], "nothing"),
             node("Add", &["nothing", "three"], "rest"),

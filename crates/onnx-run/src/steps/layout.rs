@@ -29,7 +29,7 @@ use crate::steps::{
 /// The constants and slots that a rewrite may add to.
 pub(crate) struct Space<'s> {
     pub(crate) constants: &'s mut HashMap<Slot, Arc<Tensor>>,
-    /// Counts the memory of copied constants.
+    /// The store of packed weights, whose memory limit also covers copied constants.
     pub(crate) packs: &'s mut Packs,
     /// The number of slots.
     pub(crate) slots: &'s mut usize,
@@ -105,7 +105,7 @@ impl MovedValue {
     }
 }
 
-/// The change to a step.
+/// The change that the rewrite makes to a step.
 enum Change {
     /// The step is a Transpose, which is removed; its output is a moved value.
     Moved,
@@ -155,7 +155,7 @@ impl Elementwise {
             | "HardSigmoid" | "HardSwish" | "LeakyRelu" | "Log" | "Mish" | "Neg" | "Not" | "Reciprocal"
             | "Relu" | "Round" | "Selu" | "Sigmoid" | "Sign" | "Softplus" | "Softsign" | "Sqrt" | "Tanh"
             | "ThresholdedRelu" => Self::Of,
-            // Old versions declare broadcast axes and paddings in attributes.
+            // Old operator sets declare broadcast axes and paddings in attributes; such nodes are not moved.
             "Add" | "Div" | "Max" | "Min" | "Mul" | "Pow" | "PRelu" | "Sub" | "Sum"
                 if node.attribute.is_empty() =>
             {

@@ -49,7 +49,7 @@ pub struct Session {
     /// Inferred facts about the outputs of the model; `None` for an output of unknown rank.
     outputs: Vec<Option<Fact>>,
     is_bounded: bool,
-    /// Maximum number of threads per run, 0 for all.
+    /// Maximum number of threads per run; 0 means all.
     threads: usize,
 }
 
@@ -66,7 +66,7 @@ impl Session {
     /// Decodes and prepares a model file. Refuses external tensor data; see [`onnx_graph::external`].
     ///
     /// # Errors
-    /// Says what is invalid or unsupported, and where.
+    /// Returns an error that says what is invalid or unsupported, and where.
     pub fn read(file: &Bytes) -> Result<Self, FileError> {
         Self::prepare(&decode(file)?, |_| Ok(()))
     }
@@ -147,7 +147,7 @@ impl Session {
     /// Runs the model with inputs in the order of its signature.
     ///
     /// # Errors
-    /// Names the node that does not fit the inputs, or that failed.
+    /// Returns an error that names the node that does not fit the inputs, or that failed.
     pub fn run(&self, inputs: impl IntoIterator<Item = Tensor>) -> Result<Vec<Arc<Tensor>>, RunError> {
         self.run_until(inputs, &(Arc::new(NeverCancelled) as Arc<dyn Cancellation>))
     }

@@ -589,7 +589,7 @@ mod tests {
         assert!(prepared.constants.is_empty());
         let input = Tensor::from_shape(&[1, 1, 2, 2], &[1f32, 2.0, 3.0, 4.0]).unwrap();
         let made = steps.run([input]).unwrap();
-        // All other elements of the window are in the padding.
+        // Only one element of each window is in the image; all others are in the padding.
         let expected = [1.0 / 8.0, 3.0 / 8.0].map(|weight| [1.0, 2.0, 3.0, 4.0].map(|x: f32| weight * x));
         assert_eq!(elements::<f32>(&made[0]).unwrap(), expected.as_flattened());
     }

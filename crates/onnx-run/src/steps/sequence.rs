@@ -1,4 +1,4 @@
-//! Sequences of tensors, and optional values.
+//! Operators on sequences of tensors and on optional values.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ impl SequenceOp {
         }))
     }
 
-    /// Runs the operator.
+    /// Runs the operator on the values of its inputs, and stores its outputs.
     pub(crate) fn run(self, wires: &Wires, values: &mut Values<'_>) -> Result<(), Failure> {
         let value = match self {
             Self::Empty => Value::Sequence(Arc::default()),
@@ -252,7 +252,7 @@ fn parts(
     if total != Some(size) || too_many(lengths.len()) {
         return Err(wrong().into());
     }
-    // With explicit lengths, ONNX ignores `keepdims` and keeps the axis.
+    // If lengths are given, ONNX ignores `keepdims` and keeps the axis.
     let drops = !keeps && !has_lengths;
     size::admit_now(size::of_value(tensor))?;
     // Copying a part takes one step per line of the tensor, however short the line is.

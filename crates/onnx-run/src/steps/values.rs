@@ -1,4 +1,4 @@
-//! The values of a run, and the errors of a run.
+//! Stores the values of a run, and defines its errors.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
@@ -36,12 +36,12 @@ impl Wires {
     }
 }
 
-/// A value between steps.
+/// A value that one step passes to others.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     Tensor(Arc<Tensor>),
     Sequence(Arc<Vec<Arc<Tensor>>>),
-    /// An empty optional value.
+    /// An optional value that is empty.
     Nothing,
 }
 

@@ -19,7 +19,7 @@ pub struct Gpus {
     seen: Option<Vec<Gpu>>,
 }
 
-/// A GPU of this machine.
+/// A GPU of this machine, by the vendor's name.
 ///
 /// ```
 /// assert_eq!(backend_onnx::Gpu::new("NVIDIA H100").name, "NVIDIA H100");
@@ -32,7 +32,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// Creates a GPU with this name.
+    /// Creates a GPU with the vendor's name `name`.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into() }
     }
@@ -52,7 +52,7 @@ impl Gpu {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GpuChoice {
-    /// All detected GPUs; none if detection was not possible.
+    /// All detected GPUs; no GPU if detection was not possible.
     #[default]
     Seen,
     /// All GPUs of the machine, or GPU 0 if they are unknown.

@@ -138,7 +138,7 @@ fn with_stem(folder: &Path, stem: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Returns how to install a library, for a provider built for this version of CUDA.
+/// Returns how to install a library, for a provider that was built for the CUDA version `cuda`.
 fn remedy(name: &str, cuda: Option<&str>) -> Option<String> {
     if name.starts_with("libcuda.so") {
         return Some("the NVIDIA driver; in a container, its runtime brings it".to_owned());

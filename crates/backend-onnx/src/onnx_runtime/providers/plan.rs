@@ -26,7 +26,7 @@ impl Plan {
         Self::default()
     }
 
-    /// Returns whether the plan is the CPU only, without another provider.
+    /// Returns whether the plan uses only the CPU's own provider.
     pub(crate) fn is_plain_cpu(&self) -> bool {
         self.chosen.is_empty()
     }
@@ -405,7 +405,7 @@ mod tests {
             run(&demand, &gpus("", Some(0)), GPU).unwrap_err(),
             "the model's configuration demands GPU 7, and this machine has none"
         );
-        // If the GPUs are unknown, the library checks the number.
+        // If the GPUs of the machine are unknown, only the library can check the number.
         assert_eq!(run(&demand, &gpus("", None), GPU).unwrap().gpus, [7]);
         let wish = config(&[group(InstanceKind::Auto, &[0, 7])], &[], &[]);
         let plan = run(&wish, &one, GPU).unwrap();
@@ -460,7 +460,7 @@ mod tests {
         );
         let plan = run(&wish, &none, CPU).unwrap();
         assert!(plan.is_plain_cpu() && plan.warnings.len() == 1, "{plan:?}");
-        // KIND_CPU does not check GPUs.
+        // Instances of KIND_CPU ignore the accelerators for GPUs.
         let plan = run(
             &config(&[group(InstanceKind::Cpu, &[])], &["cuda"], &[]),
             &none,

@@ -31,7 +31,7 @@ impl Guards {
     }
 }
 
-/// Appends nodes with unique value names.
+/// Appends nodes to a graph, with unique names for their values.
 pub(super) struct Writer {
     guards: Guards,
     values: usize,

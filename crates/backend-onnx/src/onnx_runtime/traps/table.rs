@@ -17,7 +17,7 @@ const MAX_TARGETS: i64 = 1 << 20;
 /// The valid column counts of one `FeatureVectorizer` input. ONNX Runtime sums the counts of all inputs.
 const MOST_COLUMNS: std::ops::RangeInclusive<i64> = 0..=1 << 31;
 
-/// A requirement on an input.
+/// A requirement on an input, without which the operator crashes the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
     /// The input is non-empty.
@@ -26,7 +26,7 @@ pub(super) enum Need {
     Positive,
 }
 
-/// How an operator is handled.
+/// How the rewrite handles a node of an operator.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Rule {
     /// No trap is known, so the node stays as it is.
@@ -172,7 +172,7 @@ fn has_one_score(node: &NodeProto) -> bool {
     }
 }
 
-/// Returns whether a node has a rule.
+/// Returns whether a node has a rule other than [`Rule::None`].
 pub(super) fn may_trap(node: &NodeProto) -> bool {
     rule(node) != Rule::None
 }

@@ -510,7 +510,7 @@ fn the_smallest_integer_by_minus_one_is_computed_by_onnx_runtime() {
         assert_eq!(divide("Div", 7, -1).unwrap(), -7);
         assert_eq!(divide("Div", -7, 2).unwrap(), -3);
         assert_eq!(divide("Mod", i64::MIN, -1).unwrap(), 0);
-        // The result has the divisor's sign.
+        // The result of `Mod` has the sign of the divisor.
         assert_eq!(divide("Mod", -7, 3).unwrap(), 2);
         assert_eq!(divide("Mod", 7, -3).unwrap(), -2);
         for op in ["Div", "Mod"] {
@@ -618,7 +618,7 @@ fn values_without_elements_end_their_run_alone() {
         &request(false),
         "node 'y' (Conv) cannot run without elements",
     );
-    // The session still works.
+    // The session still works after the failed run.
     ask(&*model, &request(true)).unwrap();
 }
 

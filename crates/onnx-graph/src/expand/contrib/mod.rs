@@ -24,7 +24,7 @@ use crate::{
 
 const DOMAIN: &str = "com.microsoft";
 
-/// Success, or the reason why an operator cannot be rewritten.
+/// The result of rewriting a node: success, or the reason why the node cannot be rewritten.
 type Written = Result<(), Unsupported>;
 
 /// Why a variant of an operator is not supported.

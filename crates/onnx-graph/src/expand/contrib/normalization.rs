@@ -1,4 +1,4 @@
-//! Normalizes rows, sums with skip connections, and embeddings.
+//! Rewrites normalizations of rows, of sums with skip connections, and of embeddings.
 
 use super::Written;
 use crate::expand::{

@@ -1,4 +1,4 @@
-//! 8-bit matrix products.
+//! Rewrites 8-bit matrix products.
 
 use super::Written;
 use crate::{
