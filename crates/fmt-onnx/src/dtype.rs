@@ -39,7 +39,7 @@ pub(crate) fn dtype_of(number: u64) -> StoredDType {
     }
 }
 
-/// Returns the name of a type code.
+/// Returns the name of a type code, for messages.
 pub(crate) fn name_of(number: u64) -> String {
     dtype_of(number).to_string()
 }

@@ -10,7 +10,7 @@ use crate::{
     wire::{COST, Value, Walk, entry, malformed, message},
 };
 
-/// The metadata of a model.
+/// The metadata of a model: everything except its weights.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
@@ -33,7 +33,7 @@ pub struct Summary {
     pub properties: BTreeMap<String, String>,
 }
 
-/// An input or an output.
+/// An input or an output of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Port {
@@ -43,7 +43,7 @@ pub struct Port {
     pub kind: String,
 }
 
-/// The result of scanning a file.
+/// The result of scanning a file: its summary and its weights.
 #[derive(Default)]
 pub(crate) struct Contents {
     pub(crate) summary: Summary,

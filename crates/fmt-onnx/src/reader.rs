@@ -113,7 +113,8 @@ impl OnnxReader {
                     if let Some(reason) = reason {
                         let name = external.location.escape_debug();
                         entry.unsupported = Some(format!("its data stands in the file '{name}': {reason}"));
-                        // The dtype becomes unknown, so that tools do not try to copy the missing data.
+                        // Replaces the dtype by an unknown one, so that tools do not try to copy the missing
+                        // data.
                         entry.dtype = fmt_core::StoredDType::Unknown(entry.dtype.to_string());
                     }
                     let file = files[known].1.as_ref().unwrap_or(&source);

@@ -1,4 +1,4 @@
-//! One weight: its metadata, and the location of its elements.
+//! Reads one weight: its metadata, and the location of its elements.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -10,7 +10,7 @@ use crate::{
     wire::{COST, Value, Walk, entry, malformed, message},
 };
 
-/// The metadata of a weight.
+/// The metadata of a weight, as the file states it.
 pub(crate) struct Weight {
     pub(crate) name: String,
     dims: Vec<u64>,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use fmt_core::{ByteSource, Error, ErrorKind, Limits, read_range};
 use tensor_core::Bytes;
 
-/// A forward cursor in a file.
+/// A cursor that reads a file forward, through a buffer.
 pub(crate) struct Walk<'a> {
     source: &'a dyn ByteSource,
     /// Buffered bytes; `piece_at` is their offset.
@@ -16,7 +16,7 @@ pub(crate) struct Walk<'a> {
     budget: u64,
 }
 
-/// The value of a field.
+/// The value of a protobuf field, or its range in the file.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     Number(u64),
@@ -175,7 +175,7 @@ impl<'a> Walk<'a> {
 /// The minimum memory charge for an object, in bytes.
 pub(crate) const COST: u64 = 256;
 
-/// Reads a key and its value.
+/// Reads an entry of string key and string value.
 pub(crate) fn entry(walk: &mut Walk<'_>, mut rest: Range<u64>) -> Result<(String, String), Error> {
     walk.charge(COST)?;
     let mut pair = (String::new(), String::new());

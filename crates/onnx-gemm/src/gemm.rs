@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn products_are_those_of_plain_loops() {
         for rows in [0, 1, 3, 4, 8, 9] {
-            // Includes more than `PART` multiplications for one column.
+            // The depths include one with more than `PART` multiplications for one column.
             for depth in [0, 1, 7, PART + 3] {
                 for columns in [0, 1, 2, 15, 49, 130] {
                     if depth > PART && !(2..=3).contains(&(rows * columns)) {

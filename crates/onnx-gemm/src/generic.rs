@@ -8,11 +8,11 @@ pub trait Number: sealed::Sealed + Copy + Default + Send + Sync + 'static {
     #[must_use]
     fn add_product<const IS_FUSED: bool>(self, a: Self, b: Self) -> Self;
 
-    /// Returns `self + other`.
+    /// Returns `self + other`, which wraps around for integers.
     #[must_use]
     fn sum(self, other: Self) -> Self;
 
-    /// Returns `self * other`.
+    /// Returns `self * other`, which wraps around for integers.
     #[must_use]
     fn times(self, other: Self) -> Self;
 }
@@ -122,7 +122,7 @@ pub fn add_gemm<T: Number, P: Pace>(
     Ok(())
 }
 
-/// Multiplies all rows by one panel of columns.
+/// The product of all rows with one panel of columns.
 struct Panel<'p, T> {
     a: &'p [T],
     panel: &'p [[T; PANEL]],

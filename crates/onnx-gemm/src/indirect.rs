@@ -85,7 +85,7 @@ pub struct IndirectGemm<'p, P, F> {
 }
 
 impl<P: Pace, F: FnMut(usize, usize, &mut [f32], usize)> IndirectGemm<'_, P, F> {
-    /// Computes all panels.
+    /// Computes all panels of columns, and passes each to `take`.
     ///
     /// # Errors
     /// Returns the error of [`Pace::spend`].

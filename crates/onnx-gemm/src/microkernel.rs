@@ -20,7 +20,7 @@ pub(crate) const DEPTH: usize = 512;
 /// The number of multiplications in one step of [`Pace`](crate::Pace).
 pub(crate) const PER_STEP: u64 = 16;
 
-/// A packed first factor.
+/// A packed first factor, and the bias of its rows.
 pub(crate) struct Rows<'r> {
     /// The elements in the layout that [`pack_rows`](crate::pack_rows) has for more than one row.
     pub(crate) weights: &'r [[f32; BLOCK]],
@@ -88,11 +88,11 @@ impl Rows<'_> {
             let sums = &mut sums[block * BLOCK * PANEL..];
             let left = blocks - block;
             block += if S::F32_LANES >= 16 && left >= 2 {
-                // 8 rows by 3 vectors take 24 of AVX-512's 32 registers.
+                // A tile of 8 rows by 3 vectors takes 24 of AVX-512's 32 registers.
                 part.add::<S, 0, 8, VECTORS>(simd, [weights(block), weights(block + 1)], sums, column);
                 2
             } else if left >= 3 {
-                // 6 rows by 2 vectors take 12 of AVX2's 16 registers.
+                // A tile of 6 rows by 2 vectors takes 12 of AVX2's 16 registers.
                 let [one, two, three] = [weights(block), weights(block + 1), weights(block + 2)];
                 part.add::<S, 0, 6, VECTORS>(simd, [one, two], sums, column);
                 part.add::<S, 2, 6, VECTORS>(simd, [two, three], &mut sums[BLOCK * PANEL..], column);
@@ -132,7 +132,7 @@ pub(crate) fn copy_panel(values: &[f32], offsets: &[usize], panel: &mut [[f32; G
 
 /// A range of consecutive terms of a product, with the rows of the second factor for them.
 pub(crate) struct Part<'p> {
-    /// The index of the first term.
+    /// The index of the first term of the range.
     pub(crate) term: usize,
     pub(crate) values: &'p [f32],
     /// The index in `values` of each term's row.

@@ -250,7 +250,7 @@ fn width(columns: usize, first: usize) -> usize {
 struct Product<'p, P, G> {
     matrix: &'p PackedMatrix,
     a: &'p FirstFactor<'p>,
-    /// A range of whole panels.
+    /// The columns to compute: a range of whole panels.
     columns: Range<usize>,
     pace: &'p mut P,
     /// Receives a row, a first column, and the sums of the columns starting there.

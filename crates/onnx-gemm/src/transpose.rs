@@ -1,4 +1,4 @@
-//! Transposition of matrices.
+//! Transposes matrices.
 
 use crate::Pace;
 

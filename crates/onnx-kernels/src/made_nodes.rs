@@ -36,7 +36,7 @@ pub(crate) fn node(
     }
 }
 
-/// Adds a string attribute.
+/// Returns `node` with a string attribute added.
 pub(crate) fn with_text(mut node: Node, name: &str, text: &str) -> Node {
     node.attribute.push(Attribute {
         name: name.to_owned(),

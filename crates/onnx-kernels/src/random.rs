@@ -130,7 +130,7 @@ impl Kernel for Random {
     }
 }
 
-/// C++'s `minstd_rand0`, and the GNU library's conversions to floats.
+/// The random number generator `minstd_rand0` of C++, with the conversions to floats of the GNU library.
 struct Source {
     state: u64,
     saved: Option<f32>,

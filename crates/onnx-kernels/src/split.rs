@@ -19,7 +19,7 @@ pub(crate) const ELEMENTS: u64 = if cfg!(test) { 1 << 8 } else { 1 << 15 };
 /// Minimum number of bytes per part that are copied.
 pub(crate) const BYTES: u64 = 4 * ELEMENTS;
 
-/// Parts are multiples of this many elements, so that no two threads write to a cache line.
+/// Number of elements of which each part is a multiple, so that no two threads write to the same cache line.
 pub(crate) const LINE: usize = 64;
 
 /// Maximum number of rows for which reading the matrix dominates the time of a product.

@@ -1,4 +1,5 @@
-//! `OneHotEncoder`, `FeatureVectorizer` and `ArrayFeatureExtractor`: selecting and encoding feature columns.
+//! The operators `OneHotEncoder`, `FeatureVectorizer` and `ArrayFeatureExtractor`, which select and encode
+//! columns of features.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -28,7 +29,7 @@ pub fn one_hot(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(OneHotEncoder {
         categories,
         count,
-        // The ONNX attribute `zeros`: an unknown category becomes a row of zeros.
+        // With the attribute `zeros`, an unknown category becomes a row of zeros instead of an error.
         ignores_unknown: attributes.int("zeros", 1) != 0,
     }))
 }

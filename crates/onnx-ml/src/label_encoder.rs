@@ -1,4 +1,4 @@
-//! `LabelEncoder`: maps keys to values, with the types of its versions 1, 2 and 4.
+//! The operator `LabelEncoder`: maps keys to values, with the types of its versions 1, 2 and 4.
 
 use std::{collections::HashMap, hash::Hash, sync::Arc};
 
@@ -109,7 +109,7 @@ enum Places {
     Numbers(HashMap<u64, usize>),
 }
 
-/// A numeric key type.
+/// A numeric type of keys, which are compared by their bits.
 trait Key: Element + Copy {
     fn bits(self) -> u64;
 }

@@ -1,4 +1,4 @@
-//! `LinearRegressor` and `LinearClassifier`.
+//! The operators `LinearRegressor` and `LinearClassifier`.
 
 use std::sync::Arc;
 
@@ -147,7 +147,7 @@ struct Classifier {
     scores: Scores,
     post: PostTransform,
     labels: Labels,
-    /// Whether one score decides between two classes.
+    /// Whether a single score decides between two classes.
     is_binary: bool,
 }
 

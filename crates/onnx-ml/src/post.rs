@@ -1,4 +1,4 @@
-//! Score transformations: the ONNX attribute `post_transform`, as ONNX Runtime computes it.
+//! Transforms scores by the attribute `post_transform`, as ONNX Runtime does.
 
 use onnx_tensor::prelude::*;
 

@@ -1,4 +1,4 @@
-//! Feature rows and class labels, shared by the operators of scikit-learn's models.
+//! Rows of features and class labels, which the operators of scikit-learn's models share.
 
 use std::borrow::Cow;
 

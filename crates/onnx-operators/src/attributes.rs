@@ -6,23 +6,23 @@ use self::AttributeType::{Float, Floats, Graph, Int, Ints, String, Strings, Tens
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum AttributeType {
-    /// An FP32 number.
+    /// The attribute is an FP32 number.
     Float = 1,
-    /// A 64-bit integer.
+    /// The attribute is a 64-bit integer.
     Int = 2,
-    /// A string.
+    /// The attribute is a string.
     String = 3,
-    /// A tensor.
+    /// The attribute is a tensor.
     Tensor = 4,
-    /// A subgraph.
+    /// The attribute is a subgraph.
     Graph = 5,
-    /// FP32 numbers.
+    /// The attribute is a list of FP32 numbers.
     Floats = 6,
-    /// 64-bit integers.
+    /// The attribute is a list of 64-bit integers.
     Ints = 7,
-    /// Strings.
+    /// The attribute is a list of strings.
     Strings = 8,
-    /// A type declaration, such as that of an optional value.
+    /// The attribute is a type declaration, such as that of an optional value.
     TypeProto = 13,
 }
 
@@ -363,8 +363,8 @@ mod tests {
     use super::*;
 
     /// The attribute types of ONNX's and ONNX Runtime's own operators, one operator per line, as their
-    /// packages list them (`get_all_operator_schema`, `get_all_schemas_with_history`). An attribute has its
-    /// newest type.
+    /// packages list them (`get_all_operator_schema`, `get_all_schemas_with_history`). If versions of an
+    /// operator differ in the type of an attribute, the newest type applies.
     const SCHEMAS: &str = include_str!("../tests/fixtures/attribute_types.txt");
 
     #[test]

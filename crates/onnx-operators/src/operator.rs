@@ -1,4 +1,4 @@
-//! A row of the table.
+//! Defines a row of the operator table.
 
 use crate::{NEWEST, Types};
 
@@ -9,15 +9,15 @@ pub struct Operator {
     /// The domain of the operator set that contains the operator: `""` for ONNX's own, `ai.onnx.ml`,
     /// `com.microsoft`, or [`NEWEST`].
     pub domain: &'static str,
-    /// The operator's name.
+    /// The operator's name, without its domain.
     pub name: &'static str,
     /// The version of the first supported operator set.
     pub since: i64,
     /// Whether optimizers also write the operator into files with earlier operator sets; such nodes are
     /// rewritten.
     pub is_written_earlier: bool,
-    /// The attributes read, over all operator-set versions. See [`schema_of`](crate::schema_of) for the
-    /// operator sets that define each attribute.
+    /// The names of the attributes that are read, in all versions of the operator set. See
+    /// [`schema_of`](crate::schema_of) for the operator sets that define each attribute.
     pub attributes: &'static [&'static str],
     /// How many outputs a node has.
     pub outputs: Outputs,
@@ -32,9 +32,9 @@ pub struct Operator {
     pub alike_inputs: &'static [usize],
     /// The type in which elements are computed.
     pub computed: Computed,
-    /// The inputs from which a single number is read.
+    /// The indices of the inputs from which a single number is read.
     pub scalars: &'static [usize],
-    /// The inputs that contain sizes, axes, indices or counts, which must fit into 32 bits.
+    /// The indices of the inputs that contain sizes, axes, indices or counts, which must fit into 32 bits.
     pub sizing_inputs: &'static [usize],
     /// Whether the numbers of a sizing input are the dimensions of one value, which are multiplied.
     pub is_shape: bool,
@@ -54,7 +54,7 @@ pub struct Operator {
 pub enum Outputs {
     /// Always this number of outputs.
     Exactly(usize),
-    /// One output, or as many as the node names.
+    /// As many outputs as the node names, at least one.
     Optional,
     /// As many outputs as the node names.
     AsNamed,
@@ -63,7 +63,7 @@ pub enum Outputs {
 /// The type in which elements are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Computed {
-    /// The type of the inputs.
+    /// Elements are computed in the type of the inputs.
     AsGiven,
     /// FP32 for inputs of FP16, as in ONNX Runtime; the type of the inputs for all other types.
     HalfInSingle,

@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::LazyLock};
 
 use crate::{schema::Schema, schemas::SCHEMAS};
 
-/// The schemas by domain and name.
+/// The schemas of all operators, by domain and name.
 static BY_NAME: LazyLock<HashMap<(&str, &str), &Schema>> = LazyLock::new(|| {
     let named = |schema: &'static Schema| ((schema.domain, schema.name), schema);
     SCHEMAS.iter().map(named).collect()

@@ -18,7 +18,7 @@ use crate::{
 /// The number of columns in a panel of each packed layout. Parts consist of whole panels.
 const PANEL: usize = 48;
 
-/// Multiplications between two calls of [`Pace::spend`].
+/// The number of multiplications between two calls of [`Pace::spend`].
 const PART: usize = 1 << 22;
 
 /// The number of multiplications in one step of [`Pace`].
@@ -52,7 +52,7 @@ enum Kind {
     /// The layout for AVX2.
     #[cfg(target_arch = "x86_64")]
     Pairs(pulp::x86::V3, pairs::PackedPairs),
-    /// Row-major, for all other processors.
+    /// The row-major matrix, for all other processors.
     Plain(Vec<i32>),
 }
 
@@ -275,7 +275,7 @@ pub fn integer_gemm<P: Pace>(
 /// The row count below which packing takes longer than the product itself.
 const FEW_ROWS: usize = 4;
 
-/// Adds a linear combination of the rows of `b` to `c`.
+/// The addition of a linear combination of rows of `b` to `c`.
 struct Combination<'c> {
     a: &'c [i16],
     b: &'c [i16],
@@ -305,7 +305,7 @@ mod tests {
         pace::{Budget, Exhausted},
     };
 
-    /// Returns 9-bit numbers.
+    /// Returns made-up 9-bit numbers.
     fn numbers(count: usize, step: usize) -> Vec<i16> {
         (0..count).map(|at| (at * step % 511) as i16 - 255).collect()
     }
@@ -382,7 +382,7 @@ mod tests {
                     let a = bytes(of_a, 37, |at| at / depth);
                     let b = bytes(of_b, 91, |at| at % columns);
                     check(&a, &b, sizes);
-                    // Some rows contain 9-bit numbers.
+                    // Some rows of the first factor contain 9-bit numbers.
                     let mut a = a;
                     for row in a.chunks_mut(depth.max(1)).step_by(3) {
                         row[0] = 255;

@@ -175,7 +175,7 @@ impl PackedBytes {
     }
 }
 
-/// Writes the shifted elements of a matrix to the vectors.
+/// Writes the elements of a matrix, shifted to 8 bits, to the vectors of a packed one.
 struct Fill<'f> {
     packed: &'f mut PackedBytes,
     matrix: &'f [i16],
@@ -265,7 +265,7 @@ struct Rows {
 }
 
 impl Rows {
-    /// Replaces all rows with those of `a`.
+    /// Replaces the rows with those of `a`, converted to 8 bits.
     fn shift(&mut self, a: &[i16], depth: usize) {
         let rows = a.len() / depth;
         self.groups = depth.div_ceil(TERMS);

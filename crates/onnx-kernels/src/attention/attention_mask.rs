@@ -1,4 +1,4 @@
-//! The mask term of ONNX Runtime's `Attention`, for each format of the mask.
+//! Computes the mask term of ONNX Runtime's `Attention`, for each format of the mask.
 
 use std::sync::Arc;
 
@@ -97,8 +97,8 @@ fn of_batch(count: &Dim, batch: &Dim) -> bool {
     [batches(1, 0), batches(2, 0), batches(3, 2)].contains(count)
 }
 
-/// Builds the causal mask: each row sees the columns up to its own position. Columns are numbered from the
-/// first new one, after the past length in the second input. The last row sees all columns.
+/// Builds the causal mask: each row (query) sees the columns (keys) up to its own position. Columns are
+/// numbered from the first new one, after the past length in the second input. The last row sees all columns.
 pub fn causal_mask(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(CausalMask))
 }

@@ -1,4 +1,5 @@
-//! Key-value caches in buffers with space for later steps: writes new rows, and reads the rows so far.
+//! Key-value caches in buffers that have space for later steps: writes new rows, and reads the rows written
+//! so far.
 
 use std::sync::Arc;
 
@@ -181,7 +182,7 @@ impl Kernel for CachedRows {
 
 /// For each beam and row, the beam that owns the row.
 struct Beams {
-    /// Number of beams in a group.
+    /// Number of beams in each group.
     count: usize,
     rows: usize,
     sources: Vec<usize>,
@@ -209,7 +210,7 @@ impl Beams {
     }
 }
 
-/// Reads non-negative positions.
+/// Reads positions, and refuses negative ones.
 fn positions(given: &Tensor) -> Result<Vec<usize>> {
     let numbers = integers(given)?;
     let positions: Option<Vec<usize>> = numbers

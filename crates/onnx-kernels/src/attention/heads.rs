@@ -34,7 +34,7 @@ pub fn transpose_last(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(TransposeLast))
 }
 
-/// Swaps the last two dimensions, at any rank.
+/// The operator `TransposeLast`: swaps the last two dimensions of a value of any rank.
 #[derive(Debug)]
 pub(crate) struct TransposeLast;
 

@@ -90,7 +90,7 @@ struct Attention {
     heads: [Option<usize>; 2],
     is_causal: bool,
     scale: Option<f32>,
-    /// `softcap`: the limit that scores approach; 0 for none.
+    /// `softcap`: the limit that scores approach; 0 means no limit.
     cap: f32,
     scores: Scores,
     outputs: usize,
@@ -355,7 +355,7 @@ impl Part {
     }
 }
 
-/// Swaps the second and third dimension.
+/// Swaps the second and the third of four dimensions.
 pub(crate) fn swapped(numbers: &[f32], [batch, second, third, width]: [usize; 4]) -> Vec<f32> {
     let mut made = Vec::with_capacity(numbers.len());
     for batch in 0..batch {
@@ -523,7 +523,7 @@ impl Work {
         }
     }
 
-    /// Computes the weighted sums of values.
+    /// Computes the sums of the values, weighted by the scores.
     pub(crate) fn sums(&mut self, sums: &mut [f32]) -> Result<()> {
         let rows = sums.len() / self.width.max(1);
         let sizes = [rows, self.total, self.width];

@@ -1,4 +1,4 @@
-//! `Col2Im`: sums columns into an image where their windows overlap.
+//! The operator `Col2Im`: sums columns into an image where their windows overlap.
 
 use std::{
     ops::{AddAssign, Range},
@@ -47,7 +47,7 @@ impl Axis {
     }
 }
 
-/// Adds columns into an image: for each window element, the values of a range of window positions.
+/// Adds columns to an image. The columns of a window element are its values at a range of window positions.
 pub(crate) struct Scatter {
     outer: Vec<Axis>,
     last: Axis,
@@ -57,10 +57,10 @@ pub(crate) struct Scatter {
 }
 
 impl Scatter {
-    /// Creates a scatter for an image.
+    /// Creates a scatter for an image with these axes.
     ///
     /// # Errors
-    /// Fails without axes, or if a size overflows.
+    /// Returns an error if there are no axes, or if a size overflows.
     pub(crate) fn new(mut axes: Vec<Axis>) -> Result<Self> {
         let window = count(axes.iter().map(|axis| axis.kernel))?;
         let image = count(axes.iter().map(|axis| axis.size))?;

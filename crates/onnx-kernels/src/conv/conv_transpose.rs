@@ -1,4 +1,5 @@
-//! `ConvTranspose`: multiplies each image element by the kernel, and adds the products to the result.
+//! The operator `ConvTranspose`: multiplies each image element by the kernel, and adds the products to the
+//! result.
 
 use std::{
     ops::{AddAssign, Range},
@@ -92,7 +93,7 @@ struct ConvTranspose {
     kernel: Vec<usize>,
     strides: Vec<usize>,
     dilations: Vec<usize>,
-    /// `output_padding`: elements appended to each axis.
+    /// `output_padding`: number of elements appended to each axis.
     added: Vec<usize>,
     padding: Padding,
     /// Whether an odd element of computed padding is at the end (`SAME_UPPER`) instead of the beginning.
@@ -261,13 +262,13 @@ impl Compute for ConvTranspose {
 /// Receives a part of one row of an image's columns: the row, the first column, and the values.
 type Columns<'c, T> = &'c mut dyn FnMut(usize, usize, &[T]);
 
-/// The factors of one image's columns: `depth` x `positions` elements, and the weights of the group, either
-/// `depth` x `rows` or packed.
+/// The two factors whose product is the columns of one image: its elements (`depth` x `positions`), and the
+/// weights of its group (`depth` x `rows`, or packed).
 struct Factors<'f, T> {
     weights: &'f [T],
     elements: &'f [T],
     sizes: [usize; 3],
-    /// The rows to compute.
+    /// The range of rows to compute.
     part: Range<usize>,
 }
 

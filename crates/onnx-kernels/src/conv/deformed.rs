@@ -1,4 +1,5 @@
-//! `DeformConv`: a convolution whose taps are moved by offsets from an input, with bilinear interpolation.
+//! The operator `DeformConv`: a convolution whose taps are moved by offsets from an input, with bilinear
+//! interpolation.
 
 use std::sync::Arc;
 
@@ -193,13 +194,14 @@ impl Kernel for DeformConv {
     }
 }
 
-/// The channels of one image.
+/// The pixels of one image, channel by channel.
 struct Image<'i> {
     pixels: &'i [f32],
     size: [usize; 2],
 }
 
-/// One kernel tap at all output positions: offsets along both axes, mask, and index in the kernel.
+/// One tap of the kernel: its index in the kernel, and its offsets along both axes and its mask for all
+/// output positions.
 struct KernelTap<'m> {
     offsets: &'m [f32],
     mask: Option<&'m [f32]>,

@@ -283,7 +283,7 @@ impl Compute for QLinearConv {
     }
 }
 
-/// Requantizes the sums with the scale of each channel.
+/// Requantizes the sums with the scales of their channels.
 fn scaled<T: Element + Copy + Default>(
     sizes: &Sizes,
     sums: &[i32],

@@ -4,7 +4,7 @@ use onnx_tensor::prelude::*;
 
 use onnx_tensor::cancelling::Pace;
 
-/// For each element of a resized axis: a fixed number of source indices, and their weights.
+/// A fixed number of taps (source indices and their weights) for each element of a resized axis.
 pub(crate) struct Taps {
     count: usize,
     pub(crate) places: Vec<usize>,

@@ -9,7 +9,7 @@ use onnx_tensor::{cancelling::Pace, size};
 /// Number of column elements written at a time.
 const TOGETHER: usize = if cfg!(test) { 1 << 8 } else { 1 << 18 };
 
-/// A convolution by im2col.
+/// A convolution that is computed by im2col.
 pub(crate) struct Im2colConvolution<'u> {
     pub(crate) groups: usize,
     /// Input channels of one group.

@@ -25,8 +25,8 @@ pub(crate) struct Window {
 enum Padding {
     /// The begin pads of all axes, followed by the end pads; empty if there is no padding.
     Given(ShortVec<usize>),
-    /// Padding such that the result is the image divided by the stride, rounded up; the odd element goes to
-    /// the end.
+    /// Padding such that the result is the image divided by the stride, rounded up. An odd element of padding
+    /// is at the end.
     SameUpper,
     /// Padding like [`Self::SameUpper`], with the odd element at the beginning.
     SameLower,
@@ -53,7 +53,8 @@ fn at(list: &[usize], axis: usize) -> usize {
 }
 
 impl Window {
-    /// Reads the attributes of a convolution. Its kernel is the shape of its weights.
+    /// Reads the attributes of a convolution. The kernel size is not among them, since it follows from the
+    /// shape of the weights.
     pub(crate) fn of_convolution(attributes: Attributes<'_>) -> Result<Self> {
         if attributes.text("auto_pad", "NOTSET") != "NOTSET" && attributes.has("pads") {
             bail!(Refusal("has both 'auto_pad' and 'pads'".to_owned()));

@@ -218,7 +218,7 @@ impl Function {
             }
             Self::LeakyRelu { alpha } => &move |x| if x < 0.0 { f64::from(alpha) * x } else { x },
             Self::HardSigmoid { alpha, beta } => &move |x| clamp(f64::from(alpha) * x + f64::from(beta)),
-            // 1/6 rounded to FP32, as in ONNX Runtime.
+            // ONNX Runtime rounds 1/6 to FP32.
             Self::HardSwish => &|x| x * clamp(x * f64::from(1.0f32 / 6.0) + 0.5),
             Self::Asinh => &f64::asinh,
             Self::Acosh => &f64::acosh,
@@ -239,7 +239,7 @@ impl Function {
                     1.0f64.copysign(x)
                 }
             },
-            // These operators have no FP64 form, or exist only as FP32 fusions.
+            // The following functions have no FP64 operator, or are only created by fusion in FP32.
             Self::Silu => &|x| x / (1.0 + (-x).exp()),
             Self::GatedHardSigmoid { alpha, beta } => {
                 &move |x| x * clamp(f64::from(alpha) * x + f64::from(beta))
@@ -270,7 +270,7 @@ fn shrink<T: Real + Sub<Output = T> + Neg<Output = T>>(x: T, lambd: T, bias: T) 
     }
 }
 
-/// Clamps to 0..=1; NaN stays NaN.
+/// Clamps `x` to 0..=1; NaN stays NaN.
 #[inline(always)]
 fn clamp<T: PartialOrd + From<u8>>(x: T) -> T {
     let (zero, one) = (T::from(0), T::from(1));
@@ -321,7 +321,7 @@ impl Activation {
         }
     }
 
-    /// Applies the function in place.
+    /// Applies the function to FP32 values in place.
     pub(crate) fn apply(&self, values: &mut [f32]) {
         self.0.single(values);
     }

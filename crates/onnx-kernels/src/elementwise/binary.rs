@@ -1,4 +1,4 @@
-//! Element-wise functions of two tensors of numbers or BOOL, with broadcasting.
+//! Elementwise functions of two tensors of numbers or BOOL, which broadcast.
 
 use std::sync::Arc;
 
@@ -224,7 +224,7 @@ fn run<const IS_WIDE: bool>(arch: pulp::Arch, work: impl pulp::WithSimd<Output =
 struct Runs {
     /// The outer axes, the outermost first.
     axes: ShortVec<Axis>,
-    /// The innermost axis.
+    /// The innermost axis, along which runs are contiguous or broadcast.
     last: Axis,
 }
 

@@ -1,4 +1,4 @@
-//! `Cast` and `CastLike`. Numbers are formatted and parsed as by ONNX Runtime.
+//! The operators `Cast` and `CastLike`. Numbers are formatted and parsed as by ONNX Runtime.
 
 use std::{fmt, sync::Arc};
 
@@ -66,7 +66,7 @@ impl Compute for Cast {
     }
 }
 
-/// Converts INT32 to FP32 in place: sums of 8-bit products take this path.
+/// Converts INT32 to FP32 in place. The sums of 8-bit products are converted in this way.
 fn floats_in_place(mut numbers: Tensor) -> Result<Tensor> {
     let units = numbers.as_units_mut::<u32>()?;
     let work = [units.len() as u64, ELEMENTS];
@@ -237,7 +237,8 @@ fn short_text(number: f32) -> String {
     }
 }
 
-/// Formats a float like C's `%g`, with the fewest digits that round-trip. ONNX Runtime writes eight digits.
+/// Formats a float like C's `%g`, with the fewest digits that round-trip. ONNX Runtime writes eight digits
+/// instead.
 fn float_text<F: fmt::LowerExp>(number: F) -> String {
     c_text(&format!("{number:e}"))
 }

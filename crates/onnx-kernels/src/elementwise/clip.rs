@@ -1,4 +1,5 @@
-//! `Clip`. NaN stays NaN, and the upper bound wins if it is below the lower one.
+//! The operator `Clip`. NaN stays NaN. If the upper bound is below the lower one, all values become the upper
+//! bound.
 
 use std::sync::Arc;
 

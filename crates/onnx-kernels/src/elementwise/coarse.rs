@@ -1,4 +1,4 @@
-//! `Sigmoid` and `Tanh` with ONNX Runtime's rational approximations, bit-identical.
+//! The functions `Sigmoid` and `Tanh`, computed with ONNX Runtime's rational approximations, bit for bit.
 //!
 //! The approximations are less accurate than this crate's functions. Before a quantization, however, the last
 //! bit decides the rounding, and deep networks amplify the difference to some thousandths of the result.

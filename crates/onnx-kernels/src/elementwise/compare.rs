@@ -17,7 +17,8 @@ pub fn compare(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Compare::of(&node.op_type)?))
 }
 
-/// `Equal`, `Greater`, `GreaterOrEqual`, `Less` and `LessOrEqual`. NaN is unequal to everything.
+/// The operators `Equal`, `Greater`, `GreaterOrEqual`, `Less` and `LessOrEqual`. NaN is unequal to all
+/// numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Compare {
     Equal,

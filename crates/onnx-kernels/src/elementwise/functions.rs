@@ -89,7 +89,7 @@ impl Compute for Function {
     }
 }
 
-/// Functions of the standard library.
+/// Functions that Rust's standard library computes.
 #[derive(Clone, Copy, Debug)]
 enum Plain {
     Abs,
@@ -215,7 +215,7 @@ impl Plain {
     }
 }
 
-/// `IsInf`, `IsNaN` and `Not`.
+/// The operators `IsInf`, `IsNaN` and `Not`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Truth {
     IsInf { positive: bool, negative: bool },

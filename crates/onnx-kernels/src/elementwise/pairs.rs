@@ -20,7 +20,7 @@ pub fn pair(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Pair::of(&node.op_type)?))
 }
 
-/// `Add`, `And`, `Div`, `Max`, `Min`, `Mul`, `Or`, `Sub`, `Sum` and `Xor`.
+/// The operators `Add`, `And`, `Div`, `Max`, `Min`, `Mul`, `Or`, `Sub`, `Sum` and `Xor`.
 #[derive(Debug)]
 pub(crate) struct Pair(Function);
 

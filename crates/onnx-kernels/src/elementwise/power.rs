@@ -1,4 +1,4 @@
-//! `Pow`, `Mean` and `BitShift`.
+//! The operators `Pow`, `Mean` and `BitShift`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `PRelu` of FP32 and FP64 in one pass, and of integers.
+//! The operator `PRelu`, for floats in one pass, and for integers.
 
 use std::sync::Arc;
 
@@ -73,14 +73,14 @@ impl Kernel for PRelu {
             ElementType::I16 => whole!(i16)?,
             ElementType::I32 => whole!(i32)?,
             ElementType::I64 => whole!(i64)?,
-            // Unsigned values are never below zero.
+            // Unsigned values are never negative, so they stay unchanged.
             element_type if element_type.is_unsigned() => (*inputs[0]).clone(),
             element_type => return with_real!(element_type, T => curved::<T>(inputs)),
         }])
     }
 }
 
-/// Returns whether slopes broadcast to the shape of `x`, but not the other way round.
+/// Returns whether slopes broadcast to the shape of `x` without enlarging it.
 fn is_broadcast<D>(slope: &[D], x: &[D], fits: impl Fn(&D, &D) -> bool) -> bool {
     let mut dims = slope.iter().rev().zip(x.iter().rev());
     slope.len() <= x.len() && dims.all(|(slope, x)| fits(slope, x))
@@ -133,7 +133,7 @@ fn curved<T: Real>(inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
     Ok(smallvec![tensor(shape, values)?])
 }
 
-/// Multiplies negative values by `slope`, vectorized.
+/// Multiplies negative values by `slope`, in a vectorized loop.
 fn bend<T: Real>(values: &mut [T], slope: T) {
     let zero = T::of(0.0);
     pulp::Arch::new().dispatch(|| {

@@ -1,4 +1,4 @@
-//! `Mod` of integers and floats.
+//! The operator `Mod` of integers and floats.
 
 use std::sync::Arc;
 

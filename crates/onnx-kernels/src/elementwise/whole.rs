@@ -45,7 +45,7 @@ pub(crate) enum Function {
         lambd: f64,
         bias: f64,
     },
-    /// `max(x, 0)`.
+    /// Computes `max(x, 0)`.
     Positive,
 }
 
@@ -81,7 +81,7 @@ impl Function {
         Ok(())
     }
 
-    /// Computes the exact result for `x`; the caller keeps its low bits.
+    /// Computes the exact result for `x`, of which the caller keeps the low bits.
     #[inline(always)]
     fn of(self, x: i128) -> i128 {
         match self {

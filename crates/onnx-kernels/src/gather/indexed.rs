@@ -77,7 +77,7 @@ impl Naming {
         })
     }
 
-    /// Returns the shape of all addressed elements.
+    /// Returns the shape of the tensor of all addressed elements.
     fn shape<D: Size>(self, data: &[D], indices: &[D]) -> Result<ShortVec<D>> {
         match self {
             Self::Elements { axis } => {
@@ -394,7 +394,7 @@ fn put<T>(joined: &mut [T], named: &Selection, updates: &[T], join: impl Fn(&mut
     Ok(())
 }
 
-/// NumPy's arithmetic: integers wrap, minimum and maximum propagate NaN.
+/// Numbers with NumPy's arithmetic: integers wrap, and minimum and maximum propagate NaN.
 trait Number: Element + Copy {
     fn plus(self, other: Self) -> Self;
     fn times(self, other: Self) -> Self;
@@ -498,7 +498,7 @@ mod tests {
                 {
                     continue;
                 }
-                // Some positions occur twice, and some are negative.
+                // Some of the indices occur twice, and some are negative.
                 let dim = shape[axis] as i64;
                 let indices: Vec<i64> = (0..count(given) as i64)
                     .map(|at| at * 7 % (2 * dim) - dim)

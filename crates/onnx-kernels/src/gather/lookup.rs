@@ -1,4 +1,4 @@
-//! `OneHot`.
+//! The operator `OneHot`, which turns indices into one-hot vectors.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `NonZero`: coordinates of the elements that are not 0.
+//! The operator `NonZero`, which returns the coordinates of the elements that are not 0.
 
 use std::sync::Arc;
 

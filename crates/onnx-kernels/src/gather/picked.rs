@@ -8,7 +8,7 @@ use onnx_tensor::{
     size,
 };
 
-/// The indices to take along an axis, all of them in range.
+/// The indices of the elements to select along an axis, all of them in range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Places<'p> {
     /// The listed indices, in this order.

@@ -1,4 +1,4 @@
-//! `ReverseSequence` and `Compress`.
+//! The operators `ReverseSequence` and `Compress`.
 
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@ use onnx_tensor::prelude::*;
 
 use onnx_tensor::{cancelling::Pace, size};
 
-/// Sorts elements stably.
+/// Sorts elements stably, and checks for cancellation.
 pub(crate) fn sort_by<T: Copy>(elements: &mut Vec<T>, compare: impl Fn(&T, &T) -> Ordering) -> Result<()> {
     /// Maximum number of elements to sort without a check for cancellation.
     const FEW: usize = 1 << 16;

@@ -1,4 +1,4 @@
-//! `Unique`: distinct values, or distinct slices along an axis.
+//! The operator `Unique`, which returns the distinct values, or the distinct slices along an axis.
 
 use std::{cmp::Ordering, sync::Arc};
 
@@ -161,12 +161,12 @@ impl Unique {
         axis: usize,
     ) -> Result<ShortVec<Tensor>> {
         let (length, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
-        // NaN cannot be ordered.
+        // NaN is refused, since it cannot be ordered.
         if values.iter().any(|value| value.partial_cmp(value).is_none()) {
             bail!(BadInput("NaN stands among values that are compared".to_owned()));
         }
         let block = length * inner;
-        // A slice at index `at` of the axis consists of one part in each outer block.
+        // The slice at index `at` of the axis consists of one part in each outer block.
         let part = |at: usize| {
             let blocks = values.chunks_exact(block.max(1));
             blocks.flat_map(move |block| &block[at * inner..(at + 1) * inner])

@@ -1,4 +1,5 @@
-//! `AffineGrid`: sampling coordinates of an affine transformation, for `GridSample`.
+//! The operator `AffineGrid`, which computes the sampling coordinates of an affine transformation for
+//! `GridSample`.
 
 use std::sync::Arc;
 

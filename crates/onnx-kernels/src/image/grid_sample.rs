@@ -1,4 +1,4 @@
-//! `GridSample` of images and volumes, with ONNX Runtime's behavior at borders and for NaN.
+//! The operator `GridSample` of images and volumes, with ONNX Runtime's behavior at borders and for NaN.
 
 use std::sync::Arc;
 

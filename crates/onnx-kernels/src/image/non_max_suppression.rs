@@ -1,4 +1,5 @@
-//! `NonMaxSuppression`. `max_output_boxes_per_class` 0 selects no boxes; NaN is the lowest score.
+//! The operator `NonMaxSuppression`. A `max_output_boxes_per_class` of 0 selects no boxes. NaN is the lowest
+//! score.
 
 use std::sync::Arc;
 

@@ -113,7 +113,7 @@ enum Rounding {
     PreferCeil,
     Floor,
     Ceil,
-    /// Rounds down for upsampling and up for downsampling (operator set 10).
+    /// Rounds down for upsampling, and up for downsampling, as in operator set 10.
     Simple,
 }
 
@@ -125,7 +125,7 @@ enum Place {
     AlignCorners,
     Asymmetric,
     TfHalfPixel,
-    /// `tf_crop_and_resize` with `extrapolation_value`.
+    /// `tf_crop_and_resize`. The number is `extrapolation_value`.
     Crop(f32),
 }
 
@@ -351,7 +351,7 @@ impl Resize {
                 let low = (x as usize).min(last);
                 let part = x - low as f32;
                 let is_one = low == last || part == 0.0;
-                // A tap of weight 0 must not turn an infinity into NaN.
+                // Uses no tap of weight 0, which would turn an infinity into NaN.
                 taps.places.extend([low, if is_one { low } else { low + 1 }]);
                 taps.weights
                     .extend(if is_one { [0.5, 0.5] } else { [1.0 - part, part] });
@@ -585,7 +585,7 @@ impl Resize {
     }
 }
 
-/// The two source elements around an output element.
+/// The two source elements nearest to an output element.
 struct Neighbours {
     first: usize,
     second: usize,

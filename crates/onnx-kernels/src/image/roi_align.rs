@@ -1,4 +1,4 @@
-//! `RoiAlign`: regions of a feature map, resampled to one size.
+//! The operator `RoiAlign`, which resamples regions of a feature map to one size.
 
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ struct RoiAlign {
     /// `sampling_ratio`: samples per bin and axis; 0 for one per covered element.
     samples: i64,
     scale: f32,
-    /// `half_pixel`: coordinates are shifted by half an element.
+    /// `half_pixel`: whether coordinates are shifted by half an element.
     is_shifted: bool,
     is_max: bool,
 }
@@ -157,12 +157,12 @@ type Sample = Option<[(usize, f32); 2]>;
 /// Sample positions of a region along one axis.
 struct Places {
     start: f32,
-    /// Size of a bin.
+    /// Size of a bin, in elements of the image.
     step: f32,
     count: usize,
-    /// Samples per bin.
+    /// Number of samples per bin.
     samples: f32,
-    /// Size of the image.
+    /// Size of the image along the axis.
     size: usize,
 }
 
@@ -258,7 +258,7 @@ mod tests {
             is_max: false,
         };
         let numbers = |shape: &[usize], numbers: Vec<f32>| tensor(shape, numbers).unwrap().into_arc();
-        // No columns, and a million lines.
+        // The regions have no columns of samples, and a million lines.
         let inputs = [
             numbers(&[1, 1, 1, 1], vec![1.0]),
             numbers(&[1, 4], vec![0.0, 0.0, -1.0, 1e6]),

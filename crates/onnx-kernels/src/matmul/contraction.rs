@@ -18,7 +18,7 @@ const FEW_TERMS: usize = 1 << 6;
 /// sums.
 pub(crate) type Multiply<T> = fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> Result<()>;
 
-/// An index of a factor.
+/// An index of a factor: its letter, size and stride.
 #[derive(Clone, Copy, Debug)]
 struct Index {
     letter: char,

@@ -1,4 +1,4 @@
-//! `Det`: determinants of square matrices.
+//! The operator `Det`: determinants of square matrices.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `Einsum`: products of tensors by index notation.
+//! The operator `Einsum`: products of tensors by index notation.
 
 use std::sync::Arc;
 
@@ -161,7 +161,7 @@ impl Letters {
     }
 }
 
-/// Calls the FP32 kernel, which overwrites the sums instead of adding to them.
+/// Calls the FP32 kernel. The kernel overwrites the sums, which are zero, instead of adding to them.
 fn of_floats(a: &[f32], b: &[f32], sizes: [usize; 3], sums: &mut [f32], pace: &mut Pace) -> Result<()> {
     gemm(a, b, sizes, sums, pace)
 }

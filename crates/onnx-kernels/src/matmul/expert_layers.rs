@@ -13,12 +13,12 @@ use onnx_tensor::{
 
 use crate::matmul::packed_columns::{PackedColumns, unpacked_zero_points};
 
-/// Input indices of a layer.
+/// The indices of the inputs that belong to a layer.
 #[derive(Debug)]
 pub(super) struct Layer {
     pub(super) weights: usize,
     pub(super) bias: Option<usize>,
-    /// Format of quantized weights.
+    /// Format of quantized weights; `None` for floats.
     pub(super) packing: Option<Packing>,
 }
 

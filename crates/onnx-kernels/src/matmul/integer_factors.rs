@@ -10,7 +10,7 @@ use crate::quant::quantize;
 use onnx_tensor::elements::elements;
 use onnx_tensor::{cancelling::Pace, faults::Limit};
 
-/// Maximum depth: 32-bit sums of more products could overflow.
+/// Maximum depth of a product: 32-bit sums of more terms could overflow.
 const MAX_DEPTH: usize = 1 << 15;
 
 /// The weight matrix of one direction of a recurrent layer.
@@ -62,7 +62,7 @@ impl IntegerFactors {
         Ok(matrices.collect())
     }
 
-    /// Multiplies whole rows of floats.
+    /// Writes the product of rows of floats and this matrix to `product`.
     ///
     /// # Errors
     /// Fails if the request is cancelled.
@@ -96,7 +96,8 @@ mod tests {
 
     #[test]
     fn products_are_exact_and_scaled_once() {
-        // One direction, depth 3, 2 columns with their own scales and zero points.
+        // The weights of one direction, of depth 3, and with 2 columns that have different scales and zero
+        // points.
         let weights = Tensor::from_shape(&[1, 3, 2], &[1u8, 255, 0, 128, 255, 3]).unwrap();
         let scales = Tensor::from_shape(&[1, 2], &[0.5f32, 2.0]).unwrap();
         let zero_points = Tensor::from_shape(&[1, 2], &[0u8, 128]).unwrap().into_arc();

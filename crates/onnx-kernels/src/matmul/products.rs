@@ -1,4 +1,4 @@
-//! `MatMul` and `Gemm`.
+//! The operators `MatMul` and `Gemm`.
 
 use std::{borrow::Cow, sync::Arc};
 

@@ -9,7 +9,7 @@ use onnx_tensor::{
     faults::{Refusal, Unsupported},
 };
 
-/// Refuses types other than 8-bit integers.
+/// Returns an error for types other than 8-bit integers.
 pub(crate) fn expect_bytes(element_type: ElementType) -> Result<()> {
     match element_type {
         ElementType::U8 | ElementType::I8 => Ok(()),

@@ -1,4 +1,5 @@
-//! `BatchNormalization`: a scale and an offset per channel, computed once for constant parameters.
+//! The operator `BatchNormalization`: a scale and an offset per channel, computed once for constant
+//! parameters.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `Hardmax`: 1 at the first maximum along an axis, 0 elsewhere.
+//! The operator `Hardmax`: 1 at the first maximum along an axis, 0 elsewhere.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `LRN` over neighboring channels, and `LpNormalization` along an axis.
+//! The operators `LRN` (over neighboring channels) and `LpNormalization` (along an axis).
 
 use std::sync::Arc;
 
@@ -155,7 +155,7 @@ impl LpNormalization {
             for line in block.chunks_exact_mut(inner) {
                 pace.spend(inner as u64)?;
                 for (x, &norm) in line.iter_mut().zip(&norms) {
-                    // A line of zeros stays zero.
+                    // A line of zeros, whose norm is 0, stays zero.
                     *x = T::of(if norm == 0.0 { 0.0 } else { (*x).into() / norm });
                 }
             }

@@ -1,4 +1,4 @@
-//! `NegativeLogLikelihoodLoss` and `SoftmaxCrossEntropyLoss`.
+//! The operators `NegativeLogLikelihoodLoss` and `SoftmaxCrossEntropyLoss`.
 
 use std::sync::Arc;
 

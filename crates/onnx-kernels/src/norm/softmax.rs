@@ -1,5 +1,5 @@
-//! `Softmax` and `LogSoftmax` along any axis. `LogSoftmax` is not computed as the logarithm of `Softmax`,
-//! which would be minus infinity for small probabilities.
+//! The operators `Softmax` and `LogSoftmax` along any axis. `LogSoftmax` is not computed as the logarithm of
+//! `Softmax`, which would be minus infinity for small probabilities.
 
 use std::sync::Arc;
 
@@ -94,7 +94,7 @@ pub(crate) fn rows(values: &mut [f32], count: usize) -> Result<()> {
     })
 }
 
-/// Groups of `count` elements that are `inner` apart.
+/// Groups of `count` elements that are `inner` apart, and what to compute for each group.
 struct Groups<'v> {
     values: &'v mut [f32],
     count: usize,

@@ -1,4 +1,4 @@
-//! `LpPool` and `GlobalLpPool`: the p-norm of each window.
+//! The operators `LpPool` and `GlobalLpPool`: the p-norm of each window.
 
 use std::sync::Arc;
 
@@ -135,7 +135,7 @@ pub fn lp_pool(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// The windows along one axis.
+/// The parameters of the windows along one axis.
 #[derive(Debug)]
 struct Axis {
     kernel: usize,
@@ -184,7 +184,7 @@ impl Axis {
             return Ok(room / self.stride + 1);
         }
         let count = room.div_ceil(self.stride) + 1;
-        // The last window must not start after the image.
+        // Drops a last window that would start after the image.
         let is_outside = (count - 1) * self.stride >= size + pads[0];
         Ok(count - usize::from(is_outside))
     }

@@ -1,4 +1,4 @@
-//! `MaxUnpool`: writes maxima to the indices that `MaxPool` returned, and zeros elsewhere.
+//! The operator `MaxUnpool`: writes maxima to the indices that `MaxPool` returned, and zeros elsewhere.
 
 use std::sync::Arc;
 

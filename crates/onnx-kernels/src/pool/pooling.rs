@@ -11,7 +11,7 @@ use onnx_tensor::{cancelling::Pace, size};
 pub(crate) struct Axis {
     /// Size of the image along the axis.
     pub(crate) size: usize,
-    /// Number of windows.
+    /// Number of windows along the axis.
     pub(crate) count: usize,
     /// Number of elements in a window.
     pub(crate) kernel: usize,
@@ -64,7 +64,7 @@ impl Axis {
         spans.filter(|span| span.first < span.end).collect()
     }
 
-    /// Returns the number of windows per image element.
+    /// Returns the number of windows divided by the size of the image: the growth of the axis by folding.
     fn growth(&self) -> f64 {
         self.count as f64 / self.size as f64
     }
@@ -121,7 +121,7 @@ impl Pass {
         }
     }
 
-    /// Folds one image.
+    /// Folds the windows of one image along this pass's axis.
     fn fold<T: Copy>(
         &self,
         from: &[T],

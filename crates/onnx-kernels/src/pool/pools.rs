@@ -1,4 +1,4 @@
-//! `AveragePool` and `MaxPool`.
+//! The operators `AveragePool` and `MaxPool`.
 
 use std::sync::Arc;
 
@@ -167,8 +167,7 @@ mod tests {
         Ok(made)
     }
 
-    /// Returns the elements of each window and their image indices, with a plain loop over the one axis
-    /// longer than 1.
+    /// Returns the image indices that each window covers, by a plain loop over the only axis longer than 1.
     fn windows(
         image: &[f64],
         [kernel, stride, dilation, before]: [usize; 4],

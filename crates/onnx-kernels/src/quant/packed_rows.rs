@@ -23,7 +23,8 @@ pub fn packed_rows(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let bits = attributes.int("bits", 4);
     let block = attributes.int("block_size", 128);
-    // 4-bit constants are already widened to bytes.
+    // Nodes of ONNX Runtime's domain read packed elements. For all other nodes, 4-bit constants are already
+    // widened to bytes.
     let is_wide = node.domain != "com.microsoft";
     let is_known = matches!(bits, 4 | 8) && attributes.int("gather_axis", 0) == 0;
     if !is_known || (is_wide && bits != 4) {

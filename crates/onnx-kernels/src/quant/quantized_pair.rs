@@ -39,7 +39,7 @@ struct QuantizedPair {
     operands: [Operand; 3],
 }
 
-/// The input indices of a scale and a zero point.
+/// The input indices of an operand's scale and zero point.
 #[derive(Debug)]
 struct Operand {
     scale: usize,

@@ -1,4 +1,4 @@
-//! `CumSum` along an axis that is an input.
+//! The operator `CumSum`, whose axis is an input.
 
 use std::sync::Arc;
 

@@ -388,10 +388,10 @@ pub(crate) fn groups<'a>(shape: &'a [usize], reduced: &'a [bool]) -> impl Iterat
     })
 }
 
-/// Numbers of any type, read as FP64 in blocks.
+/// Numbers of any type that are read as FP64, in blocks.
 struct Wide<'v> {
     count: usize,
-    /// Writes the numbers starting at an index.
+    /// Writes numbers as FP64, starting at the given index.
     widen: &'v dyn Fn(usize, &mut [f64]),
 }
 
@@ -483,7 +483,7 @@ macro_rules! bits {
 
 bits! { u8, u16, u32, u64 }
 
-/// Operations that differ by type.
+/// The operations of integers that differ by type.
 trait Integer: Element + Copy + Ord {
     type Bits: Bits;
     const ZERO: Self;
@@ -493,7 +493,7 @@ trait Integer: Element + Copy + Ord {
     /// Divides a sum by its number of terms.
     fn divided(self, count: usize) -> Self;
     fn wide(self) -> f64;
-    /// Converts from float, truncating.
+    /// Converts a float to this type by truncation.
     fn truncated(number: f64) -> Self;
 }
 

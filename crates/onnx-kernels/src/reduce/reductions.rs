@@ -36,7 +36,7 @@ pub fn reduce(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Reduce::of(node)?))
 }
 
-/// `ReduceSum` and its relatives.
+/// The operator `ReduceSum`, and all other reductions along axes.
 #[derive(Debug)]
 pub(crate) struct Reduce(fold::Reduce);
 
@@ -159,7 +159,7 @@ impl Compute for Argument {
     }
 }
 
-/// `GlobalAveragePool` and `GlobalMaxPool`.
+/// The operators `GlobalAveragePool` and `GlobalMaxPool`.
 #[derive(Debug)]
 pub(crate) struct GlobalPool {
     pub(crate) is_max: bool,
@@ -256,7 +256,7 @@ mod tests {
         elements::<f32>(tensor).unwrap().to_vec()
     }
 
-    /// Checks against ONNX Runtime, except for NaN, which propagates here.
+    /// The expected values are those of ONNX Runtime, except for NaN, which propagates here.
     #[test]
     fn floats_are_reduced_along_axes() {
         let input = Tensor::matrix(&[[-1.0f32, 2.0], [3.0, -4.0]]);

@@ -13,7 +13,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel},
 };
 
-/// A sum along axes.
+/// A sum along axes: the terms, and the final step.
 #[derive(Debug)]
 pub(crate) struct Sums {
     /// For each axis, whether the sum is taken over it. Such an axis has size 1 in the result.
@@ -279,7 +279,7 @@ mod tests {
         }
     }
 
-    /// A running FP32 sum loses precision once it is large.
+    /// A running FP32 sum would lose precision once it is large.
     #[test]
     fn long_sums_are_precise() {
         let count = 1usize << 21;

@@ -37,7 +37,7 @@ impl Cell {
     }
 }
 
-/// The sizes of a node in one run.
+/// The sizes of a layer in one run.
 #[derive(Clone, Copy)]
 pub(crate) struct Sizes {
     pub(crate) steps: usize,
@@ -51,7 +51,7 @@ impl Sizes {
     /// little.
     pub(crate) fn admit(self, width: usize) -> Result<()> {
         let factors = [self.batch, width, size_of::<f32>()];
-        // Even without steps, the state is an output.
+        // The state is an output even if there are no steps, so at least one step counts.
         let bytes = factors.iter().fold(self.steps.max(1) as u64, |bytes, &factor| {
             bytes.saturating_mul(factor as u64)
         });
@@ -70,7 +70,7 @@ impl Sizes {
 /// Number of multiplications between two checks for cancellation.
 const PART: usize = 1 << 26;
 
-/// The parameters of one direction.
+/// The parameters of one direction of a layer.
 pub(crate) struct Side<'r> {
     pub(crate) cell: Cell,
     pub(crate) activations: &'r [Activation],
@@ -169,8 +169,8 @@ impl Side<'_> {
                 .multiply(&x[first * input..], products, 0, [rows, input, gates], &mut pace)?;
         }
         let bias = self.input_bias();
-        // With integer products, ONNX Runtime adds the bias last, which changes the rounding. Otherwise it is
-        // added first, which is faster.
+        // With integer products, ONNX Runtime adds the bias last, which changes the rounding. Otherwise, the
+        // bias is added first, which is faster.
         let is_last = self.w.are_integers();
         if let Some(bias) = bias.as_ref().filter(|_| !is_last) {
             products

@@ -94,7 +94,7 @@ impl Activation {
         self
     }
 
-    /// Returns the variant with ONNX Runtime's approximation, for quantized layers.
+    /// Returns the variant of the function with ONNX Runtime's approximation, for quantized layers.
     pub(crate) fn coarse(self) -> Self {
         match self {
             Self::Sigmoid => Self::CoarseSigmoid,

@@ -180,7 +180,8 @@ impl Recurrent {
     }
 }
 
-/// The inputs with the two 8-bit weights, their scales and zero points, by ONNX Runtime's numbering.
+/// The indices of the inputs with the two 8-bit weights, their scales and zero points, as ONNX Runtime
+/// numbers them.
 const WEIGHTS: [usize; 6] = [1, 2, 8, 9, 10, 11];
 
 impl Compute for Recurrent {

@@ -1,4 +1,4 @@
-//! `DepthToSpace` and `SpaceToDepth`.
+//! The operators `DepthToSpace` and `SpaceToDepth`.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub fn blocks(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Blocks::of(node)?))
 }
 
-/// `DepthToSpace` and `SpaceToDepth`.
+/// The parameters of `DepthToSpace` or `SpaceToDepth`.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     size: usize,

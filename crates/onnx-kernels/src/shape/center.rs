@@ -1,4 +1,4 @@
-//! `CenterCropPad`: crops a value to its center, or pads it around the center.
+//! The operator `CenterCropPad`: crops a value to its center, or pads it around the center.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `Range` and `Trilu`.
+//! The operators `Range` and `Trilu`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `EyeLike`: ones on a diagonal, allocated after the size check.
+//! The operator `EyeLike`: a matrix with ones on a diagonal, which is allocated after a check of its size.
 
 use std::sync::Arc;
 

@@ -39,7 +39,7 @@ pub fn constant_of_shape(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(ConstantOfShape::of(value)?))
 }
 
-/// Returns the strides of a value broadcast to `shape`: 0 along broadcast axes.
+/// Returns the strides of a value that is broadcast to `shape`. The stride is 0 along broadcast axes.
 fn steps(from: &[usize], shape: &[usize]) -> ShortVec<usize> {
     let mut steps: ShortVec<usize> = smallvec![0; shape.len()];
     let mut step = 1;
@@ -83,7 +83,7 @@ fn lines<const N: usize>(
     Ok(())
 }
 
-/// Broadcasts a value to a shape.
+/// Returns a value broadcast to `shape`.
 fn repeated(from: &Tensor, shape: &[usize]) -> Result<Tensor> {
     let mut made = empty(from.element_type(), shape)?;
     let size = from.element_type().size_of();
@@ -390,7 +390,7 @@ mod tests {
         let expanded = one(&Expand, &[column.clone(), Tensor::vector(&[3i64, 1, 2])]);
         let expected = crate::made_nodes::cube(&[[[1i16, 1], [2, 2]], [[1, 1], [2, 2]], [[1, 1], [2, 2]]]);
         assert_eq!(expanded, expected);
-        // A requested size of 1 keeps the size of the input.
+        // In `Expand`, a requested size of 1 keeps the size of the input.
         assert_eq!(one(&Expand, &[column.clone(), Tensor::vector(&[1i64])]), column);
         assert_eq!(
             one(&Expand, &[column.clone(), Tensor::vector(&[2i64, 0])]).shape(),
@@ -511,7 +511,7 @@ mod tests {
             let text = error.downcast_ref::<BadInput>().unwrap().to_string();
             assert!(text.starts_with("the texts together take 859"), "{text}");
         }
-        // Unselected strings do not count.
+        // Strings that are not selected do not count.
         assert_eq!(one(&Where, &[many(false), long, others.clone()]), others);
     }
 }

@@ -1,4 +1,4 @@
-//! `Transpose` and `Gather`.
+//! The operators `Transpose` and `Gather`.
 
 use std::sync::Arc;
 
@@ -73,7 +73,7 @@ pub(crate) fn reordered(input: &Tensor, shape: &[usize], order: &[usize]) -> Res
     if made.is_empty() {
         return Ok(made);
     }
-    // Merges axes that stay adjacent.
+    // Merges axes that stay adjacent into one.
     let mut groups: ShortVec<(usize, usize)> = smallvec![];
     for &axis in order {
         match groups.last_mut() {
@@ -118,7 +118,8 @@ struct Axis {
     step: usize,
 }
 
-/// Copies blocks of `bytes`, the outermost axis first.
+/// Copies blocks of `bytes` bytes in the order of the result's axes, which `axes` lists from the outermost
+/// on.
 fn moved(from: &[u8], to: &mut [u8], axes: &[Axis], bytes: usize) -> Result<()> {
     let (outer, inner) = match axes {
         // The last two axes are transposed like a matrix.

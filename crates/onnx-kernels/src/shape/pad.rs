@@ -1,4 +1,4 @@
-//! `Pad` in all modes; negative pads crop.
+//! The operator `Pad` in all modes. Negative pads remove elements.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ enum Mode {
 #[derive(Debug)]
 struct Pad {
     mode: Mode,
-    /// Pads and value from attributes.
+    /// The pads and the value, if they are attributes.
     fixed: Option<(Vec<i64>, f32)>,
     pads: Option<usize>,
     value: Option<usize>,
@@ -244,7 +244,7 @@ fn padded<U: Unit>(input: &Tensor, value: &Tensor, axes: &[Vec<Piece>]) -> Resul
     Tensor::from_units(input.element_type(), &shape, made)
 }
 
-/// A piece of an axis of the result.
+/// A piece of an axis of the result, by the origin of its elements.
 enum Piece {
     /// The constant padding value, repeated this many times.
     Value(usize),

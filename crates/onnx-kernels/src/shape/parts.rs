@@ -1,4 +1,4 @@
-//! `Concat` and `Split`.
+//! The operators `Concat` and `Split`.
 
 use std::sync::Arc;
 
@@ -78,7 +78,7 @@ impl Compute for Concat {
             }
             let bytes = made.as_bytes_mut()?;
             let work = [bytes.len() as u64, BYTES];
-            // A thread's part may start inside a row.
+            // The part of a thread may start inside a row.
             split::lines(bytes, LINE, work, |first, mut to, pace| {
                 let (mut line, mut skipped) = (first * LINE / row, first * LINE % row);
                 loop {

@@ -14,7 +14,7 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// A length beyond any axis.
+/// A length that exceeds the size of any axis.
 const FARTHEST: i64 = 1 << 40;
 
 /// Clamps a bound or step to [`FARTHEST`], which is beyond the end of any axis.
@@ -29,14 +29,14 @@ pub fn slice(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 pub(crate) struct Slice {
-    /// Starts, ends, axes and steps from attributes.
+    /// The starts, ends, axes and steps, if they are attributes.
     fixed: Option<Vec<Along>>,
     /// Input indices of the axes and of the steps.
     axes: Option<usize>,
     steps: Option<usize>,
 }
 
-/// The slice of one axis.
+/// The slice of one axis: start, end and step as the node gives them.
 #[derive(Clone, Copy, Debug)]
 struct Along {
     axis: i64,

@@ -63,7 +63,7 @@ pub(crate) mod tests {
         tensor(shape, texts.iter().map(ToString::to_string).collect()).unwrap()
     }
 
-    /// Runs an operator and checks its outputs against its inferred facts.
+    /// Runs an operator, and checks its outputs against the facts that it infers.
     pub(crate) fn run(compute: &dyn Compute, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         let mut inputs: ShortVec<Arc<Tensor>> = inputs.iter().cloned().map(Arc::new).collect();
         let facts = compute.outputs(&Fact::of_values(&inputs))?.unwrap();

@@ -1,4 +1,4 @@
-//! `Reshape`, `Flatten`, `Squeeze`, `Unsqueeze`, `Shape` and `Size`.
+//! The operators `Reshape`, `Flatten`, `Squeeze`, `Unsqueeze`, `Shape` and `Size`.
 
 use std::sync::Arc;
 

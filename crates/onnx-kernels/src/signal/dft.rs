@@ -1,4 +1,4 @@
-//! `DFT`: the discrete Fourier transform along one axis.
+//! The operator `DFT`: the discrete Fourier transform along one axis.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ impl Dft {
             Axis::Fixed(axis) => axis,
             Axis::Input(_) => given.unwrap_or(-2),
         };
-        // The last axis holds real and imaginary parts.
+        // The last axis contains real and imaginary parts, so it cannot be transformed.
         match axis::find(axis, rank) {
             Some(axis) if axis + 1 < rank => Ok(axis),
             _ => bail!(BadInput(format!("axis {axis} of a DFT of {rank} dimensions"))),
@@ -166,12 +166,12 @@ impl Kernel for Dft {
 /// Maximum transform length.
 const MAX_LENGTH: usize = 1 << 24;
 
-/// Lines of complex elements that are `width` apart.
+/// Transforms lines of complex elements that are `width` apart.
 struct Lines {
     parts: usize,
     size: usize,
     width: usize,
-    /// Transform length: the line is truncated or padded with zeros.
+    /// Length of the transform, to which lines are truncated or padded with zeros.
     length: usize,
     /// Number of results to keep.
     count: usize,

@@ -69,7 +69,7 @@ enum Kind {
     Chirp(Box<Chirp>),
 }
 
-/// One Cooley-Tukey stage.
+/// One stage of the Cooley-Tukey algorithm.
 struct Stage {
     radix: usize,
     /// Roots of unity of the radix.
@@ -330,8 +330,8 @@ mod tests {
                 Some(_) => length,
                 None => (2 * length - 1).next_power_of_two(),
             };
-            // Twiddle factors take less than twice `size`. A chirp transform stores the chirp, its kernel and
-            // the padded line besides the scratch buffer.
+            // The twiddle factors of all stages take less than `2 * size` elements. A chirp transform stores
+            // the chirp, its kernel and the padded line besides the scratch buffer.
             let taken = 3 * size + if size == length { 0 } else { length + 2 * size };
             assert!(taken as u64 <= TABLES * length as u64, "{length}");
         }

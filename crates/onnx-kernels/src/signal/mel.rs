@@ -1,4 +1,4 @@
-//! `HannWindow`, `HammingWindow`, `BlackmanWindow` and `MelWeightMatrix`.
+//! The operators `HannWindow`, `HammingWindow`, `BlackmanWindow` and `MelWeightMatrix`.
 
 use std::{f64::consts::PI, sync::Arc};
 

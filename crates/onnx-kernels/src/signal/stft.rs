@@ -1,4 +1,4 @@
-//! `STFT` of real and complex signals of any length.
+//! The operator `STFT` of real and complex signals of any length.
 
 use std::sync::Arc;
 

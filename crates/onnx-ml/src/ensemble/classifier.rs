@@ -1,4 +1,5 @@
-//! `TreeEnsembleClassifier`: labels and probabilities from the scores of a tree ensemble.
+//! The operator `TreeEnsembleClassifier`, which computes labels and probabilities from the scores of a tree
+//! ensemble.
 
 use std::sync::{Arc, OnceLock};
 
@@ -126,7 +127,7 @@ impl Classifier {
     }
 }
 
-/// A classifier for one input type.
+/// A classifier for inputs of one type, whose trees have thresholds of that type.
 #[derive(Debug)]
 struct TypedClassifier<T: Number> {
     forest: Forest<T>,

@@ -31,7 +31,8 @@ pub fn ensemble(node: &Node) -> Result<Box<dyn Compute>> {
     let targets = targets(attributes)?;
     let post = match attributes.int("post_transform", 0) {
         0 => PostTransform::None,
-        // The ONNX specification and ONNX Runtime swap the numbers of softmax and logistic.
+        // Refused, since the ONNX specification and ONNX Runtime disagree which of both numbers is softmax
+        // and which is logistic.
         post @ (1 | 2) => bail!(Limit(format!(
             "has the post_transform {post}, about which implementations disagree"
         ))),
@@ -47,7 +48,7 @@ pub fn ensemble(node: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Clone, Copy)]
 enum Question {
     Plain(fn(f64) -> Test),
-    /// Set membership; the value is an index in `Lists::members`.
+    /// A test for set membership. The value is the index of the set in `Lists::members`.
     Member(usize),
 }
 

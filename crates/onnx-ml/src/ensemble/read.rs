@@ -251,7 +251,7 @@ pub(crate) fn targets(attributes: Attributes<'_>) -> Result<usize> {
     }
 }
 
-/// Returns the list of floats `name`, or the contents of its alternative `<name>_as_tensor`.
+/// Returns the list of floats in the attribute `name`, or in its alternative `<name>_as_tensor`.
 pub(crate) fn doubles(attributes: Attributes<'_>, name: &str) -> Result<Vec<f64>> {
     let floats = attributes.floats(name);
     let tensor = attributes

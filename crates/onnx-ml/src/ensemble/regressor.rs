@@ -1,4 +1,5 @@
-//! `TreeEnsembleRegressor` and `TreeEnsemble`: compute targets from the scores of a tree ensemble.
+//! The operators `TreeEnsembleRegressor` and `TreeEnsemble`, which compute targets from the scores of a tree
+//! ensemble.
 
 use std::sync::{Arc, OnceLock};
 
@@ -123,7 +124,7 @@ impl Regressor {
     }
 }
 
-/// A regressor for one input type.
+/// A regressor for inputs of one type, whose trees have thresholds of that type.
 #[derive(Debug)]
 struct TypedRegressor<T: Number> {
     forest: Forest<T>,

@@ -1,4 +1,5 @@
-//! `StringConcat`, `StringSplit` and `RegexFullMatch`: concatenating, splitting and matching strings.
+//! The operators `StringConcat`, `StringSplit` and `RegexFullMatch`, which concatenate, split and match
+//! strings.
 
 use std::sync::Arc;
 
@@ -89,7 +90,7 @@ pub fn string_split(node: &Node) -> Result<Box<dyn Compute>> {
 struct StringSplit {
     /// The delimiter; if it is empty, strings are split at runs of whitespace.
     delimiter: String,
-    /// The maximum number of splits.
+    /// The maximum number of splits per string; `None` for no limit.
     most: Option<usize>,
 }
 

@@ -88,7 +88,7 @@ pub(crate) fn expression(text: &str) -> Result<Expression> {
                 }
                 continue;
             }
-            // A named class such as `[:alpha:]`.
+            // Copies a named class such as `[:alpha:]`.
             '[' if characters.peek() == Some(&':') => {
                 ours.push('[');
                 for character in characters.by_ref() {
@@ -147,7 +147,7 @@ pub(crate) fn expression(text: &str) -> Result<Expression> {
 const LEAST_EXPRESSION: usize = 1 << 10;
 
 /// The maximum product of text length and compiled size, in bytes. A search may take time proportional to the
-/// product and cannot be cancelled; this bound takes a few seconds.
+/// product and cannot be cancelled; at the maximum, a search takes a few seconds.
 const MAX_SEARCH: usize = 1 << 33;
 
 /// A compiled regular expression.
