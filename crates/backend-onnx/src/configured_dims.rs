@@ -6,8 +6,8 @@ use oip_service::LoadContext;
 use onnx_graph::{Dim, Error, Port, Signature};
 
 /// Fixes the free dimensions of a signature whose size the configuration sets. A named dimension gets the
-/// configured size wherever its name occurs. An unnamed first dimension also gets that size in inputs that
-/// the configuration does not list.
+/// configured size wherever its name occurs. The size of an unnamed first dimension also applies to the first
+/// dimension of inputs that the configuration does not list.
 ///
 /// Ignores dimensions that do not fit the model's: the configuration is checked against the loaded model
 /// later.

@@ -510,7 +510,7 @@ impl Work {
         Ok(())
     }
 
-    /// Sets the values that [`sums`](Self::sums) weights, transposed.
+    /// Stores the values, transposed, for the weighted sums that [`sums`](Self::sums) computes.
     pub(crate) fn take_values(&mut self, values: &[f32]) {
         for (at, row) in values
             .chunks_exact(self.width.max(1))
