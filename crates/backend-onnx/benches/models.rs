@@ -4,10 +4,10 @@
 //! cargo bench -p backend-onnx --bench models [-- MODEL.onnx...]
 //! ```
 //!
-//! Without paths it takes the server's example models. A model has one FP32 input whose first dimension is
-//! free. Everything is in memory and warm; a run is one call, with prepared inputs, and its outputs are
-//! dropped. If `ORT_DYLIB_PATH` is set, ONNX Runtime runs the same models for comparison.
-//! `benches/onnx_runtime.py` measures ONNX Runtime from Python, without this backend.
+//! Without paths, the benchmark runs the server's example models. Each model must have one FP32 input whose
+//! first dimension is free. Models and inputs are in memory, and caches are warm. A run is one call with
+//! prepared inputs, whose outputs are dropped. If `ORT_DYLIB_PATH` is set, ONNX Runtime runs the same models
+//! for comparison. `benches/onnx_runtime.py` measures ONNX Runtime from Python, without this backend.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -22,7 +22,7 @@ use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{InferRequest, ModelRef};
 use tensor_core::{Shape, Tensor};
 
-/// Calls per time measurement.
+/// Number of calls per time measurement.
 const CALLS: usize = 50;
 
 fn main() {

@@ -1,6 +1,6 @@
 //! Runs the ONNX project's own tests: each case is a model with its inputs and the expected outputs.
 //!
-//! The Python package `onnx` contains them. `PATH` is its directory `onnx/backend/test/data`:
+//! The Python package `onnx` contains these tests. `PATH` is its directory `onnx/backend/test/data`:
 //!
 //! ```text
 //! cargo run --release -p backend-onnx --example coverage -- PATH [--list] [--only TEXT] [--constants] [--free | --free-all]
@@ -8,12 +8,12 @@
 //!
 //! `--list` prints each case that does not pass, and `--only` selects the cases whose name contains TEXT.
 //!
-//! Tests with wrong expected values, or where ONNX Runtime agrees with us and not with the test, are counted
-//! separately as `disputed`; `DISPUTED` lists them with the reasons. Results may differ from the expected
-//! ones by the tolerances of the tests and by FP32 rounding: sums with large terms have a rounding error even
+//! Tests whose expected values are wrong, or differ from those of both runtimes, count separately as
+//! `disputed`; the constant `DISPUTED` lists them with the reasons. Results may differ from the expected ones
+//! by the tolerances of the tests and by FP32 rounding: sums with large terms have a rounding error even
 //! where the sum is small.
 //!
-//! The tests pass as inputs what real models have as constants: axes, paddings, sizes. `--constants` turns
+//! The tests pass axes, paddings and sizes as inputs, which are constants in real models. `--constants` turns
 //! all inputs but the first into constants before loading. `--free` makes the leading dimension of every
 //! input free, and `--free-all` all dimensions, which tests shape inference with unknown sizes.
 #![allow(
@@ -42,7 +42,7 @@ const STACK: usize = 64 << 20;
 
 fn main() {
     let options = Options::parse();
-    // A panic counts as a result; its location is printed with the list.
+    // A panic counts as a result of the case; `--list` also prints its location.
     std::panic::set_hook(Box::new(|info| {
         LAST_PANIC.with(|last| last.replace(info.to_string()));
     }));
@@ -124,7 +124,7 @@ struct Case {
 
 enum DataSet {
     Folder(PathBuf),
-    /// The inputs are made up; the expected output is next to the model.
+    /// The example makes up the inputs; the file with the expected output is next to the model.
     Ramp(PathBuf),
 }
 
@@ -204,8 +204,8 @@ enum Outcome {
     Panic(String),
 }
 
-/// Name prefixes of tests whose expected values are wrong, or where ONNX Runtime agrees with us and not with
-/// the test.
+/// Name prefixes of tests whose expected values are wrong, or differ from those of both runtimes, and the
+/// reasons.
 const DISPUTED: &[(&str, &str)] = &[
     (
         "test_averagepool_3d_dilations_large_count_include_pad_is_1_ceil_mode_is_True",
@@ -315,7 +315,8 @@ fn run_case(case: &Case, change: Change) -> Outcome {
             request = request.with_input(&input.name, value);
         }
         if change.constants {
-            // The other data sets do not apply: the first one's inputs are constants of the model now.
+            // The values of the first data set are constants of the model, so the other data sets do not
+            // apply.
             let first: Vec<_> = metadata.inputs.iter().map(|input| &input.name).collect();
             debug_assert!(first.len() <= 1 || matches!(data_set, DataSet::Ramp(_)));
         }

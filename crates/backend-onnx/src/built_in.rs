@@ -21,7 +21,7 @@ use crate::{
 /// The name of the built-in runtime in configurations and metadata.
 pub(crate) const BUILT_IN: &str = "built-in";
 
-/// A model on the built-in runtime.
+/// A model that runs on the built-in runtime.
 pub(crate) struct OnnxModel {
     metadata: ModelMetadata,
     named_dims: NamedDims,
@@ -73,7 +73,7 @@ impl Model for OnnxModel {
         Capabilities::default().with(|capabilities| {
             capabilities.runtime = Some(BUILT_IN.to_owned());
             capabilities.row_independence = self.rows.clone();
-            // Models with loops, or with sizes that depend on values, are never bounded.
+            // The run time of a model with loops, or with sizes that depend on values, is never bounded.
             capabilities.bounded = self.session.is_bounded();
         })
     }
@@ -142,7 +142,7 @@ mod tests {
         }
     }
 
-    /// The file declares a wrong output type, which only a run reveals.
+    /// The declared type of an output is wrong, which only a run reveals.
     #[test]
     fn an_output_of_another_type_than_the_file_declares_is_refused() {
         let cast = NodeProto {

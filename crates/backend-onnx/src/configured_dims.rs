@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use oip_service::LoadContext;
 use onnx_graph::{Dim, Error, Port, Signature};
 
-/// Fixes the free dimensions of a signature whose size the configuration sets. A named dimension gets that
-/// size wherever its name occurs. An unnamed first dimension gets it in all inputs that the configuration
-/// does not list.
+/// Fixes the free dimensions of a signature whose size the configuration sets. A named dimension gets the
+/// configured size wherever its name occurs. The size of an unnamed first dimension also applies to the first
+/// dimension of inputs that the configuration does not list.
 ///
 /// Ignores dimensions that do not fit the model's: the configuration is checked against the loaded model
 /// later.
@@ -21,8 +21,8 @@ pub(crate) fn fix(signature: &mut Signature, cx: &LoadContext) -> Result<(), Err
         let Some((written, dims)) = cx.input_dims.get(&port.name).zip(port.dims.as_mut()) else {
             continue;
         };
-        // Without `max_batch_size`, the number of configured dimensions decides whether they include the
-        // first one.
+        // Without `max_batch_size`, the number of configured dimensions tells whether they include the first
+        // dimension of the model.
         let skipped = match dims.len().checked_sub(written.len()) {
             Some(1) => 1,
             Some(0) if cx.config.max_batch_size == 0 => 0,
@@ -116,11 +116,12 @@ mod tests {
         let all: &[Case<'_>] = &[
             (0, &[1, 3, 48, 320], [Some(1), Some(3), Some(48), Some(320)]),
             (0, &[-1, 3, 48, -1], [None, Some(3), Some(48), None]),
-            // The number of configured dimensions decides whether batching is inferred.
+            // With a `max_batch_size` of 0, the number of configured dimensions tells whether they include
+            // the first one.
             (0, &[3, 48, 320], [None, Some(3), Some(48), Some(320)]),
             (8, &[3, 48, 320], [None, Some(3), Some(48), Some(320)]),
             (8, &[3, -1, 320], [None, Some(3), None, Some(320)]),
-            // These dimensions do not match the model, and are refused later.
+            // These dimensions do not match the model, and the later check refuses them.
             (8, &[1, 3, 48, 320], [None, Some(3), None, None]),
             (0, &[48, 320], [None, Some(3), None, None]),
             (0, &[1, 1, 3, 48, 320], [None, Some(3), None, None]),

@@ -25,8 +25,8 @@ pub(crate) fn to_input(value: &TensorValue) -> Result<Tensor, ServiceError> {
     }
 }
 
-/// Checks the size of `value` before memory is allocated for it. If one dimension is 0, the size is computed
-/// from the others.
+/// Checks the size of `value` before memory is allocated for it. If a dimension is 0, the size is computed
+/// from the other dimensions.
 pub(crate) fn admit_input(value: &TensorValue) -> Result<(), ServiceError> {
     let element = value.datatype().dtype().map_or(1, |dtype| dtype.size() as u64);
     let sizes = value.shape().dims().iter().map(|&dim| dim.max(1));
@@ -51,7 +51,7 @@ pub(crate) fn admit_input(value: &TensorValue) -> Result<(), ServiceError> {
 /// Converts an output for the response. Shares the tensor's memory, except for strings.
 pub(crate) fn to_output(value: &Arc<Tensor>) -> Result<TensorValue, ServiceError> {
     let dims: Vec<u64> = value.shape().iter().map(|&dim| dim as u64).collect();
-    // A shape computed from input values may have any number of dimensions.
+    // A shape that the model computes from values may have more dimensions than the protocol supports.
     let shape = Shape::new(&dims).map_err(|error| {
         ServiceError::invalid(format!(
             "the model gives an output whose shape is not possible: {error}"

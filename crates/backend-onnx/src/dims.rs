@@ -13,11 +13,11 @@ pub(crate) struct NamedDims {
     dims: Vec<NamedDim>,
 }
 
-/// A symbolic dimension: it has one size wherever its name occurs.
+/// A symbolic dimension, which has the same size wherever its name occurs.
 #[derive(Debug)]
 struct NamedDim {
     name: String,
-    /// (input, axis) pairs.
+    /// Occurrences of the name, as pairs of input index and axis.
     places: Vec<(usize, usize)>,
 }
 

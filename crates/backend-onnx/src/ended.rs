@@ -1,4 +1,4 @@
-//! Cancellation of runs, and the errors of runs that ended early.
+//! Cancels runs, and creates the errors of runs that ended early.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ impl Cancellation for Token {
     }
 }
 
-/// Wraps a request's token for the operators.
+/// Wraps a request's cancel token for the operators.
 pub(crate) fn cancellation(token: &CancelToken) -> Arc<dyn Cancellation> {
     Arc::new(Token(token.clone()))
 }
 
-/// Returns the error for a run that ended early: cancelled, or past its deadline.
+/// Returns the error for a run that ended early: the request was cancelled, or its deadline has passed.
 pub(crate) fn ended(cancel: &CancelToken) -> ServiceError {
     match cancel.is_expired() {
         true => ServiceError::new(

@@ -5,8 +5,8 @@ use onnx_graph::{Error, ErrorKind};
 
 use crate::runtime_limit::RuntimeLimit;
 
-/// Converts a file error for clients: the message stays, and [`RuntimeLimit`] is the cause where ONNX Runtime
-/// may run the file.
+/// Converts a file error for clients: keeps the message, and sets [`RuntimeLimit`] as the cause if the file
+/// is valid and not supported.
 pub(crate) fn refusal(error: Error) -> ServiceError {
     let refusal = ServiceError::invalid(error.to_string());
     match error.kind() {
@@ -33,7 +33,7 @@ mod tests {
 
     #[test]
     fn the_log_has_the_cause_and_clients_the_message() {
-        // The graph field as an integer.
+        // The field `graph` has the wire type of an integer.
         let error = refusal(decode(&b"\x08\x08\x38\x01".as_slice().into()).unwrap_err());
         let message =
             "the file is no ONNX model, or it is damaged or cut off: export, copy or download it again";

@@ -19,9 +19,9 @@ use crate::{
 /// Loads ONNX models with the built-in runtime, or with ONNX Runtime if it is available.
 ///
 /// A model's configuration selects the runtime in its field `runtime`: `onnxruntime`, `built-in`, or `auto`,
-/// which is the built-in one unless that refuses the model. The default is ONNX Runtime if it is available,
-/// else the built-in runtime. The model parameter `intra_op_thread_count` is the maximum number of threads
-/// per run, 0 for all. Its default is 1 with ONNX Runtime, and all idle threads with the built-in runtime.
+/// which is the built-in one unless that refuses the model. The default is ONNX Runtime if available, else
+/// the built-in runtime. The model parameter `intra_op_thread_count` is the maximum number of threads per
+/// run, 0 for all. The default is 1 with ONNX Runtime, and all idle threads with the built-in runtime.
 #[derive(Clone, Debug, Default)]
 pub struct OnnxBackend {
     runtime: Option<OnnxRuntime>,
@@ -35,7 +35,7 @@ impl OnnxBackend {
         Self::default()
     }
 
-    /// Adds ONNX Runtime.
+    /// Adds ONNX Runtime as a second runtime.
     #[must_use]
     pub fn with_runtime(self, runtime: OnnxRuntime) -> Self {
         Self {
@@ -117,7 +117,7 @@ impl OnnxBackend {
     }
 }
 
-/// A former name of the built-in runtime.
+/// A former name of the built-in runtime, which configurations may still use.
 const TRACT: &str = "tract";
 
 /// The runtime choice for a model.
@@ -125,7 +125,7 @@ const TRACT: &str = "tract";
 enum Choice<'r> {
     BuiltIn,
     OnnxRuntime(&'r OnnxRuntime),
-    /// The built-in runtime, or ONNX Runtime if the built-in one refuses the model.
+    /// The built-in runtime, with ONNX Runtime for models that the built-in runtime refuses.
     Auto(&'r OnnxRuntime),
 }
 

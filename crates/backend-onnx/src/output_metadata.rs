@@ -17,7 +17,7 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    /// Compares the outputs of a run, in the metadata's order.
+    /// Compares the outputs of a run with the metadata, which has the same order.
     pub(crate) fn note(&self, metadata: &ModelMetadata, outputs: &[InferOutput]) {
         let differs =
             |(known, output): &(&TensorMetadata, &InferOutput)| !known.shape.matches(output.value.shape());

@@ -1,5 +1,4 @@
-//! Adds suggestions to the refusal of a model that the built-in runtime does not support and ONNX Runtime
-//! may.
+//! Adds suggestions to the error for a model that the built-in runtime does not support.
 
 use std::{error::Error, fmt};
 
@@ -8,14 +7,14 @@ use onnx_graph::{proto::ModelProto, structure};
 
 use onnx_graph::other_runtime;
 
-/// The cause of an error that is a limit of this runtime, and not the fault of the file.
+/// The cause of an error for a valid file that exceeds what the built-in runtime supports.
 #[derive(Debug)]
 pub(crate) enum RuntimeLimit {
-    /// An operator, an attribute or a datatype that is not supported.
+    /// The built-in runtime does not support an operator, an attribute or a datatype.
     Unsupported,
-    /// Neither this runtime nor ONNX Runtime supports it.
+    /// Neither the built-in runtime nor ONNX Runtime supports the model.
     Everybodys,
-    /// Another cause.
+    /// The built-in runtime does not support the model, for the reason in this error.
     Unexplained(Box<dyn Error + Send + Sync>),
 }
 
@@ -37,7 +36,7 @@ impl Error for RuntimeLimit {
 /// The beginning of the hint in a refusal when ONNX Runtime can run the model.
 pub(crate) const OTHER_RUNTIME: &str = "ONNX Runtime can run this: ";
 
-/// Adds suggestions to a refusal whose only reason is a limit of this runtime: ONNX Runtime if it has all
+/// Adds suggestions to an error whose only cause is a [`RuntimeLimit`]: ONNX Runtime if that has all
 /// operators of the model (`how` says how to enable it), and a different export.
 pub(crate) fn with_ways_out(error: ServiceError, model: &ModelProto, how: &str) -> ServiceError {
     let limit = error.source().and_then(<dyn Error>::downcast_ref::<RuntimeLimit>);
@@ -74,7 +73,7 @@ pub(crate) fn with_ways_out(error: ServiceError, model: &ModelProto, how: &str) 
     ServiceError::invalid(message).caused_by(error)
 }
 
-/// Returns whether a model has operators that only ONNX Runtime knows.
+/// Returns whether a model has contrib operators, which only ONNX Runtime defines.
 fn uses_own(model: &ModelProto) -> bool {
     let nodes = model.graph.iter().flat_map(|graph| &graph.node);
     nodes.into_iter().any(|node| node.domain == "com.microsoft")

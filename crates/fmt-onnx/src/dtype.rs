@@ -1,4 +1,4 @@
-//! ONNX's type codes.
+//! Converts ONNX's type codes to the dtypes of tensor files.
 
 use fmt_core::{OpaqueDType, StoredDType};
 use tensor_core::DType;
@@ -39,7 +39,7 @@ pub(crate) fn dtype_of(number: u64) -> StoredDType {
     }
 }
 
-/// Returns the name of a type code.
+/// Returns the name of a type code, for messages.
 pub(crate) fn name_of(number: u64) -> String {
     dtype_of(number).to_string()
 }

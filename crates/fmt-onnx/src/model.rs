@@ -10,17 +10,17 @@ use crate::{
     wire::{COST, Value, Walk, entry, malformed, message},
 };
 
-/// The metadata of a model.
+/// The metadata of a model: everything except its weights.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
-    /// The version of the format.
+    /// The version of the file format.
     pub ir_version: u64,
-    /// Name and version of the program that wrote the model.
+    /// Name and version of the program that wrote the model, as the file states them.
     pub producer: String,
     /// The graph's name.
     pub graph: String,
-    /// The operator sets, by domain; the usual one is `ai.onnx`.
+    /// The versions of the operator sets, by domain; the usual domain is `ai.onnx`.
     pub opsets: BTreeMap<String, u64>,
     /// The model's inputs, without weights that are listed as inputs with a default.
     pub inputs: Vec<Port>,
@@ -29,11 +29,11 @@ pub struct Summary {
     /// How often each operator occurs in all graphs and functions, by domain (empty for `ai.onnx`) and name.
     /// Calls of the file's functions do not count.
     pub operators: BTreeMap<(String, String), u64>,
-    /// Further metadata, by key.
+    /// Further metadata of the file (`metadata_props`), by key.
     pub properties: BTreeMap<String, String>,
 }
 
-/// An input or an output.
+/// An input or an output of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Port {
@@ -43,12 +43,12 @@ pub struct Port {
     pub kind: String,
 }
 
-/// The result of scanning a file.
+/// The result of scanning a file: its summary and its weights.
 #[derive(Default)]
 pub(crate) struct Contents {
     pub(crate) summary: Summary,
     pub(crate) weights: Vec<Weight>,
-    /// Parts that are not dense tensors.
+    /// Descriptions of the parts that are not dense tensors, such as sparse weights.
     pub(crate) foreign: Vec<String>,
 }
 
@@ -153,7 +153,7 @@ fn main_graph(walk: &mut Walk<'_>, mut rest: Range<u64>, found: &mut Contents) -
     Ok(())
 }
 
-/// Counts a node's operator, and the operators of its subgraphs.
+/// Counts the operator of a node, and the operators of the node's subgraphs.
 fn node(walk: &mut Walk<'_>, mut rest: Range<u64>, summary: &mut Summary, depth: u64) -> Result<(), Error> {
     if depth > walk.limits().depth {
         let error = Error::new(ErrorKind::TooLarge, "the depth of graphs inside graphs").at(rest.start);

@@ -47,16 +47,16 @@ pub struct OnnxReader {
     limits: Limits,
 }
 
-/// Opens another file by the name that the model gives.
+/// A function that opens another file by its name in the model.
 pub type Beside<'a> = dyn Fn(&str) -> Result<Arc<dyn ByteSource>, Error> + 'a;
 
 type File = Arc<dyn ByteSource>;
 
 /// The location of a weight's elements.
 enum Place {
-    /// Raw bytes.
+    /// The elements are the raw bytes of this source.
     Raw(Arc<dyn ByteSource>),
-    /// Numbers in fields of the protobuf message, by field number.
+    /// The elements are numbers in the protobuf field with this number.
     Numbers(u64),
 }
 
@@ -77,11 +77,11 @@ impl OnnxReader {
         Self::open_with(source, options, &refuse)
     }
 
-    /// Opens a model whose weights may be in other files. `beside` opens each of these once, by its name in
-    /// the model. The model can contain any name: the caller decides which names it accepts.
+    /// Opens a model whose weights may be in other files. `beside` opens each of these files once, by its
+    /// name in the model. The model can contain any name, so `beside` must decide which names it accepts.
     ///
-    /// A file that cannot be opened, or is too short, is not an error: its weights are listed with the
-    /// reason.
+    /// A file that cannot be opened, or is too short, is not an error: its weights are listed with the reason
+    /// why they cannot be read.
     ///
     /// # Errors
     /// Returns the errors of [`OnnxReader::open`].
@@ -113,7 +113,8 @@ impl OnnxReader {
                     if let Some(reason) = reason {
                         let name = external.location.escape_debug();
                         entry.unsupported = Some(format!("its data stands in the file '{name}': {reason}"));
-                        // The dtype becomes unknown, so that tools do not try to copy the missing data.
+                        // Replaces the dtype by an unknown one, so that tools do not try to copy the missing
+                        // data.
                         entry.dtype = fmt_core::StoredDType::Unknown(entry.dtype.to_string());
                     }
                     let file = files[known].1.as_ref().unwrap_or(&source);
@@ -308,7 +309,7 @@ impl Format for Onnx {
     }
 
     fn sniff(&self, head: &[u8], _: u64) -> Sniff {
-        // A format version, and then the producer's name or the graph: the first fields that writers write.
+        // A file usually begins with the format version, followed by the producer's name or the graph.
         match head {
             [0x08, 1..=32, 0x12 | 0x3A, ..] => Sniff::Possible,
             _ => Sniff::No,

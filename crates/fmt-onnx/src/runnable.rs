@@ -6,7 +6,7 @@ use onnx_operators::{IR_VERSIONS, ML_VERSIONS, NEWEST, ONNX_VERSIONS, operator};
 
 use crate::Summary;
 
-/// Maximum number of operators to name.
+/// Maximum number of unsupported operators that a verdict names.
 const NAMED: usize = 10;
 
 /// Describes whether the server can run the model, without loading it.
@@ -68,7 +68,7 @@ mod tests {
         assert!(page.contains(&versions), "{versions}");
     }
 
-    /// The server rewrites fused operators, so they do not count as missing.
+    /// The server rewrites fused operators into others, so the verdict does not count them as missing.
     #[test]
     fn fused_operators_stand_in_no_way() {
         let mut summary = Summary {
@@ -80,7 +80,7 @@ mod tests {
             ("com.microsoft", "FusedConv"),
             ("com.microsoft", "SkipLayerNormalization"),
             ("", "SimplifiedLayerNormalization"),
-            // ONNX added this operator in a later operator set than that of the model.
+            // ONNX added `LayerNormalization` in a later operator set than that of the model.
             ("", "LayerNormalization"),
         ] {
             summary.operators.insert((domain.to_owned(), name.to_owned()), 1);

@@ -1,4 +1,4 @@
-//! One weight: its metadata, and the location of its elements.
+//! Reads one weight: its metadata, and the location of its elements.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -10,12 +10,12 @@ use crate::{
     wire::{COST, Value, Walk, entry, malformed, message},
 };
 
-/// The metadata of a weight.
+/// The metadata of a weight, as the file states it.
 pub(crate) struct Weight {
     pub(crate) name: String,
     dims: Vec<u64>,
     dtype: u64,
-    /// The range of the whole message.
+    /// The range of the tensor's whole message in the file.
     message: Range<u64>,
     raw: Option<Range<u64>>,
     /// The numbers of the fields that contain elements.
@@ -39,7 +39,7 @@ pub(crate) enum Stored {
     Here,
     /// Elements encoded as a repeated Protobuf field with this field number (such as `float_data`).
     Numbers(u64),
-    /// As raw bytes, in another file.
+    /// Raw bytes in another file.
     Elsewhere(External),
 }
 
@@ -106,7 +106,7 @@ impl Weight {
             entry.unsupported = Some(dtype.reason());
         }
         let elements = entry.shape.element_count();
-        // Elements of less than a byte are packed; the last byte is padded.
+        // Elements narrower than a byte are packed, and the last byte is padded.
         let len = entry.byte_len();
         let Some(len) = len else {
             entry.unsupported = Some(match self.dtype {
@@ -176,7 +176,7 @@ impl External {
             "location" => self.location = text,
             "offset" => self.offset = number(&text)?,
             "length" => self.length = Some(number(&text)?),
-            // Ignore a checksum: the format does not define what it covers.
+            // Other keys, such as `checksum`, are ignored: the format does not define what a checksum covers.
             _ => {}
         }
         Ok(())

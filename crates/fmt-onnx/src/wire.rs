@@ -5,18 +5,18 @@ use std::ops::Range;
 use fmt_core::{ByteSource, Error, ErrorKind, Limits, read_range};
 use tensor_core::Bytes;
 
-/// A forward cursor in a file.
+/// A cursor that reads a file forward, through a buffer.
 pub(crate) struct Walk<'a> {
     source: &'a dyn ByteSource,
     /// Buffered bytes; `piece_at` is their offset.
     piece: Bytes,
     piece_at: u64,
     limits: &'a Limits,
-    /// Remaining memory for data that is kept.
+    /// Bytes of memory left for data that the reader keeps.
     budget: u64,
 }
 
-/// The value of a field.
+/// The value of a protobuf field, or its range in the file.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     Number(u64),
@@ -26,7 +26,7 @@ pub(crate) enum Value {
     Bytes(Range<u64>),
 }
 
-/// Bytes to read ahead after a jump.
+/// Bytes to read ahead after skipping a part of the file.
 const LEAST: u64 = 4 << 10;
 /// Maximum bytes to read ahead in a sequential scan.
 const MOST: u64 = 64 << 10;
@@ -128,7 +128,7 @@ impl<'a> Walk<'a> {
         Ok(u64::from_le_bytes(word))
     }
 
-    /// Reads a short string, such as a name. `what` describes it in errors.
+    /// Reads a short string, such as a name. `what` describes the string in errors.
     pub(crate) fn text(&mut self, value: &Value, what: &str) -> Result<String, Error> {
         let Value::Bytes(range) = value else {
             return Err(malformed(&format!("{what} is a number")));
@@ -172,10 +172,10 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The minimum memory charge for a small object.
+/// The minimum memory charge for an object, in bytes.
 pub(crate) const COST: u64 = 256;
 
-/// Reads a key and its value.
+/// Reads an entry of string key and string value.
 pub(crate) fn entry(walk: &mut Walk<'_>, mut rest: Range<u64>) -> Result<(String, String), Error> {
     walk.charge(COST)?;
     let mut pair = (String::new(), String::new());
@@ -189,7 +189,7 @@ pub(crate) fn entry(walk: &mut Walk<'_>, mut rest: Range<u64>) -> Result<(String
     Ok(pair)
 }
 
-/// Returns the range of a message.
+/// Returns the range of a message. `what` describes the message in errors.
 pub(crate) fn message(value: &Value, what: &str) -> Result<Range<u64>, Error> {
     match value {
         Value::Bytes(range) => Ok(range.clone()),

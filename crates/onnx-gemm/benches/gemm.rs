@@ -4,8 +4,8 @@
 //! cargo bench -p onnx-gemm
 //! ```
 //!
-//! Measured are FP32 with a packed second factor, FP32 with both factors computed, and 8-bit integers, on one
-//! thread with warm data in memory.
+//! The benchmark measures FP32 with a packed second factor, FP32 with two factors that are not packed, and
+//! 8-bit integers. It runs on one thread, with warm data in memory.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -15,7 +15,7 @@
 use bench_kit::Comparison;
 use onnx_gemm::{Order, PackedIntegers, PackedMatrix, Unpaced, gemm};
 
-/// Rows, depth and columns.
+/// Rows, depth and columns of the measured products.
 const SIZES: [[usize; 3]; 8] = [
     [1, 384, 384],
     [1, 1024, 1000],

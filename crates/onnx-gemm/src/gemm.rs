@@ -20,10 +20,10 @@ const PART: usize = 1 << 20;
 /// For a second factor that several products share, [`PackedMatrix`](crate::PackedMatrix) is faster.
 ///
 /// # Errors
-/// The error of [`Pace::spend`].
+/// Returns the error of [`Pace::spend`].
 ///
 /// # Panics
-/// If the length of a slice differs from the size of its matrix.
+/// Panics if the length of a slice differs from the size of its matrix.
 ///
 /// ```
 /// let mut c = [0.0; 2];
@@ -42,7 +42,7 @@ pub fn gemm<P: Pace>(
         c.fill(0.0);
         return Ok(());
     }
-    // With one column, `b` is contiguous in memory, like a row.
+    // With one column, `b` is contiguous in memory like a row, so a dot product suffices.
     if columns == 1 {
         let block = (PART / depth).max(4);
         for (a, c) in a.chunks(block * depth).zip(c.chunks_mut(block)) {
@@ -81,10 +81,10 @@ const PACKED: usize = 1 << 18;
 /// matrix `b` (`columns` by `depth`) to `c`.
 ///
 /// # Errors
-/// The error of [`Pace::spend`].
+/// Returns the error of [`Pace::spend`].
 ///
 /// # Panics
-/// If the length of a slice differs from the size of its matrix.
+/// Panics if the length of a slice differs from the size of its matrix.
 ///
 /// ```
 /// let mut c = [0.0; 2];
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn products_are_those_of_plain_loops() {
         for rows in [0, 1, 3, 4, 8, 9] {
-            // Includes more than `PART` multiplications for one column.
+            // The depths include one with more than `PART` multiplications for one column.
             for depth in [0, 1, 7, PART + 3] {
                 for columns in [0, 1, 2, 15, 49, 130] {
                     if depth > PART && !(2..=3).contains(&(rows * columns)) {

@@ -1,10 +1,11 @@
-//! Products of a row vector with a matrix (GEMV). The matrix is read once, so nothing is packed.
+//! Products of a row vector with a matrix (GEMV). Each element of the matrix is read only once, so packing
+//! would not pay off.
 
 /// Writes the dot product of `x` with each row of `b` to `y`: `y = B * x`. `stride` is the distance between
 /// two rows of `b`; `b` has `y.len()` rows.
 ///
 /// # Panics
-/// If a row extends past the end of `b`.
+/// Panics if a row extends past the end of `b`.
 ///
 /// ```
 /// let mut y = [0.0; 2];
@@ -34,7 +35,7 @@ fn expect_rows(depth: usize, len: usize, stride: usize, rows: usize) {
 /// for a row-major `B`.
 ///
 /// # Panics
-/// If `offsets` is shorter than `x`, or a row extends past the end of `values`.
+/// Panics if `offsets` is shorter than `x`, or a row extends past the end of `values`.
 ///
 /// ```
 /// let mut y = [0.0; 2];
@@ -74,7 +75,7 @@ impl pulp::WithSimd for Dots<'_> {
     fn with_simd<S: pulp::Simd>(self, simd: S) {
         let depth = self.x.len();
         let (head, tail) = S::as_simd_f32s(self.x);
-        // Four rows at a time: independent accumulators hide the latency of the additions.
+        // Computes four rows at a time, since independent accumulators hide the latency of the additions.
         let (groups, last) = self.y.as_chunks_mut::<4>();
         let all_in_groups = groups.len() * 4;
         for (group, y) in groups.iter_mut().enumerate() {

@@ -8,11 +8,11 @@ pub trait Number: sealed::Sealed + Copy + Default + Send + Sync + 'static {
     #[must_use]
     fn add_product<const IS_FUSED: bool>(self, a: Self, b: Self) -> Self;
 
-    /// Returns `self + other`.
+    /// Returns `self + other`, which wraps around for integers.
     #[must_use]
     fn sum(self, other: Self) -> Self;
 
-    /// Returns `self * other`.
+    /// Returns `self * other`, which wraps around for integers.
     #[must_use]
     fn times(self, other: Self) -> Self;
 }
@@ -69,7 +69,7 @@ macro_rules! integers {
 }
 integers! { i32 i64 u32 u64 }
 
-/// The number of columns that are computed for all rows before the next columns.
+/// The number of columns in a panel. A panel is multiplied by all rows before the next panel.
 const PANEL: usize = 8;
 
 /// The number of rows whose accumulators stay in registers together.
@@ -81,13 +81,13 @@ const PER_STEP: u64 = 4;
 /// Adds the product of two row-major matrices, `a` of `rows` by `depth` and `b` of `depth` by `columns`, to
 /// the row-major matrix `c`.
 ///
-/// Each element of the product is summed from the first term to the last, and then added.
+/// Each element of the product is summed from the first term to the last, and then added to `c`.
 ///
 /// # Errors
-/// The error of [`Pace::spend`].
+/// Returns the error of [`Pace::spend`].
 ///
 /// # Panics
-/// If the length of a slice differs from the size of its matrix.
+/// Panics if the length of a slice differs from the size of its matrix.
 ///
 /// ```
 /// let mut c = [1_i64, 1];
@@ -122,7 +122,7 @@ pub fn add_gemm<T: Number, P: Pace>(
     Ok(())
 }
 
-/// Multiplies all rows by one panel of columns.
+/// The product of all rows with one panel of columns.
 struct Panel<'p, T> {
     a: &'p [T],
     panel: &'p [[T; PANEL]],

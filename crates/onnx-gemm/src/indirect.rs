@@ -1,9 +1,9 @@
 //! Indirect GEMM: each row of the second factor is a contiguous run of one slice, at an offset given by the
 //! caller.
 //!
-//! This suffices for a convolution: row `k` of the second factor is the part of the image that tap `k` of the
-//! kernel covers, so no im2col matrix is written. A panel of columns is computed for all rows before the next
-//! panel, so that it stays in the L1 and L2 caches.
+//! A convolution needs no im2col matrix then: row `k` of the second factor is the part of the image that tap
+//! `k` of the kernel covers. A panel of columns is multiplied by all rows before the next panel, so that it
+//! stays in the L1 and L2 caches.
 
 use crate::{
     Pace,
@@ -14,16 +14,16 @@ use crate::{
 /// The number of columns passed to one call of [`IndirectGemm::take`] if there is one row.
 const RUN: usize = 2048;
 
-/// The number of elements after the last column of [`IndirectGemm::values`] that a one-row product may read;
-/// their values have no effect.
+/// The number of elements after the last column of [`IndirectGemm::values`] that a one-row product may read.
+/// Their values do not affect the result.
 pub const SLACK: usize = PANEL;
 
-/// The number of row blocks above which a panel is first copied to contiguous memory: its rows are far apart,
-/// and each block reads them again.
+/// The number of row blocks from which a panel is first copied to contiguous memory. Without the copy, each
+/// block would read the panel's rows, which are far apart.
 const COPIED_FROM: usize = 5;
 
 /// Returns whether this processor has vectors of at least 8 `f32`, for which the kernels of this crate are
-/// optimized. They are correct on all processors.
+/// optimized. The kernels are correct on all processors.
 #[must_use]
 pub fn has_wide_vectors() -> bool {
     struct Lanes;
@@ -76,7 +76,7 @@ pub struct IndirectGemm<'p, P, F> {
     pub offsets: &'p [usize],
     /// The column count of the second factor.
     pub columns: usize,
-    /// Called before each panel is computed.
+    /// Checks for cancellation before each panel.
     pub pace: &'p mut P,
     /// Receives each complete panel, in column order: its first column, its column count, its sums in
     /// row-major order, and the row stride of the sums. Values past the last row and column are unspecified.
@@ -85,15 +85,15 @@ pub struct IndirectGemm<'p, P, F> {
 }
 
 impl<P: Pace, F: FnMut(usize, usize, &mut [f32], usize)> IndirectGemm<'_, P, F> {
-    /// Computes all panels.
+    /// Computes all panels of columns, and passes each to `take`.
     ///
     /// # Errors
-    /// The error of [`Pace::spend`].
+    /// Returns the error of [`Pace::spend`].
     ///
     /// # Panics
-    /// If `rows` is 0, if `weights` or `bias` are too short, or if a row of the second factor extends past
-    /// the end of `values`. If `rows` is 1, each row of the second factor must end [`SLACK`] elements before
-    /// the end of `values`.
+    /// Panics if `rows` is 0, if `weights` or `bias` are too short, or if a row of the second factor extends
+    /// past the end of `values`. If `rows` is 1, each row of the second factor must end [`SLACK`] elements
+    /// before the end of `values`.
     pub fn run(self) -> Result<(), P::Stopped> {
         let (rows, columns) = (self.rows, self.columns);
         assert!(rows > 0, "a product without rows");
@@ -209,10 +209,10 @@ impl BlockedGemm<'_> {
     /// Computes all sums and calls `give(row, first_column, sums)` for each contiguous run.
     ///
     /// # Errors
-    /// The error of [`Pace::spend`].
+    /// Returns the error of [`Pace::spend`].
     ///
     /// # Panics
-    /// If a row of the second factor extends past the end of `values`, or `weights` is too short.
+    /// Panics if a row of the second factor extends past the end of `values`, or `weights` is too short.
     pub fn run<P: Pace>(
         &self,
         pace: &mut P,
@@ -222,7 +222,8 @@ impl BlockedGemm<'_> {
         for first_row in (0..self.rows).step_by(BLOCK_ROWS) {
             let rows = BLOCK_ROWS.min(self.rows - first_row);
             IndirectGemm {
-                // The layout for one row is different and needs slack.
+                // Computes a single row like two rows, since the layout for one row is different and needs
+                // slack.
                 rows: rows.max(2),
                 weights: &self.weights[first_row * depth..],
                 bias: &vec![0.0; rows.max(2)],

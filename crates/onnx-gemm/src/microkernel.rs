@@ -1,8 +1,8 @@
-//! FP32 microkernels: each computes a tile of a product whose sums stay in vector registers.
+//! FP32 microkernels. Each computes a tile of a product, whose sums stay in vector registers.
 
 use crate::pack::{BLOCK, copy_line};
 
-/// The column count of a panel. A panel is computed for all rows before the next panel, so that it stays in
+/// The column count of a panel. A panel is multiplied by all rows before the next panel, so that it stays in
 /// the L1 and L2 caches.
 pub(crate) const PANEL: usize = 48;
 
@@ -20,9 +20,9 @@ pub(crate) const DEPTH: usize = 512;
 /// The number of multiplications in one step of [`Pace`](crate::Pace).
 pub(crate) const PER_STEP: u64 = 16;
 
-/// A packed first factor.
+/// A packed first factor, and the bias of its rows.
 pub(crate) struct Rows<'r> {
-    /// The weights in the layout of [`pack_rows`](crate::pack_rows) for more than one row.
+    /// The elements in the layout that [`pack_rows`](crate::pack_rows) has for more than one row.
     pub(crate) weights: &'r [[f32; BLOCK]],
     /// The initial sums of each block of rows.
     pub(crate) bias: &'r [[f32; BLOCK]],
@@ -51,7 +51,7 @@ impl Rows<'_> {
             rows.zip(self.bias.as_flattened())
                 .for_each(|(row, bias)| row.fill(*bias));
         }
-        // Dispatched once per panel, so that callers with different closures share this code.
+        // Detects the instruction set once per panel, in code that callers with different closures share.
         pulp::Arch::new().dispatch(Add(self, part, columns, sums));
     }
 
@@ -61,7 +61,8 @@ impl Rows<'_> {
         while vector < vectors {
             let column = vector * S::F32_LANES;
             let left = vectors - vector;
-            // With a third vector, AVX2 would have no register left for the next factor.
+            // AVX2 takes at most two vectors: with a third one, no register would be left for the next
+            // factor.
             vector += match if S::F32_LANES >= 16 { left } else { left.min(2) } {
                 1 => self.add_columns::<S, 1>(simd, part, sums, column),
                 2 => self.add_columns::<S, 2>(simd, part, sums, column),
@@ -87,11 +88,11 @@ impl Rows<'_> {
             let sums = &mut sums[block * BLOCK * PANEL..];
             let left = blocks - block;
             block += if S::F32_LANES >= 16 && left >= 2 {
-                // 8 rows by 3 vectors take 24 of AVX-512's 32 registers.
+                // A tile of 8 rows by 3 vectors takes 24 of AVX-512's 32 registers.
                 part.add::<S, 0, 8, VECTORS>(simd, [weights(block), weights(block + 1)], sums, column);
                 2
             } else if left >= 3 {
-                // 6 rows by 2 vectors take 12 of AVX2's 16 registers.
+                // A tile of 6 rows by 2 vectors takes 12 of AVX2's 16 registers.
                 let [one, two, three] = [weights(block), weights(block + 1), weights(block + 2)];
                 part.add::<S, 0, 6, VECTORS>(simd, [one, two], sums, column);
                 part.add::<S, 2, 6, VECTORS>(simd, [two, three], &mut sums[BLOCK * PANEL..], column);
@@ -131,7 +132,7 @@ pub(crate) fn copy_panel(values: &[f32], offsets: &[usize], panel: &mut [[f32; G
 
 /// A range of consecutive terms of a product, with the rows of the second factor for them.
 pub(crate) struct Part<'p> {
-    /// The index of the first term.
+    /// The index of the first term of the range.
     pub(crate) term: usize,
     pub(crate) values: &'p [f32],
     /// The index in `values` of each term's row.

@@ -24,7 +24,7 @@ impl BlockQuantized {
     /// Creates a layout with numbers of `bits` bits and a scale for every `block` numbers.
     ///
     /// # Panics
-    /// If `bits` is not 2, 4 or 8, or `block` is 0.
+    /// Panics if `bits` is not 2, 4 or 8, or `block` is 0.
     #[must_use]
     pub fn new(bits: usize, block: usize) -> Self {
         assert!(matches!(bits, 2 | 4 | 8), "numbers of {bits} bits");
@@ -66,7 +66,7 @@ impl BlockQuantized {
     /// Returns the number at index `index` of `packed`.
     ///
     /// # Panics
-    /// If `index` is past the end.
+    /// Panics if `index` is past the end.
     #[inline]
     #[must_use]
     pub fn number(&self, packed: &[u8], index: usize) -> u8 {
@@ -78,7 +78,7 @@ impl BlockQuantized {
     /// Unpacks a column, in the order described at [`ordered`](Self::ordered).
     ///
     /// # Panics
-    /// If `packed`, `scales` or `zero_points` are too short for the blocks of the column.
+    /// Panics if `packed`, `scales` or `zero_points` are too short for the blocks of the column.
     pub fn unpack(&self, packed: &[u8], scales: &[f32], zero_points: &[f32], column: &mut [f32]) {
         let blocks = self.blocks(column.len());
         assert!(
@@ -105,7 +105,7 @@ impl BlockQuantized {
     /// both halves of a byte. The sum of a dot product has the same terms in either order.
     ///
     /// # Panics
-    /// If `depth` is 0.
+    /// Panics if `depth` is 0.
     #[must_use]
     pub fn ordered<'r>(&self, rows: &'r [f32], depth: usize) -> Cow<'r, [f32]> {
         assert!(depth > 0, "rows without elements");

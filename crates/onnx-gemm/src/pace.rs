@@ -31,7 +31,7 @@ pub trait Pace {
     /// Accounts for `steps` steps of work that follow; a step takes a few nanoseconds on one core.
     ///
     /// # Errors
-    /// The product is to be cancelled.
+    /// Returns an error to cancel the product.
     fn spend(&mut self, steps: u64) -> Result<(), Self::Stopped>;
 }
 

@@ -9,7 +9,7 @@ pub(crate) const BLOCK: usize = 4;
 /// The number of columns is `matrix.len() / rows`.
 ///
 /// # Panics
-/// If the length is not a multiple of `rows`.
+/// Panics if the length is not a multiple of `rows`.
 ///
 /// ```
 /// let packed = onnx_gemm::pack_rows(2, &[1.0, 2.0, 3.0, 4.0]);
@@ -43,7 +43,7 @@ pub fn pack_rows(rows: usize, matrix: &[f32]) -> Vec<f32> {
 /// Returns the row-major matrix of `rows` rows from which [`pack_rows`] made `packed`.
 ///
 /// # Panics
-/// If `packed` does not have the length of such a matrix.
+/// Panics if `packed` does not have the length of such a matrix.
 #[must_use]
 pub fn unpack_rows(rows: usize, packed: &[f32]) -> Vec<f32> {
     let depth = depth(packed_len(rows, 1), packed);
@@ -63,11 +63,11 @@ pub fn unpack_rows(rows: usize, packed: &[f32]) -> Vec<f32> {
 /// count.
 ///
 /// # Panics
-/// If the length is not a multiple of `rows`.
+/// Panics if the length is not a multiple of `rows`.
 #[must_use]
 pub fn pack_columns(rows: usize, matrix: &[f32]) -> Vec<f32> {
     let depth = depth(rows, matrix);
-    // At least two rows, because one row has a different layout.
+    // Packs as for at least two rows, because a single row has a different layout.
     let mut packed = vec![0.0; packed_len(rows.max(2), depth)];
     let blocks = packed.chunks_exact_mut((BLOCK * depth).max(1));
     for (block, first) in blocks.zip((0..rows).step_by(BLOCK)) {
@@ -85,7 +85,7 @@ pub fn pack_columns(rows: usize, matrix: &[f32]) -> Vec<f32> {
 /// Returns the length of a packed matrix of `rows` by `depth`, as from [`pack_rows`].
 ///
 /// # Panics
-/// If the length does not fit into a `usize`.
+/// Panics if the length does not fit into a `usize`.
 #[must_use]
 pub fn packed_len(rows: usize, depth: usize) -> usize {
     let rows = match rows {
@@ -107,7 +107,7 @@ fn depth(rows: usize, matrix: &[f32]) -> usize {
     matrix.len() / rows.max(1)
 }
 
-/// Returns the rows of a full block; `None` if there are fewer than four.
+/// Returns the rows of a full block; `None` if `matrix` has fewer than four rows.
 fn four_rows(matrix: &[f32], depth: usize) -> Option<[&[f32]; BLOCK]> {
     let (first, rest) = matrix.split_at_checked(depth)?;
     let (second, rest) = rest.split_at_checked(depth)?;

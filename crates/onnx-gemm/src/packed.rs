@@ -1,4 +1,4 @@
-//! A constant second factor of FP32 products, packed once in the layout in which all products read it.
+//! Packs a constant second factor of FP32 products once, in the layout in which all products read it.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -43,7 +43,7 @@ impl PackedMatrix {
     /// Packs a matrix of `depth` rows and `columns` columns.
     ///
     /// # Panics
-    /// If `matrix.len()` is not `depth * columns`.
+    /// Panics if `matrix.len()` is not `depth * columns`.
     #[must_use]
     pub fn new(matrix: &[f32], [depth, columns]: [usize; 2], order: Order) -> Self {
         expect_matrix("b", matrix.len(), [depth, columns]);
@@ -94,10 +94,10 @@ impl PackedMatrix {
     /// `c` have the same number of rows.
     ///
     /// # Errors
-    /// The error of [`Pace::spend`].
+    /// Returns the error of [`Pace::spend`].
     ///
     /// # Panics
-    /// If `a` does not consist of rows of [`depth`](Self::depth) elements, `c` not of rows of
+    /// Panics if `a` does not consist of rows of [`depth`](Self::depth) elements, `c` not of rows of
     /// [`columns`](Self::columns) elements, or their row counts differ.
     pub fn multiply<P: Pace>(&self, a: &[f32], c: &mut [f32], pace: &mut P) -> Result<(), P::Stopped> {
         expect_rows(a.len(), self.depth, c.len(), self.columns);
@@ -136,11 +136,11 @@ impl PackedMatrix {
     /// ```
     ///
     /// # Errors
-    /// The error of [`Pace::spend`].
+    /// Returns the error of [`Pace::spend`].
     ///
     /// # Panics
-    /// If `columns` is not a range of [`parts`](Self::parts), the depth of `a` differs, or the size of `c`
-    /// does not match.
+    /// Panics if `columns` is not a range of [`parts`](Self::parts), the depth of `a` differs, or the size of
+    /// `c` does not match.
     pub fn multiply_part<P: Pace>(
         &self,
         a: &FirstFactor<'_>,
@@ -186,8 +186,8 @@ impl PackedMatrix {
         .run()
     }
 
-    /// Writes the product to the row-major matrix `c` with `stride` columns, starting at column `column`.
-    /// Neither the depth nor the column count may be 0.
+    /// Writes the product of `a` and this matrix to the row-major matrix `c` with `stride` columns, starting
+    /// at column `column`. Neither the depth nor the column count may be 0.
     pub(crate) fn multiply_columns<P: Pace>(
         &self,
         a: &[f32],
@@ -212,13 +212,13 @@ impl PackedMatrix {
     }
 }
 
-/// The rows of a first factor, packed once for several column ranges of the second factor. Up to four rows
-/// are not packed.
+/// The rows of a first factor, packed once for several column ranges of the second factor. A factor of up to
+/// four rows is not packed.
 #[derive(Debug)]
 pub struct FirstFactor<'a> {
     rows: usize,
     depth: usize,
-    /// Row-major, or in the layout of [`pack_rows`].
+    /// The elements in row-major order for up to [`FEW`] rows, otherwise in the layout of [`pack_rows`].
     numbers: Cow<'a, [f32]>,
 }
 
@@ -226,7 +226,7 @@ impl<'a> FirstFactor<'a> {
     /// Packs a row-major matrix whose rows have `depth` elements.
     ///
     /// # Panics
-    /// If `matrix.len()` is not a multiple of `depth`.
+    /// Panics if `matrix.len()` is not a multiple of `depth`.
     #[must_use]
     pub fn new(matrix: &'a [f32], depth: usize) -> Self {
         let rows = matrix.len() / depth.max(1);
@@ -239,7 +239,7 @@ impl<'a> FirstFactor<'a> {
     }
 }
 
-/// The row count up to which rows are not packed.
+/// The maximum number of rows of a first factor that is not packed.
 const FEW: usize = 4;
 
 /// Returns the width of the panel that begins at column `first`.
@@ -250,7 +250,7 @@ fn width(columns: usize, first: usize) -> usize {
 struct Product<'p, P, G> {
     matrix: &'p PackedMatrix,
     a: &'p FirstFactor<'p>,
-    /// A range of whole panels.
+    /// The columns to compute: a range of whole panels.
     columns: Range<usize>,
     pace: &'p mut P,
     /// Receives a row, a first column, and the sums of the columns starting there.
@@ -265,8 +265,8 @@ impl<P: Pace, G: FnMut(usize, usize, &[f32])> Product<'_, P, G> {
         }
     }
 
-    /// Computes up to four rows without packing. All their sums stay in registers, and the matrix is read at
-    /// the speed of memory.
+    /// Computes the product of up to four rows without packing. All sums stay in registers, and the matrix is
+    /// read at the speed of memory.
     fn few(mut self) -> Result<(), P::Stopped> {
         let (rows, depth, end) = (self.a.rows, self.matrix.depth, self.columns.end);
         let mut sums = [[0.0; PANEL]; FEW];

@@ -1,4 +1,4 @@
-//! Checks of slice lengths against matrix sizes.
+//! Checks the lengths of slices against matrix sizes.
 
 /// Panics unless the slice called `name` has `rows * columns` elements.
 #[track_caller]

@@ -1,14 +1,14 @@
-//! Transposition of matrices.
+//! Transposes matrices.
 
 use crate::Pace;
 
 /// Returns the transpose of a row-major matrix of `rows` rows, in row-major order.
 ///
 /// # Errors
-/// The error of [`Pace::spend`].
+/// Returns the error of [`Pace::spend`].
 ///
 /// # Panics
-/// If the length is not a multiple of `rows`.
+/// Panics if the length is not a multiple of `rows`.
 ///
 /// ```
 /// let transposed = onnx_gemm::transpose(2, &[1, 2, 3, 4, 5, 6], &mut onnx_gemm::Unpaced).unwrap();

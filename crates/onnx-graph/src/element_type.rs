@@ -20,9 +20,9 @@ use crate::proto::tensor_proto::DataType as Code;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ElementType {
-    /// Elements of fixed width.
+    /// Elements of fixed width, such as numbers and booleans.
     Fixed(DType),
-    /// Strings.
+    /// Strings, which have no dtype.
     String,
 }
 

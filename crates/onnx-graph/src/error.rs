@@ -28,16 +28,17 @@ type Source = Box<dyn std::error::Error + Send + Sync>;
 /// The category of an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// The file is damaged, contradicts itself or exceeds a limit. It should not be given to any runtime.
+    /// The file is damaged, contradicts itself or exceeds a limit. No runtime should load it.
     Invalid,
-    /// The file is valid, but uses an operator that is not implemented here. ONNX Runtime implements it.
+    /// The file is valid, but uses an operator that this crate does not implement. ONNX Runtime implements
+    /// the operator.
     Unsupported,
     /// Neither this crate nor ONNX Runtime implements the operator.
     UnsupportedAnywhere,
 }
 
 impl Error {
-    /// Creates an error.
+    /// Creates an error with this category and message.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Box::new(Inner {
@@ -53,27 +54,27 @@ impl Error {
         Self::new(ErrorKind::Invalid, message)
     }
 
-    /// Prefixes the message with `context: `.
+    /// Prefixes the message with `context` and a colon.
     #[must_use]
     pub fn within(mut self, context: impl fmt::Display) -> Self {
         self.0.message = format!("{context}: {}", self.0.message);
         self
     }
 
-    /// Sets the source.
+    /// Sets the error that caused this one.
     #[must_use]
     pub fn caused_by(mut self, source: impl Into<Source>) -> Self {
         self.0.source = Some(source.into());
         self
     }
 
-    /// Returns the category.
+    /// Returns the category of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Returns the source of this error, for an error of another type that repeats its message.
+    /// Returns the source of this error, for a caller that converts the error into another type.
     #[must_use]
     pub fn into_source(self) -> Option<Box<dyn std::error::Error + Send + Sync>> {
         self.0.source

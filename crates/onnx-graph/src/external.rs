@@ -1,5 +1,5 @@
-//! Tensor contents in separate files next to the model (external data), as PyTorch writes them and models
-//! beyond 2 GB need them.
+//! Loads tensor contents from separate files next to the model (external data). PyTorch writes such files,
+//! and models beyond 2 GB need them.
 //!
 //! A name must not contain directories. The caller opens the files, under its rules for model files. Offsets
 //! and lengths are checked against the file's size.
@@ -24,7 +24,7 @@ const MAX_FILES: usize = 10_000;
 /// has contents inside the model, and too many files.
 pub fn names(model: &ModelProto) -> Result<Vec<String>, Error> {
     let mut names = BTreeSet::new();
-    // Cheap, since clones share the contents of tensors.
+    // Cloning the model is cheap, since clones share the contents of tensors.
     visit(&mut model.clone(), &mut |tensor| {
         names.insert(Place::of(tensor)?.name);
         Ok(())
@@ -80,7 +80,7 @@ pub fn take_in(model: &mut ModelProto, files: &[(String, Bytes)]) -> Result<(), 
     })
 }
 
-/// The location of a tensor's contents.
+/// The file, offset and length of a tensor's contents.
 struct Place {
     name: String,
     offset: u64,

@@ -54,7 +54,7 @@ pub fn has(domain: &str, op_type: &str, opset: i64) -> bool {
     match domain {
         "" => versions(op_type).is_some_and(|versions| versions.contains(&opset)),
         "ai.onnx.ml" => ML.binary_search(&op_type).is_ok() && (op_type != "TreeEnsemble" || opset >= 5),
-        // The list has no operators that ONNX Runtime supports only on other devices.
+        // The list omits operators that ONNX Runtime supports only on other devices than CPUs.
         "com.microsoft" => OWN.binary_search(&op_type).is_ok(),
         _ => false,
     }
@@ -84,7 +84,7 @@ pub fn reads(domain: &str, opset: i64) -> bool {
 fn versions(op_type: &str) -> Option<RangeInclusive<i64>> {
     let mut sets = SINCE.iter();
     let (first, _) = sets.find(|(_, names)| names.binary_search(&op_type).is_ok())?;
-    // These operators were renamed in later operator sets.
+    // The last operator set that has the operator under this name: two operators were renamed.
     let last = match op_type {
         "Scatter" => 10,
         "Upsample" => 9,

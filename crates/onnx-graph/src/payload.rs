@@ -11,19 +11,19 @@ use crate::{
     proto::{TensorProto, tensor_proto::DataLocation},
 };
 
-/// Contents that match type and dimensions.
+/// Contents of a constant, checked against its type and dimensions.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Payload {
-    /// Element type.
+    /// Type of the elements in `data`.
     pub element_type: ElementType,
-    /// Dimensions.
+    /// Dimensions; their product is the number of elements in `data`.
     pub shape: Shape,
-    /// Elements.
+    /// Elements of the constant.
     pub data: Data,
 }
 
-/// Elements in row-major order.
+/// The elements of a constant, in row-major order.
 #[derive(Clone, Debug)]
 pub enum Data {
     /// Little-endian bytes, exactly the size that type and dimensions require.
@@ -83,7 +83,7 @@ impl Payload {
     }
 }
 
-/// Checks a tensor; only its dimensions if the type is unsupported.
+/// Checks the dimensions and the data of a tensor. Skips the data if the type is unsupported.
 pub(crate) fn check(tensor: &TensorProto) -> Result<(), Error> {
     match ElementType::from_code(tensor.data_type) {
         Some(_) => Payload::read(tensor).map(drop),
@@ -93,7 +93,7 @@ pub(crate) fn check(tensor: &TensorProto) -> Result<(), Error> {
     }
 }
 
-/// Refuses external data.
+/// Returns an error if the tensor has external data.
 pub(crate) fn refuse_external(tensor: &TensorProto) -> Result<(), Error> {
     if tensor.data_location() == DataLocation::Default && tensor.external_data.is_empty() {
         return Ok(());
@@ -115,7 +115,7 @@ pub(crate) enum Flaw {
         found: usize,
         expected: u64,
         unit: &'static str,
-        /// Type and shape.
+        /// Type and shape of the tensor, for the message.
         tensor: String,
     },
 }
@@ -153,7 +153,8 @@ fn fixed(tensor: &TensorProto, dtype: DType) -> Result<Bytes, Error> {
         + tensor.double_data.len()
         + tensor.uint64_data.len();
     let out_of_range = || invalid(tensor, format!("has a value out of the range of {dtype}"));
-    // One arm per field, converted to the target type. Narrow integers are checked for range.
+    // Each arm reads one field and converts its numbers to the target type. Narrow integers are checked for
+    // range.
     macro_rules! narrow {
         ($field:ident as $T:ty) => {{
             let narrow = |&value| <$T>::try_from(value).map(<$T>::to_le_bytes);

@@ -13,7 +13,7 @@ mod generated {
 
 pub use generated::*;
 
-/// The message for a file that does not parse.
+/// Error message for a file that does not parse as an ONNX model.
 pub const DAMAGED: &str =
     "the file is no ONNX model, or it is damaged or cut off: export, copy or download it again";
 

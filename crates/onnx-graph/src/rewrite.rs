@@ -14,7 +14,7 @@ use crate::proto::{
 /// Removes a final `ZipMap`, which converts a matrix into one map per row; responses cannot contain maps. The
 /// output keeps its name and becomes that matrix.
 ///
-/// The exporters of scikit-learn, `CatBoost` and XGBoost append one to classifiers by default.
+/// The exporters of scikit-learn, `CatBoost` and XGBoost append a `ZipMap` to classifiers by default.
 pub fn cut_zip_maps(model: &mut ModelProto) {
     let Some(graph) = &mut model.graph else {
         return;
@@ -59,7 +59,7 @@ pub fn cut_zip_maps(model: &mut ModelProto) {
     }
 }
 
-/// Removes repeated output names, which denote one value.
+/// Removes outputs whose name is repeated, since they denote the same value.
 pub fn drop_repeated_outputs(model: &mut ModelProto) {
     if let Some(graph) = &mut model.graph {
         let mut names = HashSet::new();
@@ -67,8 +67,8 @@ pub fn drop_repeated_outputs(model: &mut ModelProto) {
     }
 }
 
-/// Names unnamed outputs of loops and branches: ONNX Runtime 1.32 would crash on such a `Loop`, and it
-/// refuses the others.
+/// Names the unnamed outputs of loops and branches. ONNX Runtime 1.32 crashes on a `Loop` with unnamed
+/// outputs, and refuses such branches.
 pub fn name_outputs(model: &mut ModelProto) {
     let mut count = 0;
     for function in &mut model.functions {

@@ -20,7 +20,7 @@ const MAX_DECODED: usize = 1 << 30;
 /// Maximum nesting of messages; a subgraph adds 3. The decoder's own limit is 100.
 const MAX_DEPTH: usize = 90;
 
-/// The relevant message types.
+/// The message types that the scan distinguishes.
 #[derive(Clone, Copy)]
 enum Kind {
     Model,
@@ -33,7 +33,7 @@ enum Kind {
     Type,
     Shape,
     Function,
-    /// A message without repeated fields.
+    /// A message without repeated fields, which takes this many bytes when decoded.
     Leaf(usize),
 }
 
@@ -79,8 +79,8 @@ impl Kind {
             (Self::Graph, 15) | (Self::Attribute, 22 | 23) => Message(Self::Sparse),
             (Self::Node, 5) | (Self::Function, 11) => Message(Self::Attribute),
             (Self::Tensor, 13) => Message(entry),
-            // The alternatives of a type. A nested type has the field number of a tensor's element type,
-            // which is a varint.
+            // The alternatives of a type. The field number of a nested type is also that of a tensor's
+            // element type, which is a varint.
             (Self::ValueInfo, 2) | (Self::Type, 1 | 4 | 5 | 7 | 8 | 9) => Message(Self::Type),
             (Self::Type, 2) => Message(Self::Shape),
             (Self::Shape, 1) => Message(dimension),

@@ -14,7 +14,7 @@ use crate::{
 
 /// A model's interface: inputs and outputs, operator sets and producer.
 ///
-/// Reading it does not prepare the model, so it is fast whatever the model's size.
+/// Reading a signature does not prepare the model, so it is fast whatever the model's size.
 ///
 /// ```
 /// use onnx_graph::Signature;
@@ -29,11 +29,11 @@ pub struct Signature {
     pub ir_version: i64,
     /// Versions of the operator sets by domain; ONNX's own has the empty domain.
     pub opsets: BTreeMap<String, i64>,
-    /// The program that wrote the file.
+    /// The program that wrote the file, as the file names it.
     pub producer: String,
-    /// Required inputs.
+    /// Inputs that a request must contain, in the file's order.
     pub inputs: Vec<Port>,
-    /// Outputs.
+    /// Outputs, in the file's order.
     pub outputs: Vec<Port>,
 }
 
@@ -91,16 +91,16 @@ impl Signature {
     }
 }
 
-/// Maximum bytes of one tensor.
+/// Maximum bytes of one input or output tensor.
 pub const MAX_TENSOR_BYTES: u64 = 4 << 30;
 
 /// An input or output of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Port {
-    /// Name.
+    /// Name of the input or output.
     pub name: String,
-    /// Element type.
+    /// Type of the tensor's elements.
     pub element_type: ElementType,
     /// Dimensions; `None` if the rank is unknown.
     pub dims: Option<Vec<Dim>>,
@@ -131,7 +131,7 @@ impl Port {
         Ok(port)
     }
 
-    /// Creates an input or output.
+    /// Creates an input or output. With `dims` of `None`, the rank is unknown.
     #[must_use]
     pub fn new(name: impl Into<String>, element_type: ElementType, dims: Option<Vec<Dim>>) -> Self {
         Self {
@@ -173,11 +173,11 @@ impl Port {
 /// A dimension of an input or output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dim {
-    /// A fixed size.
+    /// A fixed size, which every request must have.
     Fixed(u64),
-    /// Any size, equal for all dimensions of this name.
+    /// Any size; all dimensions of this name have the same size in a request.
     Named(String),
-    /// Any size.
+    /// Any size, independent of other dimensions.
     Free,
 }
 
@@ -213,7 +213,7 @@ impl fmt::Display for Dim {
     }
 }
 
-/// The reason why an input or output cannot be served.
+/// The reason why the server cannot accept an input or output of a model.
 #[derive(Debug)]
 enum Unservable {
     /// The input or output is not a tensor.

@@ -1,6 +1,6 @@
 //! Structural checks of a graph: invariants of every valid model, regardless of the runtime.
 //!
-//! They protect runtimes that parse the file themselves from damaged graphs and external references.
+//! The checks protect runtimes that parse the file themselves from damaged graphs and external references.
 
 use std::{
     cmp::Reverse,
@@ -17,13 +17,13 @@ use crate::{
 /// Maximum nodes of a model, including subgraphs. The largest known models have some ten thousand.
 pub const MAX_NODES: usize = 100_000;
 
-/// Checks a model: no external data, constants match their types and dimensions, names are unique, and they
-/// are defined before use.
+/// Checks a model: no external data, constants match their types and dimensions, and names are unique and
+/// defined before use.
 ///
-/// The runtime checks operators.
+/// Does not check operators; the runtime does.
 ///
 /// # Errors
-/// Names the violated invariant and its location.
+/// Returns an error that names the violated invariant and its location.
 pub fn check(model: &ModelProto) -> Result<(), Error> {
     let graph = model
         .graph
@@ -170,7 +170,7 @@ fn parts(sparse: &SparseTensorProto) -> impl Iterator<Item = &TensorProto> {
     sparse.values.iter().chain(&sparse.indices)
 }
 
-/// Returns a node's name in messages.
+/// Returns the text by which error messages name a node: its name and operator.
 #[must_use]
 pub fn label(node: &NodeProto) -> String {
     let name = match node.output.iter().find(|output| !output.is_empty()) {
@@ -186,8 +186,8 @@ pub fn label(node: &NodeProto) -> String {
     )
 }
 
-/// The prefix in the field `overload` of a node that replaces part of another node; the original operator
-/// follows. Functions, which use this field, are already inlined.
+/// Prefix of the field `overload` of a node that replaces part of another node. The name of the original
+/// operator follows the prefix. Functions, which use this field, are already inlined.
 const PART_OF: &str = "~";
 
 /// Returns the value of the field `overload` for a node that replaces part of `node`.
@@ -239,7 +239,7 @@ pub fn needed_in_order(graph: &GraphProto) -> Result<Vec<&NodeProto>, Error> {
         }
     }
     let first = |index: &usize| waiting[*index] == 0;
-    // The heap is a max-heap, so indices are reversed.
+    // `BinaryHeap` is a max-heap, so indices are wrapped in `Reverse`.
     let mut ready: BinaryHeap<Reverse<usize>> = (0..graph.node.len()).filter(first).map(Reverse).collect();
     let mut order = Vec::new();
     while let Some(Reverse(index)) = ready.pop() {
@@ -300,7 +300,7 @@ fn inner_graphs(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
         .flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs))
 }
 
-/// Refuses external data anywhere, including unused parts.
+/// Refuses external data in all tensors of a graph, used or not.
 ///
 /// # Errors
 /// Returns an error for a tensor with external data.
@@ -432,7 +432,7 @@ mod tests {
         refuses(&leaking, "'inside' is used");
     }
 
-    /// External data is refused everywhere ONNX Runtime might look for it.
+    /// External data is refused in every part of a file in which ONNX Runtime might look for it.
     #[test]
     fn mr_04_external_data_is_refused_in_every_place() {
         let mut in_node = model(vec![node("x", "y")]);

@@ -10,7 +10,7 @@ use crate::{
 /// Refuses a model with a `BatchNormalization` in training mode, in any of its graphs and functions.
 ///
 /// # Errors
-/// Names the node, and says how to export the model for inference.
+/// Returns an error that names the node, and says how to export the model for inference.
 pub fn refuse(model: &ModelProto) -> Result<(), Error> {
     let imported = onnx_opset(&model.opset_import);
     let graph = model.graph.iter().map(|graph| (&graph.node, imported));
@@ -148,7 +148,7 @@ mod tests {
             message.starts_with("node 'y' (BatchNormalization): is in training mode"),
             "{message}"
         );
-        // A function has its own operator set version.
+        // A function may import another version of the operator set than the model.
         let mut of_function = model(node("f", &["x"], "y"), 13);
         of_function.functions.push(FunctionProto {
             node: vec![normalization(&["y"], Some("training_mode"))],

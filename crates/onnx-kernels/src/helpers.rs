@@ -16,7 +16,7 @@ pub(crate) fn unsupported(element_type: ElementType) -> Error {
     Unsupported::Here(format!("is not supported for inputs of {element_type:?}")).into()
 }
 
-/// Returns the tensor itself if it has no other references, otherwise a copy.
+/// Returns the tensor without a copy if there are no other references to it, otherwise a copy.
 pub(crate) fn own(tensor: Arc<Tensor>) -> Tensor {
     Arc::try_unwrap(tensor).unwrap_or_else(|tensor| (*tensor).clone())
 }
@@ -44,12 +44,12 @@ pub(crate) fn integers(tensor: &Tensor) -> Result<Vec<i64>> {
     }
 }
 
-/// Like [`integers`] for a fact before a run; returns `None` if the value is not known yet.
+/// Returns the elements like [`integers`], from a fact before a run. Returns `None` if the value is unknown.
 pub(crate) fn known_integers(fact: &Fact) -> Result<Option<Vec<i64>>> {
     fact.constant.as_deref().map(integers).transpose()
 }
 
-/// Converts a request's numbers to sizes.
+/// Converts the numbers of a request to sizes. Refuses negative numbers.
 pub(crate) fn sizes(numbers: &[i64]) -> Result<ShortVec<usize>> {
     let sizes: Option<ShortVec<usize>> = numbers
         .iter()
@@ -62,7 +62,7 @@ pub(crate) fn sizes(numbers: &[i64]) -> Result<ShortVec<usize>> {
     Ok(sizes.unwrap_or_default())
 }
 
-/// Creates a zeroed tensor, after checking its size.
+/// Creates a zeroed tensor, after checking its size against the limits.
 pub(crate) fn empty(element_type: ElementType, shape: &[usize]) -> Result<Tensor> {
     size::admit_shape(element_type, shape)?;
     Tensor::zero_of(element_type, shape)

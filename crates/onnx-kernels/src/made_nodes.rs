@@ -36,7 +36,7 @@ pub(crate) fn node(
     }
 }
 
-/// Adds a string attribute.
+/// Returns `node` with a string attribute added.
 pub(crate) fn with_text(mut node: Node, name: &str, text: &str) -> Node {
     node.attribute.push(Attribute {
         name: name.to_owned(),
@@ -46,7 +46,7 @@ pub(crate) fn with_text(mut node: Node, name: &str, text: &str) -> Node {
     node
 }
 
-/// Returns `operator` after giving it the constant inputs `constants` to absorb.
+/// Lets `operator` absorb the constant inputs `constants`, and returns it.
 pub(crate) fn with<C: onnx_tensor::operator::Compute>(
     mut operator: C,
     constants: &[Option<Arc<Tensor>>],

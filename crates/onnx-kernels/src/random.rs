@@ -18,7 +18,8 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Builds `RandomNormal`, `RandomUniform`, `RandomNormalLike`, `RandomUniformLike`, or `Bernoulli`.
+/// Builds the operator `RandomNormal`, `RandomUniform`, `RandomNormalLike`, `RandomUniformLike`, or
+/// `Bernoulli`.
 pub fn random(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let float = |name: &str, default: f32| attributes.float(name, default);
@@ -64,7 +65,7 @@ enum Distribution {
         low: f32,
         high: f32,
     },
-    /// 1 with the probability in the input element, otherwise 0.
+    /// Returns 1 with the probability that the input element gives, otherwise 0.
     Bernoulli,
 }
 
@@ -72,7 +73,7 @@ enum Distribution {
 struct Random {
     drawn: Distribution,
     element_type: Option<ElementType>,
-    /// `None` for the input's shape.
+    /// The shape of the result; `None` for the shape of the input.
     shape: Option<Vec<usize>>,
     seed: Option<f32>,
 }
@@ -129,7 +130,7 @@ impl Kernel for Random {
     }
 }
 
-/// C++'s `minstd_rand0`, and the GNU library's conversions to floats.
+/// The random number generator `minstd_rand0` of C++, with the conversions to floats of the GNU library.
 struct Source {
     state: u64,
     saved: Option<f32>,

@@ -1,4 +1,4 @@
-//! Splits results over several threads. A part must be worth waking a helper thread, which takes
+//! Splits results over several threads. A part must be worth waking a helper thread, which takes some
 //! microseconds. Sums are never split, so results are bit-identical for any number of threads.
 
 use std::ops::Range;
@@ -10,25 +10,25 @@ use onnx_tensor::{
     threads,
 };
 
-/// Minimum multiplications per part: 25 us at 80 GFLOP/s per core.
+/// Minimum number of multiplications per part: 25 us at 80 GFLOP/s per core.
 pub(crate) const PRODUCTS: u64 = if cfg!(test) { 1 << 10 } else { 1 << 20 };
 
-/// Minimum elements per part that are read, computed and written: 25 us at 10 GB/s.
+/// Minimum number of elements per part that are read, computed and written: 25 us at 10 GB/s.
 pub(crate) const ELEMENTS: u64 = if cfg!(test) { 1 << 8 } else { 1 << 15 };
 
-/// Minimum bytes per part that are copied.
+/// Minimum number of bytes per part that are copied.
 pub(crate) const BYTES: u64 = 4 * ELEMENTS;
 
-/// Parts are multiples of this many elements, so that no two threads write to a cache line.
+/// Number of elements of which each part is a multiple, so that no two threads write to the same cache line.
 pub(crate) const LINE: usize = 64;
 
-/// Up to this many rows, a product is bound by reading the matrix.
+/// Maximum number of rows for which reading the matrix dominates the time of a product.
 const SLOW_ROWS: usize = 8;
 
-/// Minimum rows per part of a product: each part reads or packs the whole second factor.
+/// Minimum number of rows per part of a product, since each part reads or packs the whole second factor.
 const LEAST_ROWS: usize = 16;
 
-/// With at least this many rows, each part packs the second factor itself.
+/// Minimum number of rows for which each part packs the second factor itself.
 const MANY_ROWS: usize = 1 << 10;
 
 /// Returns the number of multiplications of a product.
@@ -37,19 +37,20 @@ pub(crate) fn products([rows, depth, columns]: [usize; 3]) -> u64 {
     sizes.into_iter().fold(1, u64::saturating_mul)
 }
 
-/// Calls `run` for a result of lines of `unit` elements: once for all lines, or for disjoint ranges on
-/// several threads if `work` is worth parts of at least `least`. `run` receives the index of its first line.
+/// Calls `run` for the lines of a result, each of `unit` elements: once for all lines, or for disjoint ranges
+/// on several threads if `work` is worth several parts of at least `least`. `run` receives the index of its
+/// first line.
 pub(crate) fn lines<T: Send>(
     made: &mut [T],
     unit: usize,
     [work, least]: [u64; 2],
     run: impl Fn(usize, &mut [T], &mut Pace) -> Result<()> + Sync,
 ) -> Result<()> {
-    // Compiled once per type instead of once per `run`.
+    // The trait object lets `lines_by` be compiled once per type, instead of once per `run`.
     lines_by(made, unit, [work, least], &run)
 }
 
-/// Computes lines starting at the given index.
+/// Computes consecutive lines, starting at the line with the given index.
 type Lines<'r, T> = &'r (dyn Fn(usize, &mut [T], &mut Pace) -> Result<()> + Sync);
 
 fn lines_by<T: Send>(made: &mut [T], unit: usize, [work, least]: [u64; 2], run: Lines<'_, T>) -> Result<()> {
@@ -64,8 +65,8 @@ fn lines_by<T: Send>(made: &mut [T], unit: usize, [work, least]: [u64; 2], run: 
     in_parts(items, |(first, made), pace| run(first, made, pace))
 }
 
-/// Like [`lines`], for a result that starts as a copy of `from` and is computed in place; the parts are
-/// copied on their threads.
+/// Returns a copy of `from` on which `run` was called as by [`lines`]. Each part is copied on the thread that
+/// computes it.
 pub(crate) fn copied<T: Copy + Default + Send + Sync>(
     from: &[T],
     unit: usize,
@@ -80,7 +81,7 @@ pub(crate) fn copied<T: Copy + Default + Send + Sync>(
     Ok(made)
 }
 
-/// Calls `run` for elements of `made` and the corresponding ones of `from`, in parts if there are many.
+/// Calls `run` for elements of `from` and the corresponding elements of `made`, in parts if there are many.
 pub(crate) fn mapped<A: Sync, B: Send>(
     from: &[A],
     made: &mut [B],
@@ -148,7 +149,7 @@ pub(crate) fn multiply_integers(
     )
 }
 
-/// A range of columns of a product, and the slice of these columns in each row.
+/// A range of columns of a product, and the slices of all rows for these columns.
 type Strips<'m, T> = (Range<usize>, Vec<&'m mut [T]>);
 
 /// Splits the rows of a product at the column ranges `parts`, which are consecutive and cover all `columns`.
@@ -240,7 +241,8 @@ mod tests {
         }
     }
 
-    /// Like [`expect_same`], also with constant inputs, which the operator may absorb.
+    /// Checks like [`expect_same`], with inputs of the run and with constant inputs, which the operator may
+    /// absorb.
     #[track_caller]
     fn expect_same_with(make: impl Fn() -> Box<dyn Compute>, inputs: &[Arc<Tensor>]) {
         expect_same(&*make(), inputs);
@@ -261,7 +263,8 @@ mod tests {
 
     #[test]
     fn products_have_the_same_bits_on_any_number_of_threads() {
-        // One row, few rows, more columns than rows, more rows than columns, several matrices.
+        // Factors with one row, few rows, more columns than rows, more rows than columns, and several
+        // matrices.
         for (a, b) in [
             (vec![1, 64], vec![64, 200]),
             (vec![3, 64], vec![64, 200]),
@@ -347,7 +350,8 @@ mod tests {
     #[test]
     fn convolutions_have_the_same_bits_on_any_number_of_threads() {
         let cases: &[(&[usize], &[usize], i64)] = &[
-            // Lines, channels, a single last channel, groups, images, lines of one pixel.
+            // Cases that are split by lines, channels, a single last channel, groups, images, and lines of
+            // one pixel.
             (&[1, 4, 24, 24], &[6, 4, 3, 3], 1),
             (&[1, 16, 24, 24], &[8, 16, 1, 1], 1),
             (&[1, 16, 4, 4], &[64, 16, 3, 3], 1),
@@ -476,7 +480,7 @@ mod tests {
             let requantize = quant::requantize(&named("Requantize")).unwrap();
             expect_same(&*requantize, &[numbers.clone(), scale, one(9u8)]);
         }
-        // FP16 and INT32.
+        // ONNX's type codes of FP16 and INT32.
         for to in [10, 6] {
             let cast = node("Cast", &[], &[("to", to)], 1);
             expect_same(

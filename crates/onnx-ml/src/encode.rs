@@ -1,4 +1,5 @@
-//! `OneHotEncoder`, `FeatureVectorizer` and `ArrayFeatureExtractor`: selecting and encoding feature columns.
+//! The operators `OneHotEncoder`, `FeatureVectorizer` and `ArrayFeatureExtractor`, which select and encode
+//! columns of features.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -28,7 +29,7 @@ pub fn one_hot(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(OneHotEncoder {
         categories,
         count,
-        // The ONNX attribute `zeros`: an unknown category becomes a row of zeros.
+        // With the attribute `zeros`, an unknown category becomes a row of zeros instead of an error.
         ignores_unknown: attributes.int("zeros", 1) != 0,
     }))
 }
@@ -68,7 +69,7 @@ enum Categories {
     Strings(HashMap<String, usize>),
 }
 
-/// Returns the column of each category. Of equal categories, the last one wins.
+/// Returns the column of each category. If categories are equal, the column of the last one is used.
 fn positions<C: std::hash::Hash + Eq>(categories: impl Iterator<Item = C>) -> HashMap<C, usize> {
     categories
         .enumerate()
@@ -95,7 +96,7 @@ impl Kernel for OneHotEncoder {
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let input = &inputs[0];
-        // The indices are collected in a list of numbers and a list of columns.
+        // Checks the memory for two lists: the elements as integers, and their columns.
         size::admit_now(input.len() as u64 * 24)?;
         let mut pace = Pace::default();
         let columns: Vec<Option<usize>> = match &self.categories {
@@ -125,9 +126,9 @@ impl Kernel for OneHotEncoder {
 
 #[derive(Debug)]
 struct FeatureVectorizer {
-    /// The width of each input.
+    /// The number of features in each input.
     widths: Vec<usize>,
-    /// The sum of the widths.
+    /// The sum of `widths`: the number of features in a row of the output.
     width: usize,
 }
 

@@ -1,4 +1,4 @@
-//! `LabelEncoder`: maps keys to values, with the types of its versions 1, 2 and 4.
+//! The operator `LabelEncoder`: maps keys to values, with the types of its versions 1, 2 and 4.
 
 use std::{collections::HashMap, hash::Hash, sync::Arc};
 
@@ -97,19 +97,19 @@ fn list(attributes: Attributes<'_>, what: &str) -> Result<Tensor> {
 struct LabelEncoder {
     key_type: ElementType,
     places: Places,
-    /// The values; the last one is the default.
+    /// The values, followed by the default value.
     values: Tensor,
 }
 
-/// The index of each key's value.
+/// Maps each key to the index of its value.
 #[derive(Debug)]
 enum Places {
     Texts(HashMap<String, usize>),
-    /// Keyed by the bits of the number.
+    /// Maps the bits of each number to the index of its value.
     Numbers(HashMap<u64, usize>),
 }
 
-/// A numeric key type.
+/// A numeric type of keys, which are compared by their bits.
 trait Key: Element + Copy {
     fn bits(self) -> u64;
 }
@@ -129,7 +129,7 @@ impl Key for f64 {
     fn bits(self) -> u64 {
         match self.is_nan() {
             true => Self::NAN.to_bits(),
-            // Both zeros are equal.
+            // Adding 0 turns -0 into 0, so that both zeros have the same bits.
             false => (self + 0.0).to_bits(),
         }
     }
@@ -159,7 +159,7 @@ macro_rules! with_key {
     }};
 }
 
-/// Returns the index of each key. Of equal keys, the first one wins.
+/// Returns the index of each key. If keys are equal, the index of the first one is used.
 fn places<K: Hash + Eq>(keys: impl Iterator<Item = K>) -> HashMap<K, usize> {
     let mut places = HashMap::new();
     for (index, key) in keys.enumerate() {
@@ -185,8 +185,8 @@ impl LabelEncoder {
         })
     }
 
-    /// Calls `take` with the value index of each key, in order. A callback, since a list of indices might
-    /// exceed the memory limit.
+    /// Calls `take` with the value index of each key, in order. Uses a callback, since a list of all indices
+    /// might exceed the memory limit.
     fn each(&self, keys: &Tensor, take: &mut dyn FnMut(usize)) -> Result<()> {
         let default = self.values.len() - 1;
         let mut pace = Pace::default();

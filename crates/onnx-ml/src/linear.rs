@@ -1,4 +1,4 @@
-//! `LinearRegressor` and `LinearClassifier`.
+//! The operators `LinearRegressor` and `LinearClassifier`.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ pub fn classifier(node: &Node) -> Result<Box<dyn Compute>> {
 /// Computes scores as linear combinations of the features.
 #[derive(Debug)]
 struct Scores {
-    /// Row-major: one row per score.
+    /// The coefficients in row-major order, with one row per score.
     coefficients: Vec<f32>,
     intercepts: Vec<f32>,
     features: usize,
@@ -68,7 +68,7 @@ impl Scores {
     fn read(attributes: Attributes<'_>, count: usize) -> Result<Self> {
         let coefficients = attributes.floats("coefficients").to_vec();
         let mut intercepts = attributes.floats("intercepts").to_vec();
-        // `count` comes from the file; it is limited by the number of coefficients.
+        // `count` comes from the file, so the number of coefficients limits it before memory is allocated.
         if intercepts.is_empty() && count <= coefficients.len() {
             intercepts = vec![0.0; count];
         }
@@ -147,7 +147,7 @@ struct Classifier {
     scores: Scores,
     post: PostTransform,
     labels: Labels,
-    /// Whether one score decides between two classes.
+    /// Whether a single score decides between two classes.
     is_binary: bool,
 }
 

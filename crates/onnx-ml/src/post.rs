@@ -1,10 +1,10 @@
-//! Score transformations: the ONNX attribute `post_transform`, as ONNX Runtime computes it.
+//! Transforms scores by the attribute `post_transform`, as ONNX Runtime does.
 
 use onnx_tensor::prelude::*;
 
 use onnx_tensor::{faults::Refusal, node::Attributes};
 
-/// A transformation of the scores of a row.
+/// The transformations of a row's scores that a node can request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PostTransform {
     None,
@@ -17,9 +17,9 @@ pub(crate) enum PostTransform {
 /// The meaning of the single score of a binary classifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Single {
-    /// The probability of the second class; that of the first is `1 - score`.
+    /// The score is the probability of the second class; the probability of the first class is `1 - score`.
     Probability,
-    /// The margin of the second class; that of the first is `-score`.
+    /// The score is the margin of the second class; the margin of the first class is `-score`.
     Margin,
 }
 
@@ -71,8 +71,8 @@ impl PostTransform {
         }
     }
 
-    /// Transforms the score of a regressor with one target. ONNX Runtime applies softmax and logistic only to
-    /// several targets.
+    /// Transforms the score of a regressor with one target. Softmax and logistic leave the score unchanged:
+    /// ONNX Runtime applies them only to several targets.
     pub(crate) fn single_target(self, score: f32) -> f32 {
         match self {
             Self::Probit => probit(score),

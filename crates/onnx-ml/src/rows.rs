@@ -1,4 +1,4 @@
-//! Feature rows and class labels, shared by the operators of scikit-learn's models.
+//! Rows of features and class labels, which the operators of scikit-learn's models share.
 
 use std::borrow::Cow;
 
@@ -49,12 +49,12 @@ impl<T: Clone> Rows<'_, T> {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &[T]> {
-        // A row without features is still a row.
+        // Counts rows instead of splitting the values, since a row may have no features.
         (0..self.count).map(|row| &self.values[row * self.width..(row + 1) * self.width])
     }
 }
 
-/// Returns the row count and the width. A vector is one row.
+/// Returns the number of rows, and the number of features per row. A vector counts as one row.
 fn shape(tensor: &Tensor) -> Result<(usize, usize)> {
     match *tensor.shape() {
         [width] => Ok((1, width)),

@@ -1,4 +1,4 @@
-//! `Scaler`, `Normalizer`, `Binarizer` and `Imputer`: feature preprocessing.
+//! The operators `Scaler`, `Normalizer`, `Binarizer` and `Imputer`, which preprocess features.
 
 use std::sync::Arc;
 
@@ -120,7 +120,7 @@ impl Kernel for Normalizer {
         for row in out.chunks_exact_mut(width) {
             pace.spend(row.len() as u64)?;
             let norm = match self {
-                // ONNX defines this norm as the greatest value, not the greatest magnitude.
+                // ONNX defines the norm MAX as the greatest value, not as the greatest magnitude.
                 Self::Max => row.iter().copied().fold(f32::NEG_INFINITY, f32::max),
                 Self::L1 => row.iter().map(|x| x.abs()).sum(),
                 Self::L2 => row.iter().map(|x| x * x).sum::<f32>().sqrt(),

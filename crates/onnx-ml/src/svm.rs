@@ -21,7 +21,7 @@ use onnx_tensor::{
 pub fn regressor(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let coefficients = attributes.floats("coefficients").to_vec();
-    // ONNX Runtime does not support a transformation either.
+    // ONNX Runtime does not support a transformation of regressor scores either.
     if PostTransform::read(attributes)? != PostTransform::None {
         bail!(Refusal("has a post_transform, which is not supported".to_owned()));
     }
@@ -104,11 +104,11 @@ pub fn classifier(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(classifier))
 }
 
-/// A kernel function and the support vectors.
+/// A kernel function, its parameters and the support vectors.
 #[derive(Debug)]
 struct Machine {
     function: Function,
-    /// Row-major.
+    /// The support vectors in row-major order.
     vectors: Vec<f32>,
     count: usize,
     features: usize,
@@ -264,7 +264,7 @@ impl Classifier {
         self.classes() == 2 && !self.counts.is_empty() && self.slopes.is_empty()
     }
 
-    /// Returns the meaning of the single score. ONNX Runtime treats it as a margin only without a
+    /// Returns the meaning of the single score. ONNX Runtime treats the score as a margin only if there is no
     /// transformation.
     fn single(&self) -> Single {
         match self.post {
@@ -273,8 +273,8 @@ impl Classifier {
         }
     }
 
-    /// Returns the class of a linear model: that of the greatest score, or with two classes the second one if
-    /// the greatest score exceeds the threshold.
+    /// Returns the class of a linear model's greatest score. With two classes, returns the second class
+    /// whenever the greatest score exceeds the threshold.
     fn greatest(&self, scores: &[f32]) -> usize {
         let greatest = crate::greatest(scores);
         let is_second = match scores[greatest] {
@@ -358,11 +358,11 @@ impl Kernel for Classifier {
                 winners.push(self.greatest(&scores));
             } else {
                 self.machine.values(row, &mut values, &mut pace)?;
-                // Each support vector is used once for every other class.
+                // Each support vector contributes once for every class other than its own.
                 pace.spend((classes * (classes + self.machine.count)) as u64)?;
                 self.duels(&values, &mut scores, &mut votes);
-                // Votes decide the class even with probabilities, as in libsvm: the most probable class may
-                // differ.
+                // As in libsvm, votes decide the class even if there are probabilities, so the most probable
+                // class may differ.
                 winners.push(most_votes(&votes));
                 if !self.slopes.is_empty() {
                     self.probabilities(&scores, out, &mut pace)?;

@@ -6,23 +6,23 @@ use self::AttributeType::{Float, Floats, Graph, Int, Ints, String, Strings, Tens
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum AttributeType {
-    /// An FP32 number.
+    /// The attribute is an FP32 number.
     Float = 1,
-    /// A 64-bit integer.
+    /// The attribute is a 64-bit integer.
     Int = 2,
-    /// A string.
+    /// The attribute is a string.
     String = 3,
-    /// A tensor.
+    /// The attribute is a tensor.
     Tensor = 4,
-    /// A subgraph.
+    /// The attribute is a subgraph.
     Graph = 5,
-    /// FP32 numbers.
+    /// The attribute is a list of FP32 numbers.
     Floats = 6,
-    /// 64-bit integers.
+    /// The attribute is a list of 64-bit integers.
     Ints = 7,
-    /// Strings.
+    /// The attribute is a list of strings.
     Strings = 8,
-    /// The type of a value.
+    /// The attribute is a type declaration, such as that of an optional value.
     TypeProto = 13,
 }
 
@@ -72,7 +72,8 @@ pub fn attribute_type(op_type: &str, attribute: &str) -> Option<AttributeType> {
     })
 }
 
-/// Returns the type of an attribute that is the same for all operators, except those in [`attribute_type`].
+/// Returns the type that an attribute of this name has in all operators except those listed in
+/// [`attribute_type`].
 fn usual(attribute: &str) -> Option<AttributeType> {
     Some(match attribute {
         "K"
@@ -343,8 +344,8 @@ fn usual(attribute: &str) -> Option<AttributeType> {
     })
 }
 
-/// Returns whether an attribute's integers may exceed 32 bits: they are data, or bounds that get clamped.
-/// Integers of all other attributes are sizes, axes, indices and counts of 32 bits.
+/// Returns whether the integers of an attribute may exceed 32 bits, because they are data, or bounds that get
+/// clamped. Integers of all other attributes are sizes, axes, indices and counts of 32 bits.
 #[must_use]
 pub fn holds_any_number(attribute: &str) -> bool {
     let is_bound = matches!(attribute, "start" | "starts" | "end" | "ends");
@@ -362,8 +363,8 @@ mod tests {
     use super::*;
 
     /// The attribute types of ONNX's and ONNX Runtime's own operators, one operator per line, as their
-    /// packages list them (`get_all_operator_schema`, `get_all_schemas_with_history`). An attribute has its
-    /// newest type.
+    /// packages list them (`get_all_operator_schema`, `get_all_schemas_with_history`). If versions of an
+    /// operator differ in the type of an attribute, the newest type applies.
     const SCHEMAS: &str = include_str!("../tests/fixtures/attribute_types.txt");
 
     #[test]

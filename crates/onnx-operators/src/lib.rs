@@ -47,6 +47,6 @@ pub const ML_VERSIONS: std::ops::RangeInclusive<i64> = 1..=5;
 /// The supported versions of the file format (`ir_version`).
 pub const IR_VERSIONS: std::ops::RangeInclusive<i64> = 3..=13;
 
-/// The domain of operators that occur only in rewritten graphs: an operator of this domain in the table, else
-/// ONNX's operator of that name in its newest version. Files may not use the domain.
+/// The domain of operators in rewritten graphs. An operator of this domain is the one that the table lists,
+/// or otherwise ONNX's operator of that name in its newest version. Files may not use the domain.
 pub const NEWEST: &str = "tensorferry";

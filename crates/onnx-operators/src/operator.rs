@@ -1,4 +1,4 @@
-//! A row of the table.
+//! Defines a row of the operator table.
 
 use crate::{NEWEST, Types};
 
@@ -9,20 +9,20 @@ pub struct Operator {
     /// The domain of the operator set that contains the operator: `""` for ONNX's own, `ai.onnx.ml`,
     /// `com.microsoft`, or [`NEWEST`].
     pub domain: &'static str,
-    /// The operator's name.
+    /// The operator's name, without its domain.
     pub name: &'static str,
-    /// The first supported operator set.
+    /// The version of the first supported operator set.
     pub since: i64,
     /// Whether optimizers also write the operator into files with earlier operator sets; such nodes are
     /// rewritten.
     pub is_written_earlier: bool,
-    /// The attributes read, over all operator-set versions. See [`schema_of`](crate::schema_of) for the
-    /// operator sets that define each attribute.
+    /// The names of the attributes that are read, in all versions of the operator set. See
+    /// [`schema_of`](crate::schema_of) for the operator sets that define each attribute.
     pub attributes: &'static [&'static str],
     /// How many outputs a node has.
     pub outputs: Outputs,
-    /// The supported element types of the input [`typed_input`](Self::typed_input). `None`: its kernel checks
-    /// types itself.
+    /// The supported element types of the input [`typed_input`](Self::typed_input). With `None`, the kernel
+    /// checks the types itself.
     pub types: Option<Types>,
     /// The index of the input that [`types`](Self::types) restricts.
     pub typed_input: usize,
@@ -32,17 +32,18 @@ pub struct Operator {
     pub alike_inputs: &'static [usize],
     /// The type in which elements are computed.
     pub computed: Computed,
-    /// The inputs from which a single number is read.
+    /// The indices of the inputs from which a single number is read.
     pub scalars: &'static [usize],
-    /// The inputs that contain sizes, axes, indices or counts, which must fit into 32 bits.
+    /// The indices of the inputs that contain sizes, axes, indices or counts, which must fit into 32 bits.
     pub sizing_inputs: &'static [usize],
     /// Whether the numbers of a sizing input are the dimensions of one value, which are multiplied.
     pub is_shape: bool,
-    /// The inputs whose values determine the sizes of outputs, as the first index and the end.
+    /// The range of inputs whose values determine the sizes of outputs: the first index, and the index after
+    /// the last.
     pub shaping_inputs: (usize, usize),
     /// Whether the sizes of outputs depend on the elements of any input.
     pub has_unknown_sizes: bool,
-    /// How the operator is run.
+    /// How the built-in runtime runs the operator, if it does.
     pub runs: Runs,
     /// How the operator treats the rows of a batch.
     pub rows: Rows,
@@ -51,9 +52,9 @@ pub struct Operator {
 /// How many outputs a node has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outputs {
-    /// Always this number.
+    /// Always this number of outputs.
     Exactly(usize),
-    /// One output, or as many as the node names.
+    /// As many outputs as the node names, at least one.
     Optional,
     /// As many outputs as the node names.
     AsNamed,
@@ -62,15 +63,15 @@ pub enum Outputs {
 /// The type in which elements are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Computed {
-    /// The type of the inputs.
+    /// Elements are computed in the type of the inputs.
     AsGiven,
-    /// FP32 for FP16, as ONNX Runtime does; the type of the inputs for all others.
+    /// FP32 for inputs of FP16, as in ONNX Runtime; the type of the inputs for all other types.
     HalfInSingle,
-    /// UINT8 for BOOL; the type of the inputs for all others.
+    /// UINT8 for inputs of BOOL; the type of the inputs for all other types.
     TruthInBytes,
 }
 
-/// How an operator is run.
+/// How the built-in runtime runs an operator, if it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runs {
     /// A kernel of the built-in runtime runs the operator.
@@ -94,8 +95,8 @@ pub enum Rows {
     Mixed,
     /// The operator is random: outputs differ even for equal inputs.
     Random,
-    /// Whether rows stay independent depends on attributes, shapes and axes. A rule in code decides; without
-    /// a rule, nothing is proven.
+    /// Whether rows stay independent depends on attributes, shapes and axes. A rule in the code of the proof
+    /// decides; without a rule, the proof fails.
     ByRule,
 }
 
@@ -142,7 +143,7 @@ impl Operator {
         self
     }
 
-    /// Sets the index of the input that `types` restricts.
+    /// Sets the index of the input whose types the field `types` restricts.
     pub(crate) const fn typed_by(mut self, index: usize) -> Self {
         self.typed_input = index;
         self

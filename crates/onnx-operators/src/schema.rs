@@ -1,22 +1,23 @@
-//! The representation of ONNX's operator schemas.
+//! Defines how ONNX's operator schemas are represented.
 
 /// An ONNX operator in all its versions.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Schema {
-    /// The domain of its operator set.
+    /// The domain of the operator set that contains the operator.
     pub domain: &'static str,
-    /// The operator's name.
+    /// The operator's name, without its domain.
     pub name: &'static str,
-    /// The minimum and maximum input count, with the operator set from which it applies.
+    /// The minimum and maximum numbers of inputs, each pair with the operator set from which it applies.
     pub inputs: &'static [(i64, usize, usize)],
-    /// The maximum output count, with the operator set from which it applies.
+    /// The maximum numbers of outputs, each with the operator set from which it applies.
     pub outputs: &'static [(i64, usize)],
-    /// The attributes that some versions lack, with the first and last operator set that has them.
+    /// The attributes that some versions lack, each with the first and the last operator set that has the
+    /// attribute.
     pub attributes: &'static [(&'static str, i64, i64)],
 }
 
-/// No limit on the count.
+/// A maximum count that stands for no limit.
 pub const ANY: usize = usize::MAX;
 
 /// Marks an attribute that the current operator set still has.

@@ -4,13 +4,13 @@ use std::{collections::HashMap, sync::LazyLock};
 
 use crate::{schema::Schema, schemas::SCHEMAS};
 
-/// The schemas by domain and name.
+/// The schemas of all operators, by domain and name.
 static BY_NAME: LazyLock<HashMap<(&str, &str), &Schema>> = LazyLock::new(|| {
     let named = |schema: &'static Schema| ((schema.domain, schema.name), schema);
     SCHEMAS.iter().map(named).collect()
 });
 
-/// Returns the schema of an operator of ONNX's own sets, or `None` for others.
+/// Returns the schema of an operator of ONNX's own sets; `None` for other operators.
 #[must_use]
 pub fn schema_of(domain: &str, name: &str) -> Option<&'static Schema> {
     BY_NAME.get(&(domain, name)).copied()

@@ -15,48 +15,48 @@ use std::fmt;
 pub struct Types(u16);
 
 impl Types {
-    /// BOOL.
+    /// The set that contains only BOOL.
     pub const BOOL: Self = Self(1);
-    /// UINT8.
+    /// The set that contains only UINT8.
     pub const U8: Self = Self(1 << 1);
-    /// UINT16.
+    /// The set that contains only UINT16.
     pub const U16: Self = Self(1 << 2);
-    /// UINT32.
+    /// The set that contains only UINT32.
     pub const U32: Self = Self(1 << 3);
-    /// UINT64.
+    /// The set that contains only UINT64.
     pub const U64: Self = Self(1 << 4);
-    /// INT8.
+    /// The set that contains only INT8.
     pub const I8: Self = Self(1 << 5);
-    /// INT16.
+    /// The set that contains only INT16.
     pub const I16: Self = Self(1 << 6);
-    /// INT32.
+    /// The set that contains only INT32.
     pub const I32: Self = Self(1 << 7);
-    /// INT64.
+    /// The set that contains only INT64.
     pub const I64: Self = Self(1 << 8);
-    /// FP16.
+    /// The set that contains only FP16.
     pub const F16: Self = Self(1 << 9);
-    /// FP32.
+    /// The set that contains only FP32.
     pub const F32: Self = Self(1 << 10);
-    /// FP64.
+    /// The set that contains only FP64.
     pub const F64: Self = Self(1 << 11);
-    /// BYTES, ONNX's strings.
+    /// The set that contains only BYTES, the type of ONNX's strings.
     pub const STRING: Self = Self(1 << 12);
 
-    /// FP16 and FP32.
+    /// The set of FP16 and FP32.
     pub const SHORT_FLOATS: Self = Self::F16.and(Self::F32);
-    /// FP16, FP32 and FP64.
+    /// The set of all floats: FP16, FP32 and FP64.
     pub const FLOATS: Self = Self::SHORT_FLOATS.and(Self::F64);
-    /// INT8 to INT64.
+    /// The set of signed integers, INT8 to INT64.
     pub const SIGNED: Self = Self::I8.and(Self::I16).and(Self::I32).and(Self::I64);
-    /// UINT8 to UINT64.
+    /// The set of unsigned integers, UINT8 to UINT64.
     pub const UNSIGNED: Self = Self::U8.and(Self::U16).and(Self::U32).and(Self::U64);
-    /// Signed and unsigned integers.
+    /// The set of signed and unsigned integers.
     pub const INTEGERS: Self = Self::SIGNED.and(Self::UNSIGNED);
-    /// Integers and floats.
+    /// The set of integers and floats.
     pub const NUMBERS: Self = Self::INTEGERS.and(Self::FLOATS);
-    /// All types of fixed width.
+    /// The set of all types of fixed width: numbers and BOOL.
     pub const FIXED: Self = Self::NUMBERS.and(Self::BOOL);
-    /// All supported types.
+    /// The set of all supported types.
     pub const ALL: Self = Self::FIXED.and(Self::STRING);
 
     /// Returns the union of two sets.
@@ -65,7 +65,7 @@ impl Types {
         Self(self.0 | other.0)
     }
 
-    /// Returns whether all types of another set are in this one.
+    /// Returns whether this set contains all types of `other`.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0

@@ -1,8 +1,8 @@
-//! Errors of a run.
+//! The errors with which a run can fail.
 
 use std::{error, fmt};
 
-/// The error of a failed run.
+/// The error of a failed run: its category, and a message for the client.
 #[derive(Debug)]
 pub struct RunError {
     kind: RunErrorKind,
@@ -22,7 +22,7 @@ pub enum RunErrorKind {
     NoMemory,
     /// The run was cancelled.
     Cancelled,
-    /// A bug in the model or in this crate.
+    /// The run failed because of a bug in the model or in this crate.
     Failed,
 }
 
@@ -54,13 +54,13 @@ impl RunError {
         self
     }
 
-    /// Returns the category.
+    /// Returns the category of the error.
     #[must_use]
     pub fn kind(&self) -> RunErrorKind {
         self.kind
     }
 
-    /// Returns the source, such as the error of an operator.
+    /// Returns the error that caused this one, such as the error of an operator.
     #[must_use]
     pub fn into_source(self) -> Option<Box<dyn error::Error + Send + Sync>> {
         self.source

@@ -1,6 +1,6 @@
-//! Robustness against extreme integers: sets each integer attribute of the table, and each constant integer
-//! input, to the largest, the smallest and other unusual integers. None may crash the process, panic, or run
-//! for long.
+//! Tests robustness against extreme integers: sets each integer attribute of the table, and each constant
+//! integer input, to the largest, the smallest and other unusual integers. No model may crash the process,
+//! panic, or run for long.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -47,7 +47,8 @@ const REQUEST: Duration = Duration::from_secs(5);
 /// Stack size of the engine's threads.
 const STACK: usize = 8 << 20;
 
-/// Larger files contain weights: loading them takes long, and they have no additional integers.
+/// Maximum bytes of a file to use. Larger files contain weights, so loading takes long, and have no
+/// additional integers.
 const MAX_FILE: usize = 20 << 10;
 
 /// The location of an integer in a node.
@@ -57,7 +58,7 @@ enum Place {
     Input(usize),
 }
 
-/// A file, and a node's index over all its graphs in the order of [`each_node`].
+/// The index of a model, and that of a node over all graphs of the model, in the order of [`each_node`].
 type Base = (usize, usize);
 
 /// Returns the fixtures' models, and some models of operators without a fixture.
@@ -292,7 +293,7 @@ fn close(graph: &mut GraphProto, name: &str) {
     }
 }
 
-/// Returns the locations of integers in the fixtures' nodes, one model for each.
+/// Returns the locations of integers in the models' nodes, each with one model that has it.
 fn places(models: &mut [ModelProto]) -> BTreeMap<(String, Place), Base> {
     let mut places = BTreeMap::new();
     let mut sizes = BTreeMap::new();
@@ -422,7 +423,7 @@ fn changes(models: &mut [ModelProto]) -> Vec<ChangedModel> {
     let mut changes = vec![];
     for ((name, place), (model, node)) in places {
         for extreme in EXTREMES {
-            // With free sizes, the smaller integers find few further faults.
+            // Fixed sizes are only tried with the largest integers: smaller ones find few further faults.
             let is_extreme = extreme.unsigned_abs() > 1 << 31;
             for is_free in [false, true].into_iter().filter(|is_free| *is_free || is_extreme) {
                 let sizes = if is_free { "free" } else { "fixed" };
@@ -443,10 +444,10 @@ fn changes(models: &mut [ModelProto]) -> Vec<ChangedModel> {
 /// Number of concurrent child processes.
 const CHILDREN: usize = 2;
 
-/// Environment variable that tells a child process its first change.
+/// Environment variable with the index of the first change for a child process.
 const FROM: &str = "EXTREME_NUMBERS_FROM";
 
-/// Written by a child before and after each model.
+/// Prefix of the line that a child process writes before and after each model.
 const LOADING: &str = "loading ";
 const PANICKED: &str = "panicked ";
 const OVERFLOWED: &str = "overflowed ";
@@ -463,7 +464,7 @@ fn child() {
     let changes = changes(&mut models);
     let mut out = std::io::stderr();
     static LOADED: AtomicUsize = AtomicUsize::new(0);
-    // Release builds wrap instead of panicking.
+    // Reports overflows, since release builds wrap instead of panicking.
     std::panic::set_hook(Box::new(|info| {
         let text = info.payload_as_str().unwrap_or("");
         if text.contains("overflow") {
@@ -494,7 +495,7 @@ fn child() {
     }
 }
 
-/// Cancels at a deadline.
+/// A [`Cancellation`] with a deadline.
 struct Until(Instant);
 
 impl Cancellation for Until {
@@ -503,7 +504,7 @@ impl Cancellation for Until {
     }
 }
 
-/// Runs a model with zeros as inputs; free sizes are 2.
+/// Runs a model with zeros as inputs, in which free sizes are 2.
 fn ask(session: &Session) -> Option<Vec<Arc<Tensor>>> {
     let mut inputs = vec![];
     for port in &session.signature().inputs {

@@ -33,7 +33,7 @@ use crate::{
 };
 use onnx_tensor::node::{Attribute, Node};
 
-/// A lowered graph.
+/// A lowered graph, and the names of its nodes for messages.
 pub(crate) struct Lowered {
     pub(crate) graph: OnnxGraph,
     /// The names of nodes for messages. The index is the number in the node's name in [`Lowered::graph`].
@@ -116,7 +116,7 @@ impl Lowering<'_> {
         }
         for output in &graph.output {
             let source = self.name(&scope, &output.name)?;
-            // Inputs and outer values may be outputs too, so the output gets its own name.
+            // The value may be an input or an outer value, so a copy with a new name becomes the output.
             let name = self.value_name();
             lowered
                 .node
@@ -217,7 +217,7 @@ impl Lowering<'_> {
         let mut graphs = Vec::new();
         let mut attribute = Vec::with_capacity(node.attribute.len());
         for entry in &node.attribute {
-            // An empty list means all axes, like a missing one.
+            // An empty list of axes means all axes, like a missing list.
             if node.op_type.starts_with("Reduce") && entry.name == "axes" && entry.ints.is_empty() {
                 continue;
             }
@@ -248,7 +248,8 @@ impl Lowering<'_> {
         })
     }
 
-    /// Names a node's outputs, without gaps, and drops trailing ones that are neither required nor used.
+    /// Returns names for a node's outputs, without gaps. Drops trailing outputs that are neither required nor
+    /// used.
     fn outputs(
         &mut self,
         node: &NodeProto,
@@ -297,7 +298,7 @@ fn attribute_of(attribute: &AttributeProto) -> Result<Attribute, Error> {
             lowered.t = Some(constant(computable(given)?)?);
         }
         AttributeType::Graph => {
-            // Subgraphs are stored next to the node, since kernels do not know graphs.
+            // The subgraph itself is stored next to the node, since kernels do not run graphs.
             attribute.g.as_ref().ok_or_else(|| invalid("has no value"))?;
         }
         AttributeType::Floats => lowered.floats.clone_from(&attribute.floats),
@@ -316,8 +317,8 @@ fn attribute_of(attribute: &AttributeProto) -> Result<Attribute, Error> {
     Ok(lowered)
 }
 
-/// Reads a declared type. Dimensions are inferred; the declared ones are used only for loops without
-/// iterations.
+/// Reads a declared type. Declared dimensions are used only for the outputs of loops without iterations; all
+/// others are inferred.
 fn declared(r#type: Option<&TypeProto>) -> Option<Declared> {
     let Some(type_proto::Value::TensorType(tensor)) = r#type?.value.as_ref() else {
         return None;
@@ -358,7 +359,7 @@ fn constant(payload: Payload) -> Result<Arc<Tensor>, Error> {
             Data::Strings(strings) => Tensor::from_vec(dims, strings),
             Data::Fixed(bytes) => {
                 let element_type = computed(payload.element_type).context("a type that is not computed")?;
-                // A copy: a slice would keep the whole file in memory.
+                // The bytes are copied, since a slice would keep the whole file in memory.
                 Tensor::from_bytes(element_type, dims, Bytes::copy_from_slice(&bytes))
             }
         }

@@ -1,6 +1,6 @@
 //! The lowered graph, which [`lower`](crate::lower) writes and [`prepare`](crate::steps) reads.
 //!
-//! Fields have ONNX's names. Constants are already tensors.
+//! The fields have the names of ONNX's protobuf messages. Constants are [`Tensor`]s, already checked.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(crate) struct Port {
 pub(crate) struct Declared {
     /// ONNX's element type code.
     pub(crate) elem_type: i32,
-    /// 0 for dimensions without a size.
+    /// The declared dimensions, with 0 for a dimension without a size; `None` if the rank is unknown.
     pub(crate) shape: Option<Vec<usize>>,
 }
 

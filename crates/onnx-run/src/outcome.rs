@@ -7,7 +7,7 @@ use tensor_core::Quoted;
 use crate::{RunError, RunErrorKind, computed, lower};
 use onnx_tensor::faults::{BadInput, Limit, Misfit, NoRoom, OutOfTime, Refusal, Unsupported};
 
-/// Converts the error of a run; an error that an input caused is the client's fault.
+/// Converts the error of a run. Its kind is `InvalidInput` if the values or sizes of an input caused it.
 pub(crate) fn failed(error: Error) -> RunError {
     let reason = error.chain().find_map(|cause| cause.downcast_ref::<BadInput>());
     if let Some(&misfit) = error.chain().find_map(|cause| cause.downcast_ref::<Misfit>()) {
@@ -22,7 +22,7 @@ pub(crate) fn failed(error: Error) -> RunError {
     failed.caused_by(error)
 }
 
-/// Returns the reason if the model or this runtime is to blame.
+/// Returns the reason if the error comes from the model or from a limit of this runtime.
 pub(crate) fn refusal(error: &Error) -> Option<String> {
     error.chain().find_map(|cause| {
         let refusal = cause.downcast_ref::<Refusal>().map(ToString::to_string);
@@ -32,7 +32,8 @@ pub(crate) fn refusal(error: &Error) -> Option<String> {
     })
 }
 
-/// Names the node that is not supported, and says whether another runtime may support it.
+/// Creates the error for a model that cannot be prepared. It names the node, and its kind tells whether
+/// another runtime may support the model.
 pub(crate) fn unprepared(error: Error, labels: &[String]) -> FileError {
     let chain = format!("{error:#}");
     let label = label(&chain, labels).unwrap_or("an operator");
@@ -71,7 +72,7 @@ pub(crate) fn unprepared(error: Error, labels: &[String]) -> FileError {
     FileError::new(kind, format!("{label}: {reason}")).caused_by(error)
 }
 
-/// Describes the innermost source briefly.
+/// Returns the first line of the innermost cause, truncated.
 fn root(error: &(dyn std::error::Error + 'static)) -> String {
     const LONGEST: usize = 160;
     let causes = std::iter::successors(Some(error), |error| error.source());
@@ -101,7 +102,7 @@ pub(crate) fn refuse_types(signature: &Signature) -> Result<(), FileError> {
     }
 }
 
-/// Returns the label of the innermost node named in a string.
+/// Returns the label of the innermost node that is named in `text`.
 pub(crate) fn label<'l>(text: &str, labels: &'l [String]) -> Option<&'l str> {
     let (_, number) = text.rsplit_once(lower::NODE)?;
     let number: usize = number.split('~').next()?.parse().ok()?;

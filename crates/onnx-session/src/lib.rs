@@ -54,7 +54,7 @@ use ort::{
 /// against the limit too, unless the entry `session.use_device_allocator_for_initializers` is set.
 ///
 /// # Errors
-/// ONNX Runtime's own, such as when the environment has a pool already.
+/// Returns the errors of ONNX Runtime, for example if the environment already has a pool.
 pub fn limit_memory(environment: &Environment, bytes: usize) -> ort::Result<()> {
     let api = ort::api();
     let mut memory = ptr::null_mut();
@@ -93,7 +93,7 @@ pub fn limit_memory(environment: &Environment, bytes: usize) -> ort::Result<()> 
 /// provider may still be unusable, because it needs libraries or devices that this machine lacks.
 ///
 /// # Errors
-/// ONNX Runtime's own.
+/// Returns the errors of ONNX Runtime.
 pub fn available_providers(_: &Environment) -> ort::Result<Vec<String>> {
     let api = ort::api();
     let (mut names, mut count) = (ptr::null_mut(), 0);
@@ -231,7 +231,7 @@ impl Drop for Outputs {
     }
 }
 
-/// Names as pointers to C strings.
+/// Names of inputs or outputs, as pointers to C strings.
 struct Names {
     pointers: Vec<*const c_char>,
     /// The strings to which `pointers` point. Moving the list does not move their contents.
@@ -255,6 +255,6 @@ impl Names {
 #[expect(unsafe_code, reason = "pointers are neither `Send` nor `Sync` by themselves")]
 unsafe impl Send for Names {}
 
-// SAFETY: as above.
+// SAFETY: the pointers point to strings that `_texts` owns and that are never changed.
 #[expect(unsafe_code, reason = "pointers are neither `Send` nor `Sync` by themselves")]
 unsafe impl Sync for Names {}

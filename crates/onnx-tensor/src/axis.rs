@@ -1,4 +1,4 @@
-//! Normalizes axes; negative ones count from the last axis.
+//! Normalizes axes: a negative axis counts from the end.
 
 use crate::prelude::*;
 
@@ -17,7 +17,7 @@ pub fn find(axis: i64, rank: usize) -> Option<usize> {
 /// Normalizes an axis that a file specifies.
 ///
 /// # Errors
-/// Returns [`Refusal`] if it is out of range.
+/// Returns [`Refusal`] if the axis is out of range.
 pub fn axis(axis: i64, rank: usize) -> Result<usize> {
     let refused = || Refusal(format!("axis {axis} is out of range for {rank} dimensions")).into();
     find(axis, rank).ok_or_else(refused)

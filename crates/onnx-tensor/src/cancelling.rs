@@ -14,7 +14,7 @@ use crate::{
     time_limit::{self, TimeLimit},
 };
 
-/// Says whether a run should stop: its request was cancelled, or its deadline has passed.
+/// Tells operators whether their run should stop: its request was cancelled, or its deadline has passed.
 pub trait Cancellation: Send + Sync {
     /// Returns whether the run should stop.
     fn is_cancelled(&self) -> bool;
@@ -30,7 +30,7 @@ pub fn start(token: Arc<dyn Cancellation>) -> Run {
     Run { outer }
 }
 
-/// Resets the token when dropped.
+/// Guard of [`start`]: restores the thread's earlier token when dropped.
 #[must_use]
 pub struct Run {
     outer: Option<Arc<dyn Cancellation>>,
@@ -61,10 +61,11 @@ pub fn is_cancelled(error: &Error) -> bool {
         .any(<dyn std::error::Error + 'static>::is::<Cancelled>)
 }
 
-/// Steps between two checks of the token; a step takes some nanoseconds.
+/// Number of steps between two checks of the token. A step takes some nanoseconds.
 const STEPS: u64 = 1 << 18;
 
-/// Elements between two calls of [`Pace::spend`], enough that the call's cost is negligible.
+/// Number of elements that an operator processes between two calls of [`Pace::spend`], which makes the cost
+/// of the call negligible.
 pub const PART: usize = 1 << 14;
 
 /// Counts the steps of an operator, so that it stops soon after a cancellation.
@@ -74,7 +75,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Counts steps that were done or come next, and checks the token from time to time.
+    /// Counts `steps` steps, done or about to be done, and checks the token from time to time.
     ///
     /// # Errors
     /// Returns [`Cancelled`] if the request was cancelled or its deadline has passed, and
@@ -101,7 +102,7 @@ impl Pace {
         Ok(())
     }
 
-    /// Calls a function for corresponding parts of two slices.
+    /// Calls `run` for corresponding parts of two slices.
     ///
     /// # Errors
     /// Returns the errors of [`Pace::spend`].
@@ -118,7 +119,7 @@ impl Pace {
         Ok(())
     }
 
-    /// Maps each element.
+    /// Applies `function` to each element, and returns the results.
     ///
     /// # Errors
     /// Returns the errors of [`Pace::spend`].
@@ -132,8 +133,8 @@ impl Pace {
     }
 }
 
-/// Calls `work` once per item, on this thread and on idle ones. All of them stop when this thread's run is
-/// cancelled.
+/// Calls `work` once per item, on this thread and on idle ones. All of these threads stop when this thread's
+/// run is cancelled.
 ///
 /// # Errors
 /// Returns the first error of `work`, which also stops the other threads.
@@ -145,7 +146,7 @@ pub fn in_parts<I: Send>(items: Vec<I>, work: impl Fn(I, &mut Pace) -> Result<()
     })
 }
 
-/// The token and the time limit of a thread, to be passed to its helpers.
+/// The token and the time limit of a thread, which its helper threads also obey.
 struct Limits {
     token: Option<Arc<dyn Cancellation>>,
     end: Option<Instant>,
@@ -183,7 +184,7 @@ impl onnx_gemm::Pace for Pace {
     }
 }
 
-/// Checks the token and the time limit.
+/// Checks the cancellation token and the time limit of this thread.
 ///
 /// # Errors
 /// Returns the errors of [`Pace::spend`].
@@ -192,7 +193,7 @@ pub fn check_all() -> Result<()> {
     time_limit::check()
 }
 
-/// Checks the token.
+/// Checks the cancellation token of this thread.
 ///
 /// # Errors
 /// Returns [`Cancelled`] if the request was cancelled or its deadline has passed.

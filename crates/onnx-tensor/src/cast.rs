@@ -1,8 +1,8 @@
 //! Casts between element types, with the semantics of Rust's `as`.
 //!
-//! Floats are truncated to integers and clamped to their range, NaN becomes 0, wider integers wrap. FP16 is
-//! cast through FP32. Booleans become 0 and 1; numbers other than 0, including NaN, become true. Strings
-//! cannot be cast.
+//! Floats are truncated to integers and clamped to the range of the type, NaN becomes 0, and wider integers
+//! wrap. FP16 is cast through FP32. Booleans become 0 and 1; numbers other than 0, including NaN, become
+//! true. Strings cannot be cast.
 
 use std::borrow::Cow;
 
@@ -61,7 +61,7 @@ impl Tensor {
         }
     }
 
-    /// Returns the first element as `T`.
+    /// Returns the first element, cast to `T`.
     ///
     /// # Errors
     /// Fails if the tensor is empty, or if one of the two types is strings, and the other is not.
@@ -76,7 +76,7 @@ impl Tensor {
     }
 }
 
-/// Rust's `as`, extended to FP16.
+/// Converts a number like Rust's `as`, also from and to FP16.
 trait CastFrom<S> {
     fn cast_from(number: S) -> Self;
 }

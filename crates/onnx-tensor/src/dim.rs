@@ -36,7 +36,7 @@ pub enum Dim {
     Unknown(Symbol),
 }
 
-/// The identity of an unknown dimension. [`Dim::unknown`] creates new ones.
+/// The identity of an unknown dimension. [`Dim::unknown`] creates a new identity.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Symbol(u64);
 
@@ -81,7 +81,7 @@ impl Dim {
         *self == Self::Known(1)
     }
 
-    /// Returns the quotient, rounded up. It is unknown unless the divisor is positive.
+    /// Returns the quotient, rounded up. The quotient is unknown unless the divisor is positive.
     #[must_use]
     pub fn div_ceil(self, divisor: impl ToDim) -> Self {
         match (self, divisor.to_dim()) {
@@ -115,7 +115,7 @@ impl Dim {
     }
 }
 
-/// Converts a result of checked arithmetic; an overflow is unknown.
+/// Converts a result of checked arithmetic. An overflow (`None`) becomes an unknown dimension.
 fn known(number: Option<i64>) -> Dim {
     number.map_or_else(Dim::unknown, Dim::Known)
 }
@@ -140,7 +140,7 @@ impl fmt::Debug for Dim {
 
 /// Numbers and dimensions that convert to a dimension.
 pub trait ToDim {
-    /// Converts to a dimension. Numbers beyond 63 bits are unknown.
+    /// Converts to a dimension. A number of more than 63 bits becomes an unknown dimension.
     fn to_dim(&self) -> Dim;
 }
 
@@ -173,7 +173,8 @@ macro_rules! numbers_to_dims {
 }
 numbers_to_dims! { usize u64 i64 i32 }
 
-/// Implements an operator. Applies the rules of `$simplified` before checked arithmetic.
+/// Implements an arithmetic operator for dimensions. Applies the rules of `$simplified` before checked
+/// arithmetic.
 macro_rules! operators {
     ($($operator:ident $function:ident $checked:ident { $($simplified:tt)* })*) => {
         $(
@@ -235,14 +236,15 @@ impl<D: ToDim> Sum<D> for Dim {
 }
 
 impl<D: ToDim> Product<D> for Dim {
-    /// Returns the product; it is 0 if a dimension is 0, even where other products overflow.
+    /// Returns the product of dimensions. The product is 0 if any dimension is 0, even if multiplying the
+    /// others overflows.
     fn product<I: Iterator<Item = D>>(dims: I) -> Self {
         dims.fold(Self::Known(1), |product, dim| product * dim)
     }
 }
 
-/// A number of elements along an axis: `usize` in a run, [`Dim`] before it. Shape rules are written once for
-/// both.
+/// A number of elements along an axis: `usize` during a run, [`Dim`] before a run. Shape rules are generic
+/// over both types.
 pub trait Size:
     ToDim
     + Clone
@@ -257,7 +259,7 @@ pub trait Size:
     /// Creates the size of an axis of `count` elements.
     fn of(count: usize) -> Self;
 
-    /// Converts a dimension; `None` if it is unknown and this type only represents numbers.
+    /// Converts a dimension; `None` if the dimension is unknown and this type only represents numbers.
     fn from_dim(dim: Dim) -> Option<Self>;
 
     /// Returns the number, if it is known.
@@ -298,8 +300,8 @@ impl Size for Dim {
 
 /// Broadcasts shapes, aligned at the last axis.
 ///
-/// Equal dimensions stay. A 1 becomes any other size, and an unknown dimension becomes a known one, unless
-/// that is 1. Two different unknown dimensions become a new unknown one.
+/// Equal dimensions stay. A dimension of 1 becomes the other dimension. An unknown dimension becomes the
+/// known one, unless that is 1. Two different unknown dimensions become a new unknown one.
 ///
 /// # Errors
 /// Fails if two known dimensions of one axis differ, and neither is 1.

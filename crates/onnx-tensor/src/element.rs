@@ -8,7 +8,7 @@ use crate::{ElementType, storage::Stored};
 
 /// A Rust type for the elements of a tensor.
 ///
-/// It is implemented for `bool`, integers, `f16`, `f32`, `f64` and `String`, and cannot be implemented
+/// The trait is implemented for `bool`, integers, `f16`, `f32`, `f64` and `String`, and cannot be implemented
 /// outside of this crate.
 ///
 /// ```
@@ -20,19 +20,19 @@ use crate::{ElementType, storage::Stored};
 /// assert_eq!(filled(1.5f32, 3).element_type(), ElementType::F32);
 /// ```
 pub trait Element: Stored + Default + Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
-    /// The element type as a value.
+    /// The [`ElementType`] that corresponds to this Rust type.
     const ELEMENT_TYPE: ElementType;
 
-    /// Whether elements own additional memory.
+    /// Whether elements own memory in addition to their own bytes, as strings do.
     const HAS_CONTENTS: bool = false;
 
-    /// Returns the element type as a value.
+    /// Returns the [`ElementType`] that corresponds to this Rust type.
     #[must_use]
     fn element_type() -> ElementType {
         Self::ELEMENT_TYPE
     }
 
-    /// Returns the bytes of additional memory that this element owns.
+    /// Returns how many bytes of memory the element owns in addition to its own bytes.
     fn contents(&self) -> usize {
         0
     }
@@ -60,7 +60,7 @@ impl Element for String {
 
 /// The type that represents all elements of its width: `u8`, `u16`, `u32`, `u64`, and `String`.
 ///
-/// Operators that only move elements are generic over units: they are compiled for 5 types instead of 13.
+/// Operators that only move elements are generic over units, so they are compiled for 5 types instead of 13.
 /// [`with_unit!`](crate::with_unit) binds the unit of an element type.
 ///
 /// ```
@@ -74,7 +74,7 @@ impl Element for String {
 /// # Ok::<(), onnx_tensor::prelude::Error>(())
 /// ```
 pub trait Unit: Element {
-    /// Returns whether this is the unit of an element type.
+    /// Returns whether this type is the unit of `element_type`.
     #[must_use]
     fn is_unit_of(element_type: ElementType) -> bool {
         Self::ELEMENT_TYPE.size_of() == element_type.size_of()
@@ -119,7 +119,7 @@ macro_rules! with_unit {
 
 /// Evaluates `$body` with `$T` bound to the Rust type of a numeric [`ElementType`](crate::ElementType).
 ///
-/// For booleans and strings, the surrounding function returns an error.
+/// For booleans and strings, the macro returns an error from the surrounding function.
 #[macro_export]
 macro_rules! with_number {
     ($element_type:expr, $T:ident => $body:expr) => {

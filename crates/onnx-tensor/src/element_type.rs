@@ -12,36 +12,36 @@ use std::fmt;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ElementType {
-    /// One byte, 0 or 1.
+    /// Booleans of one byte, which is 0 or 1.
     Bool,
-    /// Unsigned, 8 bits.
+    /// Unsigned integers of 8 bits.
     U8,
-    /// Unsigned, 16 bits.
+    /// Unsigned integers of 16 bits.
     U16,
-    /// Unsigned, 32 bits.
+    /// Unsigned integers of 32 bits.
     U32,
-    /// Unsigned, 64 bits.
+    /// Unsigned integers of 64 bits.
     U64,
-    /// Signed, 8 bits.
+    /// Signed integers of 8 bits.
     I8,
-    /// Signed, 16 bits.
+    /// Signed integers of 16 bits.
     I16,
-    /// Signed, 32 bits.
+    /// Signed integers of 32 bits.
     I32,
-    /// Signed, 64 bits.
+    /// Signed integers of 64 bits.
     I64,
-    /// IEEE 754, 16 bits.
+    /// IEEE 754 floats of 16 bits.
     F16,
-    /// IEEE 754, 32 bits.
+    /// IEEE 754 floats of 32 bits.
     F32,
-    /// IEEE 754, 64 bits.
+    /// IEEE 754 floats of 64 bits.
     F64,
-    /// UTF-8 of any length.
+    /// UTF-8 strings of any length.
     String,
 }
 
 impl ElementType {
-    /// All element types.
+    /// All element types, in the order of declaration.
     pub const ALL: [Self; 13] = [
         Self::Bool,
         Self::U8,
@@ -137,31 +137,31 @@ impl ElementType {
         }
     }
 
-    /// Returns whether this is a signed integer.
+    /// Returns whether the elements are signed integers.
     #[must_use]
     pub const fn is_signed(self) -> bool {
         matches!(self, Self::I8 | Self::I16 | Self::I32 | Self::I64)
     }
 
-    /// Returns whether this is an unsigned integer.
+    /// Returns whether the elements are unsigned integers.
     #[must_use]
     pub const fn is_unsigned(self) -> bool {
         matches!(self, Self::U8 | Self::U16 | Self::U32 | Self::U64)
     }
 
-    /// Returns whether this is an integer, signed or unsigned.
+    /// Returns whether the elements are integers, signed or unsigned.
     #[must_use]
     pub const fn is_integer(self) -> bool {
         self.is_signed() || self.is_unsigned()
     }
 
-    /// Returns whether this is a floating-point number.
+    /// Returns whether the elements are floating-point numbers.
     #[must_use]
     pub const fn is_float(self) -> bool {
         matches!(self, Self::F16 | Self::F32 | Self::F64)
     }
 
-    /// Returns whether this is an integer or a floating-point number.
+    /// Returns whether the elements are integers or floating-point numbers.
     #[must_use]
     pub const fn is_number(self) -> bool {
         self.is_integer() || self.is_float()

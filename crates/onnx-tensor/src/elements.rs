@@ -14,7 +14,7 @@ pub fn elements<T: Element>(tensor: &Tensor) -> Result<&[T]> {
     tensor.as_slice::<T>()
 }
 
-/// Returns the first element, for tensors with a single one.
+/// Returns the first element, for tensors that have a single element.
 ///
 /// # Errors
 /// Returns [`BadInput`] if the tensor is empty, and an error if the element cannot be cast to `T`.
@@ -25,7 +25,7 @@ pub fn scalar<T: Element + Copy>(tensor: &Tensor) -> Result<T> {
     tensor.cast_to_scalar::<T>()
 }
 
-/// FP32 or FP64.
+/// The Rust types of FP32 and FP64.
 pub trait Real: Element + Copy + PartialOrd + Into<f64> + Add<Output = Self> + Mul<Output = Self> {
     /// Rounds a number to this type.
     fn of(number: f64) -> Self;

@@ -31,14 +31,15 @@ impl std::error::Error for Limit {}
 /// The model is valid, but this runtime does not support it for any sizes of its inputs.
 #[derive(Debug)]
 pub enum Unsupported {
-    /// ONNX Runtime supports it.
+    /// ONNX Runtime supports the model, and this runtime does not.
     Here(String),
     /// Neither this runtime nor ONNX Runtime supports the model.
     Anywhere(String),
 }
 
 impl Unsupported {
-    /// Refuses a datatype of an operator for which ONNX Runtime supports FP64 and no other additional types.
+    /// Creates the error for a datatype of an operator for which ONNX Runtime supports FP64, and no other
+    /// types in addition to those of this runtime.
     pub fn but_for_fp64(element_type: ElementType, reason: &str) -> Self {
         match element_type {
             ElementType::F64 => Self::Here(reason.to_owned()),
@@ -86,7 +87,7 @@ impl fmt::Display for BadInput {
 
 impl std::error::Error for BadInput {}
 
-/// Returns [`BadInput`] unless a condition holds that depends on the sizes of a request.
+/// Returns [`BadInput`] from the surrounding function unless a condition on the sizes of a request holds.
 #[macro_export]
 macro_rules! ensure_input {
     ($condition:expr, $($text:tt)+) => {
@@ -97,7 +98,7 @@ macro_rules! ensure_input {
 }
 pub use crate::ensure_input;
 
-/// The memory for a value is not available now.
+/// The machine does not have enough free memory for a value.
 #[derive(Debug)]
 pub struct NoRoom(pub String);
 
@@ -112,7 +113,7 @@ impl std::error::Error for NoRoom {}
 /// Sizes of inputs that do not fit the model, or do not match each other.
 #[derive(Clone, Copy, Debug)]
 pub enum Misfit {
-    /// A value between two operators would have this negative dimension.
+    /// The sizes would give a value between two operators this negative dimension.
     Dimension(i64),
     /// A window extends this far beyond its image, including padding.
     Window(i64),

@@ -9,7 +9,7 @@ use crate::faults::{BadInput, Refusal};
 /// Maximum number of elements in a range whose size depends on values of inputs.
 const MAX_RANGE: f64 = (1u64 << 24) as f64;
 
-/// A range with too many elements, or with an undefined number of them.
+/// The error for a range with too many elements, or whose number of elements is undefined.
 #[derive(Debug)]
 pub struct LongRange {
     count: f64,
@@ -49,7 +49,7 @@ pub fn range_fits(start: f64, limit: f64, step: f64) -> Result<(), LongRange> {
     Ok(())
 }
 
-/// Normalizes an index; negative ones count from the end.
+/// Normalizes an index: a negative index counts from the end.
 ///
 /// # Errors
 /// Returns [`BadInput`] with the index and the size if the index is out of range.

@@ -66,7 +66,7 @@ pub use tensor::Tensor;
 /// A list that is usually short, such as a shape: up to 4 entries need no allocation.
 pub type ShortVec<T> = smallvec::SmallVec<[T; 4]>;
 
-// Requests are little-endian, and elements have the host's byte order.
+// Requests are little-endian, and elements have the host's byte order, so the host must be little-endian.
 const _: () = assert!(
     cfg!(target_endian = "little"),
     "only little-endian hosts are supported"

@@ -1,4 +1,4 @@
-//! Moves elements of any type: slices along an axis, concatenation, broadcasting.
+//! Moves elements of any type: slices tensors along an axis, concatenates and broadcasts them.
 
 use std::borrow::Borrow;
 
@@ -102,7 +102,7 @@ impl Tensor {
         })
     }
 
-    /// Broadcasts the tensor to a shape: repeats axes of 1 element, and missing leading axes.
+    /// Broadcasts the tensor to `shape`: repeats axes of size 1, and prepends missing axes.
     ///
     /// # Errors
     /// Fails if another axis has a different size than the shape.
@@ -125,8 +125,8 @@ impl Tensor {
     }
 }
 
-/// Writes `from` of shape `sizes` broadcast to `shape`, of the same rank, repeated until `to` is full. None
-/// of the slices is empty.
+/// Broadcasts `from` from the shape `sizes` to `shape`, which has the same rank, and repeats the result until
+/// `to` is full. None of the slices may be empty.
 fn repeat<U: Unit>(from: &[U], sizes: &[usize], shape: &[usize], to: &mut [U]) {
     if let [unit] = from {
         return to.fill(unit.clone());
@@ -140,7 +140,7 @@ fn repeat<U: Unit>(from: &[U], sizes: &[usize], shape: &[usize], to: &mut [U]) {
     let block = shape.iter().product::<usize>();
     let (first, others) = to.split_at_mut(block);
     for (at, to) in first.chunks_exact_mut(block / shape[0]).enumerate() {
-        // An axis of 1 element is repeated.
+        // An axis of size 1 is repeated.
         let at = if sizes[0] == 1 { 0 } else { at };
         repeat(&from[at * part..][..part], &sizes[1..], &shape[1..], to);
     }

@@ -1,46 +1,47 @@
 //! A node of a graph: operator, attributes, inputs and outputs.
 //!
-//! Fields have ONNX's names.
+//! The fields have the names of ONNX's protobuf messages.
 
 use crate::prelude::*;
 
-/// A node. Missing optional inputs have an empty name.
+/// A node. A missing optional input has an empty name.
 #[derive(Clone, Debug, Default)]
 pub struct Node {
-    /// Names of the inputs; empty for missing optional ones.
+    /// Names of the inputs. A missing optional input has an empty name.
     pub input: Vec<String>,
-    /// Names of the outputs.
+    /// Names of the outputs, in the operator's order.
     pub output: Vec<String>,
-    /// Name in messages.
+    /// Name of the node in error messages.
     pub name: String,
-    /// Operator, prefixed with its domain unless it is ONNX's.
+    /// Name of the operator, prefixed with the domain unless that is ONNX's own.
     pub op_type: String,
     /// Domain of the operator; empty for ONNX's.
     pub domain: String,
-    /// Version of the operator set; 0 if the file imports none.
+    /// Version of the operator set that defines the operator; 0 if the file imports none.
     pub opset: i64,
-    /// Attributes.
+    /// Attributes that the node sets; the operator defines the defaults of missing ones.
     pub attribute: Vec<Attribute>,
 }
 
-/// An attribute. The field of its type holds the value; the others are empty.
+/// An attribute. The field that corresponds to the attribute's type holds the value; all other fields are
+/// empty.
 #[derive(Clone, Debug, Default)]
 pub struct Attribute {
-    /// Name.
+    /// Name of the attribute.
     pub name: String,
-    /// A float.
+    /// Value of a float attribute.
     pub f: f32,
-    /// An integer.
+    /// Value of an integer attribute.
     pub i: i64,
-    /// The bytes of a string.
+    /// Value of a string attribute, as bytes.
     pub s: Vec<u8>,
-    /// A tensor.
+    /// Value of a tensor attribute.
     pub t: Option<Arc<Tensor>>,
-    /// Floats.
+    /// Value of an attribute that is a list of floats.
     pub floats: Vec<f32>,
-    /// Integers.
+    /// Value of an attribute that is a list of integers.
     pub ints: Vec<i64>,
-    /// Strings.
+    /// Value of an attribute that is a list of strings, as bytes.
     pub strings: Vec<Vec<u8>>,
 }
 
@@ -50,46 +51,47 @@ pub struct Attribute {
 pub struct Attributes<'a>(pub &'a Node);
 
 impl<'a> Attributes<'a> {
-    /// Returns an attribute, if present.
+    /// Returns the attribute `name`; `None` if the node does not set it.
     pub fn get(self, name: &str) -> Option<&'a Attribute> {
         self.0.attribute.iter().find(|attribute| attribute.name == name)
     }
 
-    /// Returns whether an attribute is present.
+    /// Returns whether the node sets the attribute `name`.
     pub fn has(self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
-    /// Returns an integer, or `default`.
+    /// Returns the value of an integer attribute, or `default`.
     pub fn int(self, name: &str, default: i64) -> i64 {
         self.get(name).map_or(default, |attribute| attribute.i)
     }
 
-    /// Returns a float, or `default`.
+    /// Returns the value of a float attribute, or `default`.
     pub fn float(self, name: &str, default: f32) -> f32 {
         self.get(name).map_or(default, |attribute| attribute.f)
     }
 
-    /// Returns a string, or `default`; empty if it is not UTF-8.
+    /// Returns the value of a string attribute, or `default`. A value that is not UTF-8 gives an empty
+    /// string.
     pub fn text(self, name: &str, default: &'a str) -> &'a str {
         let text = self.get(name).map(|attribute| std::str::from_utf8(&attribute.s));
         text.map_or(default, |text| text.unwrap_or(""))
     }
 
-    /// Returns integers; empty if absent.
+    /// Returns a list of integers; empty if the attribute is absent.
     pub fn ints(self, name: &str) -> &'a [i64] {
         self.get(name).map_or(&[], |attribute| &attribute.ints)
     }
 
-    /// Returns floats; empty if absent.
+    /// Returns a list of floats; empty if the attribute is absent.
     pub fn floats(self, name: &str) -> &'a [f32] {
         self.get(name).map_or(&[], |attribute| &attribute.floats)
     }
 
-    /// Returns strings; empty if absent.
+    /// Returns a list of strings; empty if the attribute is absent.
     ///
     /// # Errors
-    /// Fails if one is not UTF-8.
+    /// Fails if one of the strings is not UTF-8.
     pub fn texts(self, name: &str) -> Result<Vec<String>> {
         let strings = self.get(name).map_or(&[][..], |attribute| &attribute.strings);
         strings
@@ -98,24 +100,24 @@ impl<'a> Attributes<'a> {
             .collect()
     }
 
-    /// Returns whether an optional input is present.
+    /// Returns whether input `index` is present.
     pub fn has_input(self, index: usize) -> bool {
         self.0.input.get(index).is_some_and(|name| !name.is_empty())
     }
 
-    /// Returns the index of an input among those that are present.
+    /// Returns the index of input `index` among the present inputs; `None` if it is absent.
     pub fn position(self, index: usize) -> Option<usize> {
         let before = self.0.input.get(..index)?;
         self.has_input(index)
             .then(|| before.iter().filter(|name| !name.is_empty()).count())
     }
 
-    /// Returns the indices of several inputs among those that are present; skips missing ones.
+    /// Returns the indices of several inputs among the present inputs; skips absent ones.
     pub fn positions(self, indices: &[usize]) -> Vec<usize> {
         indices.iter().filter_map(|&index| self.position(index)).collect()
     }
 
-    /// Returns whether an output is used.
+    /// Returns whether output `index` has a name, that is, whether it is used.
     pub fn has_output(self, index: usize) -> bool {
         self.0.output.get(index).is_some_and(|name| !name.is_empty())
     }

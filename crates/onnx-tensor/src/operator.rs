@@ -9,13 +9,13 @@ use crate::packs::Packs;
 /// The known facts about a value before the model runs.
 #[derive(Clone, Debug)]
 pub struct Fact {
-    /// The type of its elements.
+    /// The type of the value's elements.
     pub element_type: ElementType,
-    /// The value's dimensions.
+    /// The value's dimensions, each of which may be unknown.
     pub shape: ShortVec<Dim>,
     /// The value, if it is a constant.
     pub constant: Option<Arc<Tensor>>,
-    /// For a value that is not a constant: its known numbers as FP64, and NaN for unknown ones, since NaN
+    /// The known elements of a value that is not a constant, as FP64. Unknown elements are NaN, which
     /// propagates through arithmetic.
     pub sizes: Option<Arc<Tensor>>,
 }
@@ -56,7 +56,8 @@ impl Fact {
         Some(numbers.as_slice::<i64>().ok()?.to_vec())
     }
 
-    /// Returns a constant as dimensions, some of which may be unknown.
+    /// Returns the elements of a constant, or the tracked [`sizes`](Self::sizes), as dimensions. Some of them
+    /// may be unknown.
     pub fn dims(&self) -> Option<Vec<Dim>> {
         if let (None, Some(sizes)) = (&self.constant, &self.sizes) {
             let numbers = crate::elements::elements::<f64>(sizes).ok()?;
@@ -86,19 +87,21 @@ impl Fact {
 /// For each present input of a node, its value if it is a constant.
 pub type Constants<'c> = &'c [Option<Arc<Tensor>>];
 
-/// An operator. Its inputs are the present ones, in order.
+/// An operator, with its attributes. The inputs that it receives are the present ones, in the node's order.
 pub trait Compute: Any + fmt::Debug + Send + Sync {
-    /// Returns the types and dimensions of the outputs; `None` if they are only known after the run.
-    /// Dimensions may be unknown before a run; in a run they are numbers, and all inputs are constants.
+    /// Returns the types and dimensions of the outputs; `None` if only the run itself determines them. Before
+    /// a run, dimensions of inputs may be unknown. In a run, all dimensions are numbers, and all inputs are
+    /// constants.
     ///
     /// # Errors
-    /// Says why the inputs are invalid.
+    /// Returns an error that says why the inputs are invalid.
     fn outputs(&self, _inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         Ok(None)
     }
 
     /// Derives data from constant inputs, such as packed weights, within the memory limit of `packs`. Returns
-    /// the index of an input that is not needed any more; [`Compute::run`] then gets an empty tensor for it.
+    /// the index of an input that `run` does not need; [`Compute::run`] then gets an empty tensor in its
+    /// place.
     ///
     /// # Errors
     /// Fails if memory is exhausted.
@@ -106,12 +109,14 @@ pub trait Compute: Any + fmt::Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Returns an operator that multiplies its input by the result of this operator (a gate), if supported.
+    /// Returns the gated form of this operator, if supported: an operator that multiplies its input by the
+    /// result of this one.
     fn gated(&self) -> Option<Box<dyn Compute>> {
         None
     }
 
-    /// Fuses the only consumer of the result into this operator, if supported. Returns whether it did.
+    /// Fuses `next`, the only consumer of the result, into this operator, if supported. Returns whether
+    /// `next` was fused.
     fn follow(&mut self, _next: &dyn Compute) -> bool {
         false
     }
@@ -129,7 +134,7 @@ pub trait Kernel: fmt::Debug + Send + Sync + 'static {
     /// Returns the types and dimensions of the outputs.
     ///
     /// # Errors
-    /// Says why the inputs are invalid.
+    /// Returns an error that says why the inputs are invalid.
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>>;
 
     /// Computes the outputs. Inputs have the types and ranks that [`Kernel::outputs`] has accepted.

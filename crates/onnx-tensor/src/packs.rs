@@ -1,5 +1,5 @@
-//! Packed weights, created once for all nodes of a model that share a constant. Their memory is limited
-//! relative to the size of the constants.
+//! Stores packed weights, which are created once for all nodes of a model that share a constant. Their memory
+//! is limited relative to the size of the constants.
 
 use std::{any::Any, collections::HashMap, sync::Arc};
 
@@ -9,15 +9,15 @@ use crate::prelude::*;
 /// one order count once.
 const MORE_BYTES: u64 = 16 << 20;
 
-/// A packing order.
+/// The layout of packed weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// Matrices in panels of columns.
+    /// Matrices, packed in panels of columns.
     Panels {
-        /// Whether the constant is the transpose.
+        /// Whether the constant is the transpose of the matrix to pack.
         is_turned: bool,
     },
-    /// Convolution weights.
+    /// Weights of convolutions.
     Windows {
         /// Number of groups.
         groups: usize,
@@ -31,14 +31,14 @@ pub enum Order {
 
 /// The packed weights of a model.
 pub struct Packs {
-    /// Keyed by the addresses of the source constants.
+    /// Packed weights by the addresses of their source constants, and the layout.
     made: HashMap<(Vec<usize>, Order), PackedWeights>,
     left: u64,
 }
 
 struct PackedWeights {
     packed: Arc<dyn Any + Send + Sync>,
-    /// Kept alive, so that the addresses stay unique.
+    /// The source constants, which are kept alive so that their addresses stay unique.
     _sources: Vec<Arc<Tensor>>,
 }
 
@@ -51,8 +51,8 @@ impl Packs {
         }
     }
 
-    /// Returns the constants packed in an order; `make` packs them on first use. `None` if the copies take
-    /// too much memory.
+    /// Returns the constants packed in the layout `order`; `make` packs them on first use. Returns `None` if
+    /// the copies would take too much memory.
     ///
     /// # Errors
     /// Returns the error of `make`.
@@ -83,7 +83,7 @@ impl Packs {
         Ok(Some(packed))
     }
 
-    /// Reserves memory for another copy of `bytes` bytes. Returns whether it fits.
+    /// Reserves memory for another copy of `bytes` bytes. Returns whether the copy fits into the limit.
     pub fn admit(&mut self, bytes: u64) -> bool {
         match self.left.checked_sub(bytes) {
             Some(left) => {
@@ -120,7 +120,7 @@ mod tests {
         ));
         let other = get(&second, Order::Panels { is_turned: false }).unwrap();
         assert!(!Arc::ptr_eq(&made, &other));
-        // A third copy does not fit, and the other two stay.
+        // A third copy does not fit; the first two stay available.
         assert!(get(&first, Order::Panels { is_turned: true }).is_none());
         assert!(Arc::ptr_eq(
             &other,

@@ -14,7 +14,7 @@ use crate::{faults::NoRoom, size};
 /// Bytes that a run reserves at a time, so that small runs do not contend for one counter.
 const STEP: u64 = 16 << 20;
 
-/// The budget of this process.
+/// The memory budget of this process.
 static ALL: LazyLock<Total> =
     LazyLock::new(|| Total::new(memory_limit().map_or(u64::MAX, |limit| limit / 8 * 3)));
 
@@ -40,7 +40,7 @@ impl Total {
     }
 }
 
-/// The share of one run: the memory of its values, and its reservation.
+/// The memory of one run: that of its values, and that reserved for further values.
 #[derive(Debug)]
 pub struct Room<'t> {
     total: &'t Total,
@@ -55,7 +55,7 @@ impl Default for Room<'static> {
 }
 
 impl Room<'static> {
-    /// Creates the share of a run in this process.
+    /// Creates the account of a run in the budget of this process.
     #[must_use]
     pub fn new() -> Self {
         Self::of(&ALL)
@@ -95,12 +95,12 @@ impl<'t> Room<'t> {
         .into())
     }
 
-    /// Counts the memory of an existing value.
+    /// Counts `bytes` bytes of an existing value.
     pub fn hold(&mut self, bytes: u64) {
         self.held = self.held.saturating_add(bytes);
     }
 
-    /// Subtracts the memory of a dropped value.
+    /// Subtracts `bytes` bytes of a dropped value.
     pub fn release(&mut self, bytes: u64) {
         self.held = self.held.saturating_sub(bytes);
     }

@@ -1,4 +1,4 @@
-//! Broadcasting of shapes.
+//! Broadcasts shapes.
 
 use crate::{Size, prelude::*};
 
@@ -12,7 +12,7 @@ pub fn broadcast<D: Size>(shapes: &[&[D]]) -> Result<ShortVec<D>> {
     crate::broadcast(shapes).map_err(|error| BadInput(error.to_string()).into())
 }
 
-/// Returns the sizes, if all are known.
+/// Returns the sizes of a shape; `None` if any of them is unknown.
 pub fn known(shape: &[Dim]) -> Option<ShortVec<usize>> {
     let size = |dim: &Dim| match dim {
         Dim::Known(size) => usize::try_from(*size).ok(),

@@ -15,15 +15,15 @@ use crate::{
 /// Maximum bytes of a value: an input, an output or an intermediate value.
 pub const MAX_BYTES: u64 = 4 << 30;
 
-/// Maximum bytes of an empty input, where dimensions of 0 count as 1: it costs the client nothing, but
-/// operators allocate by its other dimensions. Intermediate values may have [`MAX_BYTES`], counted the same
-/// way.
+/// Maximum bytes of an empty input, computed with dimensions of 0 replaced by 1. Such an input costs the
+/// client nothing, but operators allocate memory by its other dimensions. For empty intermediate values, the
+/// maximum is [`MAX_BYTES`].
 pub const MAX_EMPTY_BYTES: u64 = 256 << 20;
 
 /// Maximum rank. Operators may recurse over axes, and take time for each pair of axes.
 pub const MAX_RANK: usize = 64;
 
-/// Values of at least this size are checked against the free memory; the check takes longer than a small run.
+/// Minimum bytes of a value that is checked against the free memory. The check takes longer than a small run.
 const LARGE: u64 = 256 << 20;
 
 /// Refuses a value that does not fit into the free memory of the machine or of this process's control group.
@@ -62,7 +62,7 @@ thread_local! {
     static MOST: Cell<u64> = const { Cell::new(MAX_BYTES) };
 }
 
-/// Calls `run` with a lower limit for each value.
+/// Calls `run` with a limit of `bytes` bytes for each value, at most [`MAX_BYTES`].
 pub fn limited<T>(bytes: u64, run: impl FnOnce() -> T) -> T {
     struct Reset(u64);
     impl Drop for Reset {
@@ -119,8 +119,8 @@ pub fn admit_texts(bytes: u64) -> Result<()> {
     admit_now(bytes)
 }
 
-/// Refuses elements whose contents take too much memory; each element has a repeat count. Only strings have
-/// contents; [`admit_shape`] checks the rest.
+/// Refuses strings whose contents take too much memory. Each element comes with the number of its copies.
+/// Elements of other types have no contents; [`admit_shape`] checks their size.
 ///
 /// # Errors
 /// Returns the errors of [`admit_texts`].
@@ -147,7 +147,8 @@ pub fn of_value(value: &Tensor) -> u64 {
     texts.map(|text| TEXT + text.len() as u64).sum()
 }
 
-/// Returns the bytes of a shape, `u64::MAX` on overflow; `None` if a dimension is unknown.
+/// Returns the bytes of a value with these dimensions; `u64::MAX` on overflow, `None` if a dimension is
+/// unknown.
 fn bytes(element: usize, dims: impl Iterator<Item = Option<i128>>) -> Option<u64> {
     let mut bytes = element as u64;
     let mut is_empty = false;
@@ -156,7 +157,8 @@ fn bytes(element: usize, dims: impl Iterator<Item = Option<i128>>) -> Option<u64
         is_empty |= dim == 0;
         bytes = bytes.saturating_mul(dim.max(1));
     }
-    // Operators allocate intermediate data by the other dimensions.
+    // A large empty value counts with dimensions of 0 as 1, since operators allocate intermediate data by the
+    // others.
     Some(if is_empty && bytes <= MAX_EMPTY_BYTES {
         0
     } else {
@@ -164,7 +166,7 @@ fn bytes(element: usize, dims: impl Iterator<Item = Option<i128>>) -> Option<u64
     })
 }
 
-/// Formats a size for messages.
+/// Formats `bytes` in GiB, for messages.
 pub fn gib(bytes: u64) -> String {
     match bytes {
         u64::MAX => "more bytes than can be counted".to_owned(),

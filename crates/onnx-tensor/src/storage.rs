@@ -1,7 +1,7 @@
 //! The memory of a tensor's elements, by element width.
 //!
-//! Numbers of one width share a variant, so code that moves elements is compiled once per width. Typed views
-//! are checked casts of `bytemuck`.
+//! Numbers of one width share a variant, so code that moves elements is compiled once per width. Views of a
+//! type are checked casts of the crate `bytemuck`.
 
 use bytemuck::{AnyBitPattern, CheckedBitPattern, NoUninit, allocation, checked};
 use bytes::Bytes;
@@ -17,12 +17,13 @@ pub enum Storage {
     U32(Vec<u32>),
     U64(Vec<u64>),
     Strings(Vec<String>),
-    /// Numbers in shared memory, aligned for their type. Never empty, since an empty slice may be unaligned.
+    /// Numbers in shared memory, aligned for their type. The memory is never empty, since an empty slice may
+    /// be unaligned.
     Shared(Bytes),
 }
 
 impl Storage {
-    /// Creates zeros, or empty strings.
+    /// Creates `count` elements: zeros, or empty strings.
     pub fn zero(element_type: ElementType, count: usize) -> Self {
         match element_type.size_of() {
             _ if !element_type.is_copy() => Self::Strings(vec![String::new(); count]),
@@ -73,7 +74,7 @@ impl Storage {
         let Self::Shared(bytes) = self else {
             return;
         };
-        // `collect` does not zero the memory first, and the compiler vectorizes the loops.
+        // Uses `collect`, since it does not zero the memory first, and the compiler vectorizes the loops.
         *self = match element_type.size_of() {
             1 => Self::U8(bytes.to_vec()),
             2 => Self::U16(
@@ -113,18 +114,19 @@ impl<T: NoUninit> AsRef<[u8]> for Owner<T> {
     }
 }
 
-/// Rust types for which a [`Storage`] has views. A view is `None` if the width differs from the elements'.
+/// Rust types as which the elements of a [`Storage`] can be viewed. A view is `None` if the width of the type
+/// differs from that of the elements.
 pub trait Stored: Sized {
-    /// Stores a vector without a copy.
+    /// Turns a vector into a storage, without a copy.
     fn store(elements: Vec<Self>) -> Storage;
 
-    /// Returns the elements.
+    /// Returns the elements as a slice of this type.
     fn view(storage: &Storage) -> Option<&[Self]>;
 
-    /// Returns the mutable elements, unless the memory is shared.
+    /// Returns the elements as a mutable slice; `None` if the memory is shared.
     fn view_mut(storage: &mut Storage) -> Option<&mut [Self]>;
 
-    /// Returns the elements as a vector without a copy, unless the memory is shared.
+    /// Returns the elements as a vector, without a copy; `None` if the memory is shared.
     fn into_vec(storage: Storage) -> Option<Vec<Self>>;
 }
 

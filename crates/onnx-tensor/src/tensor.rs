@@ -1,4 +1,4 @@
-//! Dense tensors.
+//! Dense tensors, whose element type and shape are known at run time.
 
 use std::{fmt, sync::Arc};
 
@@ -9,10 +9,10 @@ use crate::{Element, ElementType, ShortVec, Unit, storage::Storage, with_number}
 
 /// A dense tensor in row-major order.
 ///
-/// Its elements are a vector, or shared bytes, such as those of a request; shared bytes are copied before the
-/// tensor is modified. Clones copy a vector, and share bytes.
+/// The elements are a vector, or shared bytes, such as those of a request. Shared bytes are copied before the
+/// tensor is modified. A clone copies a vector, and shares bytes.
 ///
-/// Two tensors are equal if type, shape and elements are. NaN equals NaN, and -0 equals 0.
+/// Two tensors are equal if their types, shapes and elements are equal. NaN equals NaN, and -0 equals 0.
 ///
 /// ```
 /// use onnx_tensor::{ElementType, Tensor};
@@ -32,7 +32,7 @@ pub struct Tensor {
     storage: Storage,
 }
 
-/// Constructors.
+/// Constructors of tensors.
 impl Tensor {
     /// Creates a tensor from a vector, without a copy.
     ///
@@ -81,7 +81,7 @@ impl Tensor {
     pub fn from_bytes(element_type: ElementType, shape: &[usize], bytes: Bytes) -> Result<Self> {
         ensure!(element_type.is_copy(), "strings have no fixed width");
         let len = count(element_type, shape)?;
-        // `count` fails if this overflows.
+        // The product does not overflow: `count` has checked it.
         let expected = len * element_type.size_of();
         ensure!(
             bytes.len() == expected,
@@ -122,7 +122,7 @@ impl Tensor {
         Self::zero_of(T::ELEMENT_TYPE, shape)
     }
 
-    /// Creates a tensor of rank 0.
+    /// Creates a tensor of rank 0, which has one element.
     #[must_use]
     pub fn scalar<T: Element>(element: T) -> Self {
         Self::new(T::ELEMENT_TYPE, &[], 1, T::store(vec![element]))
@@ -153,7 +153,7 @@ impl Tensor {
     }
 }
 
-/// Type, shape and elements.
+/// Access to the type, the shape and the elements.
 impl Tensor {
     /// Returns the type of the elements.
     #[must_use]
@@ -188,8 +188,8 @@ impl Tensor {
     /// Returns the elements in row-major order.
     ///
     /// # Errors
-    /// Fails if they have another type, or if [`Tensor::as_bytes_mut`] wrote a boolean that is neither 0 nor
-    /// 1.
+    /// Fails if the elements have another type, or if [`Tensor::as_bytes_mut`] wrote a boolean that is
+    /// neither 0 nor 1.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         expect_type::<T>(self.element_type)?;
         T::view(&self.storage).ok_or_else(|| invalid(self.element_type))
@@ -348,7 +348,7 @@ impl fmt::Debug for Tensor {
     }
 }
 
-/// Formats at most 12 elements.
+/// Formats the first elements of a tensor, at most 12.
 fn elements<T: Element>(tensor: &Tensor, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     const MOST: usize = 12;
     let Ok(elements) = tensor.as_slice::<T>() else {
@@ -406,7 +406,7 @@ fn no_bytes() -> &'static str {
     "strings have no bytes of a fixed width"
 }
 
-/// Creates the error for a view of the right type over invalid bytes.
+/// Creates the error for elements whose bytes are invalid for the type, such as a boolean of 2.
 fn invalid(element_type: ElementType) -> anyhow::Error {
     format_err!("the bytes are not valid elements of {element_type}")
 }

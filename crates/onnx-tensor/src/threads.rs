@@ -40,20 +40,20 @@ use std::{
 
 use rayon_core::{ThreadPool, ThreadPoolBuilder, Yield};
 
-/// Parts per thread: if a helper begins late or is slower, the others take more of them.
+/// Parts per thread. If a helper begins late or is slow, the other threads compute more of the parts.
 const PARTS_PER_THREAD: usize = 4;
 
-/// Spin iterations before a thread sleeps until its helpers finish their last parts: about the cost of
-/// sleeping and waking.
+/// Number of spin iterations before a thread sleeps until its helpers finish their last parts. Spinning takes
+/// about as long as sleeping and waking.
 const SPINS: u32 = 1 << 11;
 
-/// How long a helper spins for further parts before it sleeps. Waking it costs about as much as a part, and
-/// most nodes that are not split take less.
+/// How long a helper spins for further parts before it sleeps. Waking a helper costs about as much as a part.
+/// Most nodes that are not split take less time than this.
 const WATCH: Duration = Duration::from_micros(100);
 
-/// A helper that does not begin before the work is done, or stalls within a part, has lost its core to
-/// another program. After a thread has lost time to such a helper, it uses no helpers for this many times the
-/// lost time.
+/// Factor for the pause after lost time. A helper that does not begin before the work is done, or stalls
+/// within a part, has lost its core to another program. After such a helper has cost time, no helpers are
+/// used for this many times the lost time.
 const REST: u32 = 16;
 
 /// The threads of this process.
@@ -70,7 +70,7 @@ thread_local! {
 /// does not grow.
 pub fn configure(limit: usize, on_start: fn()) {
     PROCESS.limit.store(limit.max(1), Ordering::Relaxed);
-    // The first call wins, before helpers exist.
+    // Only the first call sets `on_start`, before helpers exist.
     let _ = PROCESS.on_start.set(on_start);
 }
 
@@ -80,15 +80,16 @@ pub fn limit() -> usize {
     PROCESS.limit.load(Ordering::Relaxed)
 }
 
-/// Counts a run on this thread until the returned value is dropped. The run uses at most `most` threads; 0
-/// for all.
+/// Starts a run on this thread, which lasts until the returned value is dropped. The run uses at most `most`
+/// threads; 0 means all.
 ///
-/// Outside of a run, and within a part, everything runs on one thread.
+/// Outside of a run, and within a part, work is not split.
 pub fn start(most: usize) -> Run {
     PROCESS.start(most)
 }
 
-/// Returns the number of parts to split work into, each of at least `least` units; 1 without helper threads.
+/// Returns the number of parts to split `work` units into, so that each part has at least `least` units.
+/// Returns 1 if there are no helper threads.
 #[inline]
 #[must_use]
 pub fn parts(work: u64, least: u64) -> usize {
@@ -111,7 +112,7 @@ fn parts_of_large(work: u64, least: u64) -> usize {
 /// Calls `work` once per item, on this thread and on idle ones.
 ///
 /// # Errors
-/// Returns the first error of `work`; items that have not begun by then are dropped.
+/// Returns the first error of `work`. Items that have not begun by then are dropped.
 ///
 /// # Panics
 /// Panics if `work` panics, after all running parts have ended.
@@ -119,7 +120,7 @@ pub fn for_each<I: Send, E: Send>(items: Vec<I>, work: impl Fn(I) -> Result<(), 
     let count = items.len();
     let items = Mutex::new(items.into_iter());
     let error = Mutex::new(None);
-    // The rest of this module is compiled once instead of once per `work`.
+    // The trait object lets the functions below be compiled once, instead of once per type of `work`.
     let step = || {
         let Some(item) = lock(&items).next() else {
             return false;
@@ -139,10 +140,10 @@ pub fn for_each<I: Send, E: Send>(items: Vec<I>, work: impl Fn(I) -> Result<(), 
     error.map_or(Ok(()), Err)
 }
 
-/// Computes one item. Returns whether there may be more.
+/// Computes one item. Returns whether there may be further items.
 type Step<'s> = &'s (dyn Fn() -> bool + Sync);
 
-/// A counted run; see [`start`]. The runs of a thread are nested.
+/// Guard of a run; see [`start`]. The runs of a thread are nested.
 #[derive(Debug)]
 #[must_use]
 pub struct Run {
@@ -157,14 +158,14 @@ impl Drop for Run {
     }
 }
 
-/// A pool and its limits: those of the process, or others in tests.
+/// A thread pool and its limits. Operators use the pool of the process; tests create their own.
 #[derive(Debug)]
 pub struct Threads {
     limit: AtomicUsize,
     on_start: OnceLock<fn()>,
-    /// Number of runs and their helpers.
+    /// Number of threads that compute: the runs and their helpers.
     computing: AtomicUsize,
-    /// `None` if the system could not create threads.
+    /// The pool, once a run has needed it; `None` if the system could not create threads.
     pool: OnceLock<Option<ThreadPool>>,
     idle: Mutex<Idle>,
     born: Instant,
@@ -221,7 +222,7 @@ impl Threads {
         self.pool.get_or_init(make).as_ref()
     }
 
-    /// Runs the loop of a pool thread: it works, spins for a while in search of work, and then sleeps.
+    /// Runs the loop of a pool thread, which works, spins for a while in search of work, and then sleeps.
     /// rayon's own threads sleep sooner, so a model with many small nodes would wake them for each node.
     fn help(&self) {
         loop {
@@ -232,7 +233,7 @@ impl Threads {
                 idle.watching -= 1;
                 idle.asleep.push(thread::current());
             }
-            // A thread that handed over work before could not wake this one.
+            // A thread that queued work before this point saw this helper as spinning, and did not wake it.
             if rayon_core::yield_now() != Some(Yield::Executed) {
                 thread::park();
             }
@@ -256,7 +257,7 @@ impl Threads {
         }
     }
 
-    /// Wakes as many helpers as needed in addition to the spinning ones.
+    /// Wakes sleeping helpers, so that with the spinning ones there are `needed` helpers.
     fn wake(&self, needed: usize) {
         let mut idle = lock(&self.idle);
         let watching = usize::try_from(idle.watching).unwrap_or(0);
@@ -264,7 +265,7 @@ impl Threads {
         idle.asleep.drain(first..).for_each(|thread| thread.unpark());
     }
 
-    /// Records time lost to a helper without a core.
+    /// Records the time that was lost to a helper without a core, and pauses the use of helpers.
     fn rest(&self, lost: Duration) {
         let end = self.born.elapsed() + lost * REST;
         self.rest
@@ -298,13 +299,14 @@ impl Threads {
         counter.fetch_update(order, order, take).map_or(0, |_| taken)
     }
 
-    /// Returns whether more threads compute than the limit, since requests have arrived after helpers began.
+    /// Returns whether more threads compute than the limit. This happens when requests arrive after helpers
+    /// have begun.
     fn is_crowded(&self) -> bool {
         self.computing.load(Ordering::Relaxed) > self.limit.load(Ordering::Relaxed)
     }
 }
 
-/// Helpers without work.
+/// Counts of helper threads without work.
 #[derive(Debug, Default)]
 struct Idle {
     /// Number of spinning helpers. A helper that finds work while it falls asleep is not counted, so the
@@ -329,7 +331,7 @@ impl Share {
     fn repeat(self, count: usize, step: Step<'_>) {
         let wanted = (count - 1).min(self.most() - 1);
         let pool = (wanted > 0).then(|| self.threads.pool()).flatten();
-        // Each helper has its own thread, so none of them is queued.
+        // The helpers do not exceed the pool's threads, so none of them is queued.
         let helpers = pool.map_or(0, |pool| {
             self.threads.reserve(wanted.min(pool.current_num_threads()))
         });
@@ -353,7 +355,7 @@ impl Share {
             work.go_on(|| false);
             let done = Instant::now();
             if to_begin.load(Ordering::Relaxed) > 0 {
-                // The helper may be about to wake up.
+                // A helper that has not begun may just be waking up, so it gets a grace period.
                 return Some((done, WATCH));
             }
             for _ in 0..SPINS {
@@ -362,7 +364,7 @@ impl Share {
                 }
                 hint::spin_loop();
             }
-            // A helper has at most one part left, which takes no longer than all of this thread's parts.
+            // A helper has at most one part left, which should take no longer than all parts of this thread.
             Some((done, WATCH.max(2 * (done - begun))))
         });
         if let Some((done, usual)) = late
@@ -373,7 +375,7 @@ impl Share {
     }
 }
 
-/// Prevents nested splitting on this thread while it exists.
+/// Guard that prevents nested splitting on this thread while it exists.
 struct Whole(Option<Share>);
 
 impl Whole {
@@ -388,7 +390,7 @@ impl Drop for Whole {
     }
 }
 
-/// A reserved thread, released on drop.
+/// A reserved helper thread, which is released on drop.
 struct Helper<'h> {
     threads: &'static Threads,
     at_work: &'h AtomicUsize,
@@ -412,7 +414,7 @@ impl Drop for Helper<'_> {
 /// Work that several threads run step by step.
 struct Work<'s> {
     step: Step<'s>,
-    /// Set when no steps are left, or one panicked.
+    /// Set when no steps are left, or when a step has panicked.
     is_ended: AtomicBool,
 }
 
@@ -424,7 +426,7 @@ impl<'s> Work<'s> {
         }
     }
 
-    /// Works until no items are left, a step failed, or this thread should leave.
+    /// Calls the step until no items are left, a step has failed, or `should_leave` returns true.
     fn go_on(&self, should_leave: impl Fn() -> bool) {
         while !self.is_ended.load(Ordering::Relaxed) && !should_leave() {
             let ends = EndOnPanic(&self.is_ended);
@@ -497,7 +499,7 @@ mod tests {
     #[test]
     fn idle_threads_help() {
         let _run = threads(3).start(0);
-        // Each item needs two others to run at the same time.
+        // Each item waits for two other items, which must run at the same time.
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..3).map(|_| mpsc::channel()).unzip();
         let items = receivers.into_iter().enumerate().collect();
         let work = |(item, receiver): (usize, mpsc::Receiver<()>)| {
@@ -521,7 +523,7 @@ mod tests {
             let run = threads.start(0);
             let (send, receive) = mpsc::channel();
             let items = vec![(Some(receive), None), (None, Some(send))];
-            // The first item waits for the other one, which another thread has to compute.
+            // The first item waits for the second one, which another thread has to compute.
             let work = |(receive, send): (Option<mpsc::Receiver<()>>, Option<mpsc::Sender<()>>)| {
                 if let Some(send) = send {
                     let _ = send.send(());

@@ -17,7 +17,7 @@ pub fn until(end: Option<Instant>) -> TimeLimit {
     TimeLimit { outer }
 }
 
-/// Resets the limit when dropped.
+/// Guard of [`until`]: restores the outer time limit when dropped.
 #[must_use]
 pub struct TimeLimit {
     outer: Option<Instant>,

@@ -1,4 +1,5 @@
-//! Errors of ONNX Runtime's runs: decides whose fault they are, and shortens their messages.
+//! Classifies errors of ONNX Runtime's runs as errors of the client or of the server, and shortens their
+//! messages.
 
 use oip_service::CancelToken;
 use oip_types::{ByteSize, ErrorCode, ServiceError};
@@ -7,8 +8,8 @@ use onnx_tensor::size::{MAX_BYTES, gib};
 use super::{library, providers::is_out_of_memory, traps::Guards};
 use crate::ended::ended;
 
-/// Converts the error of a run; it is the client's fault where the message says so. `gpu` is the GPU that the
-/// model is on.
+/// Converts the error of a run. The error code blames the client if the library's message blames shapes or
+/// values. `gpu` is the GPU that the model is on.
 pub(super) fn failed(
     error: ort::Error,
     guards: &Guards,
@@ -23,8 +24,8 @@ pub(super) fn failed(
         .caused_by(error)
 }
 
-/// Returns the error for a run that ran out of GPU memory. Other programs' use of it changes, so the request
-/// may succeed later.
+/// Returns the error for a run that ran out of GPU memory. The request may succeed later, when other programs
+/// use less of that memory.
 fn full_gpu(message: &str, gpu: u32) -> Option<ServiceError> {
     let text = match unallocated(message) {
         Some(bytes) => format!("GPU {gpu} has no memory for a value of {bytes} bytes now"),
@@ -82,7 +83,7 @@ const CANNOT_TAKE: &str = "the model cannot take these values";
 fn unallocated(message: &str) -> Option<u64> {
     let phrases = [
         "Failed to allocate memory for requested buffer of size ",
-        // The limit for all sessions was reached.
+        // The message when the memory limit of all sessions is reached.
         " is smaller than requested bytes of ",
     ];
     let (_, size) = phrases.iter().find_map(|phrase| message.split_once(phrase))?;
@@ -90,8 +91,8 @@ fn unallocated(message: &str) -> Option<u64> {
     digits.parse().ok()
 }
 
-/// Returns whether the library blames shapes or values. Its error code is the same for its own faults, so
-/// this matches phrases of its kernels, which `cargo xtask zoo --extremes` collects.
+/// Returns whether the library blames shapes or values. The library's internal errors have the same code, so
+/// the function searches for phrases of its kernels, which `cargo xtask zoo --extremes` collects.
 fn blames_values(words: &str) -> bool {
     const PHRASES: &[&str] = &[
         " by zero",
@@ -143,7 +144,7 @@ pub(super) fn words(message: &str) -> String {
     const LONGEST: usize = 400;
     let text = message.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut text = text.as_str();
-    // A nested error: `[ONNXRuntimeError] : 1 : FAIL : tensor.cc:58 Compute why`.
+    // Takes the reason of a nested error: `[ONNXRuntimeError] : 1 : FAIL : tensor.cc:58 Compute why`.
     if let Some((_, inner)) = text.rsplit_once("[ONNXRuntimeError] : ") {
         text = inner.splitn(3, " : ").nth(2).unwrap_or(inner);
     }
@@ -152,11 +153,11 @@ pub(super) fn words(message: &str) -> String {
     {
         text = match place.starts_with('/') {
             true => after_signature(rest),
-            // A function name without a signature.
+            // Skips a function name without a signature.
             false => rest.split_once(' ').map_or(rest, |(_, rest)| rest),
         };
     }
-    // A failed condition in C++, followed by its meaning.
+    // Skips a failed condition in C++; the text after the condition explains it.
     if let Some((_, meaning)) = text.split_once(" was false. ")
         && !meaning.is_empty()
     {

@@ -10,14 +10,14 @@ use std::{
 
 use super::providers::Package;
 
-/// The searched locations, for error messages.
+/// Description of the searched locations, for error messages.
 pub(super) const PLACES: &str = "beside the program, by ORT_DYLIB_PATH, in the active virtual environment, among \
                                  python3's packages, or among the system's libraries";
 
-/// Time limit for a program that is run to find locations.
+/// Time limit for each program that the search runs, such as `python3`.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Returns the existing libraries, most preferred first.
+/// Returns the libraries that exist, the most preferred one first.
 pub(super) fn candidates() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let program = env::current_exe().ok();
@@ -50,7 +50,7 @@ pub(super) fn candidates() -> Vec<PathBuf> {
     found
 }
 
-/// Lists the libraries of a directory, newest version first.
+/// Lists the libraries of a directory, the newest version first.
 fn in_folder(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = entries
@@ -133,7 +133,7 @@ fn output(program: &str, arguments: &[&str]) -> String {
             Ok(Some(status)) if status.success() => break,
             Ok(None) if start.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(5)),
             _ => {
-                // The program may have exited just now, or we may not be allowed to kill it.
+                // Killing fails if the program has just exited, or if this process may not kill it.
                 let _ = child.kill();
                 let _ = child.wait();
                 return String::new();

@@ -14,8 +14,8 @@ use crate::dtype;
 /// Time limit for all attempts of one model.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Returns the outputs of the first run that succeeds, or `None`: the library's errors do not tell whether a
-/// model rejects these values or all values.
+/// Returns the outputs of the first run that succeeds, or `None`. Errors are ignored, since they do not tell
+/// whether a model rejects these values or all values.
 pub(super) fn first_answer(
     model: &dyn Model,
     inputs: &[Port],
@@ -36,7 +36,7 @@ pub(super) fn first_answer(
         })
 }
 
-/// Builds a request with zeros of these shapes.
+/// Builds a request whose inputs are zeros of the given shapes.
 fn request(inputs: &[Port], shapes: Vec<Shape>) -> Option<InferRequest> {
     let mut request = InferRequest::new(ModelRef::new("m", None).ok()?);
     for (port, shape) in inputs.iter().zip(shapes) {

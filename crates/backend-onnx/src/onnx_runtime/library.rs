@@ -16,7 +16,7 @@ use super::{find, providers::Package};
 
 /// ONNX Runtime, loaded into the process from a library that the operator chooses.
 ///
-/// A process can load only one, and it stays loaded until the process exits.
+/// A process can load only one such library, which stays loaded until the process exits.
 ///
 /// ```
 /// use backend_onnx::OnnxRuntime;
@@ -85,7 +85,7 @@ impl OnnxRuntime {
             }
             None => {}
         }
-        // The `ort` crate panics if a library exports the right names and misbehaves.
+        // The crate `ort` panics if a library exports the expected names and misbehaves.
         let (environment, providers) = catch_unwind(AssertUnwindSafe(|| start(&found)))
             .unwrap_or(Err(StartError::Panic))
             .map_err(|error| failed(&error.to_string()))?;
@@ -107,7 +107,8 @@ impl OnnxRuntime {
     /// system's library directories. Runs `python3` to find its packages.
     ///
     /// # Errors
-    /// Lists each library found with the reason it was refused, or says that none was found.
+    /// Returns an error that lists each library found with the reason why it was refused, or says that none
+    /// was found.
     pub fn find() -> Result<Self, ServiceError> {
         let mut refused = Vec::new();
         for path in find::candidates() {
@@ -181,7 +182,7 @@ impl OnnxRuntime {
     }
 }
 
-/// Why an existing library fails to initialize.
+/// The reason why a library that exists fails to initialize.
 #[derive(Debug)]
 enum StartError {
     Load(LoadDynamicError),
@@ -193,7 +194,7 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Load(LoadDynamicError::Dlopen { error, .. }) => {
-                // The system's message is in the error's causes.
+                // The message of the system's loader is among the causes of the error.
                 for (depth, cause) in causes(error).enumerate() {
                     write!(f, "{}{cause}", if depth > 0 { ": " } else { "" })?;
                 }

@@ -1,17 +1,17 @@
-//! Shapes for made-up inputs, smallest first.
+//! Generates shapes for made-up inputs, the smallest ones first.
 
 use onnx_graph::{Dim, Port};
 use tensor_core::Shape;
 
-/// Sizes to try for dimensions that are neither a batch nor an image's channels. The small ones come first.
-/// The larger ones are for networks that reduce their input, and for audio, which comes in thousands of
-/// samples. The last ones are sizes of images and of text lines that some networks require, although their
-/// files leave them free.
+/// Sizes to try for dimensions that are neither a batch nor an image's channels. The small sizes come first.
+/// Larger sizes are for networks that reduce their input, and for audio, which has thousands of samples. The
+/// last ones are sizes of images and of text lines that some networks require, although their files leave
+/// these dimensions free.
 const SIZES: &[u64] = &[
     1, 2, 8, 32, 64, 128, 320, 512, 640, 1600, 16000, 48, 96, 112, 160, 192, 224, 256, 336, 384, 448, 518,
 ];
 
-/// Batch sizes to try instead of 1, last of all: the first dimension may be the steps of a sequence.
+/// Sizes of the first dimension to try after 1, since that dimension may be the steps of a sequence.
 const ROWS: &[u64] = &[2, 8, 32, 64, 512];
 
 /// Inputs with more elements than this are not tried.
@@ -110,8 +110,7 @@ mod tests {
         let tried = shapes(std::slice::from_ref(&image));
         let dims: Vec<&[u64]> = tried.iter().take(4).map(|shapes| shapes[0].dims()).collect();
         assert_eq!(dims, [[1, 3, 1, 7], [1, 1, 1, 7], [1, 3, 2, 7], [1, 1, 2, 7]]);
-        // Some exporters name free dimensions by a wrong guess: here the last dimension, which is not the
-        // batch.
+        // Some exporters guess the names of free dimensions: here the last dimension has the batch's name.
         let sound = port(vec![
             Dim::Fixed(1),
             Dim::Fixed(1),
@@ -122,7 +121,8 @@ mod tests {
                 .iter()
                 .any(|shapes| shapes[0].dims() == [1, 1, 512])
         );
-        // The first dimension is the steps of a sequence, the second one their features.
+        // The first dimension is the number of steps of a sequence, and the second one that of their
+        // features.
         let steps = shapes(&[port(vec![Dim::Free, Dim::Fixed(80)])]);
         let dims: Vec<&[u64]> = steps.iter().map(|shapes| shapes[0].dims()).collect();
         assert_eq!(dims, [[1, 80], [2, 80], [8, 80], [32, 80], [64, 80], [512, 80]]);

@@ -33,7 +33,7 @@ use crate::{
     output_metadata::{Comparison, pattern},
 };
 
-/// A model on ONNX Runtime.
+/// A model that runs on ONNX Runtime.
 pub(crate) struct OrtModel {
     metadata: ModelMetadata,
     named_dims: NamedDims,
@@ -41,7 +41,7 @@ pub(crate) struct OrtModel {
     guards: Guards,
     /// Inputs that must not be empty, each with the operator that would crash the process otherwise.
     filled: BTreeMap<String, String>,
-    /// Set once the metadata is complete.
+    /// Compares outputs with the metadata. `None` until the metadata is complete.
     comparison: Option<Comparison>,
     rows: RowIndependence,
 }
@@ -51,8 +51,8 @@ impl OrtModel {
     /// requests.
     ///
     /// # Errors
-    /// The cause is [`NeedsProcess`] if the model could crash the process and the caller can start a separate
-    /// one for it.
+    /// Returns an error whose cause is [`NeedsProcess`] if the model could crash the process and the caller
+    /// can start a separate one for it.
     pub(crate) fn load(
         runtime: &OnnxRuntime,
         gpus: &Gpus,
@@ -114,14 +114,15 @@ impl OrtModel {
         Self { rows, ..self }
     }
 
-    /// Completes the metadata of outputs from the outputs of a run, and logs where the file is wrong.
+    /// Completes the metadata of outputs from the outputs `answer` of a run, and logs where the file is
+    /// wrong.
     fn learn(&mut self, answer: Option<&[InferOutput]>, declared: &[Port]) {
         for (index, (output, port)) in self.metadata.outputs.iter_mut().zip(declared).enumerate() {
             let seen = answer.and_then(|outputs| outputs.get(index));
             let seen = seen.map(|seen| seen.value.shape().clone());
             if let Some(seen) = &seen {
                 let is_unknown = output.shape == ShapePattern::with_any_leading(vec![]);
-                // Only the rank of the run's output is used: its sizes may differ in other runs, its rank
+                // Only the rank of the run's output is used. The sizes may differ between runs, the rank
                 // hardly ever.
                 if is_unknown || !output.shape.matches(seen) {
                     output.shape = ShapePattern::new(vec![None; seen.dims().len()]);
@@ -230,7 +231,7 @@ impl Opening<'_> {
                     None => self.needs_process(UNREAD)?,
                     Some(content) => match self.sessions(&content) {
                         Ok(devices) => return Ok((devices, disarmed)),
-                        // Without the required device, the original model would fail as well.
+                        // The original model would fail as well if the required device is missing.
                         Err(error) if self.plan.is_demanded => return Err(error),
                         Err(error) => {
                             self.needs_process(&format!("an operator would be rewritten, and then {error}"))?;
@@ -312,7 +313,8 @@ fn ports(role: &str, ports: &[Port], outlets: &[Outlet]) -> Result<Vec<TensorMet
                 )));
             }
             Some(declared) if role == "input" => declared,
-            // The session does not see the file's output shapes, which may be wrong.
+            // The shape is unknown: output shapes of the file, which may be wrong, are not given to the
+            // session.
             _ if known.is_empty() => ShapePattern::with_any_leading(vec![]),
             _ => ShapePattern::new(known),
         };

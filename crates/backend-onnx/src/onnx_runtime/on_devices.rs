@@ -32,7 +32,7 @@ struct OnDevice {
     load: Arc<AtomicUsize>,
 }
 
-/// The provider that every library has.
+/// Name of the CPU provider, which every library has.
 const CPU: &str = "CPUExecutionProvider";
 
 impl OnDevices {
@@ -40,7 +40,7 @@ impl OnDevices {
     /// reason is logged.
     ///
     /// # Errors
-    /// The library refuses the model, or a required device is not available.
+    /// Returns an error if the library refuses the model, or if a required device is not available.
     pub(super) fn open(
         settings: Settings<'_>,
         plan: &Plan,
@@ -81,7 +81,7 @@ impl OnDevices {
         })
     }
 
-    /// Returns one of the sessions, for properties that they share.
+    /// Returns one of the sessions, for properties that all sessions share.
     pub(super) fn any(&self) -> Option<&SharedSession> {
         self.sessions.first().map(|device| &device.session)
     }
@@ -136,7 +136,7 @@ fn idlest(loads: &[usize]) -> Option<usize> {
     loads.min_by_key(|(_, load)| **load).map(|(index, _)| index)
 }
 
-/// Counts a run until it ends.
+/// Counts a run on its device until this value is dropped.
 struct Running(Arc<AtomicUsize>);
 
 impl Running {

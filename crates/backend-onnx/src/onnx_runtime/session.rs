@@ -36,7 +36,7 @@ pub(super) struct Settings<'s> {
     pub(super) threads: usize,
 }
 
-/// Creates a session on the CPU. Constants and the weights packed from them are in memory once.
+/// Creates a session on the CPU. Constants, and the weights packed from them, are in memory only once.
 pub(super) fn open(settings: Settings<'_>, content: &Bytes) -> Result<SharedSession, ServiceError> {
     let made = builder(settings, content).and_then(|builder| commit(builder, content));
     made.map_err(|error| {
@@ -137,14 +137,14 @@ fn builder(settings: Settings<'_>, content: &Bytes) -> ort::Result<SessionBuilde
         .with_intra_op_spinning(false)?
         .with_inter_op_spinning(false)?
         .with_env_allocators()?
-        // The size of weights is known from the file, and does not count against the limit.
+        // The memory of weights does not count against the limit, since their size is known from the file.
         .with_config_entry("session.use_device_allocator_for_initializers", "1")?
         .with_memory_pattern(inputs.iter().all(is_fixed))?
-        // Without this, a file with the letters ORTM near its beginning is read as ORT's own format, which is
-        // not checked here.
+        // By default, ONNX Runtime reads a file with the letters ORTM near its beginning in its own format,
+        // which is not checked here.
         .with_config_entry("session.load_model_format", "ONNX")?
         // Limits constant folding: all values of a folded chain are in memory together, and 16-bit weights
-        // double in size. Versions that do not know this entry ignore it.
+        // double in size. Versions of ONNX Runtime that lack the entry ignore it.
         .with_config_entry(
             "optimization.constant_folding_max_output_size_in_bytes",
             content.len().saturating_mul(2).max(FOLDED).to_string(),
@@ -170,7 +170,7 @@ impl Runs {
         }
     }
 
-    /// Returns the options for one run.
+    /// Returns the options for one run, which may ask it to release memory.
     pub(super) fn options(&self) -> ort::Result<Arc<RunOptions>> {
         let mut options = RunOptions::new()?;
         if self.is_time_to_shrink() {
@@ -183,8 +183,8 @@ impl Runs {
         Ok(Arc::new(options))
     }
 
-    /// Returns whether a run failed only because the provider's memory is not an arena that can be shrunk. If
-    /// so, later runs do not try it.
+    /// Returns whether a run failed only because the provider's memory is not an arena that can be shrunk.
+    /// Later runs then do not try to release memory.
     pub(super) fn must_keep_memory(&self, error: &ort::Error) -> bool {
         let is_so = self.gpu.is_some() && error.message().contains("memory arena shrink list");
         is_so && !self.keeps_gpu_memory.swap(true, Ordering::Relaxed)

@@ -140,7 +140,7 @@ pub(super) fn addresses(value: &TensorValue) -> Option<Range<usize>> {
     }
 }
 
-/// Creates an empty value like those that ONNX Runtime creates between operators: with a null pointer.
+/// Creates an empty value with a null pointer, like those that ONNX Runtime creates between operators.
 /// Operators that read an element of an optional input unchecked, such as `NonMaxSuppression`, tolerate a
 /// null pointer, but not the dangling pointer of an empty slice.
 fn empty_input<T>(dims: Vec<i64>) -> Result<SessionInputValue<'static>, ServiceError>
@@ -173,7 +173,7 @@ fn bool_input(tensor: &Tensor, dims: Vec<i64>) -> Result<SessionInputValue<'_>, 
             let borrowed = TensorRef::from_array_view((dims, elements));
             Ok(borrowed.map_err(|error| failed("it does not fit", error))?.into())
         }
-        // A byte other than 0 and 1 is not a bool, so the input is copied.
+        // A byte other than 0 and 1 is not a valid `bool`, so the input is converted in a copy.
         Err(_) => Ok(own(dims, bools(tensor))?.into()),
     }
 }
@@ -188,7 +188,7 @@ fn string((index, bytes): (usize, &[u8])) -> Result<String, ServiceError> {
     let string = std::str::from_utf8(bytes).map_err(|_| {
         ServiceError::invalid(format!("element {index} is not UTF-8, as strings for ONNX are"))
     })?;
-    // ONNX Runtime takes null-terminated strings.
+    // ONNX Runtime takes null-terminated strings, so a string with a zero byte would be truncated.
     match string.contains('\0') {
         true => Err(ServiceError::invalid(format!(
             "element {index} has a zero byte, which strings for ONNX Runtime cannot have"
@@ -230,8 +230,8 @@ where
         .map_err(|error| failed("it has another type", error))?;
     let bytes: &[u8] = bytemuck::cast_slice(elements);
     let own = range(bytes);
-    // An output may be an input that the model passes through. Its memory is that of the request, which the
-    // output may outlive.
+    // An output may be an input that the model passes through. The memory then belongs to the request, which
+    // the output may outlive.
     let is_input = |input: &Range<usize>| own.start < input.end && input.start < own.end;
     if bytes.is_empty() || inputs.iter().any(is_input) {
         return Ok(Bytes::copy_from_slice(bytes));
@@ -250,7 +250,7 @@ struct Elements<T> {
 
 impl<T: PrimitiveTensorElementType + NoUninit> AsRef<[u8]> for Elements<T> {
     fn as_ref(&self) -> &[u8] {
-        // The caller checked the element type.
+        // The caller has checked the element type, so the extraction succeeds.
         self.value
             .try_extract_tensor::<T>()
             .map_or(&[], |(_, elements)| bytemuck::cast_slice(elements))
@@ -263,7 +263,7 @@ fn range(bytes: &[u8]) -> Range<usize> {
 }
 
 fn dims(shape: &Shape) -> Vec<i64> {
-    // Sizes of tensors in memory are far below the limit.
+    // The cast is lossless: the dimensions of a tensor in memory are far below the maximum.
     shape.dims().iter().map(|&dim| dim as i64).collect()
 }
 

@@ -10,10 +10,10 @@ use std::{
 use oip_service::CancelToken;
 use ort::session::RunOptions;
 
-/// How often the tokens of running requests are polled: they are flags without notification.
+/// How often the cancel tokens of running requests are polled. Tokens are flags without notification.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// How long the thread keeps polling when nothing runs, so that a busy server does not have to wake it for
+/// How long the thread keeps polling when no model runs, so that a busy server need not wake the thread for
 /// every request.
 const LINGER: Duration = Duration::from_millis(200);
 
@@ -32,7 +32,7 @@ pub(super) fn watch(cancel: &CancelToken, options: &Arc<RunOptions>) -> WatchGua
     WatchGuard { watcher, id }
 }
 
-/// A watched run.
+/// A run that is watched until this value is dropped.
 pub(super) struct WatchGuard {
     watcher: Arc<Watcher>,
     id: u64,
@@ -40,7 +40,8 @@ pub(super) struct WatchGuard {
 
 impl Drop for WatchGuard {
     fn drop(&mut self) {
-        // Termination happens under the lock, so after this it cannot hit the next run with the same options.
+        // The watching thread terminates runs under the lock, so it cannot hit a later run with the same
+        // options.
         self.watcher.lock().active.remove(&self.id);
     }
 }
@@ -54,7 +55,7 @@ struct Watcher {
 struct Runs {
     next_id: u64,
     active: HashMap<u64, (CancelToken, Arc<RunOptions>)>,
-    /// Whether the thread waits to be woken.
+    /// Whether the watching thread sleeps until it is woken.
     is_asleep: bool,
 }
 
@@ -68,7 +69,7 @@ impl Watcher {
         let thread = thread::Builder::new()
             .name("onnx-watch".to_owned())
             .spawn(move || looking.look());
-        // Without the thread, runs cannot be cancelled.
+        // Without the watching thread, runs cannot be cancelled.
         if let Err(error) = thread {
             tracing::error!(%error, "no thread to end cancelled runs with");
         }

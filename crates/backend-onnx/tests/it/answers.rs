@@ -1,4 +1,4 @@
-//! Models return ONNX Runtime's recorded outputs at every batch size.
+//! Tests that models return ONNX Runtime's recorded outputs at every batch size.
 
 use oip_types::{BytesTensor, ErrorCode, InferOutput, InferRequest, TensorValue};
 use tensor_core::Shape;
@@ -37,7 +37,7 @@ fn models_answer_as_recorded(runtime: Runtime) {
     assert!(wrong.is_empty(), "{runtime:?}: {wrong:#?}");
 }
 
-/// One model takes batches of all sizes: a row's outputs are the same alone and in a batch.
+/// A model takes batches of all sizes. The outputs of a row are the same alone and in a batch.
 #[test]
 fn rows_are_answered_alone_as_they_are_together() {
     for &runtime in runtimes() {
@@ -54,7 +54,7 @@ fn rows_are_answered_alone(runtime: Runtime) {
         if !tensors().all(|tensor| tensor.shape.dims().first() == Some(&None)) {
             continue;
         }
-        // The models `texts_*` look up elements by index.
+        // The models `texts_*` look up elements by index, so their rows cannot be separated.
         if name.starts_with("texts_") {
             continue;
         }
@@ -68,7 +68,7 @@ fn rows_are_answered_alone(runtime: Runtime) {
             continue;
         }
         let expected = infer(&*model, request.clone()).unwrap();
-        // The free dimension is not a batch: the model computes this size.
+        // Skips models that compute the first dimension of an output, which then is not the batch.
         if expected
             .iter()
             .any(|output| output.value.shape().dims()[0] != count)
@@ -89,7 +89,7 @@ fn rows_are_answered_alone(runtime: Runtime) {
     assert!(checked > 70, "{checked}");
 }
 
-/// An empty batch gives an empty output, or an error that the model does not support it.
+/// An empty batch gives an empty output, or an error that the model does not support empty batches.
 #[test]
 fn no_rows_are_a_batch_too() {
     let names = [

@@ -1,4 +1,5 @@
-//! Labels and scores of classifiers where ONNX Runtime is wrong; `docs/onnx.md` explains our choices.
+//! Tests labels and scores of classifiers for which ONNX Runtime's results are wrong. `docs/onnx.md` explains
+//! the results of the built-in runtime.
 
 use oip_types::{ErrorCode, TensorValue};
 use tensor_core::DType;
@@ -27,8 +28,8 @@ fn assert_close(found: &[f32], expected: &[f32]) {
     }
 }
 
-/// LightGBM and XGBoost: a margin above 0 is a probability above 0.5. ONNX Runtime's label is 4 up to a
-/// margin of 0.5.
+/// In models of LightGBM and XGBoost, a margin above 0 means a probability above 0.5. ONNX Runtime returns
+/// the label 4 up to a margin of 0.5.
 #[test]
 fn the_label_of_a_margin_is_that_of_its_probability() {
     let (labels, scores) = classified("forest_of_low_margins");
@@ -55,7 +56,7 @@ fn two_classes_with_a_base_value_each_have_both_added() {
 
 #[test]
 fn nan_is_on_no_side_of_a_threshold() {
-    // JSON cannot express NaN.
+    // The NaN is set here, since JSON cannot express it.
     let mut asked =
         request(r#"{"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}"#);
     asked.inputs[0].value = tensor_core::Tensor::from_slice([1, 2], &[1.0f32, f32::NAN])

@@ -23,7 +23,7 @@ const STACK: usize = 8 << 20;
 enum Fate {
     Refused,
     Loaded,
-    /// The engine catches panics; here each one is counted as a bug.
+    /// The run panicked. The engine would catch the panic; here it counts as a bug.
     Panicked,
 }
 
@@ -37,7 +37,8 @@ fn try_out(runtime: Runtime, content: Vec<u8>, name: &str) -> Fate {
             Ok(model) => {
                 let request = recorded_request(&damaged);
                 if model.metadata().check_request(&request).is_ok() {
-                    // The damage may have raised a loop's count to a million, so the run has a deadline.
+                    // The damage may have raised the count of a loop to a million, so the run needs a
+                    // deadline.
                     let token = CancelToken::new(Some(Instant::now() + DEADLINE));
                     let _ = model.infer(request, &token);
                 }
@@ -52,7 +53,7 @@ fn try_out(runtime: Runtime, content: Vec<u8>, name: &str) -> Fate {
     fate.unwrap_or_else(|_| panic!("{name}: loading or running hangs"))
 }
 
-/// MR-08: truncated files, empty files, and other formats.
+/// MR-08: truncated files, empty files, and files of other formats are refused.
 #[test]
 fn mr_08_partial_files_are_refused() {
     for &runtime in runtimes() {
@@ -134,7 +135,7 @@ fn deep_and_large_structures_are_refused(runtime: Runtime) {
         }
     }
     assert_eq!(try_out(runtime, model_of(&graph), "identity"), Fate::Refused);
-    // A million empty nodes of two bytes each.
+    // A file of a million empty nodes, each of which takes two bytes.
     let nodes = [1u8 << 3 | 2, 0].repeat(1_000_000);
     assert_eq!(try_out(runtime, model_of(&nodes), "identity"), Fate::Refused);
 }

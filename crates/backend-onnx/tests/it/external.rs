@@ -1,4 +1,4 @@
-//! Weights in files next to the model.
+//! Tests models whose weights are in files next to the model.
 
 use backend_onnx::OnnxBackend;
 use oip_service::{Backend, LoadContext};
@@ -7,7 +7,7 @@ use tensor_core::{Shape, Tensor};
 
 use crate::support::{Runtime, file, infer, onnx_runtime, runtimes, source};
 
-/// Builds the fixture with its weight in an external file that is allowed.
+/// Returns the fixture with the path of its external file replaced by an allowed name.
 fn content() -> Vec<u8> {
     let mut content = file("external_data.onnx");
     let mut windows = content.windows(12);

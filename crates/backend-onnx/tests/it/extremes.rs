@@ -1,4 +1,4 @@
-//! Operators at the ends of their ranges: NaN, infinities, denormals, intermediate overflow; and operators of
+//! Tests operators at the ends of their ranges (NaN, infinities, denormals, intermediate overflow), and for
 //! all types and operator sets. `make_extremes.py` and `make_cases.py` next to the fixtures generate and
 //! describe them.
 
@@ -60,7 +60,7 @@ fn ends_of_ranges_are_answered_as_by_onnx_runtime() {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Types, attributes and operator sets, from `make_cases.py`.
+/// Runs the cases of `make_cases.py`, which vary types, attributes and operator sets.
 #[test]
 fn operators_of_all_types_and_sets_are_answered_as_by_onnx_runtime() {
     let records = records("cases.bin");

@@ -1,4 +1,5 @@
-//! Proven row independence holds: joined requests get the outputs that each gets alone.
+//! Tests that proven row independence holds: a joined batch gives each request the outputs that it gets
+//! alone.
 
 use bytes::Bytes;
 use oip_service::{IndependentRows, Model, RowIndependence};

@@ -1,4 +1,4 @@
-//! Tests for ONNX Runtime only. All are skipped unless `ORT_DYLIB_PATH` names its library.
+//! Tests for ONNX Runtime only, which are skipped unless `ORT_DYLIB_PATH` names its library.
 
 use std::{
     sync::Arc,
@@ -103,7 +103,7 @@ fn md_05_runs_without_end_are_ended() {
         let outputs = infer(&*model, count_to(3)).unwrap();
         assert_eq!(outputs[0].value.as_fixed().unwrap().to_vec::<i64>().unwrap(), [3]);
     }
-    // Lets the watching thread go to sleep first.
+    // Waits until the watching thread sleeps.
     thread::sleep(Duration::from_millis(400));
     let token = CancelToken::new(Some(Instant::now() + Duration::from_millis(50)));
     let error = model.infer(count_to(rounds), &token).unwrap_err();
@@ -137,8 +137,8 @@ fn md_05_a_run_that_hangs_leaves_the_others_alone() {
     }
 }
 
-/// Outputs never borrow the request's memory, which may be freed before they are read. An output that is an
-/// input is copied.
+/// Outputs never borrow the request's memory, which may be freed before they are read. An output that aliases
+/// an input is copied.
 #[test]
 fn answers_outlive_their_requests() {
     if !is_there() {

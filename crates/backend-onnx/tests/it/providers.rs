@@ -1,5 +1,5 @@
-//! Execution providers: what a library has, what a configuration requires, and the errors where it is
-//! missing. Tests that need a provider are skipped unless `ORT_DYLIB_PATH` names a library that has it:
+//! Tests execution providers: those of a library, those that a configuration requires, and the errors for
+//! missing ones. Tests that need a provider are skipped unless `ORT_DYLIB_PATH` names a library that has it:
 //! `onnxruntime-gpu` (on a machine without a GPU), `onnxruntime-openvino`.
 
 use std::{sync::Arc, thread};
@@ -17,7 +17,7 @@ const CUDA: &str = "CUDAExecutionProvider";
 const OPENVINO: &str = "OpenVINOExecutionProvider";
 const CPU: &str = "CPUExecutionProvider";
 
-/// Loads the library, if it has `provider`, or lacks it where `is_there` is false.
+/// Loads the library if it has `provider`, or, if `is_there` is false, if it lacks `provider`.
 fn library(provider: &str, is_there: bool) -> Option<OnnxRuntime> {
     onnx_runtime().filter(|library| library.providers().iter().any(|name| name == provider) == is_there)
 }

@@ -1,4 +1,4 @@
-//! Refused models and their error messages.
+//! Tests refused models and their error messages.
 
 use oip_types::ErrorCode;
 
@@ -103,7 +103,7 @@ fn what_onnx_runtime_loads_of_it_is_known() {
     for name in names(".refused") {
         let loads = FOR_ONNX_RUNTIME.contains(&name.as_str())
             || [
-                // ONNX Runtime ignores the base value.
+                // ONNX Runtime loads this model, and ignores the base value.
                 "forest_of_one_base_value",
                 "gemm_of_less_than_is_added",
                 "nothing_of_large_sizes",

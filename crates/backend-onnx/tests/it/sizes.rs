@@ -1,4 +1,4 @@
-//! Requests of all sizes to one model, valid and hostile.
+//! Tests requests of all sizes, valid and hostile, to one model.
 
 use std::{sync::Arc, time::Instant};
 
@@ -43,7 +43,8 @@ fn a_shape_that_the_model_cannot_take_is_the_clients_mistake() {
     }
 }
 
-/// With one dimension of 0 the others can be arbitrarily large: no terabytes are allocated for them.
+/// If one dimension is 0, the other dimensions can be arbitrarily large, and no terabytes are allocated for
+/// them.
 #[test]
 fn large_dimensions_beside_an_empty_one_are_refused() {
     let model = Runtime::BuiltIn.model("halved_and_doubled");
@@ -105,7 +106,7 @@ fn dims_of_the_configuration_fix_what_the_file_leaves_free() {
     assert_eq!(outputs[0].value.shape().dims(), [2, 6, 4, 2]);
 }
 
-/// A model that only takes one width, which only its `Reshape` shows.
+/// A model accepts only one width, which follows from its `Reshape` and not from the metadata.
 #[test]
 fn a_model_of_one_size_refuses_others() {
     let load = |context: &LoadContext| OnnxBackend::new().load(&source(file("one_width.onnx")), context);

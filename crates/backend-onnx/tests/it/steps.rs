@@ -1,4 +1,4 @@
-//! Loops, branches and sizes that depend on values: loops end, and bad values in a request are never an
+//! Tests loops, branches and sizes that depend on values: loops end, and bad values in a request are never an
 //! internal error.
 
 use std::time::{Duration, Instant};
@@ -99,7 +99,7 @@ fn sizes_inside_of_a_scan_are_counted() {
     assert!(error.to_string().contains("beyond the limit of 4 GiB"), "{error}");
 }
 
-/// Each iteration checks for cancellation.
+/// Each iteration of a `Scan` checks for cancellation.
 #[test]
 fn a_scan_ends_with_its_request() {
     let model = Runtime::BuiltIn.model("scan_of_products");

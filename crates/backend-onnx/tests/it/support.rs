@@ -59,7 +59,7 @@ pub(crate) fn onnx_runtime() -> Option<OnnxRuntime> {
 }
 
 /// Models whose expected outputs come from the operator's definition (`decoders.py`), each with the reason
-/// why ONNX Runtime's do not serve.
+/// why they are not recorded from ONNX Runtime.
 const NOT_BY_ONNX_RUNTIME: [(&str, &str); 7] = [
     (
         "decoder_attention_appended",

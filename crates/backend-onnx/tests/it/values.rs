@@ -1,4 +1,4 @@
-//! Values that a model does not accept, and runs that end early.
+//! Tests values that a model does not accept, and runs that end early.
 
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ fn dividing_an_integer_by_zero_is_the_clients_mistake() {
         "divided by zero",
         "divided by zero",
     );
-    // The model divides by the square of `b`: that of 2^32 is 2^64, which wraps around to 0.
+    // The model divides by the square of `b`. The square of 2^32 is 2^64, which wraps around to 0.
     for divisor in ["0", "4294967296"] {
         let json = format!(
             r#"{{"inputs": [{{"name": "x", "shape": [3], "datatype": "FP32", "data": [1, 2, 3]}},
@@ -113,7 +113,7 @@ fn a_negative_count_of_elements_is_the_clients_mistake() {
     }
 }
 
-/// A request of a few megabytes can ask for a product of 300 GB.
+/// A request of a few megabytes that asks for a product of 300 GB is refused.
 #[test]
 fn sizes_without_bound_are_the_clients_mistake() {
     let column = |dims: [u64; 2]| {
@@ -293,14 +293,14 @@ fn images_of_other_channels_are_refused() {
     }
 }
 
-/// An empty tensor has no mean, and an output without elements is an error here.
+/// Images smaller than the window in some direction are an error: the output would have no elements.
 #[test]
 fn images_one_step_smaller_than_a_window_are_refused() {
     let windows = ["window_of_any_image", "window_by_twos"]
         .iter()
         .chain(&POOLS[..4]);
     let windows = windows.map(|name| (*name, [(2, 2), (2, 4), (4, 2)]));
-    // With stride 2 and rounding up, a window may start one step further beyond the image.
+    // With stride 2 and rounding up, a window may start beyond the image, so only smaller images are refused.
     for (name, sizes) in windows.chain([("max_pool_rounded_up", [(1, 1), (1, 4), (4, 1)])]) {
         let model = Runtime::BuiltIn.model(name);
         for (height, width) in sizes {
@@ -314,7 +314,7 @@ fn images_one_step_smaller_than_a_window_are_refused() {
     }
 }
 
-/// Pools with windows of 3x3 for images of any size.
+/// Models with pools of 3x3 windows, for images of any size.
 const POOLS: [&str; 5] = [
     "average_pool_by_twos",
     "average_pool_of_any_image",
@@ -571,7 +571,7 @@ fn floats<const N: usize>(dims: [u64; N]) -> oip_types::TensorValue {
     tensor.unwrap().into()
 }
 
-/// Values that an operator combines element-wise.
+/// Inputs of an elementwise operator must have equal sizes.
 #[test]
 fn sizes_that_must_be_equal_are_the_clients_mistake() {
     refuses_each(vec![
@@ -617,7 +617,7 @@ fn sizes_that_are_too_large_are_the_clients_mistake() {
     ]);
 }
 
-/// A string of a megabyte, which indices, a shape or a condition repeat some thousand times.
+/// Indices, a shape or a condition repeat a string of a megabyte some thousand times.
 #[test]
 fn texts_that_take_too_much_memory_together_are_the_clients_mistake() {
     let shape = |dims: &[u64]| tensor_core::Shape::new(dims).unwrap();
@@ -661,7 +661,7 @@ fn images(channels: u64, height: u64, width: u64) -> InferRequest {
     InferRequest::new(model).with_input("image", image)
 }
 
-/// With an `alpha` of 0, an infinite product gives NaN; with a `beta` of 0, the bias is not added.
+/// `Gemm` with an infinite product gives NaN if `alpha` is 0. It does not add the bias if `beta` is 0.
 #[test]
 fn infinities_times_nothing_are_no_numbers() {
     for &runtime in runtimes() {
@@ -707,7 +707,7 @@ fn infinities_times_nothing_are_no_numbers() {
     }
 }
 
-/// ONNX rounds towards zero.
+/// ONNX's integer division rounds towards zero.
 #[test]
 fn sizes_are_divided_as_numbers_are() {
     let model = Runtime::BuiltIn.model("sizes_divided");

@@ -1,4 +1,4 @@
-//! Invalid and malicious files: each gives an error, and none takes much more memory than its size.
+//! Tests invalid and malicious files: each gives an error, and none takes much more memory than its size.
 
 use std::{io, ops::Range, sync::Arc};
 
@@ -134,7 +134,7 @@ fn limits_hold() {
     );
 }
 
-/// Data is skipped: opening a model of a terabyte takes a few reads.
+/// Opening skips data, so that a model of a terabyte takes only a few reads.
 #[test]
 fn data_is_not_read() {
     struct Huge(Vec<u8>, std::sync::atomic::AtomicU64);
@@ -168,7 +168,7 @@ fn data_is_not_read() {
     assert!(source.1.load(std::sync::atomic::Ordering::Relaxed) < 64 << 10);
 }
 
-/// Every truncation and every changed byte gives an error or another valid model.
+/// A model that is truncated, or in which a byte is changed, gives an error or is another valid model.
 #[test]
 fn damaged_models() {
     let graph = Message::default()

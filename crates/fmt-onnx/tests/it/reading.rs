@@ -1,4 +1,4 @@
-//! Tests with valid models.
+//! Tests of reading valid models.
 
 use std::sync::Arc;
 

@@ -15,10 +15,10 @@ use crate::{
     transpose,
 };
 
-/// The number of columns of a part is a multiple of this, the width of a panel in each packed layout.
+/// The number of columns in a panel of each packed layout. Parts consist of whole panels.
 const PANEL: usize = 48;
 
-/// Multiplications between two calls of [`Pace::spend`].
+/// The number of multiplications between two calls of [`Pace::spend`].
 const PART: usize = 1 << 22;
 
 /// The number of multiplications in one step of [`Pace`].
@@ -52,7 +52,7 @@ enum Kind {
     /// The layout for AVX2.
     #[cfg(target_arch = "x86_64")]
     Pairs(pulp::x86::V3, pairs::PackedPairs),
-    /// Row-major, for all other processors.
+    /// The row-major matrix, for all other processors.
     Plain(Vec<i32>),
 }
 
@@ -60,7 +60,7 @@ impl PackedIntegers {
     /// Packs a row-major matrix of `depth` rows and `columns` columns.
     ///
     /// # Panics
-    /// If `matrix.len()` is not `depth * columns`.
+    /// Panics if `matrix.len()` is not `depth * columns`.
     #[must_use]
     pub fn new(matrix: &[i16], [depth, columns]: [usize; 2]) -> Self {
         expect_matrix("b", matrix.len(), [depth, columns]);
@@ -96,8 +96,8 @@ impl PackedIntegers {
             [depth, columns]
         };
         let matrix = |[depth, columns]: [u64; 2], bytes| depth.saturating_mul(columns).saturating_mul(bytes);
-        // VNNI: one byte per element and two sums per column. AVX2: pairs of 16 bits. Otherwise: 32 bits per
-        // element.
+        // The VNNI layout takes one byte per element, and two 32-bit numbers per column. The AVX2 layout
+        // takes 16 bits per element, and the plain one 32 bits.
         let of_bytes = matrix(filled(4, 16), 1).saturating_add(matrix([8, filled(4, 16)[1]], 1));
         of_bytes
             .max(matrix(filled(2, 16), 2))
@@ -108,7 +108,7 @@ impl PackedIntegers {
     pub fn parts(&self, count: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let columns = self.columns;
         let count = match self.kind {
-            // The columns of a plain matrix are not stored separately, so it has only one part.
+            // A plain matrix is stored by rows, so it has only one part.
             Kind::Plain(_) => 1,
             #[cfg(target_arch = "x86_64")]
             _ => count.max(1),
@@ -118,14 +118,14 @@ impl PackedIntegers {
         starts.map(move |start| start..columns.min(start + width))
     }
 
-    /// Writes the product of the row-major matrix `a` and this one to the row-major matrix `c`. `a` and `c`
-    /// have the same number of rows.
+    /// Writes the product of the row-major matrix `a` and this matrix to the row-major matrix `c`. `a` and
+    /// `c` have the same number of rows.
     ///
     /// # Errors
-    /// The error of [`Pace::spend`].
+    /// Returns the error of [`Pace::spend`].
     ///
     /// # Panics
-    /// If `a` does not consist of rows of [`depth`](Self::depth) elements, `c` not of rows of
+    /// Panics if `a` does not consist of rows of [`depth`](Self::depth) elements, `c` not of rows of
     /// [`columns`](Self::columns) elements, or their row counts differ.
     pub fn multiply<P: Pace>(&self, a: &[i16], c: &mut [i32], pace: &mut P) -> Result<(), P::Stopped> {
         self.multiply_part(a, 0..self.columns, c, pace)
@@ -145,11 +145,11 @@ impl PackedIntegers {
     /// ```
     ///
     /// # Errors
-    /// The error of [`Pace::spend`].
+    /// Returns the error of [`Pace::spend`].
     ///
     /// # Panics
-    /// If `columns` is neither a range from [`parts`](Self::parts) nor all columns, or if `a` and `c` do not
-    /// have the same number of whole rows.
+    /// Panics if `columns` is neither a range from [`parts`](Self::parts) nor all columns, or if `a` and `c`
+    /// do not have the same number of whole rows.
     pub fn multiply_part<P: Pace>(
         &self,
         a: &[i16],
@@ -177,7 +177,7 @@ impl PackedIntegers {
             Kind::Bytes(vnni, packed) => packed.multiply(*vnni, a, columns, c, pace),
             #[cfg(target_arch = "x86_64")]
             Kind::Pairs(simd, packed) => {
-                // A multiple of the row count of a tile.
+                // The number of rows between two calls of `spend`, a multiple of the row count of a tile.
                 let rows = (PART / (depth * width)).max(1).next_multiple_of(4);
                 for (a, c) in a.chunks(rows * depth).zip(c.chunks_mut(rows * width)) {
                     pace.spend((a.len() * width) as u64 / PER_STEP + 1)?;
@@ -228,10 +228,10 @@ impl Kind {
 /// are limited as in [`PackedIntegers`].
 ///
 /// # Errors
-/// The error of [`Pace::spend`].
+/// Returns the error of [`Pace::spend`].
 ///
 /// # Panics
-/// If the length of a slice differs from the size of its matrix.
+/// Panics if the length of a slice differs from the size of its matrix.
 ///
 /// ```
 /// let mut c = [0; 2];
@@ -275,7 +275,7 @@ pub fn integer_gemm<P: Pace>(
 /// The row count below which packing takes longer than the product itself.
 const FEW_ROWS: usize = 4;
 
-/// Adds a linear combination of the rows of `b` to `c`.
+/// The addition of a linear combination of rows of `b` to `c`.
 struct Combination<'c> {
     a: &'c [i16],
     b: &'c [i16],
@@ -305,12 +305,12 @@ mod tests {
         pace::{Budget, Exhausted},
     };
 
-    /// Returns 9-bit numbers.
+    /// Returns made-up 9-bit numbers.
     fn numbers(count: usize, step: usize) -> Vec<i16> {
         (0..count).map(|at| (at * step % 511) as i16 - 255).collect()
     }
 
-    /// Returns 8-bit numbers minus a zero point; each line has its own.
+    /// Returns 8-bit numbers minus a zero point, which differs between lines.
     fn bytes(count: usize, step: usize, line: impl Fn(usize) -> usize) -> Vec<i16> {
         let byte = |at: usize| (at * step % 256) as i16;
         (0..count)
@@ -382,7 +382,7 @@ mod tests {
                     let a = bytes(of_a, 37, |at| at / depth);
                     let b = bytes(of_b, 91, |at| at % columns);
                     check(&a, &b, sizes);
-                    // Some rows contain 9-bit numbers.
+                    // Some rows of the first factor contain 9-bit numbers.
                     let mut a = a;
                     for row in a.chunks_mut(depth.max(1)).step_by(3) {
                         row[0] = 255;
@@ -402,7 +402,7 @@ mod tests {
         check(&a, &b, [rows, depth, columns]);
     }
 
-    /// Uses the smallest and largest differences of 8-bit numbers and zero points.
+    /// Multiplies the smallest and largest differences of 8-bit numbers and zero points.
     #[test]
     fn extremes_do_not_saturate() {
         for [a, b] in [

@@ -13,10 +13,10 @@ const ROWS: usize = 4;
 /// Two terms of each of [`COLUMNS`] columns. The two terms of a column are adjacent.
 type Pairs = [[i16; COLUMNS]; 2];
 
-/// Sums of half the columns of a tile.
+/// The sums of one row for half the columns of a tile.
 type Sums = [i32; COLUMNS / 2];
 
-/// The sums of a tile.
+/// The sums of all rows and columns of a tile.
 type Tile = [[Sums; 2]; ROWS];
 
 /// A second factor in panels of [`COLUMNS`] columns. Two terms of a column are adjacent; terms and columns

@@ -1,9 +1,9 @@
 //! Integer products by AVX-512 VNNI's `vpdpbusd`, which adds four products of a `u8` and an `i8` to an `i32`.
 //!
 //! Elements are `i16`, because 8-bit numbers minus a zero point have 9 bits. All elements in a row of the
-//! first factor share one zero point, and so do those in a column of the second, so a shift per row and
-//! column reduces them to 8 bits again. The sums of rows and columns correct the product for the shifts, so
-//! the result is exact modulo 2^32.
+//! first factor share one zero point, and so do all elements in a column of the second factor. A shift per
+//! row and column therefore reduces the elements to 8 bits again. The sums of rows and columns correct the
+//! product for the shifts, so the result is exact modulo 2^32.
 #![allow(
     unsafe_code,
     reason = "a function for a target feature is called once the feature is detected"
@@ -31,8 +31,8 @@ const ROWS: usize = 8;
 /// The number of terms that one instruction adds to a lane.
 const TERMS: usize = 4;
 
-/// The number of bytes of the first factor that are converted to 8 bits at once. They stay in the L2 cache
-/// for all panels.
+/// The number of bytes of the first factor that are converted to 8 bits at once. The converted bytes stay in
+/// the L2 cache for all panels.
 const PART: usize = 1 << 18;
 
 /// The number of multiplications in one step of [`Pace`].
@@ -175,7 +175,7 @@ impl PackedBytes {
     }
 }
 
-/// Writes the shifted elements of a matrix to the vectors.
+/// Writes the elements of a matrix, shifted to 8 bits, to the vectors of a packed one.
 struct Fill<'f> {
     packed: &'f mut PackedBytes,
     matrix: &'f [i16],
@@ -208,7 +208,8 @@ impl pulp::WithSimd for Fill<'_> {
             let first = at * LANES;
             let width = LANES.min(columns - first);
             let shifts = shifts.map(|shift| shift as i16);
-            // The vectors of a panel are stored one group of terms after the other.
+            // Within a panel, the vectors of the first group of terms come first, then those of the second
+            // group, and so on.
             let panel = at / VECTORS * VECTORS;
             let count = VECTORS.min(columns.div_ceil(LANES) - panel);
             let vectors = vectors[panel * groups + at - panel..].iter_mut().step_by(count);
@@ -250,7 +251,8 @@ struct Panel<'p> {
 /// Rows of a first factor, converted to 8 bits.
 #[derive(Default)]
 struct Rows {
-    /// Row-major in groups of four terms; the last group is padded with zeros.
+    /// The elements in row-major order, in groups of four terms. The last group of a row is padded with
+    /// zeros.
     bytes: Vec<[u8; TERMS]>,
     /// The number of groups per row.
     groups: usize,
@@ -258,12 +260,12 @@ struct Rows {
     shifts: Vec<i32>,
     /// The sum of each row's elements, for correcting the product by the shifts of the columns.
     sums: Vec<i32>,
-    /// Whether the elements of a row span more than 8 bits; then its `bytes` are meaningless.
+    /// For each row, whether its elements span more than 8 bits. The `bytes` of such a row are meaningless.
     is_wide: Vec<bool>,
 }
 
 impl Rows {
-    /// Replaces all rows with those of `a`.
+    /// Replaces the rows with those of `a`, converted to 8 bits.
     fn shift(&mut self, a: &[i16], depth: usize) {
         let rows = a.len() / depth;
         self.groups = depth.div_ceil(TERMS);
@@ -331,7 +333,7 @@ fn multiply_rows<const COUNT: usize>(rows: &Rows, panel: &Panel<'_>, c: &mut [i3
     }
 }
 
-/// Writes the product of up to [`ROWS`] rows and one panel. Returns the index of the row after them.
+/// Writes the product of up to [`ROWS`] rows and one panel. Returns the index of the next row.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 #[allow(
@@ -368,7 +370,8 @@ fn multiply_tile<const HEIGHT: usize, const COUNT: usize>(
         for ((c, found), (&shift_of_column, &sum_of_column)) in
             c.iter_mut().zip(found.as_flattened()).zip(of_columns)
         {
-            // The sums are of (a + row shift) * (b + column shift), with the converted elements a and b.
+            // The result is the sum of (a + row shift) * (b + column shift), with the converted elements a
+            // and b.
             *c = found
                 .wrapping_add(shift.wrapping_mul(sum_of_column))
                 .wrapping_add(shift_of_column.wrapping_mul(sum));

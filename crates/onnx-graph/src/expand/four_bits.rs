@@ -1,7 +1,7 @@
 //! Widens 4-bit constants to bytes where this does not change results: where they are only dequantized, cast
 //! or moved.
 //!
-//! Values that are quantized to 4 bits at run time stay, and are refused for their type.
+//! Values that are quantized to 4 bits at run time stay as they are; the runtime refuses their type.
 
 use std::collections::HashSet;
 
@@ -119,7 +119,7 @@ fn are_only_read(graph: &GraphProto, names: &mut HashSet<String>, is_outermost: 
     inner.all(|graph| are_only_read(graph, names, false))
 }
 
-/// Maximum rounds: a chain of nodes in reverse order needs one per node.
+/// Maximum number of rounds. A chain of nodes in reverse order needs one round per node.
 const MAX_ROUNDS: usize = 64;
 
 fn widen_graph(graph: &mut GraphProto, names: &HashSet<String>) {
@@ -132,7 +132,7 @@ fn widen_graph(graph: &mut GraphProto, names: &HashSet<String>) {
         }
     }
     for node in &mut graph.node {
-        // This operator reads two elements per byte itself.
+        // `GatherBlockQuantized` reads two elements per byte itself.
         if node.op_type == "GatherBlockQuantized"
             && node.input.first().is_some_and(|name| names.contains(name))
         {
@@ -157,7 +157,7 @@ fn wide(code: i32) -> i32 {
     }
 }
 
-/// Widens a tensor. Keeps a damaged one, which its reader refuses.
+/// Widens a tensor. Leaves a damaged tensor unchanged: reading it reports the damage.
 fn widen_tensor(tensor: &mut TensorProto) {
     if !is_narrow(tensor) {
         return;
@@ -165,7 +165,8 @@ fn widen_tensor(tensor: &mut TensorProto) {
     let count = tensor.dims.iter().try_fold(1usize, |count, &dim| {
         count.checked_mul(usize::try_from(dim).ok()?)
     });
-    // Two elements per byte, the first in the lower half; typed fields have one such byte per entry.
+    // Each byte contains two elements, the first one in the lower half. Typed fields have one such byte per
+    // entry.
     let packed: Option<Vec<u8>> = match tensor.int32_data.is_empty() {
         true => Some(tensor.raw_data.to_vec()),
         false => tensor
@@ -185,7 +186,7 @@ fn widen_tensor(tensor: &mut TensorProto) {
     }
     let is_signed = tensor.data_type == DataType::Int4 as i32;
     let number = |half: u8| match is_signed {
-        // Sign extension.
+        // Shifts the element up and down again, which extends its sign.
         true => (half << 4).cast_signed() >> 4,
         false => half.cast_signed(),
     };

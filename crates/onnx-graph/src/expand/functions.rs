@@ -30,7 +30,7 @@ pub(super) fn are_used(model: &ModelProto) -> bool {
     !keys.is_empty() && model.graph.as_ref().is_some_and(|graph| any_graph(graph, &uses))
 }
 
-/// Inlines all functions.
+/// Inlines all functions of a model.
 ///
 /// # Errors
 /// Returns an error for functions that are defined twice, recursive or too deeply nested, and for more nodes
@@ -125,7 +125,7 @@ struct Writer<'f> {
     functions: &'f HashMap<Key, FunctionProto>,
     /// Operator set versions that the model imports.
     imported: &'f HashMap<String, i64>,
-    /// Number of calls so far; each gets its own names.
+    /// Number of calls inlined so far. The number is part of the value names of each call.
     uses: usize,
     nodes: usize,
     /// Remaining bytes of the memory limit.
@@ -200,7 +200,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Returns the nodes of one call of a function, with its names and attributes.
+    /// Returns the nodes that replace one call of `function`: its body with the names and attributes of
+    /// `node`.
     fn used(&mut self, function: &FunctionProto, node: &NodeProto) -> Result<Vec<NodeProto>, Error> {
         if node.input.len() > function.input.len() || node.output.len() > function.output.len() {
             let name = Quoted(&function.name);
@@ -277,7 +278,7 @@ fn most_bytes(function: &FunctionProto, node: &NodeProto, mark: usize) -> usize 
         .saturating_add(renamed.references.saturating_mul(longest_attribute))
 }
 
-/// Computes the growth of nodes and subgraphs when their values are renamed.
+/// Counts of names and attribute references in a function's nodes, from which the size of a copy follows.
 #[derive(Default)]
 struct Growing {
     names: usize,
@@ -303,7 +304,7 @@ fn renamed(nodes: &[NodeProto]) -> Growing {
 /// Maximum length of a call's number and its separators.
 const NUMBER: usize = 24;
 
-/// The new names for a function's values.
+/// Maps the names of a function's values to those of one call.
 struct NewNames {
     prefix: String,
     names: HashMap<String, String>,
@@ -401,14 +402,14 @@ mod tests {
         let mut model = used(1000, 1000, 10);
         assert!(write_out_functions(&mut model).is_ok());
         assert_eq!(model.graph.map(|graph| graph.node.len()), Some(2000));
-        // The same in a subgraph.
+        // A subgraph with many nodes, all of which get a long name.
         let mut within = used(1, 1, 1_000_000);
         let nodes = vec![NodeProto::default(); 1000];
         within.functions[0].node[0].attribute[0].g = Some(GraphProto {
             node: nodes,
             ..GraphProto::default()
         });
-        // Empty attributes, two bytes of the file each.
+        // Empty attributes, each of which takes two bytes of the file.
         let mut of_nothing = used(1000, 1, 1);
         of_nothing.functions[0].node[0].attribute = vec![AttributeProto::default(); 100_000];
         for mut model in [
@@ -455,7 +456,8 @@ mod tests {
         assert_eq!(error, "the file defines the function 'f' twice");
     }
 
-    /// The model imports the first function's version; the other function's operators keep theirs.
+    /// The model takes the operator set version of the first function; the other function's operators keep
+    /// their own.
     #[test]
     fn functions_of_different_operator_sets_are_written_out_alike_each_time() {
         for _ in 0..10 {

@@ -14,7 +14,7 @@ use crate::proto::{
 const FLOAT: i32 = DataType::Float as i32;
 const HALF: i32 = DataType::Float16 as i32;
 
-/// Attributes that contain a type.
+/// Names of the attributes that contain a type code.
 const TYPE_ATTRIBUTES: &[&str] = &["dtype", "output_datatype", "output_dtype", "stash_type"];
 
 pub(super) fn is_used(model: &ModelProto) -> bool {
@@ -81,7 +81,7 @@ pub(super) fn widen(model: &mut ModelProto) {
             continue;
         }
         let wide = match renamed.get(&output.name) {
-            // The input itself needs no change.
+            // This output is a model input, which keeps its type.
             Some(_) => continue,
             None => format!("{}~wide", output.name),
         };
@@ -172,7 +172,7 @@ fn widen_graph(graph: &mut GraphProto, renamed: &HashMap<String, String>, is_out
     }
 }
 
-/// Converts an FP16 tensor to FP32. Keeps a damaged one, which its reader refuses.
+/// Converts an FP16 tensor to FP32. Leaves a damaged tensor unchanged: reading it reports the damage.
 fn widen_tensor(tensor: &mut TensorProto) {
     if tensor.data_type != HALF {
         return;

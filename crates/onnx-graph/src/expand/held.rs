@@ -1,11 +1,11 @@
-//! Computes the memory of decoded messages: two bytes of a file can decode to hundreds. Shared tensor
-//! contents do not count.
+//! Computes the memory of decoded messages: two bytes of a file can decode to hundreds. Tensor contents,
+//! which are shared, do not count.
 
 use prost::{Message, bytes::Bytes};
 
 use crate::proto::{AttributeProto, GraphProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto};
 
-/// A message whose copy takes at most `held` bytes.
+/// A message that can bound its memory: a copy takes at most `held` bytes.
 pub(super) trait Held {
     fn held(&self) -> usize;
 }

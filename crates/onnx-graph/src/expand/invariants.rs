@@ -35,7 +35,7 @@ fn take_out_of(graph: &mut GraphProto) {
     graph.node = made;
 }
 
-/// Returns the body of a loop.
+/// Returns the body of `node` if it is a `Loop`.
 fn body(node: &NodeProto) -> Option<&GraphProto> {
     let is_loop = node.op_type == "Loop" && canonical_domain(&node.domain).is_empty();
     let mut attributes = node.attribute.iter().filter(|_| is_loop);
@@ -74,7 +74,7 @@ fn invariants(node: &NodeProto) -> Vec<usize> {
     }
 }
 
-/// Returns the output and the input of a node that copies.
+/// Returns the names of the output and the input of an `Identity` node; `None` for other nodes.
 fn copy(node: &NodeProto) -> Option<(&str, &str)> {
     let is_copy = node.op_type == "Identity" && canonical_domain(&node.domain).is_empty();
     match (&*node.input, &*node.output) {
@@ -83,15 +83,15 @@ fn copy(node: &NodeProto) -> Option<(&str, &str)> {
     }
 }
 
-/// Returns the name of a value before any copies.
+/// Follows copies back, and returns the name of the value that was copied first.
 fn origin<'g>(copies: &HashMap<&'g str, &'g str>, name: &'g str) -> &'g str {
-    /// Maximum copies in a row. Cycles are refused later.
+    /// Maximum number of copies to follow, since damaged graphs may have cycles, which are refused later.
     const MAX_COPIES: usize = 16;
     let names = std::iter::successors(Some(name), |name| copies.get(name).copied());
     names.take(MAX_COPIES).last().unwrap_or(name)
 }
 
-/// Removes carried values from a loop, and returns nodes that produce the outputs for them.
+/// Removes the carried values at the indices `places` from a loop. Returns nodes that produce their outputs.
 fn shorten(node: &mut NodeProto, places: &[usize]) -> Vec<NodeProto> {
     let mut results = Vec::new();
     let (name, outer) = (node.name.clone(), node.input.clone());
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(body.node[0].input, ["weights"]);
         assert_eq!(body.node[0].output, ["w"]);
         assert_eq!((body.input.len(), body.output.len()), (3, 3));
-        // The body defines the same name.
+        // The body defines a value with the name of the outer one.
         let hidden = loop_of(
             &["count", "", "w2", "start"],
             vec![same],

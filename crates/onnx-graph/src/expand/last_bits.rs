@@ -17,7 +17,8 @@ fn rounds(node: &NodeProto) -> bool {
     )
 }
 
-/// Returns the operator that approximates the function as ONNX Runtime does.
+/// Returns the operator that approximates the node's function as ONNX Runtime does; `None` for other
+/// functions.
 fn coarse(node: &NodeProto) -> Option<&'static str> {
     let is_onnx = canonical_domain(&node.domain).is_empty() || node.domain == NEWEST;
     match node.op_type.as_str() {
@@ -35,7 +36,7 @@ pub(super) fn matter(model: &ModelProto) -> bool {
         .is_some_and(|graph| any_graph(graph, &rounds))
 }
 
-/// Replaces the functions in all graphs of a model.
+/// Replaces the activations in all graphs of a model.
 pub(super) fn keep(model: &mut ModelProto) {
     if matter(model)
         && let Some(graph) = &mut model.graph
@@ -49,7 +50,7 @@ fn keep_in(graph: &mut GraphProto) {
         if let Some(name) = coarse(node) {
             name.clone_into(&mut node.op_type);
             NEWEST.clone_into(&mut node.domain);
-            // Operator sets before 6 have an attribute that does not affect values.
+            // Removes an attribute of operator sets before 6 that does not affect values.
             node.attribute.clear();
         }
         let inner = node.attribute.iter_mut();

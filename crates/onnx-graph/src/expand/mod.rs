@@ -38,8 +38,8 @@ pub fn without_functions(model: &ModelProto) -> Result<Option<ModelProto>, Error
 /// The runtime's properties that affect rewriting.
 #[derive(Clone, Copy, Debug)]
 pub struct Runtime {
-    /// Returns whether the runtime reads an attribute, by domain, operator and attribute name. Types of other
-    /// attributes are not checked.
+    /// Returns whether the runtime reads an attribute, by domain, operator and attribute name. The types of
+    /// attributes that the runtime does not read are not checked.
     pub has_attribute: fn(&str, &str, &str) -> bool,
 }
 

@@ -11,7 +11,7 @@ use crate::{
     structure,
 };
 
-/// The constants of a graph by name.
+/// The constants of a graph, by name.
 pub(super) type Known<'k> = HashMap<&'k str, &'k TensorProto>;
 
 /// The nodes that replace one node.
@@ -78,7 +78,7 @@ pub(super) fn replace_nodes<S: Default>(
     Ok(())
 }
 
-/// Marks a node as part of the replacement of `node`, for messages.
+/// Marks `made` as part of the replacement of `node`, so that error messages name the original operator.
 fn as_part_of(node: &NodeProto, mut made: NodeProto) -> NodeProto {
     made.overload = structure::part_of(node);
     made
@@ -90,7 +90,7 @@ impl Replacement<'_> {
         Some(&self.known.get(name)?.dims)
     }
 
-    /// Returns an input, if it is present.
+    /// Returns the name of the node's input `index`; `None` if the input is absent.
     pub(super) fn input(&self, index: usize) -> Option<String> {
         self.node
             .input
@@ -99,7 +99,7 @@ impl Replacement<'_> {
             .cloned()
     }
 
-    /// Returns inputs by index; missing ones are dropped at the end and empty elsewhere.
+    /// Returns the names of the inputs `places`. An absent input has an empty name, or is dropped at the end.
     pub(super) fn inputs(&self, places: &[usize]) -> Vec<String> {
         let mut inputs: Vec<String> = places
             .iter()
@@ -143,7 +143,7 @@ impl Replacement<'_> {
         format!("{}~{}~", base.map_or("", String::as_str), self.count)
     }
 
-    /// Writes an operator of the model's operator set, and returns its output.
+    /// Adds a node of the model's operator set, and returns the name of its output.
     pub(super) fn op(&mut self, op_type: &str, inputs: &[String], attributes: Vec<AttributeProto>) -> String {
         let output = self.fresh();
         self.made.push(node(
@@ -156,7 +156,8 @@ impl Replacement<'_> {
         output
     }
 
-    /// Writes an operator of the newest set, whichever set the model imports.
+    /// Adds a node of the newest operator set, whichever set the model imports, and returns its output's
+    /// name.
     pub(super) fn newer(
         &mut self,
         op_type: &str,
@@ -189,7 +190,7 @@ impl Replacement<'_> {
         name
     }
 
-    /// Assigns a value to the node's output `index`, if that is used.
+    /// Copies `value` to the replaced node's output `index`, if that output is used.
     pub(super) fn give(&mut self, index: usize, value: String) {
         if self.wants(index) {
             let output = self.node.output[index].clone();

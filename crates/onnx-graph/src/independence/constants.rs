@@ -1,4 +1,4 @@
-//! The file's constants: their dimensions, and the elements of small ones.
+//! Converts the file's constants to abstract values: their dimensions, and the elements of small constants.
 
 use tensor_core::DType;
 
@@ -28,13 +28,13 @@ pub(super) fn tensor(tensor: &TensorProto, symbols: &mut Symbols) -> Value {
     }
 }
 
-/// Returns the first element, if the type is one that shapes, axes or scales have.
+/// Returns the first element of `tensor`; `None` for types that shapes, axes and scales do not have.
 pub(super) fn first(tensor: &TensorProto, symbols: &mut Symbols) -> Option<Size> {
     elements(tensor, symbols)?.into_iter().next()
 }
 
-/// Converts a floating-point number: to a literal symbol if it is an integer that every type represents
-/// exactly.
+/// Converts a floating-point number to a symbol. The symbol is a literal if `number` is an integer that every
+/// type represents exactly.
 pub(super) fn float(number: f64, symbols: &mut Symbols) -> Size {
     const EXACT: f64 = 16_777_216.0;
     match number.fract() == 0.0 && number.abs() <= EXACT {
@@ -43,7 +43,7 @@ pub(super) fn float(number: f64, symbols: &mut Symbols) -> Size {
     }
 }
 
-/// Returns the elements, if the type is one that shapes, axes or scales have.
+/// Returns the elements of `tensor`; `None` for types that shapes, axes and scales do not have.
 fn elements(tensor: &TensorProto, symbols: &mut Symbols) -> Option<Vec<Size>> {
     let payload = Payload::read(tensor).ok()?;
     let Data::Fixed(bytes) = payload.data else {

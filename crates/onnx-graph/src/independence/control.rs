@@ -28,7 +28,7 @@ pub(super) fn branch(node: &mut Node<'_>, follow: &mut dyn Follow) -> RuleResult
             Some(known) => join_all(node, known, given)?,
         });
     }
-    // The two branches may yield different dimensions for one symbol.
+    // A dimension that differs between the two branches has a fixed value after the `If`.
     Ok(settled_items(node.symbols, &results.unwrap_or_default()))
 }
 
@@ -64,7 +64,7 @@ pub(super) fn looped(node: &mut Node<'_>, follow: &mut dyn Follow) -> RuleResult
         }
         let next = join_all(node, carried.clone(), results.split_off(1))?;
         if next == carried {
-            // Without iterations, the unknown dimensions of the scan outputs are 0.
+            // If there are no iterations, the unknown dimensions of the scan outputs are 0.
             let runs = runs_at_least_once(node)?;
             let count = node
                 .optional(0)?
@@ -239,7 +239,7 @@ fn join_all(node: &mut Node<'_>, these: Vec<Item>, those: Vec<Item>) -> RuleResu
         .collect()
 }
 
-/// Returns the least upper bound of two abstract values: the facts that hold for both.
+/// Returns the join of two abstract values: the facts that hold for both.
 fn join(node: &mut Node<'_>, this: Item, that: Item) -> Result<Item, Reason> {
     match (this, that) {
         (this, that) if this == that => Ok(this),
@@ -292,7 +292,7 @@ fn join_values(node: &mut Node<'_>, this: Value, that: &Value) -> Result<Value, 
     })
 }
 
-/// Replaces each dimension that may vary by a new symbol, for a use where it has one fixed value.
+/// Replaces each dimension that may differ at each use by a new symbol, for a value in which it is fixed.
 fn settled(symbols: &mut Symbols, value: &Value) -> Value {
     let dims = value.dims.as_ref();
     Value {
@@ -347,7 +347,7 @@ pub(super) fn sequence_length(node: &mut Node<'_>) -> RuleResult {
     one(Value::same(vec![]))
 }
 
-/// Propagates tensors that are concatenated or stacked along an axis.
+/// Propagates rows through an operator that concatenates or stacks the tensors of a sequence.
 pub(super) fn concat_from_sequence(node: &mut Node<'_>) -> RuleResult {
     let Item::Sequence(Some(value)) = sequence(node)? else {
         return node.refuse("joins an empty sequence");
@@ -376,7 +376,7 @@ pub(super) fn split_to_sequence(node: &mut Node<'_>) -> RuleResult {
     let mut origin = value.origin;
     let is_removed = node.int("keepdims", 1) == 0;
     if is_removed && node.optional(1)?.is_some() {
-        // If sizes are given, ONNX keeps the axis; ONNX Runtime removes it if they are 1.
+        // With explicit sizes, ONNX keeps the axis, and ONNX Runtime removes the axis if all sizes are 1.
         return node.refuse("gives parts with their axis, or without it");
     }
     if is_removed {

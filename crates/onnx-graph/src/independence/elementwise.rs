@@ -7,7 +7,7 @@ use super::{
 };
 use crate::proto::tensor_proto::DataType;
 
-/// Propagates the broadcast of all inputs.
+/// Propagates rows through an elementwise operator that broadcasts all inputs.
 pub(super) fn broadcast(node: &mut Node<'_>) -> RuleResult {
     legacy_axis(node)?;
     let values: Vec<Value> = node.values()?.into_iter().cloned().collect();
@@ -18,7 +18,8 @@ pub(super) fn broadcast(node: &mut Node<'_>) -> RuleResult {
     one(result)
 }
 
-/// Propagates the first input; the others are broadcast to its shape.
+/// Propagates rows through an elementwise operator that broadcasts all other inputs to the shape of the
+/// first.
 pub(super) fn onto_first(node: &mut Node<'_>) -> RuleResult {
     let values: Vec<Value> = node.values()?.into_iter().cloned().collect();
     let (Some(first), others) = (values.first(), values.get(1..).unwrap_or_default()) else {
@@ -44,7 +45,8 @@ pub(super) fn onto(node: &mut Node<'_>, value: &Value, added: &Value) -> Result<
     }
 }
 
-/// Propagates the first input elementwise. All other inputs are parameters, shared by all requests.
+/// Propagates rows through an elementwise operator on the first input. All other inputs are parameters,
+/// shared by all requests.
 pub(super) fn first(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     let value = node.input(0)?.clone();
@@ -54,7 +56,7 @@ pub(super) fn first(node: &mut Node<'_>) -> RuleResult {
     })
 }
 
-/// Propagates the first input with the type of the second, whose elements do not matter.
+/// Propagates rows through `CastLike`, for which only the type of the second input matters.
 pub(super) fn cast_like(node: &mut Node<'_>) -> RuleResult {
     let value = node.input(0)?.clone();
     one(Value {
@@ -63,7 +65,7 @@ pub(super) fn cast_like(node: &mut Node<'_>) -> RuleResult {
     })
 }
 
-/// Propagates the first input unchanged, regardless of the others.
+/// Propagates rows through an operator that returns the first input unchanged, regardless of the others.
 pub(super) fn identity(node: &mut Node<'_>) -> RuleResult {
     match node.inputs.first() {
         Some(Some(item)) => Ok(vec![item.clone()]),
@@ -71,7 +73,7 @@ pub(super) fn identity(node: &mut Node<'_>) -> RuleResult {
     }
 }
 
-/// Propagates an inference-mode dropout: the input, and a mask of `true`.
+/// Propagates rows through `Dropout`, which returns the input and a mask of `true` in inference.
 pub(super) fn dropout(node: &mut Node<'_>) -> RuleResult {
     let trains = match node.optional(2)? {
         Some(value) => value.numbers() != Some(vec![0]),
@@ -88,8 +90,8 @@ pub(super) fn dropout(node: &mut Node<'_>) -> RuleResult {
     Ok(vec![Item::Tensor(value), Item::Tensor(mask)])
 }
 
-/// Propagates a binary operator on quantized tensors: each of the two inputs and the result have a scale and
-/// a zero point.
+/// Propagates rows through a binary operator on quantized tensors: each of the two inputs and the result have
+/// a scale and a zero point.
 pub(super) fn quantized_pair(node: &mut Node<'_>) -> RuleResult {
     for index in [1, 2, 4, 5, 6, 7] {
         node.require_same_input(index)?;
@@ -98,7 +100,8 @@ pub(super) fn quantized_pair(node: &mut Node<'_>) -> RuleResult {
     one(broadcast_of(node, &pair)?)
 }
 
-/// Propagates a condition and two quantized tensors, each of which has a scale and a zero point.
+/// Propagates rows through `QLinearWhere`: a condition and two quantized tensors, each of which has a scale
+/// and a zero point.
 pub(super) fn quantized_choice(node: &mut Node<'_>) -> RuleResult {
     for index in [2, 3, 5, 6, 7, 8] {
         node.require_same_input(index)?;
@@ -111,7 +114,8 @@ pub(super) fn quantized_choice(node: &mut Node<'_>) -> RuleResult {
     one(broadcast_of(node, &values)?)
 }
 
-/// Propagates quantization. `axis` has a scale per index; without it, all elements share one.
+/// Propagates rows through quantization. There is one scale for all elements, or one per index of the
+/// attribute `axis`.
 pub(super) fn quantize(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     let value = node.input(0)?.clone();
@@ -176,7 +180,8 @@ pub(super) fn broadcast_of(node: &mut Node<'_>, values: &[Value]) -> Result<Valu
     })
 }
 
-/// Returns the axis of the rows, counted from the end and from 1. All values with rows must agree.
+/// Returns the row axis, counted from the end (the last axis is 1). All values with rows must have the same
+/// one.
 fn rows_from_end(node: &Node<'_>, values: &[Value], dims: &[Vec<Size>]) -> Result<Option<usize>, Reason> {
     let mut found = None;
     for (value, dims) in values.iter().zip(dims) {
@@ -251,7 +256,7 @@ pub(super) fn joint(symbols: &mut Symbols, a: &Size, b: &Size) -> Option<Size> {
     }
 }
 
-/// Checks that the second input has no `axis` attribute, which could align it before operator set 7.
+/// Refuses the attribute `axis`, which aligns the second input in operator sets before 7.
 fn legacy_axis(node: &Node<'_>) -> Result<(), Reason> {
     let is_legacy = node.opset < 7 && node.proto.domain.is_empty();
     match is_legacy && node.attribute("axis").is_some() {
@@ -293,8 +298,8 @@ fn follow_content(node: &mut Node<'_>, values: &[Value], result: &mut Value) {
     *result = Value::integers(content, result.rank() == Some(0));
 }
 
-/// Computes one element; `None` if it is unknown. `to` is the type of a cast. Integer arithmetic is limited
-/// to `width`.
+/// Computes one element of the result; `None` if it is unknown. `to` is the type of a cast. Integer
+/// arithmetic is limited to `width`.
 fn element(
     symbols: &mut Symbols,
     operator: &str,
@@ -316,7 +321,8 @@ fn element(
     if let Some(is_less) = compared(symbols, operator, &arguments) {
         return Some(Size::number(i64::from(is_less)));
     }
-    // Floating-point results are rounded, and NaN differs from itself.
+    // The rules below hold only for integers: floating-point results are rounded, and NaN differs from
+    // itself.
     let are_integers = arguments.iter().all(|argument| symbols.is_integer(argument));
     let computed = match (operator, arguments.as_slice()) {
         _ if !are_integers => unknown(symbols, &arguments),
@@ -336,7 +342,7 @@ fn element(
     }
 }
 
-/// Converts a number to another type. Types for sizes leave it unchanged.
+/// Converts a number to another type. Casts to the integer types of sizes leave the number unchanged.
 fn cast(symbols: &mut Symbols, number: &Size, to: i64) -> Option<Size> {
     const SIZES: [i64; 2] = [DataType::Int64 as i64, DataType::Int32 as i64];
     const FLOATS: [i64; 2] = [DataType::Float as i64, DataType::Double as i64];
@@ -380,8 +386,8 @@ fn by_number(symbols: &mut Symbols, operator: &str, arguments: &[Size]) -> Optio
     computed.map(Size::number).or_else(|| unknown(symbols, arguments))
 }
 
-/// Compares two floating-point numbers: literal integers, or 0 and a number known to be at least 1. `None` if
-/// the result is unknown.
+/// Compares two floating-point numbers that are literal integers, or 0 and a number known to be at least 1.
+/// Returns `None` if the result is unknown.
 fn compared(symbols: &Symbols, operator: &str, arguments: &[Size]) -> Option<bool> {
     let (("Less", [less, more]) | ("Greater", [more, less])) = (operator, arguments) else {
         return None;
@@ -405,7 +411,7 @@ fn of_numbers(operator: &str, numbers: &[i64]) -> Option<i64> {
         ("LessOrEqual", [a, b]) => Some(i64::from(a <= b)),
         ("Max", [a, b]) => Some(*a.max(b)),
         ("Min", [a, b]) => Some(*a.min(b)),
-        // Implementations of the remainder differ in the sign.
+        // Implementations of the remainder differ in its sign, so negative operands are not evaluated.
         ("Mod", [a, b]) if *a >= 0 && *b > 0 => a.checked_rem(*b),
         ("Neg", [a]) => a.checked_neg(),
         ("Not", [a]) => Some(i64::from(*a == 0)),

@@ -20,8 +20,8 @@ pub(super) fn concat(node: &mut Node<'_>) -> RuleResult {
     one(concatenated(node, &values, axis)?)
 }
 
-/// Propagates `QLinearConcat`: the scale and zero point of the result, then each input tensor with its scale
-/// and zero point.
+/// Propagates rows through `QLinearConcat`, whose inputs are the scale and zero point of the result, and then
+/// each tensor with its scale and zero point.
 pub(super) fn quantized_concat(node: &mut Node<'_>) -> RuleResult {
     let mut values = Vec::new();
     for index in 0..node.inputs.len() {

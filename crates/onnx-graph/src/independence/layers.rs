@@ -74,7 +74,7 @@ pub(super) fn recurrent(node: &mut Node<'_>) -> RuleResult {
     Ok(vec![all, state.clone(), state])
 }
 
-/// Propagates an operator whose quantization scale is computed over all rows: refused if the input has rows.
+/// Refuses inputs with rows, since the operator computes one quantization scale over all rows.
 pub(super) fn scaled_together(node: &mut Node<'_>) -> RuleResult {
     node.refuse("takes a scale over all rows")
 }
@@ -110,7 +110,7 @@ fn by_batch(node: &Node<'_>, indices: &[usize]) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Checks that masks and biases are broadcast over batch, heads, queries and keys.
+/// Checks that the masks and biases at `indices` have one row per batch entry, or are shared by all of them.
 fn by_batch_or_shared(node: &Node<'_>, indices: &[usize], ranks: &[usize]) -> Result<(), Reason> {
     for &index in indices {
         let Some(value) = node.optional(index)? else {
@@ -135,7 +135,7 @@ fn by_batch_or_shared(node: &Node<'_>, indices: &[usize], ranks: &[usize]) -> Re
     Ok(())
 }
 
-/// Returns a tensor of rank `rank` with the first input's rows along axis 0.
+/// Returns the abstract value of a tensor of rank `rank` that has the rows of the first input along axis 0.
 fn of_rank(node: &mut Node<'_>, rank: usize) -> Result<Item, Reason> {
     let value = node.input(0)?.clone();
     let mut dims = vec![match node.dims(0)?.first() {
@@ -148,7 +148,8 @@ fn of_rank(node: &mut Node<'_>, rank: usize) -> Result<Item, Reason> {
     Ok(Item::Tensor(like(&value, dims)))
 }
 
-/// Propagates ONNX's `Attention`, whose inputs are queries, keys, values, a mask, and past keys and values.
+/// Propagates rows through ONNX's `Attention`, whose inputs are queries, keys, values, a mask, and past keys
+/// and values.
 pub(super) fn attention(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 1, 2, 4, 5, 6])?;
     by_batch_or_shared(node, &[3], &[4])?;
@@ -158,7 +159,7 @@ pub(super) fn attention(node: &mut Node<'_>) -> RuleResult {
     Ok(vec![output, cache.clone(), cache.clone(), cache])
 }
 
-/// Returns the attention output, which has the length of the queries.
+/// Returns the abstract value of the attention output, whose length is that of the queries.
 fn attended(node: &mut Node<'_>, rank: usize) -> Result<Item, Reason> {
     let mut dims = node.dims(0)?;
     let last = node.axis(-1, rank)?;
@@ -167,8 +168,8 @@ fn attended(node: &mut Node<'_>, rank: usize) -> Result<Item, Reason> {
     Ok(Item::Tensor(like(&value, dims)))
 }
 
-/// Propagates `com.microsoft.Attention`, whose inputs are the rows, weights, a bias, a mask of rank 1 or 2,
-/// and `past` with its rows on axis 1.
+/// Propagates rows through `com.microsoft.Attention`, whose inputs are the rows, weights, a bias, a mask of
+/// rank 1 or 2, and `past` with its rows on axis 1.
 pub(super) fn contributed_attention(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0])?;
     node.require_same_input(1)?;
@@ -206,7 +207,8 @@ pub(super) fn contributed_attention(node: &mut Node<'_>) -> RuleResult {
     Ok(vec![output, Item::Tensor(present)])
 }
 
-/// Propagates `QAttention`, whose inputs have the scales after the bias and the zero points after the mask.
+/// Propagates rows through `QAttention`, whose inputs have the scales after the bias and the zero points
+/// after the mask.
 pub(super) fn quantized_attention(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 5])?;
     for index in [1, 2, 3, 4, 6, 7, 8] {
@@ -219,8 +221,8 @@ pub(super) fn quantized_attention(node: &mut Node<'_>) -> RuleResult {
     Ok(vec![output])
 }
 
-/// Propagates `MultiHeadAttention`, whose inputs are queries, keys, values, a bias, a mask of rank 1 to 3, an
-/// attention bias, past keys and values, their length, and beam indices.
+/// Propagates rows through `MultiHeadAttention`, whose inputs are queries, keys, values, a bias, a mask of
+/// rank 1 to 3, an attention bias, past keys and values, their length, and beam indices.
 pub(super) fn multi_head_attention(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 1, 2, 4, 6, 7])?;
     node.require_same_input(3)?;
@@ -230,8 +232,8 @@ pub(super) fn multi_head_attention(node: &mut Node<'_>) -> RuleResult {
     attended_by_heads(node)
 }
 
-/// Propagates `DecoderMaskedMultiHeadAttention`, whose inputs are queries, keys, values, a mask, an attention
-/// bias, past keys and values, their length, the beam width, beam indices, and a bias.
+/// Propagates rows through `DecoderMaskedMultiHeadAttention`, whose inputs are queries, keys, values, a mask,
+/// an attention bias, past keys and values, their length, the beam width, beam indices, and a bias.
 pub(super) fn decoder_attention(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 1, 2, 3, 5, 6])?;
     by_batch_or_shared(node, &[4], &[4])?;
@@ -242,7 +244,7 @@ pub(super) fn decoder_attention(node: &mut Node<'_>) -> RuleResult {
     attended_by_heads(node)
 }
 
-/// Checks that there is no beam search, in which a beam reads rows of other beams.
+/// Refuses beam indices (input `index`) if the inputs have rows, since a beam reads rows of other beams.
 fn without_beams(node: &Node<'_>, index: usize) -> Result<(), Reason> {
     match node.optional(index)? {
         Some(_) if !node.input(0)?.is_same() => node.refuse("takes rows of other beams"),
@@ -271,8 +273,8 @@ fn attended_by_heads(node: &mut Node<'_>) -> RuleResult {
     Ok(vec![output, cache.clone(), cache.clone(), cache])
 }
 
-/// Propagates grouped-query attention. Sequence lengths are per row; the maximum length is shared by all
-/// requests.
+/// Propagates rows through grouped-query attention. Sequence lengths are per row; the maximum length is
+/// shared by all requests.
 pub(super) fn grouped_attention(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 1, 2, 3, 4, 5, 9])?;
     node.require_same_input(6)?;
@@ -293,7 +295,7 @@ pub(super) fn grouped_attention(node: &mut Node<'_>) -> RuleResult {
     Ok(vec![output, cache.clone(), cache])
 }
 
-/// Propagates `TensorScatter`: a row of the cache is overwritten by the same row of the update.
+/// Propagates rows through `TensorScatter`: a row of the cache is overwritten by the same row of the update.
 pub(super) fn tensor_scatter(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 1])?;
     match node.optional(2)? {
@@ -308,14 +310,15 @@ pub(super) fn tensor_scatter(node: &mut Node<'_>) -> RuleResult {
     })
 }
 
-/// Propagates linear attention, which has one state per row.
+/// Propagates rows through linear attention, which has one state per row.
 pub(super) fn linear_attention(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 1, 2, 3, 4, 5])?;
     let output = attended(node, 3)?;
     Ok(vec![output, of_rank(node, 4)?])
 }
 
-/// Propagates `CausalConvWithState`, whose inputs are the rows, weights, a bias, and one state per row.
+/// Propagates rows through `CausalConvWithState`, whose inputs are the rows, weights, a bias, and one state
+/// per row.
 pub(super) fn causal_conv(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 3])?;
     node.require_same_input(1)?;
@@ -326,7 +329,7 @@ pub(super) fn causal_conv(node: &mut Node<'_>) -> RuleResult {
     Ok(vec![Item::Tensor(like(&value, dims)), state])
 }
 
-/// Propagates `DeformConv`, whose inputs are images, weights, offsets, a bias and a mask.
+/// Propagates rows through `DeformConv`, whose inputs are images, weights, offsets, a bias and a mask.
 pub(super) fn deform_conv(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 2, 4])?;
     node.require_same_input(1)?;
@@ -342,8 +345,8 @@ pub(super) fn deform_conv(node: &mut Node<'_>) -> RuleResult {
     one(like(&value, dims))
 }
 
-/// Propagates a mixture of experts: tokens are independent, and the router has one row per token. With three
-/// dimensions, tokens are not rows.
+/// Propagates rows through a mixture of experts: tokens are independent, and the router has one row per
+/// token. With three dimensions, tokens are not rows.
 pub(super) fn experts(node: &mut Node<'_>) -> RuleResult {
     if node.dims(0)?.len() == 2 {
         by_batch(node, &[0, 1, 14])?;
@@ -376,7 +379,7 @@ fn for_all_rows(node: &Node<'_>, index: usize) -> Result<(), Reason> {
     }
 }
 
-/// Propagates ONNX's `RotaryEmbedding`, whose tables precede the positions.
+/// Propagates rows through ONNX's `RotaryEmbedding`, whose tables precede the positions.
 pub(super) fn rotary(node: &mut Node<'_>) -> RuleResult {
     rotated(node, 3)
 }
@@ -416,7 +419,8 @@ fn rotated(node: &mut Node<'_>, positions: usize) -> RuleResult {
     })
 }
 
-/// Propagates word, position and segment embeddings. The second output counts the words of the mask.
+/// Propagates rows through word, position and segment embeddings. The second output is the number of unmasked
+/// words per row.
 pub(super) fn embed_layer_normalization(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 1, 7])?;
     for index in [2, 3, 4, 5, 6] {
@@ -437,7 +441,7 @@ pub(super) fn embed_layer_normalization(node: &mut Node<'_>) -> RuleResult {
     Ok(vec![embedded.clone(), counts, embedded])
 }
 
-/// Propagates a gated activation, which halves the size of the last axis.
+/// Propagates rows through a gated activation, which halves the size of the last axis.
 pub(super) fn halved(node: &mut Node<'_>) -> RuleResult {
     let values: Vec<Value> = node.values()?.into_iter().cloned().collect();
     let sum = broadcast_of(node, &values)?;
@@ -451,7 +455,8 @@ pub(super) fn halved(node: &mut Node<'_>) -> RuleResult {
     one(like(&sum, dims))
 }
 
-/// Propagates a gather from a table of packed quantized numbers.
+/// Propagates rows through `GatherBlockQuantized`, which looks up rows in a table of packed quantized
+/// numbers.
 pub(super) fn packed_gather(node: &mut Node<'_>) -> RuleResult {
     node.require_same_input(0)?;
     node.require_same(2)?;

@@ -15,7 +15,7 @@ const SHAPE: &str = "x: [n, 4]
     n1 = Slice(sx, zero1, one1)
     ";
 
-/// Slices `x` to its first `hi` rows, which mixes rows unless `hi` is the row count.
+/// Reshapes `x` to `hi` rows, which mixes rows unless `hi` is the row count.
 const TAIL: &str = "
     t = Concat(hi, m1) axis=0
     r = Reshape(x, t)
@@ -23,7 +23,7 @@ const TAIL: &str = "
     y = Reshape(s, sx)
     -> y";
 
-/// The index of each row: `r` is `arange(n)`, and `rr` is the same as a column.
+/// Computes the index of each row: `r` is `arange(n)`, and `rr` is `r` as a column.
 const NUMBERED: &str = "
     r = Range(zero, n, one)
     rf = Cast(r) to=1
@@ -52,7 +52,7 @@ fn the_right_number_of_rows_is_proven() {
 #[test]
 fn numbers_with_a_fraction_are_no_sizes() {
     for way in [
-        // FP32 constants, from an attribute and from an input.
+        // Multiplies the row count by an FP32 constant, and by an FP32 input.
         "half = Constant() value_float=0.5
          f = Cast(n1) to=1
          hf = Mul(f, half)
@@ -61,7 +61,7 @@ fn numbers_with_a_fraction_are_no_sizes() {
          f = Cast(n1) to=1
          hf = Mul(f, half)
          hi = Cast(hf) to=7",
-        // With intermediate rounding.
+        // Multiplies and divides in FP32, which rounds in between.
         "c = <1>
          f = Cast(n1) to=1
          p = Mul(f, c)
@@ -74,15 +74,15 @@ fn numbers_with_a_fraction_are_no_sizes() {
 
 #[test]
 fn types_that_do_not_hold_the_number_change_it() {
-    // BOOL, UINT8, INT8, FP16.
+    // ONNX's type codes of BOOL, UINT8, INT8 and FP16.
     for to in [9, 2, 3, 10] {
         refused(&format!("{SHAPE}b = Cast(n1) to={to}\nhi = Cast(b) to=7{TAIL}"));
     }
-    // More than 64 bits.
+    // The product takes more than 64 bits.
     refused(&format!(
         "{SHAPE}far = {{4611686018427387904}}\np = Mul(n1, far)\nhi = Div(p, far){TAIL}"
     ));
-    // Casts row indices to BOOL and back: they are 1 except for the first, so rows mix.
+    // Casts row indices to BOOL and back. All indices but the first become 1, so rows mix.
     refused(&format!(
         "{SHAPE}{NUMBERED}b = Cast(r) to=9\ni = Cast(b) to=7\nu = Unsqueeze(i, one1)\ny = GatherND(x, u)\n-> y"
     ));
@@ -157,7 +157,7 @@ fn the_index_of_a_row_stays_one() {
         y = GatherND(d, i) batch_dims=1
         -> y"
     ));
-    // Tuples of one index, and of the same index twice.
+    // Gathers by tuples of one index, and by tuples that contain the same index twice.
     refused(&format!(
         "{SHAPE}r = Range(zero, n, one)
         u = Unsqueeze(r, one1)
@@ -506,8 +506,8 @@ fn a_mask_holds_other_numbers_than_what_it_masks() {
     ));
 }
 
-/// Row counts are computed by products that overflow 32 or 64 bits, or by sums that hide the magnitude of
-/// their terms.
+/// The graphs compute row counts by products that overflow 32 or 64 bits, or by sums that hide the magnitude
+/// of their terms.
 #[test]
 fn arithmetic_wraps_around_in_the_type_that_it_is_done_in() {
     let narrow = |product: &str| {
@@ -561,7 +561,7 @@ fn arithmetic_wraps_around_in_the_type_that_it_is_done_in() {
         mm = Mul(m, m)
         q = Mul(mm, k)",
     ));
-    // A number from a request is unbounded.
+    // A number that is read from a request has no upper bound.
     refused(&wide(
         "f = Gather(b, zero)
         j: []

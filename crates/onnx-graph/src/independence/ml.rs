@@ -6,7 +6,8 @@ use super::{
     value::{Item, Origin, Reason, Value},
 };
 
-/// Returns the input with samples along axis 0 and features along axis 1. A vector would be a single sample.
+/// Returns the first input. If it has rows, they must be samples along axis 0, with features along axis 1: a
+/// vector would be a single sample.
 fn samples(node: &Node<'_>) -> Result<(Value, Vec<Size>), Reason> {
     let (value, dims) = (node.input(0)?.clone(), node.dims(0)?);
     match (value.origin, dims.len()) {
@@ -27,7 +28,7 @@ fn of_samples(value: &Value, dims: &[Size], columns: Option<Size>) -> Item {
     Item::Tensor(like(value, [samples].into_iter().chain(columns).collect()))
 }
 
-/// Propagates a label and the scores of all classes.
+/// Propagates rows through a classifier, whose outputs are the label and the scores of all classes.
 pub(super) fn classifier(node: &mut Node<'_>) -> RuleResult {
     let (value, dims) = samples(node)?;
     let lists = ["classlabels_ints", "classlabels_int64s", "classlabels_strings"];
@@ -37,9 +38,9 @@ pub(super) fn classifier(node: &mut Node<'_>) -> RuleResult {
         .max()
         .unwrap_or(0);
     let columns = match labels {
-        // There may be one score per pair of classes.
+        // An SVM may have one score per pair of classes, so the number of columns is unknown.
         _ if node.proto.op_type == "SVMClassifier" => node.symbols.dim(),
-        // One score per intercept, or two for a single intercept.
+        // There is one score per intercept, or two for a single intercept.
         _ if node.proto.op_type == "LinearClassifier" => node.symbols.dim(),
         0 | 1 => node.symbols.dim(),
         labels => Size::number(labels),
@@ -63,13 +64,14 @@ fn list_length(node: &Node<'_>, name: &str) -> i64 {
     i64::try_from(length).unwrap_or(i64::MAX)
 }
 
-/// Propagates an operator with one parameter per feature.
+/// Propagates rows through an operator with one parameter per feature.
 pub(super) fn by_feature(node: &mut Node<'_>) -> RuleResult {
     let (value, dims) = samples(node)?;
     one(like(&value, dims))
 }
 
-/// Propagates a selection of columns by index, or of table elements by one index per row.
+/// Propagates rows through `ArrayFeatureExtractor`, which selects columns by index, or table elements by one
+/// index per row.
 pub(super) fn extractor(node: &mut Node<'_>) -> RuleResult {
     let (value, indices) = (node.input(0)?.clone(), node.input(1)?.clone());
     let (mut dims, indexed) = (node.dims(0)?, node.dims(1)?);
@@ -98,7 +100,7 @@ pub(super) fn extractor(node: &mut Node<'_>) -> RuleResult {
     })
 }
 
-/// Propagates one-hot encoding, which appends an axis of categories.
+/// Propagates rows through one-hot encoding, which appends an axis of categories.
 pub(super) fn one_hot_encoder(node: &mut Node<'_>) -> RuleResult {
     let (value, mut dims) = (node.input(0)?.clone(), node.dims(0)?);
     let categories = list_length(node, "cats_int64s").max(list_length(node, "cats_strings"));
@@ -106,7 +108,7 @@ pub(super) fn one_hot_encoder(node: &mut Node<'_>) -> RuleResult {
     one(like(&value, dims))
 }
 
-/// Propagates the concatenation of the features of several inputs.
+/// Propagates rows through the concatenation of the features of several inputs.
 pub(super) fn vectorizer(node: &mut Node<'_>) -> RuleResult {
     let values: Vec<Value> = node.values()?.into_iter().cloned().collect();
     for value in &values {
@@ -132,7 +134,7 @@ pub(super) fn tf_idf(node: &mut Node<'_>) -> RuleResult {
     }
 }
 
-/// Propagates a string filter, which shifts later strings to the front.
+/// Propagates rows through a string filter, which shifts later strings to the front.
 pub(super) fn string_normalizer(node: &mut Node<'_>) -> RuleResult {
     let value = node.input(0)?.clone();
     let stop_words = node
@@ -144,7 +146,7 @@ pub(super) fn string_normalizer(node: &mut Node<'_>) -> RuleResult {
     one(value)
 }
 
-/// Propagates padding to the longest row: refused, because the width depends on the batch.
+/// Refuses inputs with rows, since the operator pads all rows to the longest one in the batch.
 pub(super) fn padded_to_longest(node: &mut Node<'_>) -> RuleResult {
     node.refuse("fills each row up to the longest one of the batch")
 }

@@ -7,8 +7,8 @@
 //! concatenation of per-request values along an axis (`value.rs`). Sizes are products of symbols and of the
 //! row count (`size.rs`).
 //!
-//! Rounding differences between batch sizes do not count as a dependence. A scale or statistic over all rows
-//! does.
+//! Rounding differences between batch sizes do not count as a dependence. A scale or statistic that is
+//! computed over all rows counts as one.
 
 mod constants;
 mod control;
@@ -49,7 +49,7 @@ use crate::{
     signature::{Dim, Port},
 };
 
-/// The result of a successful proof.
+/// The result of a successful proof, and the assumptions that requests must meet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Independence {
@@ -66,7 +66,7 @@ pub struct Independence {
 /// # Errors
 /// Returns the reason, such as "`CumSum` 'y' runs along axis 0".
 pub fn prove(model: &ModelProto, inputs: &[Port]) -> Result<Independence, String> {
-    // ONNX Runtime would run its own operator of that name and ignore the function.
+    // If a function has the name of an operator, ONNX Runtime runs its own operator and ignores the function.
     let of_operators = ["", "ai.onnx.ml", "com.microsoft"];
     let mut functions = model.functions.iter();
     if let Some(function) =

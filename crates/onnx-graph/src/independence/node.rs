@@ -1,4 +1,5 @@
-//! A node as its rule sees it: abstract values of inputs, attributes, and errors that name the node.
+//! The view of a node that its rule gets: abstract values of the inputs, attributes, and errors that name the
+//! node.
 
 use tensor_core::Quoted;
 
@@ -21,14 +22,14 @@ pub(super) struct Node<'n> {
     pub(super) symbols: &'n mut Symbols,
 }
 
-/// Analyzes subgraphs.
+/// Lets rules analyze the subgraphs of their node.
 pub(super) trait Follow {
     /// Returns the outputs of `graph` for the inputs `arguments`.
     fn graph(&mut self, graph: &GraphProto, arguments: Vec<Item>, symbols: &mut Symbols) -> RuleResult;
 }
 
 impl<'n> Node<'n> {
-    /// Returns a reason that names this node.
+    /// Returns a reason that begins with the name of this node.
     pub(super) fn refusal(&self, what: impl std::fmt::Display) -> Reason {
         format!("{} {what}", label(self.proto)).into()
     }
@@ -45,7 +46,7 @@ impl<'n> Node<'n> {
         }
     }
 
-    /// Returns an optional input.
+    /// Returns input `index`; `None` if the node omits it.
     pub(super) fn optional(&self, index: usize) -> Result<Option<&Value>, Reason> {
         match self.inputs.get(index) {
             Some(Some(_)) => self.input(index).map(Some),
@@ -53,7 +54,7 @@ impl<'n> Node<'n> {
         }
     }
 
-    /// Returns all inputs that are present.
+    /// Returns the abstract values of all inputs that are present.
     pub(super) fn values(&self) -> Result<Vec<&Value>, Reason> {
         (0..self.inputs.len())
             .filter_map(|index| self.optional(index).transpose())
@@ -82,7 +83,7 @@ impl<'n> Node<'n> {
         }
     }
 
-    /// Returns the elements of an input that contains a shape, axes or similar.
+    /// Returns the elements of input `index`, such as a shape or axes.
     pub(super) fn elements(&mut self, index: usize) -> Result<Vec<Option<Size>>, Reason> {
         let value = self.input(index)?.clone();
         match value.elements(self.symbols) {
@@ -166,7 +167,7 @@ impl<'n> Node<'n> {
         }
     }
 
-    /// Fails if `axis` is the row axis of `value`.
+    /// Returns an error if `axis` is the row axis of `value`.
     pub(super) fn keep_off(&self, value: &Value, axis: usize) -> Result<(), Reason> {
         match value.origin {
             Origin::Rows(rows) if rows == axis => self.refuse(format_args!("runs along axis {axis}")),

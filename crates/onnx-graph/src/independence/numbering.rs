@@ -1,5 +1,5 @@
-//! Row indices, as from `arange(batch)`. As long as they are only moved, each row may use them to gather its
-//! own elements. Any other result depends on the position of a row in the batch.
+//! Row indices, as from `arange(batch)`. As long as the graph only moves these indices, each row may use them
+//! to gather its own elements. Any other result depends on the position of a row in the batch.
 
 use super::{
     size::Size,
@@ -53,7 +53,7 @@ fn keeps_integers(node: &NodeProto) -> bool {
         || to.is_some_and(|to| [DataType::Int64 as i64, DataType::Int32 as i64].contains(&to.i))
 }
 
-/// Returns a tensor, or the common value of the elements of a sequence.
+/// Returns the value of a tensor, or the common value of the elements of a sequence.
 fn value(item: &Item) -> Option<&Value> {
     match item {
         Item::Tensor(value) => Some(value),

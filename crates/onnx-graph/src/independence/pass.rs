@@ -24,7 +24,7 @@ pub(super) struct Pass<'m> {
     scopes: Vec<HashMap<String, Outcome>>,
     /// The names, in any graph, of values that may be 32-bit integers.
     narrow: HashSet<String>,
-    /// The remaining steps. Nodes in a loop are visited several times.
+    /// The number of steps left until the analysis gives up. Nodes in a loop take several steps.
     left: usize,
 }
 
@@ -130,7 +130,7 @@ impl<'m> Pass<'m> {
         Ok(outputs)
     }
 
-    /// Counts `steps`, and fails if the maximum is exceeded.
+    /// Subtracts `steps` from the remaining ones. Returns an error if none are left.
     fn spend(&mut self, steps: usize) -> Result<(), Reason> {
         match self.left.checked_sub(steps) {
             Some(left) => self.left = left,
@@ -175,7 +175,7 @@ impl<'m> Pass<'m> {
         let domain = canonical_domain(&node.domain);
         let opset = self.opsets.get(domain).copied().unwrap_or(1);
         if operators::own_opset(node).is_some_and(|own| own != opset) {
-            // ONNX Runtime uses the operator set of the model for such a function.
+            // Refused, since ONNX Runtime runs such a function with the operator set of the model.
             return Err(format!("{} is of another operator set than the model", label(node)).into());
         }
         let inputs: Result<Vec<Option<Item>>, Reason> = node

@@ -41,7 +41,7 @@ pub(super) fn gather(node: &mut Node<'_>) -> RuleResult {
     })
 }
 
-/// Returns the gathered elements of a shape.
+/// Returns the abstract value of the elements that are gathered from a small tensor, such as a shape.
 fn gather_content(data: &Value, indices: &Value) -> Option<Value> {
     let content = data.content.as_ref().filter(|_| data.rank() == Some(1))?;
     let picked = indices.numbers()?;
@@ -58,7 +58,8 @@ fn gather_content(data: &Value, indices: &Value) -> Option<Value> {
     Some(Value::integers_of(indices.dims.clone()?, picked?))
 }
 
-/// Propagates data and indices of the same rank, whose elements correspond except along one axis.
+/// Propagates rows through an operator on data and indices of the same rank, whose elements correspond except
+/// along one axis.
 pub(super) fn along_axis(node: &mut Node<'_>) -> RuleResult {
     let (data, indices) = (node.input(0)?.clone(), node.input(1)?.clone());
     let dims = node.dims(1)?;
@@ -98,7 +99,7 @@ pub(super) fn gather_nd(node: &mut Node<'_>) -> RuleResult {
     if data.numbering != Numbering::None {
         return node.refuse("picks from what depends on the number of a row");
     }
-    // Each row gathers its own elements: the first index is the row index.
+    // If the first index is the row index, each row gathers only its own elements.
     let is_number_first = match indices.numbering {
         Numbering::Index => depth == Some(1),
         Numbering::Tuples => true,
@@ -130,7 +131,7 @@ pub(super) fn gather_nd(node: &mut Node<'_>) -> RuleResult {
     })
 }
 
-/// Propagates updates by index, which may modify any axis.
+/// Propagates rows through `ScatterND`, whose updates may modify elements along any axis.
 pub(super) fn scatter_nd(node: &mut Node<'_>) -> RuleResult {
     let value = node.input(0)?.clone();
     let is_same = node.values()?.into_iter().all(Value::is_same);
@@ -210,9 +211,9 @@ struct Span<'s> {
 }
 
 impl Span<'_> {
-    /// The end index that most exporters write for "to the end"; larger than any dimension.
+    /// The end index that most exporters write for "to the end", which is larger than any dimension.
     const FAR: i64 = i32::MAX as i64;
-    /// An end index beyond any tensor, as TensorFlow's exporter writes it.
+    /// The end index that TensorFlow's exporter writes for "to the end".
     const AS_FAR: i64 = 1_000_000_000;
 
     fn is_all(&self, dim: &Size) -> bool {
@@ -251,14 +252,14 @@ impl Span<'_> {
         Some(picked)
     }
 
-    /// Returns the dimension after slicing.
+    /// Returns the size that an axis of size `dim` has after slicing.
     fn of(&self, symbols: &mut Symbols, dim: &Size) -> Option<Size> {
         if let (Some((start, end, step)), Some(length)) = (self.numbers(), dim.as_number())
             && let Some(range) = range(length, start, end, step)
         {
             return Some(Size::number(range.1));
         }
-        // Slices from the start, or to the end: the size of the removed part is known.
+        // For a slice from the start or to the end, the size of the removed part is known.
         if self.step.is(1) && self.start.is(0) && self.end.as_number().is_none() && !self.end.has_rows() {
             let bounds = Bounds {
                 is_positive: symbols.is_positive(dim) && symbols.is_positive(self.end),
@@ -360,7 +361,7 @@ pub(super) fn pad(node: &mut Node<'_>) -> RuleResult {
     one(like(&value, target))
 }
 
-/// Propagates one-hot encoding, which adds an axis of size `depth`.
+/// Propagates rows through one-hot encoding, which adds an axis of size `depth`.
 pub(super) fn one_hot(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     let value = node.input(0)?.clone();

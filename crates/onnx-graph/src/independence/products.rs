@@ -11,7 +11,7 @@ pub(super) fn mat_mul(node: &mut Node<'_>) -> RuleResult {
     one(product_of(node, 0, 1)?)
 }
 
-/// Propagates an integer product. Zero points must be shared by all requests.
+/// Propagates rows through an integer product. Zero points must be shared by all requests.
 pub(super) fn integer_mat_mul(node: &mut Node<'_>) -> RuleResult {
     node.require_same(2)?;
     let has_scales = node.proto.op_type == "MatMulIntegerToFloat";
@@ -58,7 +58,8 @@ fn one_for_all_rows(node: &Node<'_>, factor: usize, settings: &[usize]) -> Resul
     Ok(())
 }
 
-/// Propagates a product whose factors may be transposed, in the last two axes or with a batch axis.
+/// Propagates rows through `FusedMatMul`, whose factors may be transposed in the last two axes or with a
+/// batch axis.
 pub(super) fn fused_mat_mul(node: &mut Node<'_>) -> RuleResult {
     if node.int("transBatchA", 0) != 0 || node.int("transBatchB", 0) != 0 {
         return node.refuse("transposes a batch's axis");
@@ -72,7 +73,7 @@ pub(super) fn fused_mat_mul(node: &mut Node<'_>) -> RuleResult {
     }
 }
 
-/// Propagates two factors, each with a scale and a zero point, and a bias.
+/// Propagates rows through `QGemm`: two factors, each with a scale and a zero point, and a bias.
 pub(super) fn quantized_gemm(node: &mut Node<'_>) -> RuleResult {
     for index in [1, 2, 4, 5, 6, 7, 8] {
         node.require_same_input(index)?;
@@ -108,12 +109,12 @@ fn product_of_matrices(node: &mut Node<'_>, a: usize, b: usize) -> Result<Value,
     product(node, &a, &b)
 }
 
-/// Propagates the product of the first input with packed weights of `N` columns.
+/// Propagates rows through the product of the first input with packed weights of `N` columns.
 pub(super) fn packed_mat_mul(node: &mut Node<'_>) -> RuleResult {
     by_packed(node, "N")
 }
 
-/// Propagates the product with a packed matrix of `N` rows and `K` columns, or its transpose.
+/// Propagates rows through the product with a packed matrix of `N` rows and `K` columns, or its transpose.
 pub(super) fn four_bit_mat_mul(node: &mut Node<'_>) -> RuleResult {
     let is_transposed = node.int("transB", 1) != 0;
     by_packed(node, if is_transposed { "N" } else { "K" })
@@ -134,7 +135,7 @@ fn product_of(node: &mut Node<'_>, a: usize, b: usize) -> Result<Value, Reason> 
     product(node, &a, &b)
 }
 
-/// Returns the product: the contracted axes are set to 1, and the others are broadcast.
+/// Returns the abstract value of a matrix product: sets the contracted axes to 1, and broadcasts the others.
 fn product(node: &mut Node<'_>, a: &Value, b: &Value) -> Result<Value, Reason> {
     let (Some(mut left), Some(mut right)) = (a.dims.clone(), b.dims.clone()) else {
         return match a.is_same() && b.is_same() {
@@ -152,7 +153,7 @@ fn product(node: &mut Node<'_>, a: &Value, b: &Value) -> Result<Value, Reason> {
     let summed = right.len().saturating_sub(2);
     node.keep_off(b, summed)?;
     right[summed] = Size::number(1);
-    // A vector gets the missing axis: a row vector first, a column vector last.
+    // A vector factor counts as a matrix: the first factor as a row, the second one as a column.
     if is_row {
         left = vec![Size::number(1); 2];
     }
@@ -197,7 +198,7 @@ fn turned(value: &Value) -> Option<Value> {
     })
 }
 
-/// Propagates `Einsum`: the letter of the rows is in the output, and in no factor without rows.
+/// Propagates rows through `Einsum`: the letter of the rows is in the output, and in no factor without rows.
 pub(super) fn einsum(node: &mut Node<'_>) -> RuleResult {
     let equation: String = node
         .text("equation", "")

@@ -6,7 +6,8 @@ use super::{
     value::{Item, Origin, Value},
 };
 
-/// Propagates an operator along the attribute `axis`, which keeps the shape. `default` is its default.
+/// Propagates rows through an operator along the attribute `axis`, which keeps the shape. `default` is its
+/// default.
 fn along(node: &mut Node<'_>, default: i64) -> RuleResult {
     let value = node.input(0)?.clone();
     let rank = node.dims(0)?.len();
@@ -18,7 +19,8 @@ fn along(node: &mut Node<'_>, default: i64) -> RuleResult {
     })
 }
 
-/// Propagates `Softmax`. Before operator set 13, all axes starting at `axis` are flattened into one.
+/// Propagates rows through `Softmax`. Before operator set 13, all axes starting at `axis` are flattened into
+/// one.
 pub(super) fn softmax(node: &mut Node<'_>) -> RuleResult {
     if node.opset < 13 {
         return from(node, 1);
@@ -26,7 +28,7 @@ pub(super) fn softmax(node: &mut Node<'_>) -> RuleResult {
     along(node, -1)
 }
 
-/// Propagates `QLinearSoftmax`; an attribute selects the operator set whose semantics apply.
+/// Propagates rows through `QLinearSoftmax`; an attribute selects the operator set whose semantics apply.
 pub(super) fn quantized_softmax(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     match node.int("opset", 0) {
@@ -54,7 +56,8 @@ pub(super) fn cum_sum(node: &mut Node<'_>) -> RuleResult {
     })
 }
 
-/// Propagates an operator over all axes starting at `axis`. Its further outputs have size 1 there.
+/// Propagates rows through an operator over all axes starting at `axis`. Its outputs after the first have
+/// size 1 along these axes.
 fn from(node: &mut Node<'_>, default: i64) -> RuleResult {
     let value = node.input(0)?.clone();
     let dims = node.dims(0)?;
@@ -100,7 +103,7 @@ pub(super) fn layer_normalization(node: &mut Node<'_>) -> RuleResult {
     from(node, -1)
 }
 
-/// Propagates the normalized sum of the inputs. The fourth output is the sum itself.
+/// Propagates rows through the normalized sum of the inputs. The fourth output is the sum itself.
 pub(super) fn skip_layer_normalization(node: &mut Node<'_>) -> RuleResult {
     node.require_same(2)?;
     let pair = [node.input(0)?.clone(), node.input(1)?.clone()];
@@ -121,7 +124,7 @@ pub(super) fn skip_layer_normalization(node: &mut Node<'_>) -> RuleResult {
     Ok(vec![sum.clone(), statistic.clone(), statistic, sum])
 }
 
-/// Propagates `MeanVarianceNormalization`. The default axes are all except the channels.
+/// Propagates rows through `MeanVarianceNormalization`. The default axes are all except the channels.
 pub(super) fn mean_variance_normalization(node: &mut Node<'_>) -> RuleResult {
     let value = node.input(0)?.clone();
     let rank = node.dims(0)?.len();
@@ -155,7 +158,8 @@ pub(super) fn reduce(node: &mut Node<'_>) -> RuleResult {
     reduce_axes(node, &axes, keeps)
 }
 
-/// Returns the product of the elements of a shape.
+/// Returns the product of the elements of a small vector, such as a shape, if `axes` reduce it. Returns an
+/// unknown number for reductions other than products.
 fn content_of(node: &mut Node<'_>, axes: &[i64]) -> Option<Option<Size>> {
     let value = node.input(0).ok()?;
     let is_whole = matches!(axes, [] | [0] | [-1]) && value.rank() == Some(1);
@@ -177,7 +181,7 @@ pub(super) fn arg(node: &mut Node<'_>) -> RuleResult {
     reduce_axes(node, &[node.int("axis", 0)], keeps)
 }
 
-/// Propagates a reduction over `axes`; empty means all axes.
+/// Propagates rows through a reduction over `axes`; empty means all axes.
 fn reduce_axes(node: &mut Node<'_>, axes: &[i64], keeps: bool) -> RuleResult {
     let value = node.input(0)?.clone();
     let Some(dims) = &value.dims else {
@@ -209,13 +213,13 @@ fn reduce_axes(node: &mut Node<'_>, axes: &[i64], keeps: bool) -> RuleResult {
     one(result)
 }
 
-/// Propagates an operator on the last two axes that keeps them.
+/// Propagates rows through an operator on the last two axes that keeps them.
 pub(super) fn trilu(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     last_two(node)
 }
 
-/// Propagates an operator on the last two axes that removes them.
+/// Propagates rows through an operator on the last two axes that removes them.
 pub(super) fn determinant(node: &mut Node<'_>) -> RuleResult {
     let dims = node.dims(0)?;
     last_two(node)?;

@@ -66,7 +66,7 @@ pub(super) fn reshape(node: &mut Node<'_>) -> RuleResult {
                 target.push(Size::number(1));
             }
             Some(..0) => return node.refuse("has a negative size"),
-            // The values 0 and -1 have a special meaning.
+            // A size that may be 0 or -1 makes the result unknown, since these values have a special meaning.
             None if !is_positive(node.symbols, &size, &dims, index, is_zero_kept) => {
                 if value.row_axis().is_some() {
                     return node.refuse("has a size that may be 0 or negative");
@@ -98,7 +98,7 @@ fn is_same(size: &Option<Size>) -> bool {
     size.as_ref().is_some_and(|size| !size.has_rows())
 }
 
-/// Returns the size of the dimension given as -1, for which `target` has 1.
+/// Infers the size of the dimension that is given as -1, for which `target` contains 1.
 fn infer(node: &mut Node<'_>, dims: &[Size], target: &[Size]) -> Result<Size, Reason> {
     let total = node.symbols.product_of(dims);
     let rest = node.symbols.product_of(target);
@@ -108,7 +108,7 @@ fn infer(node: &mut Node<'_>, dims: &[Size], target: &[Size]) -> Result<Size, Re
     if let Some(exact) = total.over(&rest) {
         return Ok(exact);
     }
-    // The row count may cancel out; all requests share the rest.
+    // The row count may cancel out; the remaining quotient is shared by all requests.
     let without = |size: &Size| size.over(&Size::rows()).unwrap_or_else(|| size.clone());
     if total.has_rows() == rest.has_rows() {
         let bounds = Bounds {
@@ -127,8 +127,8 @@ fn infer(node: &mut Node<'_>, dims: &[Size], target: &[Size]) -> Result<Size, Re
     )
 }
 
-/// Returns a reshaped value. Its row axis is the one with the same number of elements before it. Records an
-/// outer axis that is merged into the row axis.
+/// Returns a reshaped value. The row axis of the result is the axis that has as many elements before it as
+/// the row axis of the value. Records an outer axis that is merged into the row axis.
 pub(super) fn reshaped(
     node: &mut Node<'_>,
     value: &Value,
@@ -298,7 +298,7 @@ fn permuted(content: &[Option<Size>], dims: &[Size], axes: &[usize]) -> Option<V
         .map(|dim| dim.as_number().and_then(|dim| usize::try_from(dim).ok()))
         .collect();
     let lengths = lengths?;
-    // No size is 0 here, and no product overflows.
+    // Comparing the count ensures that no size is 0, and that no product below overflows.
     let count = lengths
         .iter()
         .try_fold(1usize, |count, length| count.checked_mul(*length));
@@ -378,7 +378,7 @@ pub(super) fn tile(node: &mut Node<'_>) -> RuleResult {
         }
     }
     match (value.origin, Value::filled(target.clone())) {
-        // One copy per row, concatenated.
+        // The result is one copy of the value per row, concatenated.
         (Origin::Same, Some(filled)) => one(filled),
         (Origin::Rows(axis), Some(_)) => one(Value::rows(target, axis)),
         _ => node.refuse("has rows on two axes"),
@@ -395,7 +395,7 @@ pub(super) fn constant_of_shape(node: &mut Node<'_>) -> RuleResult {
     let element = attributes
         .find(|attribute| attribute.name == "value")
         .and_then(|attribute| attribute.t.as_ref());
-    // The default value is FP32.
+    // Without the attribute `value`, the element is an FP32 zero.
     let element = match element {
         Some(element) => super::constants::first(element, node.symbols),
         None => Some(node.symbols.float(0)),
@@ -458,7 +458,7 @@ fn length_of(symbols: &mut Symbols, bounds: Vec<Size>) -> Size {
     symbols.dim_of("range", bounds).unwrap_or_else(|| symbols.dim())
 }
 
-/// Propagates `NonZero`, which returns one index per nonzero element.
+/// Propagates rows through `NonZero`, which returns one index per nonzero element.
 pub(super) fn non_zero(node: &mut Node<'_>) -> RuleResult {
     node.require_same(0)?;
     let rank = i64::try_from(node.dims(0)?.len()).unwrap_or(i64::MAX);

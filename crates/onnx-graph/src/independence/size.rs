@@ -9,7 +9,7 @@ use std::collections::HashMap;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Size {
     coefficient: i64,
-    /// In ascending order.
+    /// The symbols that are multiplied, in ascending order.
     symbols: Vec<Symbol>,
     rows: bool,
 }
@@ -91,12 +91,12 @@ impl Size {
         })
     }
 
-    /// Returns whether the size may differ at each use, so that it is not even equal to itself.
+    /// Returns whether the size may differ at each use. Such a size does not count as equal to itself.
     pub(super) fn is_any(&self) -> bool {
         self.symbols.contains(&ANY)
     }
 
-    /// Returns whether the size has no symbols: two such sizes are equal only if they are identical.
+    /// Returns whether the size has no symbols. Two literal sizes are equal only if they are identical.
     pub(super) fn is_literal(&self) -> bool {
         self.symbols.is_empty()
     }
@@ -131,10 +131,10 @@ impl Size {
     }
 }
 
-/// The symbol of a dimension that may differ at each use.
+/// The symbol for dimensions that may differ at each use.
 const ANY: Symbol = 0;
 
-/// The symbols of a graph.
+/// The symbols of a graph, with their meanings and ranges.
 pub(super) struct Symbols {
     terms: HashMap<Term, Symbol>,
     kinds: Vec<Kind>,
@@ -142,7 +142,7 @@ pub(super) struct Symbols {
     floats: HashMap<Symbol, i64>,
 }
 
-/// The known range of a symbol.
+/// The properties of a symbol: its known range, and whether it is an integer.
 #[derive(Clone, Copy)]
 struct Kind {
     /// Whether the symbol is at least 1 in batched requests, which are never empty.
@@ -159,16 +159,16 @@ struct Kind {
 pub(super) struct Bounds {
     /// Whether the dimension is at least 1 in batched requests.
     pub(super) is_positive: bool,
-    /// See [`Symbols::most`].
+    /// The maximum magnitude; see [`Symbols::most`].
     pub(super) most: u128,
 }
 
-/// The meaning of a symbol.
+/// The meaning of a symbol, by which equal symbols are recognized.
 #[derive(PartialEq, Eq, Hash)]
 enum Term {
     /// The name of a dimension in the file.
     Name(String),
-    /// A function of other sizes.
+    /// A function of other sizes, by name and arguments.
     Of(&'static str, Vec<Size>),
 }
 
@@ -176,7 +176,7 @@ impl Default for Symbols {
     fn default() -> Self {
         Self {
             terms: HashMap::new(),
-            // The entry of `ANY`.
+            // The range of the symbol `ANY`, whose index is 0.
             kinds: vec![Kind::DIM],
             floats: HashMap::new(),
         }
@@ -190,7 +190,8 @@ impl Symbols {
         size(ANY)
     }
 
-    /// Returns a new symbol for `dim` if that may differ at each use, for a value where it is fixed.
+    /// Returns `dim`, or a new symbol if `dim` may differ at each use. The caller uses the result for a value
+    /// in which the dimension is fixed.
     pub(super) fn settled(&mut self, dim: &Size) -> Size {
         if *dim == Self::any() {
             self.dim()
@@ -224,8 +225,8 @@ impl Symbols {
         self.symbol(Kind::REAL)
     }
 
-    /// Returns the floating-point literal `number`. It takes part in no arithmetic, which would have to round
-    /// like the runtime.
+    /// Returns the floating-point literal `number`. No arithmetic is done with the literal, since that would
+    /// have to round like the runtime.
     pub(super) fn float(&mut self, number: i64) -> Size {
         let float = self.of_term(Term::Of("float", vec![Size::number(number)]), Kind::REAL);
         if let [symbol] = float.symbols[..] {
@@ -242,7 +243,7 @@ impl Symbols {
         }
     }
 
-    /// Returns whether a size is an integer, of a type for sizes.
+    /// Returns whether a size is known to be an integer.
     pub(super) fn is_integer(&self, size: &Size) -> bool {
         self.kind_of(size).is_integer
     }
@@ -253,7 +254,7 @@ impl Symbols {
         self.of(function, arguments, Kind::DIM)
     }
 
-    /// Like [`Self::dim_of`], with known bounds.
+    /// Returns a dimension like [`Self::dim_of`], whose bounds are known.
     pub(super) fn bounded_dim_of(
         &mut self,
         function: &'static str,
@@ -407,8 +408,8 @@ impl Symbols {
         self.of("-", vec![a.clone(), b.clone()], kind)
     }
 
-    /// Returns a quotient. An inexact one is a new symbol, since integers are truncated and floating-point
-    /// numbers are not.
+    /// Returns a quotient. An inexact quotient is a new symbol, since integers are truncated and
+    /// floating-point numbers are not.
     pub(super) fn quotient(&mut self, a: &Size, b: &Size) -> Option<Size> {
         if let Some(exact) = a.over(b) {
             return Some(exact);

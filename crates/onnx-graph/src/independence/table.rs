@@ -14,11 +14,12 @@ use crate::proto::canonical_domain;
 /// How rows propagate through an operator.
 #[derive(Clone, Copy)]
 pub(super) enum Rule {
-    /// Calls this function if any input has rows; otherwise all requests share the outputs like the inputs.
+    /// Calls this function if any input has rows. Otherwise, all requests share the outputs, as they share
+    /// the inputs.
     By(fn(&mut Node<'_>) -> RuleResult),
     /// Always calls this function: the operator may be random.
     Always(fn(&mut Node<'_>) -> RuleResult),
-    /// Calls this function, which analyzes subgraphs.
+    /// Calls this function, which also analyzes the subgraphs of the node.
     Inner(fn(&mut Node<'_>, &mut dyn Follow) -> RuleResult),
 }
 
@@ -51,7 +52,7 @@ type Rules = &'static [(Rule, &'static [&'static str])];
 
 const ONNX: Rules = &[
     (By(elementwise::onto_first), &["PRelu"]),
-    // All inputs after the first are scalar bounds.
+    // The inputs of `Clip` after the first are scalar bounds.
     (By(elementwise::first), &["Clip"]),
     (By(elementwise::cast_like), &["CastLike"]),
     (By(elementwise::identity), &["Identity"]),

@@ -1,4 +1,4 @@
-//! Tests with small graphs, written as strings.
+//! Tests of the proof with small graphs, which are written as strings.
 
 use tensor_core::DType;
 
@@ -70,7 +70,7 @@ impl Text {
         self
     }
 
-    /// Returns the inputs without rows, or the reason.
+    /// Returns the names of the inputs without rows, or the reason why the rows are not independent.
     pub(super) fn shared(&self) -> Result<Vec<String>, String> {
         prove(&self.model, &self.inputs).map(|proof| proof.shared_inputs)
     }
@@ -152,7 +152,7 @@ fn node(outputs: &str, text: &str) -> NodeProto {
     }
 }
 
-/// Attributes that are lists, even with a single number.
+/// Attributes that are lists even if the text has a single number.
 const LISTS: &[&str] = &["axes", "perm", "kernel_shape", "strides", "dilations"];
 
 /// Parses `axis=1`, `axes=0,2`, or a string.
@@ -403,7 +403,7 @@ fn attention_over_steps_may_merge_them_with_rows() {
         y = Transpose(b) perm=1,0,2
         -> y",
     );
-    // The rows of one step belong to several requests.
+    // The output keeps the rows of all steps, and the rows of one step belong to several requests.
     dependent(
         "x: [n, s, 64]
         t = Transpose(x) perm=1,0,2
@@ -441,7 +441,8 @@ fn a_batch_on_axis_1_inside_of_the_graph_is_followed() {
     );
 }
 
-/// Keras exports its loops like this. No dimension is 0 in batched requests.
+/// Keras exports loops over the steps of a sequence in this form. The loop runs at least once, since no
+/// dimension is 0 in batched requests.
 #[test]
 fn a_loop_over_the_steps_of_a_sequence_has_iterations() {
     let text = "x: [n, s, 4]

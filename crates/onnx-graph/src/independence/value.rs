@@ -7,7 +7,7 @@ use super::size::{Size, Symbols};
 /// The reason why the rows may not be independent.
 pub(super) type Reason = Rc<str>;
 
-/// The abstract value of a name in the graph.
+/// The abstract value of a tensor or a sequence in the graph.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Item {
     Tensor(Value),
@@ -17,10 +17,11 @@ pub(super) enum Item {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Value {
-    /// `None` if the rank is unknown.
+    /// The dimensions; `None` if the rank is unknown.
     pub(super) dims: Option<Vec<Size>>,
     pub(super) origin: Origin,
-    /// The elements of a small integer tensor in row-major order. `None` may depend on the row count.
+    /// The elements of a small integer tensor in row-major order. An element that is `None` may depend on the
+    /// row count.
     pub(super) content: Option<Rc<[Option<Size>]>>,
     pub(super) numbering: Numbering,
     /// The size of an outer axis that is merged into the row axis, such as the steps of a sequence.
@@ -30,13 +31,13 @@ pub(super) struct Value {
 /// Whether the elements of a value depend on the position of their row in the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Numbering {
-    /// The elements do not depend on it.
+    /// The elements do not depend on the position.
     None,
     /// Each element is the index of its row.
     Index,
-    /// The last axis holds tuples: the row index, and values that do not depend on it.
+    /// The last axis holds tuples: the row index, and values that do not depend on the position.
     Tuples,
-    /// The elements may depend on it in an unknown way, so only the dimensions can be used.
+    /// The elements may depend on the position in an unknown way, so rules may only use the dimensions.
     Mixed,
 }
 

@@ -26,7 +26,7 @@ pub(super) fn conv(node: &mut Node<'_>) -> RuleResult {
     convolved(node, 1)
 }
 
-/// Propagates a convolution with a tensor that is added to the result.
+/// Propagates rows through `FusedConv`, which adds a tensor to the convolution.
 pub(super) fn fused_conv(node: &mut Node<'_>) -> RuleResult {
     node.require_same_input(1)?;
     node.require_same_input(2)?;
@@ -41,7 +41,7 @@ pub(super) fn fused_conv(node: &mut Node<'_>) -> RuleResult {
     Ok(results)
 }
 
-/// Propagates a pool with channels last.
+/// Propagates rows through a pool whose channels are the last axis.
 pub(super) fn channels_last_pool(node: &mut Node<'_>) -> RuleResult {
     let (value, mut dims) = images(node)?;
     let last = dims.len() - 1;
@@ -51,7 +51,7 @@ pub(super) fn channels_last_pool(node: &mut Node<'_>) -> RuleResult {
     one(like(&value, dims))
 }
 
-/// Propagates a quantized convolution: scales and zero points come before and after the weights.
+/// Propagates rows through a quantized convolution: scales and zero points come before and after the weights.
 pub(super) fn quantized_conv(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     convolved(node, 3)
@@ -132,7 +132,7 @@ fn places(node: &mut Node<'_>, dims: &[Size], kernel: &[Size]) -> Vec<Size> {
             let mut arguments = vec![dim.clone(), kernel.clone()];
             arguments.extend(window.map(Size::number));
             let bounds = Bounds {
-                // A window that does not fit is an error, except in pools, which then have no positions.
+                // A window that does not fit is an error, except in pools, whose output is then empty.
                 is_positive: !is_pool && node.symbols.is_positive(dim),
                 most: [before, after]
                     .iter()
@@ -147,7 +147,7 @@ fn places(node: &mut Node<'_>, dims: &[Size], kernel: &[Size]) -> Vec<Size> {
     places
 }
 
-/// Returns whether the output always has the size of the input.
+/// Returns whether the output along an axis has the size of the input, for inputs of any size.
 fn keeps(kernel: i64, [stride, dilation, before, after, _, padding]: [i64; 6]) -> bool {
     let reach = kernel
         .checked_sub(1)
@@ -223,7 +223,7 @@ fn spread(node: &Node<'_>, axis: usize, axes: usize, length: i64, kernel: i64) -
     }
     let (stride, dilation) = (at("strides", axis, 1), at("dilations", axis, 1));
     let full = match node.text("auto_pad", "NOTSET").as_str() {
-        // Runtimes disagree if the window is smaller than the stride.
+        // Runtimes disagree about the output size if the window is smaller than the stride.
         "SAME_UPPER" | "SAME_LOWER"
             if kernel.checked_sub(1)?.checked_mul(dilation)? >= stride.checked_sub(1)? =>
         {
@@ -241,12 +241,12 @@ fn spread(node: &Node<'_>, axis: usize, axes: usize, length: i64, kernel: i64) -
     whole.checked_sub(full)
 }
 
-/// Propagates max unpooling, whose indices count from the start of the batch.
+/// Propagates rows through max unpooling, whose indices count from the start of the batch.
 pub(super) fn max_unpool(node: &mut Node<'_>) -> RuleResult {
     node.refuse("takes indices into the whole batch")
 }
 
-/// Propagates a normalization per image or by stored statistics, which keeps the shape.
+/// Propagates rows through a normalization per image or by stored statistics, which keeps the shape.
 pub(super) fn normalization(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     let (value, dims) = images(node)?;
@@ -271,7 +271,8 @@ pub(super) fn batch_normalization(node: &mut Node<'_>) -> RuleResult {
     }
 }
 
-/// Propagates operators that move blocks of `blocksize` by `blocksize` pixels into channels, or back.
+/// Propagates rows through operators that move blocks of `blocksize` by `blocksize` pixels into channels, or
+/// back.
 pub(super) fn depth_to_space(node: &mut Node<'_>) -> RuleResult {
     let (value, dims) = images(node)?;
     let size = Size::number(node.int("blocksize", 1));
@@ -290,7 +291,7 @@ pub(super) fn depth_to_space(node: &mut Node<'_>) -> RuleResult {
     one(like(&value, target))
 }
 
-/// Propagates a resize whose scales or sizes leave the row axis unchanged.
+/// Propagates rows through a resize whose scales or sizes leave the row axis unchanged.
 pub(super) fn resize(node: &mut Node<'_>) -> RuleResult {
     let value = node.input(0)?.clone();
     let dims = node.dims(0)?;
@@ -317,7 +318,7 @@ pub(super) fn resize(node: &mut Node<'_>) -> RuleResult {
     for (index, axis) in axes.into_iter().enumerate() {
         let (is_kept, new) = match &lists {
             (Some(scales), _) if scales.len() > index => {
-                // All requests share the scale.
+                // A scale that is known here is the same for all requests.
                 let Some(scale) = &scales[index] else {
                     return node.refuse_count();
                 };
@@ -345,7 +346,7 @@ pub(super) fn resize(node: &mut Node<'_>) -> RuleResult {
     one(like(&value, target))
 }
 
-/// The elements of an input that may be absent.
+/// The elements of an optional input; `None` if the input is absent.
 type Elements = Option<Vec<Option<Size>>>;
 
 /// Returns the elements of an optional input; an empty one counts as absent.
@@ -357,7 +358,7 @@ fn given(node: &mut Node<'_>, index: usize) -> Result<Elements, Reason> {
     Ok(Some(elements).filter(|elements| !elements.is_empty()))
 }
 
-/// Propagates images with one sampling grid each.
+/// Propagates rows through `GridSample`, which has one sampling grid per image.
 pub(super) fn grid_sample(node: &mut Node<'_>) -> RuleResult {
     let (value, dims) = images(node)?;
     let grid = node.dims(1)?;
@@ -388,7 +389,8 @@ pub(super) fn affine_grid(node: &mut Node<'_>) -> RuleResult {
     one(like(&value, target))
 }
 
-/// Propagates the inverse of im2col: batch, channels times window size, and positions.
+/// Propagates rows through `Col2Im`, whose input has the axes batch, channels times window size, and window
+/// positions.
 pub(super) fn col_2_im(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     let (value, dims) = images(node)?;
@@ -400,7 +402,8 @@ pub(super) fn col_2_im(node: &mut Node<'_>) -> RuleResult {
     one(like(&value, target))
 }
 
-/// Propagates signals (axis 0) and samples (axis 1) to frames of frequencies.
+/// Propagates rows through `STFT`, which turns signals (axis 0) of samples (axis 1) into frames of
+/// frequencies.
 pub(super) fn stft(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     let (value, dims) = images(node)?;

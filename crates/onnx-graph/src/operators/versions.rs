@@ -17,7 +17,7 @@ pub struct ArgumentCounts {
 }
 
 impl ArgumentCounts {
-    /// Counts up to the last input and output with a name.
+    /// Counts the inputs and outputs of `node`, without unnamed ones at the end.
     #[must_use]
     pub fn of(node: &NodeProto) -> Self {
         let count = |names: &[String]| {
@@ -95,7 +95,7 @@ pub fn misfit<'n>(
     })
 }
 
-/// Returns the entry that applies to `opset` from a list ordered by first operator set.
+/// Returns the entry that applies to `opset`. The list is ordered by the first operator set of each entry.
 fn current<T>(entries: &[T], since: impl Fn(&T) -> i64, opset: i64) -> Option<&T> {
     entries
         .iter()

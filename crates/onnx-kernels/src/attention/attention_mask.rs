@@ -1,4 +1,4 @@
-//! The mask term of ONNX Runtime's `Attention`, for each format of the mask.
+//! Computes the mask term of ONNX Runtime's `Attention`, for each format of the mask.
 
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ impl Kernel for AttentionMask {
                     let end = usize::try_from(end).map(|end| end.min(columns));
                     end.map_err(|_| BadInput("a length or place of a mask is below zero".to_owned()))
                 };
-                // Start positions are present only if their number equals that of the end positions.
+                // The mask has start positions if there is one for each end position.
                 let starts = mask.get(batch..).filter(|starts| starts.len() == batch);
                 let mut values = Vec::with_capacity(batch * columns);
                 for (index, length) in mask.iter().take(batch).enumerate() {
@@ -97,8 +97,8 @@ fn of_batch(count: &Dim, batch: &Dim) -> bool {
     [batches(1, 0), batches(2, 0), batches(3, 2)].contains(count)
 }
 
-/// Builds the causal mask: each row sees the columns up to its own position. Columns are numbered from the
-/// first new one, after the past length in the second input. The last row sees all columns.
+/// Builds the causal mask: each row (query) sees the columns (keys) up to its own position. Columns are
+/// numbered from the first new one, after the past length in the second input. The last row sees all columns.
 pub fn causal_mask(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(CausalMask))
 }

@@ -1,4 +1,5 @@
-//! Key-value caches in buffers with space for later steps: writes new rows, and reads the rows so far.
+//! Key-value caches in buffers that have space for later steps: writes new rows, and reads the rows written
+//! so far.
 
 use std::sync::Arc;
 
@@ -13,8 +14,8 @@ use onnx_tensor::{
     operator::{Compute, Fact, Kernel, kernel},
 };
 
-/// Builds `TensorScatter`, which writes rows into a buffer at a start position, one per batch entry or one
-/// for all.
+/// Builds the operator `TensorScatter`, which writes rows into a buffer. There is one start position per
+/// batch entry, or one for all.
 pub fn tensor_scatter(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let is_circular = match attributes.text("mode", "linear") {
@@ -102,11 +103,11 @@ impl Compute for TensorScatter {
     }
 }
 
-/// Builds `CachedRows`, which reads the first rows of a buffer of `batch` x heads x rows x width: the number
-/// of past rows is in the second input, and the third input adds its own number of rows.
+/// Builds the operator `CachedRows`, which reads the first rows of a buffer of `batch` x heads x rows x
+/// width. Their number is the number of past rows (second input) plus the number of rows of the third input.
 ///
-/// The optional fourth input is the indirection of a beam search: for each group of beams in the batch, each
-/// beam and each past row, it has the index within the group of the beam that owns the row.
+/// The optional fourth input is the indirection of a beam search. For each group of beams, each beam and each
+/// past row, it contains the index (within the group) of the beam that owns the row.
 pub fn cached_rows(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(CachedRows))
 }
@@ -181,7 +182,7 @@ impl Kernel for CachedRows {
 
 /// For each beam and row, the beam that owns the row.
 struct Beams {
-    /// Number of beams in a group.
+    /// Number of beams in each group.
     count: usize,
     rows: usize,
     sources: Vec<usize>,
@@ -203,13 +204,13 @@ impl Beams {
         Ok(Self { count, rows, sources })
     }
 
-    /// Returns the batch index that owns `row` of `beam`, which is an index over all groups.
+    /// Returns the batch index of the beam that owns `row` of `beam`. Both are indices over all groups.
     fn source(&self, beam: usize, row: usize) -> usize {
         beam / self.count * self.count + self.sources[beam * self.rows + row]
     }
 }
 
-/// Reads non-negative positions.
+/// Reads positions, and refuses negative ones.
 fn positions(given: &Tensor) -> Result<Vec<usize>> {
     let numbers = integers(given)?;
     let positions: Option<Vec<usize>> = numbers

@@ -1,5 +1,5 @@
-//! ONNX Runtime's `CausalConvWithState`: a causal depthwise convolution over tokens. The state holds the last
-//! tokens of the previous step.
+//! ONNX Runtime's `CausalConvWithState`: a causal depthwise convolution over tokens. The state contains the
+//! last tokens of the previous step.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use onnx_tensor::{
     operator::{Compute, Fact, Kernel, kernel},
 };
 
-/// Builds `CausalConvWithState`.
+/// Builds the operator `CausalConvWithState`.
 pub fn causal_conv(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     for (name, usual) in [
@@ -53,7 +53,7 @@ pub fn causal_conv(node: &Node) -> Result<Box<dyn Compute>> {
 struct CausalConv {
     dilation: usize,
     has_silu: bool,
-    /// Whether tokens come before channels, which may then have several axes.
+    /// Whether the axis of the tokens precedes the channels, which may then have several axes.
     is_channels_last: bool,
     bias: Option<usize>,
     past: Option<usize>,
@@ -65,7 +65,7 @@ impl CausalConv {
         if self.is_channels_last { 1 } else { 2 }
     }
 
-    /// Returns the number of tokens kept from the previous step.
+    /// Returns the number of tokens that the state keeps from the previous step.
     fn kept(&self, taps: usize) -> usize {
         (taps - 1).saturating_mul(self.dilation)
     }
@@ -141,7 +141,7 @@ impl Kernel for CausalConv {
             pace: Pace::default(),
         };
         let (y, state_made) = (made.as_slice_mut::<f32>()?, state.as_slice_mut::<f32>()?);
-        // Rows of one channel, or of all channels if a token's elements are contiguous.
+        // A token of a row has one channel, or all channels if these are contiguous.
         let row = if self.is_channels_last { channels } else { 1 };
         let rows = if self.is_channels_last {
             shape[0]
@@ -169,7 +169,7 @@ impl Kernel for CausalConv {
     }
 }
 
-/// Tokens of `row` elements, preceded by those of the previous step.
+/// The tokens of one row, each of `row` elements, and the tokens of the previous step before them.
 struct Steps<'s> {
     before: &'s [f32],
     now: &'s [f32],
@@ -177,7 +177,7 @@ struct Steps<'s> {
 }
 
 impl Steps<'_> {
-    /// Returns the elements of a token.
+    /// Returns the elements of a token. Tokens of the previous step come first.
     fn token(&self, index: usize) -> &[f32] {
         let at = index * self.row;
         match at.checked_sub(self.before.len()) {
@@ -186,7 +186,7 @@ impl Steps<'_> {
         }
     }
 
-    /// Copies the last tokens into the state.
+    /// Copies the last tokens into `state`, for the next step.
     fn last(&self, state: &mut [f32]) {
         let new = self.now.len().min(state.len());
         let (old, last) = state.split_at_mut(state.len() - new);
@@ -204,7 +204,7 @@ struct Run<'c> {
 }
 
 impl Run<'_> {
-    /// Computes all tokens of `y`, as the weighted sum of the taps of each element.
+    /// Computes all tokens of `y`. Each element is the weighted sum of its taps.
     fn line(
         &mut self,
         steps: &Steps<'_>,

@@ -1,5 +1,5 @@
 //! ONNX Runtime's `GroupQueryAttention`: causal attention with a key-value cache, in which several query
-//! heads share a key-value head. Exporters of language models write it.
+//! heads share a key-value head. Exporters of language models write this operator.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Builds `GroupQueryAttention`.
+/// Builds the operator `GroupQueryAttention`.
 pub fn grouped_attention(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let heads = |name: &str| -> Result<usize> {
@@ -98,10 +98,10 @@ struct GroupedAttention {
     heads: usize,
     /// The number of key-value heads.
     shared: usize,
-    /// 0 for the inverse square root of the head size.
+    /// The factor for scores; 0 stands for the inverse square root of the head size.
     scale: f32,
     cap: f32,
-    /// Sliding window: number of past tokens that are visible.
+    /// Number of past tokens that are visible in a sliding window; `None` for all.
     window: Option<usize>,
     /// Whether later tokens are masked.
     is_causal: bool,
@@ -271,7 +271,7 @@ impl Kernel for GroupedAttention {
             "a total_sequence_length of {total} for {before} words before {rows}, expected their sum, or as many as are kept"
         );
         size::admit_shape(ElementType::F32, &[batch, self.shared, total.max(before), width])?;
-        // Number of tokens before the new ones, per batch entry.
+        // The number of past tokens of each batch entry.
         let pasts: Vec<usize> = ends
             .iter()
             .map(|end| if is_prompt { 0 } else { end + 1 - rows })
@@ -284,7 +284,7 @@ impl Kernel for GroupedAttention {
         let [mut queries, mut keys, values] = self.parts(inputs, width)?;
         if let Some(caches) = self.caches {
             let places = match self.places {
-                // In a prompt only the first position is used, as in ONNX Runtime.
+                // In a prompt, only the first position is read, and later rows follow it, as in ONNX Runtime.
                 Some(place) if is_prompt => {
                     let given = whole_numbers(&inputs[place])?;
                     let first = given.first().copied().unwrap_or(0);

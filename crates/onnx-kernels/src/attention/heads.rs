@@ -14,27 +14,27 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// Builds `Ranked`.
+/// Builds the operator `Ranked`.
 pub fn ranked(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(RankCheck::of(Attributes(node))))
 }
 
-/// Builds `SameShape`.
+/// Builds the operator `SameShape`.
 pub fn same_shape(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(SameShape))
 }
 
-/// Builds `SplitHeads`.
+/// Builds the operator `SplitHeads`.
 pub fn split_heads(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(SplitHeads::of(Attributes(node))))
 }
 
-/// Builds `TransposeLast`.
+/// Builds the operator `TransposeLast`.
 pub fn transpose_last(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(TransposeLast))
 }
 
-/// Swaps the last two dimensions, at any rank.
+/// The operator `TransposeLast`: swaps the last two dimensions of a value of any rank.
 #[derive(Debug)]
 pub(crate) struct TransposeLast;
 
@@ -54,9 +54,9 @@ impl Compute for TransposeLast {
     }
 }
 
-/// Splits rows into heads: `batch` x rows x elements becomes `batch` x heads x rows x head size. Inputs that
-/// are already split are kept. Part 0 (queries) is multiplied by `scale`, by default the inverse square root
-/// of the head size.
+/// Splits rows into heads: `batch` x rows x elements becomes `batch` x heads x rows x head size. An input
+/// that is already split stays as it is. Part 0 (queries) is multiplied by `scale`, by default the inverse
+/// square root of the head size.
 ///
 /// A second input is the concatenated bias of queries, keys and values, of which each part uses its own
 /// slice. Keys and values that are already split get no bias, as in ONNX Runtime.
@@ -97,7 +97,7 @@ impl SplitHeads {
         Ok(numbers / self.heads)
     }
 
-    /// Returns the slice of a bias for rows of `numbers` elements.
+    /// Returns the slice of `bias` that this part adds to rows of `numbers` elements.
     fn part_of<'b, T>(&self, bias: &'b [T], numbers: usize) -> Result<&'b [T]> {
         let start = match self.part {
             Part::Queries { .. } => Some(0),
@@ -113,7 +113,7 @@ impl SplitHeads {
         Ok(part.unwrap_or(&[]))
     }
 
-    /// Returns the factor for each element of a head.
+    /// Returns the factor for the elements of a head of size `width`; `None` for keys and values.
     fn scale(&self, width: usize) -> Option<f32> {
         match self.part {
             Part::Queries { scale: 0.0 } => Some(1.0 / (width as f32).sqrt()),
@@ -210,7 +210,8 @@ impl Compute for SplitHeads {
     }
 }
 
-/// Checks the rank of a value, and returns the value unchanged. The error names `input`.
+/// The operator `Ranked`: checks the rank of a value, and returns the value unchanged. The error names
+/// `input`.
 #[derive(Debug)]
 pub(crate) struct RankCheck {
     input: String,
@@ -250,7 +251,7 @@ impl Compute for RankCheck {
     }
 }
 
-/// Checks that a sum has the shape of its first term, which broadcasting could enlarge, and returns it
+/// Checks that a sum has the shape of its first term, since broadcasting could enlarge it. Returns the sum
 /// unchanged.
 #[derive(Debug)]
 pub(crate) struct SameShape;

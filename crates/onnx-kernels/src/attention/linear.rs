@@ -1,6 +1,6 @@
 //! ONNX Runtime's `LinearAttention`: each head has a state matrix. Each token adds the outer product of its
-//! key and value to it, and queries are multiplied by it. Mamba-like decoders use it instead of attention
-//! over a cache.
+//! key and value to the state, and queries are multiplied by the state. Mamba-like decoders use linear
+//! attention instead of attention over a cache.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use onnx_tensor::{
     operator::{Compute, Fact, Kernel, kernel},
 };
 
-/// Builds `LinearAttention`.
+/// Builds the operator `LinearAttention`.
 pub fn linear_attention(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let heads = |name: &str| -> Result<usize> {
@@ -59,26 +59,26 @@ pub fn linear_attention(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct LinearAttention {
-    /// Number of query heads, and of value heads.
+    /// Number of query heads (`queries`) and of value heads (`values`).
     queries: usize,
     values: usize,
-    /// 0 for the inverse square root of the key size.
+    /// The scale; 0 stands for the inverse square root of the key size.
     scale: f32,
     past: Option<usize>,
     /// Input index of the logarithmic decay, applied to the state before each token.
     decay: Option<usize>,
-    /// Input index of beta for the delta rule: beta times the difference between a value and the state's
-    /// prediction is added. Without it, values are added directly.
+    /// Input index of beta for the delta rule, which adds beta times the difference between a value and the
+    /// state's prediction. Without beta, values are added directly.
     rate: Option<usize>,
 }
 
-/// Sizes of a run.
+/// The sizes of the inputs of one run.
 struct Sizes {
     batch: usize,
     tokens: usize,
     /// Number of key heads.
     keys: usize,
-    /// Size of a key and of a value.
+    /// Size of a key (`depth`) and of a value (`width`).
     depth: usize,
     width: usize,
 }
@@ -222,7 +222,7 @@ impl Kernel for LinearAttention {
     }
 }
 
-/// Inputs of a run.
+/// The elements of the inputs of one run.
 struct Inputs<'i> {
     queries: &'i [f32],
     keys: &'i [f32],
@@ -232,13 +232,13 @@ struct Inputs<'i> {
 }
 
 impl LinearAttention {
-    /// Returns the output heads that use one value head.
+    /// Returns the output heads that use the value head `head`.
     fn heads_of(&self, head: usize) -> std::ops::Range<usize> {
         let shared = (self.queries / self.values).max(1);
         head * shared..(head + 1) * shared
     }
 
-    /// Updates a head's state with one token. `change` is a buffer of the value size.
+    /// Updates the state of head `head` with token `at`. `change` is a buffer of the size of a value.
     fn update(
         &self,
         state: &mut [f32],

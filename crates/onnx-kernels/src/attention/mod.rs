@@ -1,5 +1,5 @@
-//! Attention: splitting and merging heads, masks, rotary embeddings, grouped-query attention, key-value
-//! caches.
+//! Operators for attention: they split and merge heads, apply masks and rotary embeddings, and update
+//! key-value caches.
 
 pub(crate) mod attention_mask;
 pub(crate) mod cache;

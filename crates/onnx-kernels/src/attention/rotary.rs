@@ -1,4 +1,5 @@
-//! `RotaryEmbedding` (`RoPE`), ONNX's and ONNX Runtime's: rotates element pairs of each head by position.
+//! `RotaryEmbedding` (`RoPE`) of ONNX and of ONNX Runtime: rotates pairs of elements of each head by angles
+//! that depend on the position.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Builds `RotaryEmbedding`.
+/// Builds the operator `RotaryEmbedding`.
 pub fn rotary_embedding(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let is_own = !node.domain.is_empty();
@@ -95,7 +96,7 @@ impl Kernel for RotaryEmbedding {
             "caches are for {turned} numbers of a head, not {}",
             self.width
         );
-        // Either split into heads, or rows that contain all heads.
+        // The input is either split into heads, or has rows that contain all heads.
         let (batch, rows, heads, width) = match *shape {
             [batch, heads, rows, width] => (batch, rows, heads, width),
             [batch, rows, numbers] => {
@@ -147,7 +148,8 @@ impl Kernel for RotaryEmbedding {
     }
 }
 
-/// Returns the cache row of each row of the batch, below `count`. A single position is that of the first row.
+/// Returns the index of the cache row (below `count`) for each row of the batch. A single position is that of
+/// the first row; later rows follow it.
 fn places(given: &Tensor, batch: usize, rows: usize, count: usize) -> Result<Vec<usize>> {
     let given_shape = given.shape();
     let given = given.cast_to::<i64>()?;
@@ -174,7 +176,8 @@ fn places(given: &Tensor, batch: usize, rows: usize, count: usize) -> Result<Vec
     given.iter().map(|&place| line(place)).collect()
 }
 
-/// Rotates the pairs of a head: adjacent elements if interleaved, otherwise elements of its two halves.
+/// Rotates the pairs of elements of a head. Pairs are adjacent elements if `is_interleaved`, otherwise one
+/// element of each half.
 pub(crate) fn turn(head: &mut [f32], [cos, sin]: [&[f32]; 2], is_interleaved: bool) {
     let angles = cos.iter().zip(sin);
     if is_interleaved {

@@ -20,7 +20,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Builds `Attention`.
+/// Builds the operator `Attention`.
 pub fn attention(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let heads = |name: &str| -> Result<Option<usize>> {
@@ -53,7 +53,8 @@ pub fn attention(node: &Node) -> Result<Box<dyn Compute>> {
         attributes.has_input(4) == attributes.has_input(5),
         "past_key and past_value must both be given"
     );
-    // Implementations disagree about the position of the last query in this case.
+    // Implementations disagree about the position of the last query if lengths are combined with causality or
+    // past keys.
     if attributes.has_input(6) && (attributes.int("is_causal", 0) != 0 || attributes.has_input(4)) {
         bail!(Unsupported::Here(
             "nonpad_kv_seqlen together with is_causal or past_key is not supported".to_owned()
@@ -85,11 +86,11 @@ enum Scores {
 
 #[derive(Debug)]
 struct Attention {
-    /// Numbers of query heads and key-value heads, where inputs are rows with all heads.
+    /// Numbers of query heads and of key-value heads, for inputs whose rows contain all heads.
     heads: [Option<usize>; 2],
     is_causal: bool,
     scale: Option<f32>,
-    /// `softcap`: the limit that scores approach; 0 for none.
+    /// `softcap`: the limit that scores approach; 0 means no limit.
     cap: f32,
     scores: Scores,
     outputs: usize,
@@ -228,7 +229,8 @@ impl Kernel for Attention {
         let mut made = vec![0.0; batch * heads * rows * width];
         let scale = self.scale.unwrap_or_else(|| 1.0 / (depth as f32).sqrt());
         let size = (rows * width).max(1);
-        // Computes the results of consecutive heads, numbered over all batches, starting at `first_head`.
+        // Computes the results of consecutive heads from `first_head` on. Heads are numbered over all
+        // batches.
         let attend = |first_head: usize, made: &mut [f32], mut given: Option<&mut Vec<f32>>| {
             let mut work = Work::new(rows, total, width, depth);
             for (index, made) in (first_head..).zip(made.chunks_exact_mut(size)) {
@@ -294,10 +296,10 @@ impl Kernel for Attention {
     }
 }
 
-/// The score of a masked key, as in ONNX Runtime.
+/// The score of a masked key: the lowest finite number, as in ONNX Runtime.
 pub(crate) const LEAST: f32 = f32::MIN;
 
-/// Queries, keys or values by head.
+/// Queries, keys or values, split into heads.
 pub(crate) struct Part {
     /// Batch, heads, rows, head size.
     pub(crate) dims: [usize; 4],
@@ -324,7 +326,7 @@ impl Part {
         }
     }
 
-    /// Appends these rows to those of `past`.
+    /// Appends the rows to those of `past`, for each head.
     fn behind(self, past: &Tensor) -> Result<Self> {
         let [batch, heads, rows, width] = self.dims;
         let before = match past.shape() {
@@ -346,14 +348,14 @@ impl Part {
         })
     }
 
-    /// Returns the rows of one head; `index` counts over all batches.
+    /// Returns the rows of head `index`. Heads are numbered over all batches.
     pub(crate) fn head(&self, index: usize) -> &[f32] {
         let size = self.dims[2] * self.dims[3];
         &self.numbers[index * size..][..size]
     }
 }
 
-/// Swaps the second and third dimension.
+/// Swaps the second and the third of four dimensions.
 pub(crate) fn swapped(numbers: &[f32], [batch, second, third, width]: [usize; 4]) -> Vec<f32> {
     let mut made = Vec::with_capacity(numbers.len());
     for batch in 0..batch {
@@ -366,7 +368,7 @@ pub(crate) fn swapped(numbers: &[f32], [batch, second, third, width]: [usize; 4]
     made
 }
 
-/// The mask term, which broadcasts over batch, heads and rows.
+/// The mask term that is added to scores. The term broadcasts over batch, heads and rows.
 pub(crate) struct Mask {
     numbers: Vec<f32>,
     dims: [usize; 4],
@@ -404,7 +406,7 @@ impl Mask {
         Ok(Self { numbers, dims })
     }
 
-    /// Adds the term to the scores of consecutive rows of a batch and head.
+    /// Adds the mask term to the scores of the consecutive rows of a head that start at row `first`.
     pub(crate) fn add(&self, [batch, head, first]: [usize; 3], scores: &mut [f32]) {
         let [batches, heads, rows, total] = self.dims;
         let place = |at: usize, count: usize| if count == 1 { 0 } else { at };
@@ -412,7 +414,7 @@ impl Mask {
         for (row, scores) in scores.chunks_exact_mut(total.max(1)).enumerate() {
             let added = &self.numbers[(start + place(first + row, rows)) * total..][..total];
             for (score, added) in scores.iter_mut().zip(added) {
-                // Finite, so that a fully masked row does not become NaN.
+                // Keeps the sum finite, so that the softmax of a fully masked row is not NaN.
                 let sum = *score + added;
                 *score = if sum < LEAST { LEAST } else { sum };
             }
@@ -423,7 +425,7 @@ impl Mask {
 /// Buffers for the scores of a block of queries of one head.
 pub(crate) struct Work {
     pub(crate) scores: Vec<f32>,
-    /// Maximum queries per block.
+    /// Maximum number of queries per block.
     pub(crate) rows: usize,
     total: usize,
     width: usize,
@@ -433,7 +435,7 @@ pub(crate) struct Work {
     pace: Pace,
 }
 
-/// Maximum scores in memory at a time, unless one query alone has more.
+/// Maximum number of scores in memory at a time, unless a single query has more.
 const MAX_SCORES: usize = 1 << 22;
 
 impl Work {
@@ -489,7 +491,8 @@ impl Work {
                 let Some(sink) = sink else {
                     return if most > LEAST || most.is_nan() { 1.0 } else { 0.0 };
                 };
-                // With a sink, the weights of all other scores sum to this share instead of 1.
+                // With a sink, the weights of the scores sum to this share, and the sink takes the remaining
+                // share.
                 let (most, sum) = row.iter().fold((most.max(sink), 0.0f32), |(most, sum), score| {
                     (most, sum + (score - most).exp())
                 });
@@ -507,7 +510,7 @@ impl Work {
         Ok(())
     }
 
-    /// Sets the value rows that the next weighted sums read.
+    /// Stores the values, transposed, for the weighted sums that [`sums`](Self::sums) computes.
     pub(crate) fn take_values(&mut self, values: &[f32]) {
         for (at, row) in values
             .chunks_exact(self.width.max(1))
@@ -520,7 +523,7 @@ impl Work {
         }
     }
 
-    /// Computes the weighted sums of values.
+    /// Computes the sums of the values, weighted by the scores.
     pub(crate) fn sums(&mut self, sums: &mut [f32]) -> Result<()> {
         let rows = sums.len() / self.width.max(1);
         let sizes = [rows, self.total, self.width];

@@ -1,4 +1,4 @@
-//! `Col2Im`: sums columns into an image where their windows overlap.
+//! The operator `Col2Im`: sums columns into an image where their windows overlap.
 
 use std::{
     ops::{AddAssign, Range},
@@ -47,20 +47,20 @@ impl Axis {
     }
 }
 
-/// Adds columns into an image: for each window element, the values of a range of window positions.
+/// Adds columns to an image. The columns of a window element are its values at a range of window positions.
 pub(crate) struct Scatter {
     outer: Vec<Axis>,
     last: Axis,
-    /// Number of elements in the window, and in the image.
+    /// Number of elements in the window (`window`) and in the image (`image`).
     pub(crate) window: usize,
     pub(crate) image: usize,
 }
 
 impl Scatter {
-    /// Creates a scatter for an image.
+    /// Creates a scatter for an image with these axes.
     ///
     /// # Errors
-    /// Fails without axes, or if a size overflows.
+    /// Returns an error if there are no axes, or if a size overflows.
     pub(crate) fn new(mut axes: Vec<Axis>) -> Result<Self> {
         let window = count(axes.iter().map(|axis| axis.kernel))?;
         let image = count(axes.iter().map(|axis| axis.size))?;
@@ -78,7 +78,8 @@ impl Scatter {
         count(axes.map(|axis| axis.positions))
     }
 
-    /// Adds the values of one window element at consecutive positions, starting at `first`.
+    /// Adds the values `numbers` of one window element to the image, for consecutive positions starting at
+    /// `first`.
     pub(crate) fn add<T: Copy + AddAssign>(
         &self,
         element: usize,
@@ -134,7 +135,7 @@ pub(crate) fn count(sizes: impl IntoIterator<Item = usize>) -> Result<usize> {
         .context("the sizes are too large")
 }
 
-/// Returns an attribute with one number per axis.
+/// Returns the list attribute `name`, which has one number per axis.
 fn each(attributes: Attributes<'_>, name: &str, axes: usize, default: i64) -> Result<Vec<usize>> {
     let given = attributes.ints(name);
     let values = match given.len() {
@@ -150,7 +151,7 @@ fn each(attributes: Attributes<'_>, name: &str, axes: usize, default: i64) -> Re
 /// Larger strides, pads and dilations are refused, so that their products cannot overflow.
 const MAX_NUMBER: usize = 1 << 24;
 
-/// Builds `Col2Im`, the inverse of im2col; overlapping elements are summed.
+/// Builds the operator `Col2Im`, the inverse of im2col; overlapping elements are summed.
 pub fn col_2_im(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(ColumnsToImage { node: node.clone() }))
 }

@@ -1,4 +1,5 @@
-//! `ConvTranspose`: multiplies each image element by the kernel, and adds the products to the result.
+//! The operator `ConvTranspose`: multiplies each image element by the kernel, and adds the products to the
+//! result.
 
 use std::{
     ops::{AddAssign, Range},
@@ -29,7 +30,7 @@ use onnx_tensor::{
 /// Larger strides, pads and dilations are refused, so that their products cannot overflow.
 const MAX_NUMBER: i64 = 1 << 24;
 
-/// Builds `ConvTranspose`.
+/// Builds the operator `ConvTranspose`.
 pub fn conv_transpose(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let group = attributes.int("group", 1);
@@ -77,7 +78,7 @@ fn numbers(attributes: Attributes<'_>, name: &str, least: i64) -> Result<Vec<usi
 
 #[derive(Clone, Debug)]
 enum Padding {
-    /// Begin pads of all axes, then end pads; empty for no padding.
+    /// The begin pads of all axes, followed by the end pads; empty if there is no padding.
     Given(Vec<usize>),
     /// Padding such that the result is `stride` times the image (`auto_pad` SAME).
     Same,
@@ -85,17 +86,17 @@ enum Padding {
     For(Vec<usize>),
 }
 
-/// The parameters of a node. Lists are empty where the attribute is absent.
+/// The parameters of a node. A list is empty if its attribute is absent.
 #[derive(Clone, Debug)]
 struct ConvTranspose {
     group: usize,
     kernel: Vec<usize>,
     strides: Vec<usize>,
     dilations: Vec<usize>,
-    /// `output_padding`: elements appended to each axis.
+    /// `output_padding`: number of elements appended to each axis.
     added: Vec<usize>,
     padding: Padding,
-    /// Puts the odd element of computed padding at the end (`SAME_UPPER`) instead of the beginning.
+    /// Whether an odd element of computed padding is at the end (`SAME_UPPER`) instead of the beginning.
     pads_end_more: bool,
     /// Constant weights as packed by [`packed`], and their original dimensions.
     packed: Option<(Arc<Vec<f32>>, ShortVec<usize>)>,
@@ -122,7 +123,7 @@ impl ConvTranspose {
         let all = image.clone() * stride;
         Ok(match &self.padding {
             Padding::For(sizes) => D::of(sizes[sizes.len() - axes + axis]),
-            // If the window is smaller than the stride, no window covers the last elements of the result.
+            // If the window is smaller than the stride, the result ends with the last window.
             Padding::Same => less(all, stride.saturating_sub(window))?,
             Padding::Given(pads) => {
                 let pads = at(pads, axis, 0) + at(pads, axes + axis, 0);
@@ -258,16 +259,16 @@ impl Compute for ConvTranspose {
     }
 }
 
-/// Receives a block of the columns of one image: row, first column, values.
+/// Receives a part of one row of an image's columns: the row, the first column, and the values.
 type Columns<'c, T> = &'c mut dyn FnMut(usize, usize, &[T]);
 
-/// The factors of one image's columns: `depth` x `positions` elements, and the weights of the group, either
-/// `depth` x `rows` or packed.
+/// The two factors whose product is the columns of one image: its elements (`depth` x `positions`), and the
+/// weights of its group (`depth` x `rows`, or packed).
 struct Factors<'f, T> {
     weights: &'f [T],
     elements: &'f [T],
     sizes: [usize; 3],
-    /// The rows to compute.
+    /// The range of rows to compute.
     part: Range<usize>,
 }
 
@@ -304,18 +305,18 @@ fn by_columns(factors: &Factors<'_, f64>, pace: &mut Pace, give: Columns<'_, f64
     Ok(())
 }
 
-/// Rows per block. The order of summation depends on the blocks, so their size must not depend on the number
-/// of threads.
+/// Maximum number of rows per block. The order of summation depends on the blocks, so their size must not
+/// depend on the number of threads.
 const ROWS: usize = 256;
 
-/// With at least this many rows, blocks of channels are smaller, one per thread.
+/// Minimum number of rows per block of channels. Kernels with more rows are split into blocks for several
+/// threads.
 const LEAST_ROWS: usize = 64;
 
-/// Number of channel blocks for kernels with at least [`LEAST_ROWS`] rows.
+/// Number of blocks into which the channels are split, within the limits on rows.
 const BLOCKS: usize = 4;
 
-/// Returns the number of result channels per block, such that a block's rows of packed weights are whole
-/// panels.
+/// Returns the number of result channels per block. The rows of packed weights for a block are whole panels.
 fn channels_together(made: usize, window: usize) -> usize {
     let channels = |rows: usize| (rows / window.max(1)).next_multiple_of(4).max(4);
     made.div_ceil(BLOCKS)
@@ -500,7 +501,7 @@ mod tests {
                         let shapes = [image, weights, &bias];
                         let (floats, doubles) = (tensors::<f32>(&shapes), tensors::<f64>(&shapes));
                         let Ok(Some(facts)) = op.outputs(&Fact::of_values(&floats)) else {
-                            // The padding removes the whole result.
+                            // The case is skipped if padding removes the whole result.
                             continue;
                         };
                         let sizes = facts[0].shape.iter().map(|dim| dim.to_usize().unwrap());

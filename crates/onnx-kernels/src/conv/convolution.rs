@@ -1,7 +1,7 @@
 //! FP32 convolutions in one and two dimensions, with bias and activation in the epilogue.
 //!
-//! The padded image is copied once into one plane per offset within a stride. All elements that a weight is
-//! multiplied by are then contiguous in a row, which [`IndirectGemm`] reads (implicit im2col).
+//! The padded image is copied once into one plane per offset within a stride. All elements of a line that a
+//! weight is multiplied by are then contiguous, so [`IndirectGemm`] can read them (implicit im2col).
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use onnx_tensor::{
     threads,
 };
 
-/// Sizes, strides, dilations and padding of a convolution of one group.
+/// Sizes, strides, dilations and padding of a convolution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
     pub(crate) batch: usize,
@@ -25,19 +25,18 @@ pub(crate) struct Geometry {
     pub(crate) channels: usize,
     /// Output channels of one group.
     pub(crate) rows: usize,
-    /// Height and width.
+    /// Height and width of the image.
     pub(crate) input: [usize; 2],
     pub(crate) output: [usize; 2],
     pub(crate) kernel: [usize; 2],
     pub(crate) strides: [usize; 2],
     pub(crate) dilations: [usize; 2],
-    /// Padding above and on the left. Rows below and columns on the right that the image lacks are padding
-    /// too.
+    /// Padding above and on the left. Rows below the image and columns on its right also count as padding.
     pub(crate) before: [usize; 2],
 }
 
 impl Geometry {
-    /// Returns the number of terms of each sum.
+    /// Returns the number of terms of each sum: the channels of a group times the size of the kernel.
     pub(crate) fn depth(&self) -> usize {
         self.channels * self.kernel[0] * self.kernel[1]
     }
@@ -52,8 +51,8 @@ impl Geometry {
         self.output[0] * self.output[1]
     }
 
-    /// Splits the output channels of a group into about `parts` ranges. No range has a single channel, whose
-    /// weights would be packed in a different order.
+    /// Splits the output channels of a group into about `parts` ranges. No range has a single channel, since
+    /// the packed weights of a single channel have a different order.
     fn blocks_of_rows(&self, parts: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let all = self.rows;
         let step = all.div_ceil(parts).next_multiple_of(ROWS);
@@ -67,7 +66,8 @@ impl Geometry {
         })
     }
 
-    /// Returns the height and width of a plane; `None` on overflow.
+    /// Returns the height and width of a plane: the part of the image for one offset within a stride. Returns
+    /// `None` on overflow.
     fn plane(&self) -> Option<[usize; 2]> {
         let size = |axis: usize| {
             let reach = (self.kernel[axis] - 1).checked_mul(self.dilations[axis])?;
@@ -76,7 +76,7 @@ impl Geometry {
         Some([size(0)?, size(1)?])
     }
 
-    /// Returns whether the image can be read in place.
+    /// Returns whether the image can be read in place, since it needs neither padding nor planes.
     fn is_plain(&self, plane: [usize; 2]) -> bool {
         self.strides == [1, 1] && self.before == [0, 0] && plane == self.input
     }
@@ -89,7 +89,7 @@ impl Geometry {
     /// Returns the layout for bands of at most `lines` output lines.
     fn layout_of(&self, lines: usize) -> Option<Layout> {
         let plane = self.plane()?;
-        // The offsets within a stride that some weight reads.
+        // Returns the offsets within a stride that any weight reads.
         let phases = |axis: usize| {
             let steps = (0..self.kernel[axis]).map(|step| step * self.dilations[axis]);
             let mut phases: Vec<usize> = steps.map(|place| place % self.strides[axis]).collect();
@@ -148,19 +148,19 @@ impl Geometry {
 /// Memory layout of the image for convolution as matrix products (implicit im2col).
 #[derive(Debug)]
 pub(crate) struct Layout {
-    /// The image is read in place.
+    /// Whether the image is read in place.
     is_plain: bool,
     /// Output lines per band, chosen so that a band's input stays in the caches.
     band: usize,
     /// Height and width of a band's plane.
     plane: [usize; 2],
     phases: [Vec<usize>; 2],
-    /// Start offset of each term's values.
+    /// For each term of the sums, the offset at which its elements start.
     offsets: Vec<usize>,
 }
 
 impl Layout {
-    /// Returns the number of elements of one channel.
+    /// Returns the number of elements of one channel in all planes.
     fn channel(&self) -> usize {
         self.plane[0] * self.plane[1] * self.phases[0].len() * self.phases[1].len()
     }
@@ -182,14 +182,14 @@ impl Layout {
         if self.is_plain {
             return &image[first_line * self.plane[1]..];
         }
-        // The padding is zeroed once and never overwritten.
+        // The padding of all bands is zeroed here, once, and never overwritten.
         scratch.0.resize(geometry.channels * self.channel() + SLACK, 0.0);
         self.spread(geometry, first_line, image, &mut scratch.0);
         &scratch.0
     }
 
-    /// Returns the columns of the product for `lines` output lines. The last columns of each line are
-    /// discarded.
+    /// Returns the columns of the product for `lines` output lines. The columns at the end of each line that
+    /// are not part of the result are discarded.
     fn columns(&self, lines: usize, width: usize) -> usize {
         (lines - 1) * self.plane[1] + width
     }
@@ -225,8 +225,8 @@ impl Layout {
 /// Number of elements copied per band.
 const BAND: usize = 1 << 18;
 
-/// Copies every `stride`-th element of an image line, starting at `first`, to after the padding. The caller
-/// has zeroed the padding.
+/// Copies every `stride`-th element of an image line, starting at `first`, into `line` after the padding. The
+/// caller has zeroed the padding.
 fn fill(from: &[f32], line: &mut [f32], first: usize, stride: usize, before: usize) {
     // The index of the first element after the padding, and its index in the image.
     let skipped = before.saturating_sub(first).div_ceil(stride);
@@ -247,7 +247,7 @@ fn fill(from: &[f32], line: &mut [f32], first: usize, stride: usize, before: usi
 pub(crate) struct Convolution {
     geometry: Geometry,
     layout: Layout,
-    /// One value for each output channel; empty for no bias.
+    /// One value for each output channel; empty if there is no bias.
     bias: Vec<f32>,
     activation: Option<Activation>,
     /// Shape of the result.
@@ -290,9 +290,9 @@ pub(crate) fn unpacked(rows: usize, depth: usize, packed: &Tensor) -> Result<Vec
 #[derive(Clone, Copy)]
 struct Group<'g> {
     image: &'g [f32],
-    /// Packed by [`packed`](Convolution::packed).
+    /// The weights as packed by [`packed`](Convolution::packed).
     weights: &'g [f32],
-    /// One value for each output channel.
+    /// The bias of each output channel.
     bias: &'g [f32],
 }
 
@@ -301,23 +301,24 @@ struct Block<'b> {
     /// Range of channels within the group.
     rows: Range<usize>,
     lines: Range<usize>,
-    /// The lines of each of these channels.
+    /// For each channel of the block, its lines.
     output: ShortVec<&'b mut [f32]>,
 }
 
-/// Minimum lines per block: the lines around a block are copied for both of its neighbors.
+/// Minimum number of lines per block. Lines at the border of two blocks are copied for both blocks.
 const LEAST_LINES: usize = 4;
 
-/// The channels of a block are a multiple of this, so that its weights are whole packed panels.
+/// The number of channels in a block is a multiple of this number, so that its weights are whole packed
+/// panels.
 const ROWS: usize = 8;
 
-/// Minimum terms per sum in the cost estimate: short sums are memory-bound.
+/// Minimum number of terms per sum in the cost estimate, since short sums are memory-bound.
 const LEAST_TERMS: usize = 32;
 
-/// Like [`LEAST_TERMS`], for a single output channel, which reuses no input element.
+/// The minimum like [`LEAST_TERMS`], for a single output channel, which reuses no input element.
 const ALONE_TERMS: usize = 128;
 
-/// Minimum positions in the cost estimate: with fewer, reading the weights dominates.
+/// Minimum number of positions in the cost estimate: with fewer positions, reading the weights dominates.
 const LEAST_POSITIONS: usize = 8;
 
 impl Convolution {
@@ -429,7 +430,7 @@ impl Convolution {
         Ok(())
     }
 
-    /// Computes one block.
+    /// Computes one block of the result.
     fn compute(
         &self,
         layout: &Layout,
@@ -445,7 +446,7 @@ impl Convolution {
         Ok(())
     }
 
-    /// Computes the block's lines from `first_line` to its end, from `values`.
+    /// Computes one band of the block from `values`: the lines from `first_line` on.
     fn multiply(
         &self,
         layout: &Layout,
@@ -460,7 +461,7 @@ impl Convolution {
         let mut lines = Vec::new();
         IndirectGemm {
             rows: rows.len(),
-            // Blocks start at a packed panel.
+            // Each block starts at a packed panel of the weights.
             weights: &group.weights[rows.start * self.geometry.depth()..],
             bias: &group.bias[rows],
             values,
@@ -480,11 +481,12 @@ impl Convolution {
 #[derive(Default)]
 struct Scratch(Vec<f32>);
 
-/// A run of useful columns in a panel: the first one, its index in the output channel, and their number.
+/// A run of useful columns in a panel: the first column, its index in the output channel, and the number of
+/// columns.
 type Line = [usize; 3];
 
 impl Convolution {
-    /// Finds the useful columns of a panel, in the band that starts at index `band` of each output channel.
+    /// Finds the runs of useful columns in a panel. The band starts at index `band` of each output channel.
     fn find_lines(&self, layout: &Layout, first: usize, count: usize, band: usize, lines: &mut Vec<Line>) {
         lines.clear();
         let ([_, width], [_, useful]) = (layout.plane, self.geometry.output);

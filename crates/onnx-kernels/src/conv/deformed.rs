@@ -1,4 +1,5 @@
-//! `DeformConv`: a convolution whose taps are moved by offsets from an input, with bilinear interpolation.
+//! The operator `DeformConv`: a convolution whose taps are moved by offsets from an input, with bilinear
+//! interpolation.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use onnx_tensor::{
     size,
 };
 
-/// Builds `DeformConv` for images.
+/// Builds the operator `DeformConv` for images.
 pub fn deform_conv(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let count = |name: &str| -> Result<usize> {
@@ -54,12 +55,12 @@ pub fn deform_conv(node: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Debug)]
 struct DeformConv {
     groups: usize,
-    /// Groups of channels that share offsets (`offset_group`).
+    /// Number of groups of channels that share offsets (`offset_group`).
     offset_groups: usize,
     strides: [usize; 2],
     dilations: [usize; 2],
     kernel: Option<[usize; 2]>,
-    /// Pads before both axes, then after both.
+    /// The begin pads of both axes, followed by the end pads.
     pads: [usize; 4],
     bias: Option<usize>,
     mask: Option<usize>,
@@ -193,13 +194,14 @@ impl Kernel for DeformConv {
     }
 }
 
-/// The channels of one image.
+/// The pixels of one image, channel by channel.
 struct Image<'i> {
     pixels: &'i [f32],
     size: [usize; 2],
 }
 
-/// One kernel tap at all output positions: offsets along both axes, mask, and index in the kernel.
+/// One tap of the kernel: its index in the kernel, and its offsets along both axes and its mask for all
+/// output positions.
 struct KernelTap<'m> {
     offsets: &'m [f32],
     mask: Option<&'m [f32]>,
@@ -229,7 +231,7 @@ impl DeformConv {
 }
 
 impl Image<'_> {
-    /// Interpolates bilinearly at a position; pixels outside the image are 0.
+    /// Returns the bilinear interpolation of a channel at a position. Pixels outside of the image count as 0.
     fn between(&self, channel: usize, [y, x]: [f32; 2]) -> f32 {
         let [height, width] = self.size;
         let is_near = |at: f32, size: usize| at > -1.0 && at < size as f32;

@@ -26,25 +26,25 @@ use onnx_tensor::{
     size,
 };
 
-/// Builds `ConvInteger`.
+/// Builds the operator `ConvInteger`.
 pub fn conv_integer(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(ConvInteger::of(Attributes(node))?))
 }
 
-/// Builds `QLinearConv`.
+/// Builds the operator `QLinearConv`.
 pub fn q_linear_conv(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(QLinearConv::of(Attributes(node))?))
 }
 
-/// Up to this many products of 8-bit integers have an exact sum in FP32, whose convolution needs no im2col
-/// buffer.
+/// Maximum number of products of 8-bit integers whose sum is exact in FP32. The FP32 convolution then
+/// computes the sums, since it needs no im2col buffer.
 const EXACT_DEPTH: usize = (1 << 24) / (255 * 255);
 
-/// The state that both operators share.
+/// The state that `ConvInteger` and `QLinearConv` share.
 #[derive(Debug)]
 struct IntegerConv {
     shape: Shape,
-    /// Weights with their zero points subtracted, where both are constants.
+    /// Weights with their zero points subtracted, if both are constants.
     weights: Option<Arc<Weights>>,
 }
 
@@ -55,7 +55,7 @@ const BYTES: u64 = 6;
 #[derive(Debug)]
 struct Weights {
     numbers: Vec<i16>,
-    /// Packed as FP32 where sums are exact in FP32.
+    /// The weights packed as FP32, if sums are exact in FP32.
     packed: Option<Arc<Tensor>>,
 }
 
@@ -84,7 +84,7 @@ fn floats(shape: &[usize], numbers: &[i16]) -> Result<Tensor> {
     })
 }
 
-/// An image or weights, and the zero points.
+/// An image or weights, and their zero points.
 type Given<'g> = (&'g Tensor, Option<&'g Tensor>);
 
 impl IntegerConv {
@@ -103,7 +103,7 @@ impl IntegerConv {
         let kept = packs.shared(&sources, order, BYTES * weights.len() as u64, || {
             Weights::new(&self.shape, weights, zero_points.map(|given| &**given))
         });
-        // Wrong types and zero points are reported when the node runs.
+        // The error for wrong types or zero points is ignored here; the run of the node reports it.
         self.weights = kept.ok().flatten();
     }
 
@@ -164,7 +164,6 @@ impl IntegerConv {
     }
 }
 
-/// `ConvInteger`.
 #[derive(Debug)]
 pub(crate) struct ConvInteger {
     convolution: IntegerConv,
@@ -213,7 +212,6 @@ impl Compute for ConvInteger {
     }
 }
 
-/// `QLinearConv`.
 #[derive(Debug)]
 pub(crate) struct QLinearConv {
     convolution: IntegerConv,
@@ -285,7 +283,7 @@ impl Compute for QLinearConv {
     }
 }
 
-/// Requantizes the sums with the scale of each channel.
+/// Requantizes the sums with the scales of their channels.
 fn scaled<T: Element + Copy + Default>(
     sizes: &Sizes,
     sums: &[i32],
@@ -385,7 +383,7 @@ mod tests {
             (&[1, 4, 5, 6], &[6, 2, 3, 2], 2),
             (&[1, 5, 4, 4], &[5, 1, 3, 3], 5),
             (&[1, 2, 3, 4, 3], &[3, 2, 2, 2, 2], 1),
-            // More terms than FP32 can sum exactly.
+            // The sums have more terms than FP32 can sum exactly.
             (&[1, 40, 4, 4], &[3, 40, 3, 3], 1),
             (&[0, 3, 9], &[4, 3, 3], 1),
         ];

@@ -1,4 +1,5 @@
-//! Convolutions of floats and of 8-bit integers, transposed and deformable convolutions, and `Col2Im`.
+//! Operators for convolutions of floats and of 8-bit integers, transposed and deformable convolutions, and
+//! `Col2Im`.
 
 pub(crate) mod columns;
 pub(crate) mod conv_transpose;

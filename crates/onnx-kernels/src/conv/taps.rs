@@ -4,7 +4,7 @@ use onnx_tensor::prelude::*;
 
 use onnx_tensor::cancelling::Pace;
 
-/// For each element of a resized axis: a fixed number of source indices, and their weights.
+/// A fixed number of taps (source indices and their weights) for each element of a resized axis.
 pub(crate) struct Taps {
     count: usize,
     pub(crate) places: Vec<usize>,
@@ -25,7 +25,7 @@ impl Taps {
     /// # Errors
     /// Fails if the request is cancelled.
     pub(crate) fn apply(&self, from: &[f32], to: &mut [f32], inner: usize, pace: &mut Pace) -> Result<()> {
-        /// Elements between two checks for cancellation.
+        /// Number of elements between two checks for cancellation.
         const PART: usize = 1 << 18;
         let rows = (PART / inner.max(1)).max(1);
         let parts = to.chunks_mut((rows * inner).max(1));
@@ -47,7 +47,7 @@ fn apply_to_any(count: usize, places: &[usize], weights: &[f32], from: &[f32], t
     let taps = places.chunks_exact(count).zip(weights.chunks_exact(count));
     for (to, (places, weights)) in to.chunks_exact_mut(inner).zip(taps) {
         to.fill(0.0);
-        // A weight of 0 must not turn an infinity into NaN.
+        // Skips taps of weight 0, which would turn an infinity into NaN.
         let taps = places.iter().zip(weights).filter(|(_, weight)| **weight != 0.0);
         for (&place, &weight) in taps {
             let row = &from[place * inner..][..inner];

@@ -9,7 +9,7 @@ use onnx_tensor::{cancelling::Pace, size};
 /// Number of column elements written at a time.
 const TOGETHER: usize = if cfg!(test) { 1 << 8 } else { 1 << 18 };
 
-/// A convolution by im2col.
+/// A convolution that is computed by im2col.
 pub(crate) struct Im2colConvolution<'u> {
     pub(crate) groups: usize,
     /// Input channels of one group.
@@ -20,15 +20,15 @@ pub(crate) struct Im2colConvolution<'u> {
 }
 
 impl Im2colConvolution<'_> {
-    /// Returns the number of terms of each sum; saturates, since empty weights may have sizes whose product
-    /// overflows.
+    /// Returns the number of terms of each sum. The product saturates, since empty weights may have sizes
+    /// whose product overflows.
     pub(crate) fn depth(&self) -> usize {
         let kernel = self.axes.iter().map(|axis| axis.kernel);
         kernel.fold(self.channels, usize::saturating_mul)
     }
 
-    /// Adds the convolution to `result`. Padding has the default value. `multiply` receives a group's
-    /// weights, columns, number of rows, depth, number of columns, and zeroed sums.
+    /// Adds the convolution to `result`. Elements of the padding have the default value. `multiply` receives
+    /// a group's weights, columns, number of rows, depth, number of columns, and zeroed sums.
     ///
     /// # Errors
     /// Returns [`NoRoom`](onnx_tensor::faults::NoRoom) and [`Cancelled`](onnx_tensor::cancelling::Cancelled).
@@ -71,7 +71,7 @@ impl Im2colConvolution<'_> {
         Ok(())
     }
 
-    /// Writes the columns of the windows starting at `first`: one line per window element.
+    /// Writes the im2col columns of `width` windows, starting at window `first`: one line per window element.
     fn unfold<T: Copy + Default>(&self, image: &[T], first: usize, width: usize, columns: &mut [T]) {
         let Some((last, outer)) = self.axes.split_last() else {
             return;
@@ -112,7 +112,7 @@ impl Im2colConvolution<'_> {
     }
 }
 
-/// Returns the first window in which `element` is inside the image, and the end of those windows.
+/// Returns the range of windows in which `element` is inside the image, as the first window and the end.
 fn inside(axis: &Axis, element: usize) -> [usize; 2] {
     let ahead = element * axis.dilation;
     let first = axis.pad.saturating_sub(ahead).div_ceil(axis.stride);

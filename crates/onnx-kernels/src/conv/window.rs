@@ -10,25 +10,25 @@ use onnx_tensor::node::Attributes;
 /// Larger kernels, strides, pads and dilations are refused, so that their products cannot overflow.
 pub(crate) const MAX_NUMBER: usize = 1 << 24;
 
-/// The attributes of a node with windows. A list is empty where the attribute is absent.
+/// The attributes of a node with windows. A list is empty if its attribute is absent.
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
     pub(crate) kernel: ShortVec<usize>,
     strides: ShortVec<usize>,
     dilations: ShortVec<usize>,
     padding: Padding,
-    /// Keeps a last window that extends beyond the end padding (`ceil_mode`).
+    /// Whether a last window that extends beyond the end padding is kept (`ceil_mode`).
     rounds_up: bool,
 }
 
 #[derive(Clone, Debug)]
 enum Padding {
-    /// Begin pads of all axes, then end pads; empty for no padding.
+    /// The begin pads of all axes, followed by the end pads; empty if there is no padding.
     Given(ShortVec<usize>),
-    /// Padding such that the result is the image divided by the stride, rounded up; the odd element goes to
-    /// the end.
+    /// Padding such that the result is the image divided by the stride, rounded up. An odd element of padding
+    /// is at the end.
     SameUpper,
-    /// Like [`Self::SameUpper`], with the odd element at the beginning.
+    /// Padding like [`Self::SameUpper`], with the odd element at the beginning.
     SameLower,
 }
 
@@ -53,7 +53,8 @@ fn at(list: &[usize], axis: usize) -> usize {
 }
 
 impl Window {
-    /// Reads the attributes of a convolution. Its kernel is the shape of its weights.
+    /// Reads the attributes of a convolution. The kernel size is not among them, since it follows from the
+    /// shape of the weights.
     pub(crate) fn of_convolution(attributes: Attributes<'_>) -> Result<Self> {
         if attributes.text("auto_pad", "NOTSET") != "NOTSET" && attributes.has("pads") {
             bail!(Refusal("has both 'auto_pad' and 'pads'".to_owned()));
@@ -199,8 +200,8 @@ impl Window {
         .collect()
     }
 
-    /// Returns the number of elements of window `at` that an average counts: including padding, excluding
-    /// elements beyond it.
+    /// Returns the number of elements of window `at` that an average counts. Elements in the padding count;
+    /// elements beyond the padding do not.
     pub(crate) fn counted(&self, index: usize, axis: &Axis, at: usize) -> usize {
         let after = match &self.padding {
             Padding::Given(pads) if pads.is_empty() => 0,
@@ -228,7 +229,7 @@ mod tests {
         }
     }
 
-    /// Checks ONNX Runtime's behavior.
+    /// A last window counts only if it begins in the image or in the begin padding, as in ONNX Runtime.
     #[test]
     fn a_last_window_counts_where_it_begins_in_the_image() {
         let up = |pads: [usize; 2]| window(2, 1, Padding::Given(pads.into_iter().collect()), true);

@@ -27,7 +27,7 @@ use onnx_tensor::{
     size,
 };
 
-/// Builds `Conv`.
+/// Builds the operator `Conv`.
 pub fn conv(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Conv::of(Attributes(node))?))
 }
@@ -41,11 +41,11 @@ pub(crate) struct Shape {
 
 /// The sizes of one convolution, from the shapes of image and weights.
 pub(crate) struct Sizes {
-    /// Shape of the result.
+    /// Shape of the convolution's result.
     pub(crate) shape: ShortVec<usize>,
     pub(crate) axes: Vec<Axis>,
     pub(crate) groups: usize,
-    /// Input and output channels of one group.
+    /// Input channels (`channels`) and output channels (`rows`) of one group.
     pub(crate) channels: usize,
     pub(crate) rows: usize,
     batch: usize,
@@ -116,7 +116,7 @@ impl Shape {
     }
 
     /// Returns how FP32 weights are packed, which does not depend on the image; `None` for kernels that are
-    /// not packed. Weights of a wrong shape are refused when the node runs.
+    /// not packed. Weights of a wrong shape are not refused here, but when the node runs.
     fn packing(&self, kernel: &[usize]) -> Option<Geometry> {
         if !(3..=4).contains(&kernel.len()) || kernel.contains(&0) || !kernel[0].is_multiple_of(self.groups) {
             return None;
@@ -160,7 +160,8 @@ impl Shape {
     }
 }
 
-/// Returns one number per axis of a plane, from one or two axes; a line is an image with one row.
+/// Returns a number per axis of an image with one or two axes. An image with one axis counts as one row, for
+/// which the number is `other`.
 fn plane(axes: &[Axis], number: impl Fn(&Axis) -> usize, other: usize) -> Option<[usize; 2]> {
     match axes {
         [width] => Some([other, number(width)]),
@@ -201,8 +202,8 @@ impl Sizes {
         }
     }
 
-    /// Computes an FP32 convolution. Uses the packed weights `kept` if the kernel reads that order, and
-    /// repacks them otherwise.
+    /// Computes an FP32 convolution. Uses the packed weights `kept` if the FP32 kernel supports the sizes.
+    /// Otherwise, `weights` returns the weights in their original order.
     pub(crate) fn of_floats(
         &self,
         image: &Arc<Tensor>,
@@ -236,7 +237,7 @@ impl Sizes {
         convolution.run(image, &weights)
     }
 
-    /// Returns weights of `shape` in their order before packing.
+    /// Returns weights of shape `shape` in their original order, from packed ones.
     fn unpacked(&self, shape: &[usize], packed: &Tensor) -> Result<Arc<Tensor>> {
         size::admit_now(size_of::<f32>() as u64 * packed.len() as u64)?;
         let rows = unpacked(self.rows, shape[1..].iter().product(), packed)?;
@@ -277,7 +278,6 @@ pub(crate) fn expect_bias(bias: Option<&Fact>, channels: &Dim) -> Result<()> {
     }
 }
 
-/// `Conv`.
 #[derive(Debug)]
 pub(crate) struct Conv {
     shape: Shape,
@@ -451,7 +451,7 @@ mod tests {
                         let node = node("Conv", &lists, &[("group", group)], 1);
                         let shape = Shape::of(Attributes(&node)).unwrap();
                         let Ok(sizes) = shape.sizes(image, weights) else {
-                            // The window is larger than the image.
+                            // The case is skipped if the window is larger than the image.
                             continue;
                         };
                         let expected = plainly(&sizes, image, weights);

@@ -164,7 +164,7 @@ impl Function {
             Self::GatedHardSigmoid { alpha, beta } => {
                 each!(values, [alpha, beta] | x | x * clamp(alpha * x + beta));
             }
-            // In FP32, intermediate values would overflow before the result does.
+            // Computed in FP64: in FP32, intermediate values would overflow before the result does.
             Self::Asinh => each!(values, [] | x | f64::from(x).asinh() as f32),
             Self::Acosh => each!(values, [] | x | f64::from(x).acosh() as f32),
             Self::Softsign => each!(values, [] | x | x / (1.0 + x.abs())),
@@ -218,7 +218,7 @@ impl Function {
             }
             Self::LeakyRelu { alpha } => &move |x| if x < 0.0 { f64::from(alpha) * x } else { x },
             Self::HardSigmoid { alpha, beta } => &move |x| clamp(f64::from(alpha) * x + f64::from(beta)),
-            // 1/6 rounded to FP32, as in ONNX Runtime.
+            // ONNX Runtime rounds 1/6 to FP32.
             Self::HardSwish => &|x| x * clamp(x * f64::from(1.0f32 / 6.0) + 0.5),
             Self::Asinh => &f64::asinh,
             Self::Acosh => &f64::acosh,
@@ -239,7 +239,7 @@ impl Function {
                     1.0f64.copysign(x)
                 }
             },
-            // These operators have no FP64 form, or exist only as FP32 fusions.
+            // The following functions have no FP64 operator, or are only created by fusion in FP32.
             Self::Silu => &|x| x / (1.0 + (-x).exp()),
             Self::GatedHardSigmoid { alpha, beta } => {
                 &move |x| x * clamp(f64::from(alpha) * x + f64::from(beta))
@@ -257,7 +257,8 @@ fn softplus(x: f64) -> f64 {
     positive + (-x.abs()).exp().ln_1p()
 }
 
-/// Computes `Shrink`: moves `x` towards 0 by `bias`; 0 within `lambd`.
+/// Computes `Shrink`: moves `x` towards 0 by `bias`, and returns 0 if the magnitude of `x` is at most
+/// `lambd`.
 #[inline(always)]
 fn shrink<T: Real + Sub<Output = T> + Neg<Output = T>>(x: T, lambd: T, bias: T) -> T {
     if x < -lambd {
@@ -269,7 +270,7 @@ fn shrink<T: Real + Sub<Output = T> + Neg<Output = T>>(x: T, lambd: T, bias: T) 
     }
 }
 
-/// Clamps to 0..=1; NaN stays NaN.
+/// Clamps `x` to 0..=1; NaN stays NaN.
 #[inline(always)]
 fn clamp<T: PartialOrd + From<u8>>(x: T) -> T {
     let (zero, one) = (T::from(0), T::from(1));
@@ -286,8 +287,7 @@ fn clamp<T: PartialOrd + From<u8>>(x: T) -> T {
 pub(crate) struct Activation(Function);
 
 impl Activation {
-    /// Returns the function of an operator, by its name. For `Clip`, this is the variant with bounds as
-    /// attributes.
+    /// Returns the function of an operator, by its name. `Clip` is the variant whose bounds are attributes.
     pub(crate) fn of(node: &Node) -> Result<Self> {
         function(node).map(Self)
     }
@@ -300,9 +300,9 @@ impl Activation {
 
     /// Applies the function to FP32 or FP64 elements in place.
     pub(crate) fn run(&self, tensor: &mut Tensor) -> Result<()> {
-        /// Elements between two checks for cancellation.
+        /// Number of elements between two checks for cancellation.
         const PART: usize = 1 << 14;
-        /// Maximum cost of an element.
+        /// Maximum cost of an element, relative to reading and writing it.
         const COST: u64 = 4;
         fn each<T: Send>(values: &mut [T], run: impl Fn(&mut [T]) + Sync) -> Result<()> {
             let work = [values.len() as u64, ELEMENTS];
@@ -321,7 +321,7 @@ impl Activation {
         }
     }
 
-    /// Applies the function in place.
+    /// Applies the function to FP32 values in place.
     pub(crate) fn apply(&self, values: &mut [f32]) {
         self.0.single(values);
     }

@@ -1,4 +1,4 @@
-//! Element-wise functions of two tensors of numbers or BOOL, with broadcasting.
+//! Elementwise functions of two tensors of numbers or BOOL, which broadcast.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ pub(crate) fn combined(function: Function, a: Arc<Tensor>, b: &Tensor, shape: &[
             }
         };
     }
-    // Types that are rare in models share one loop for all functions, which takes a fifth of the code size.
+    // Types that are rare in models share one loop for all functions, which reduces the code to a fifth.
     macro_rules! rare {
         ($T:ty, $function:expr) => {{
             let function: fn($T, $T) -> $T = $function;
@@ -118,7 +118,7 @@ pub(crate) fn combined(function: Function, a: Arc<Tensor>, b: &Tensor, shape: &[
     }
 }
 
-/// Computes in place where possible. See [`broadcast`] for `IS_WIDE`.
+/// Computes the result in place of `a` if possible. See [`broadcast`] for `IS_WIDE`.
 fn computed<T: Element + Copy, const IS_WIDE: bool>(
     a: Arc<Tensor>,
     b: &Tensor,
@@ -138,8 +138,7 @@ fn computed<T: Element + Copy, const IS_WIDE: bool>(
     }
 }
 
-/// Calls `block` with contiguous elements of the first tensor, to be overwritten, and those of the second
-/// one.
+/// Calls `block` with contiguous elements of `a`, which it overwrites, and the corresponding elements of `b`.
 fn replaced<T: Element>(
     mut a: Tensor,
     b: &Tensor,
@@ -159,7 +158,7 @@ fn replaced<T: Element>(
 }
 
 /// Computes one number per pair of elements. `IS_WIDE` compiles the loop for each vector width, which pays
-/// off for most functions. It does not for 64-bit integers and bytes, which the baseline handles, nor for
+/// off for most functions. Exceptions are 64-bit integers and bytes, for which the baseline suffices, and
 /// powers and remainders, which have no vector form.
 pub(crate) fn broadcast<T: Element + Copy, const IS_WIDE: bool>(
     a: &Tensor,
@@ -187,8 +186,8 @@ pub(crate) fn pairs<T: Element, R: Element + Copy, const IS_WIDE: bool>(
 /// A loop over contiguous elements of two tensors and the result.
 type Block<'b, T, R> = &'b (dyn Fn(Side<'_, T>, Side<'_, T>, &mut [R]) + Sync);
 
-/// Calls `block` with elements of both tensors, broadcast to `shape`. Compiled once per type, not per
-/// function.
+/// Calls `block` with elements of both tensors, broadcast to `shape`. The trait object `block` lets this be
+/// compiled once per type, instead of once per function.
 fn met<T: Element, R: Element + Copy>(
     a: &Tensor,
     b: &Tensor,
@@ -209,7 +208,7 @@ fn met<T: Element, R: Element + Copy>(
     })
 }
 
-/// Minimum elements per thread: most of these functions are cheap.
+/// Minimum number of elements per thread, since most of these functions are cheap.
 const PAIRS: u64 = 2 * ELEMENTS;
 
 fn run<const IS_WIDE: bool>(arch: pulp::Arch, work: impl pulp::WithSimd<Output = ()>) {
@@ -219,19 +218,20 @@ fn run<const IS_WIDE: bool>(arch: pulp::Arch, work: impl pulp::WithSimd<Output =
     }
 }
 
-/// Broadcast iteration over two tensors: consecutive axes with the same strides are merged.
+/// Iterates over two tensors that broadcast to one shape. Neighboring axes are merged where the strides allow
+/// it.
 #[derive(Debug, PartialEq, Eq)]
 struct Runs {
-    /// Outermost first.
+    /// The outer axes, the outermost first.
     axes: ShortVec<Axis>,
-    /// The innermost axis.
+    /// The innermost axis, along which runs are contiguous or broadcast.
     last: Axis,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Axis {
     size: usize,
-    /// Stride in elements; 0 where the tensor is broadcast.
+    /// Strides of both tensors (`a` and `b`) in elements; 0 if the tensor is broadcast along the axis.
     a: usize,
     b: usize,
 }
@@ -241,7 +241,7 @@ impl Runs {
         let rank = shape.len();
         let mut axes: ShortVec<Axis> = ShortVec::new();
         let (mut step_a, mut step_b) = (1, 1);
-        // From the innermost axis outwards; missing leading axes have size 1.
+        // Visits the axes from the innermost outwards. Missing leading axes have size 1.
         for from_end in 1..=rank {
             let size = shape[rank - from_end];
             let dim = |dims: &[usize]| dims.len().checked_sub(from_end).map_or(1, |axis| dims[axis]);
@@ -274,8 +274,8 @@ impl Runs {
     }
 
     /// Iterates over `count` elements of the result, starting at `first`, in runs along the innermost axis.
-    /// `run` receives the offsets in both tensors and in the range, and the length. Long runs are split to
-    /// check for cancellation.
+    /// `run` receives the offsets in both tensors and in the range, and the length of the run. Long runs are
+    /// split to check for cancellation.
     #[inline(always)]
     fn each(
         &self,
@@ -325,7 +325,7 @@ impl Runs {
     }
 }
 
-/// An operand of a loop: one element per result, or one for all.
+/// An operand of a loop: one element per result, or one element for all results.
 #[derive(Clone, Copy)]
 enum Side<'v, T> {
     Each(&'v [T]),

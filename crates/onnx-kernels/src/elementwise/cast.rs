@@ -1,4 +1,4 @@
-//! `Cast` and `CastLike`. Numbers are formatted and parsed as ONNX Runtime does.
+//! The operators `Cast` and `CastLike`. Numbers are formatted and parsed as by ONNX Runtime.
 
 use std::{fmt, sync::Arc};
 
@@ -19,7 +19,7 @@ use onnx_tensor::{
     operator::Fact,
 };
 
-/// Builds `Cast` to the type in its attribute `to`.
+/// Builds the operator `Cast` to the type in its attribute `to`.
 pub fn cast(node: &Node) -> Result<Box<dyn Compute>> {
     let code = i32::try_from(Attributes(node).int("to", 0))?;
     let to = ElementType::from_code(code);
@@ -32,7 +32,7 @@ pub fn cast(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Cast { to: Some(to) }))
 }
 
-/// Builds `CastLike`, which casts to the type of its second input.
+/// Builds the operator `CastLike`, which casts to the type of its second input.
 pub fn cast_like(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Cast { to: None }))
 }
@@ -66,7 +66,7 @@ impl Compute for Cast {
     }
 }
 
-/// Converts INT32 to FP32 in place: sums of 8-bit products take this path.
+/// Converts INT32 to FP32 in place. The sums of 8-bit products are converted in this way.
 fn floats_in_place(mut numbers: Tensor) -> Result<Tensor> {
     let units = numbers.as_units_mut::<u32>()?;
     let work = [units.len() as u64, ELEMENTS];
@@ -104,7 +104,7 @@ pub fn convert(from: &Tensor, to: ElementType) -> Result<Tensor> {
             let truths = elements::<bool>(from)?;
             with_number!(to, T => mapped(truths, shape, |truth| AsPrimitive::<T>::as_(u8::from(truth))))
         }
-        // Vectorized where the processor has the instructions.
+        // The conversion is vectorized if the processor has the instructions.
         (ElementType::F32, ElementType::F16) => {
             let from = elements::<f32>(from)?;
             filled(shape, |halves: &mut [f16]| {
@@ -208,7 +208,7 @@ where
     let parse = |text: &String| {
         pace.spend(16 + text.len() as u64)?;
         let text = text.trim();
-        // Integers first: they may have more digits than a float can represent.
+        // Parses integers as such, since they may have more digits than a float can represent.
         if !T::element_type().is_float() {
             if let Ok(number) = text.parse::<i64>() {
                 return Ok(number.as_());
@@ -237,7 +237,8 @@ fn short_text(number: f32) -> String {
     }
 }
 
-/// Formats a float like C's `%g`, with the fewest digits that round-trip. ONNX Runtime writes eight digits.
+/// Formats a float like C's `%g`, with the fewest digits that round-trip. ONNX Runtime writes eight digits
+/// instead.
 fn float_text<F: fmt::LowerExp>(number: F) -> String {
     c_text(&format!("{number:e}"))
 }

@@ -1,4 +1,5 @@
-//! `Clip`. NaN stays NaN, and the upper bound wins if it is below the lower one.
+//! The operator `Clip`. NaN stays NaN. If the upper bound is below the lower one, all values become the upper
+//! bound.
 
 use std::sync::Arc;
 
@@ -16,14 +17,14 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// Builds `Clip`.
+/// Builds the operator `Clip`.
 pub fn clip_of(node: &Node, constants: Constants<'_>) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Clip::of(node, constants)))
 }
 
 #[derive(Debug)]
 pub(crate) struct Clip {
-    /// Lower and upper bound, if they are attributes.
+    /// The lower and the upper bound, if they are attributes.
     fixed: Option<[f32; 2]>,
     /// Input indices of the bounds.
     places: [Option<usize>; 2],
@@ -51,7 +52,7 @@ impl Clip {
             },
         };
         let bounds = bound(0, f32::MIN).zip(bound(1, f32::MAX));
-        // Without bounds their type is unknown.
+        // Without bounds, nothing is fused, since the type is unknown.
         let bounds = bounds.filter(|_| fixed.is_some() || places != [None, None]);
         Self {
             fixed,

@@ -1,7 +1,7 @@
-//! `Sigmoid` and `Tanh` with ONNX Runtime's rational approximations, bit-identical.
+//! The functions `Sigmoid` and `Tanh`, computed with ONNX Runtime's rational approximations, bit for bit.
 //!
-//! The approximations are less accurate than this crate's functions. But before a quantization, the last bit
-//! decides the rounding, and deep networks amplify the difference to some thousandths of the result.
+//! The approximations are less accurate than this crate's functions. Before a quantization, however, the last
+//! bit decides the rounding, and deep networks amplify the difference to some thousandths of the result.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Builds `CoarseSigmoid` or `CoarseTanh`.
+/// Builds the operator `CoarseSigmoid` or `CoarseTanh`.
 pub fn coarse(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Coarse {
         is_tanh: node.op_type.ends_with("Tanh"),
@@ -95,11 +95,11 @@ pub(crate) fn tanh(values: &mut [f32]) {
     });
 }
 
-/// `x * above(x * x) / below(x * x) + added` within a limit.
+/// Computes `x * above(x * x) / below(x * x) + added`, with `x` clamped to the limit.
 struct Quotients<'v, const ABOVE: usize, const BELOW: usize> {
     values: &'v mut [f32],
     limit: f32,
-    /// Coefficients, highest power first.
+    /// Coefficients of the numerator and the denominator, highest power first.
     above: [f32; ABOVE],
     below: [f32; BELOW],
     added: f32,
@@ -139,7 +139,7 @@ impl<const ABOVE: usize, const BELOW: usize> pulp::WithSimd for Quotients<'_, AB
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, _: S) {
-        // Processors with wide vectors have fused multiply-add, and ONNX Runtime uses it there.
+        // ONNX Runtime uses fused multiply-add on processors that support it, as all with wide vectors do.
         match S::F32_LANES >= 8 {
             true => self.all::<true>(),
             false => self.all::<false>(),

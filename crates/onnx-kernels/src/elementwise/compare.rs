@@ -12,12 +12,13 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// Builds `Equal`, `Greater`, `GreaterOrEqual`, `Less` or `LessOrEqual`.
+/// Builds the operator `Equal`, `Greater`, `GreaterOrEqual`, `Less` or `LessOrEqual`.
 pub fn compare(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Compare::of(&node.op_type)?))
 }
 
-/// `Equal`, `Greater`, `GreaterOrEqual`, `Less` and `LessOrEqual`. NaN is unequal to everything.
+/// The operators `Equal`, `Greater`, `GreaterOrEqual`, `Less` and `LessOrEqual`. NaN is unequal to all
+/// numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Compare {
     Equal,
@@ -39,7 +40,7 @@ impl Compare {
         })
     }
 
-    /// Compares with one shared loop for all comparisons, for rare types.
+    /// Compares elements of rare types, with one loop for all comparisons.
     fn compared_apart<T: Element + PartialOrd>(
         self,
         a: &Tensor,
@@ -137,7 +138,7 @@ mod tests {
                 .map(|numbers| numbers.cast_to_type(element_type).unwrap().into_owned());
             assert_eq!(all_of(&a, &b), expected, "{element_type:?}");
         }
-        // The two differ only in the last bit of INT64.
+        // Both numbers differ only in the last bit of INT64.
         let close = [Tensor::scalar((1i64 << 53) + 1), Tensor::scalar(1i64 << 53)];
         assert_eq!(
             all_of(&close[0], &close[1]).concat(),

@@ -20,7 +20,7 @@ pub fn function(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Function::of(node)?))
 }
 
-/// Builds `IsInf`, `IsNaN` or `Not`.
+/// Builds the operator `IsInf`, `IsNaN` or `Not`.
 pub fn truth(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Truth::of(node)?))
 }
@@ -39,7 +39,7 @@ enum OfFloats {
 }
 
 impl Function {
-    /// Returns the equal [`Activation`], if any.
+    /// Returns the [`Activation`] that computes the same function; `None` if there is none.
     pub(crate) fn activation(&self) -> Option<Activation> {
         match &self.of_floats {
             OfFloats::Activation(activation) => Some(activation.clone()),
@@ -89,7 +89,7 @@ impl Compute for Function {
     }
 }
 
-/// Functions of the standard library.
+/// Functions that Rust's standard library computes.
 #[derive(Clone, Copy, Debug)]
 enum Plain {
     Abs,
@@ -129,10 +129,10 @@ impl Plain {
         })
     }
 
-    /// Elements between two checks for cancellation.
+    /// Number of elements between two checks for cancellation.
     const PART: usize = 1 << 13;
 
-    /// Maximum cost of an element.
+    /// Maximum cost of an element, relative to reading and writing it.
     const COST: u64 = 8;
 
     fn replace(self, values: &mut Tensor) -> Result<()> {
@@ -160,7 +160,7 @@ impl Plain {
         }
     }
 
-    /// Computes FP16 in FP32.
+    /// Applies `Abs` or `Neg` to FP16 elements, by their sign bits.
     fn halves(self, values: &mut [f16]) -> Result<()> {
         const SIGN: u16 = 1 << 15;
         let bits: fn(u16) -> u16 = match self {
@@ -215,7 +215,7 @@ impl Plain {
     }
 }
 
-/// `IsInf`, `IsNaN` and `Not`.
+/// The operators `IsInf`, `IsNaN` and `Not`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Truth {
     IsInf { positive: bool, negative: bool },

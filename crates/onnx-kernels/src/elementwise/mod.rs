@@ -1,4 +1,4 @@
-//! Element-wise functions, comparisons, and casts.
+//! Operators for elementwise functions, comparisons and casts.
 
 pub(crate) mod activation;
 pub(crate) mod binary;

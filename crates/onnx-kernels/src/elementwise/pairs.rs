@@ -1,4 +1,4 @@
-//! Element-wise functions of two tensors, and left folds of them over any number (`Sum`, `Max`, ...).
+//! Elementwise functions of two tensors, and their left folds over any number of tensors (`Sum`, `Max`, ...).
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub fn pair(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Pair::of(&node.op_type)?))
 }
 
-/// `Add`, `And`, `Div`, `Max`, `Min`, `Mul`, `Or`, `Sub`, `Sum` and `Xor`.
+/// The operators `Add`, `And`, `Div`, `Max`, `Min`, `Mul`, `Or`, `Sub`, `Sum` and `Xor`.
 #[derive(Debug)]
 pub(crate) struct Pair(Function);
 
@@ -70,7 +70,7 @@ impl Compute for Pair {
                 "an integer would be divided by zero"
             );
             let shape = shapes::broadcast(&[made.shape(), other.shape()])?;
-            // Written in place if the first value has the result's shape and no other references.
+            // The result is written in place of a value that has the result's shape and no other references.
             let is_free = |value: &mut Arc<Tensor>| *value.shape() == *shape && Arc::get_mut(value).is_some();
             if matches!(self.0, Function::Sum | Function::Product)
                 && !is_free(&mut made)

@@ -1,4 +1,4 @@
-//! `Pow`, `Mean` and `BitShift`.
+//! The operators `Pow`, `Mean` and `BitShift`.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Builds `Pow`.
+/// Builds the operator `Pow`.
 pub fn power(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Pow))
 }
@@ -44,7 +44,7 @@ impl Kernel for Pow {
                 whole_power,
             )?
         } else if [base, exponent].map(|input| input.element_type()) == [ElementType::F32; 2] {
-            // Avoids copies in FP64.
+            // Computes each power in FP64, without copying the tensors to FP64.
             broadcast::<_, false>(base, exponent, |base: f32, exponent: f32| {
                 raised(base.into(), exponent.into()) as f32
             })?
@@ -62,7 +62,7 @@ fn raised(base: f64, exponent: f64) -> f64 {
     }
 }
 
-/// Computes an integer power; overflow and fractions convert like a cast from float.
+/// Computes an integer power. Results that overflow or have a fraction are converted like a cast from float.
 fn whole_power(base: i64, exponent: i64) -> i64 {
     let exact = u32::try_from(exponent)
         .ok()
@@ -70,7 +70,7 @@ fn whole_power(base: i64, exponent: i64) -> i64 {
     exact.unwrap_or_else(|| (base as f64).powf(exponent as f64) as i64)
 }
 
-/// Builds `Mean` for any number of tensors.
+/// Builds the operator `Mean` for any number of tensors.
 pub fn mean(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Mean))
 }
@@ -106,7 +106,7 @@ impl Kernel for Mean {
     }
 }
 
-/// Builds `BitShift` for unsigned integers.
+/// Builds the operator `BitShift` for unsigned integers.
 pub fn bit_shift(node: &Node) -> Result<Box<dyn Compute>> {
     let goes_left = match Attributes(node).text("direction", "") {
         "LEFT" => true,
@@ -147,7 +147,8 @@ impl Kernel for BitShift {
                 })?
             };
         }
-        // Each type is shifted as it is: a conversion of bytes to UINT64 would take eight times the memory.
+        // Each type has its own loop, since a conversion of bytes to UINT64 would take eight times the
+        // memory.
         Ok(smallvec![match inputs[0].element_type() {
             ElementType::U8 => shifted!(u8),
             ElementType::U16 => shifted!(u16),

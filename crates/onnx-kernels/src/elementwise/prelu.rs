@@ -1,4 +1,4 @@
-//! `PRelu` of FP32 and FP64 in one pass, and of integers.
+//! The operator `PRelu`, for floats in one pass, and for integers.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Builds `PRelu`.
+/// Builds the operator `PRelu`.
 pub fn prelu(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(PRelu {
         is_by_channel: node.opset < 7,
@@ -25,7 +25,7 @@ pub fn prelu(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct PRelu {
-    /// Before operator set 7, a one-dimensional slope is per channel.
+    /// Whether a one-dimensional slope applies per channel, as in operator sets before 7.
     is_by_channel: bool,
 }
 
@@ -40,7 +40,7 @@ impl Kernel for PRelu {
                 "with a slope for each channel is supported from operator set 7 on".to_owned()
             ));
         }
-        // Unknown sizes are checked when the node runs.
+        // A size that is unknown before the run is checked when the node runs.
         let may_fit = |slope: &Dim, x: &Dim| {
             slope == x || slope.is_one() || [slope, x].iter().any(|dim| dim.to_i64().is_none())
         };
@@ -73,14 +73,14 @@ impl Kernel for PRelu {
             ElementType::I16 => whole!(i16)?,
             ElementType::I32 => whole!(i32)?,
             ElementType::I64 => whole!(i64)?,
-            // Unsigned values are never below zero.
+            // Unsigned values are never negative, so they stay unchanged.
             element_type if element_type.is_unsigned() => (*inputs[0]).clone(),
             element_type => return with_real!(element_type, T => curved::<T>(inputs)),
         }])
     }
 }
 
-/// Returns whether slopes broadcast to the shape of `x`, but not the other way round.
+/// Returns whether slopes broadcast to the shape of `x` without enlarging it.
 fn is_broadcast<D>(slope: &[D], x: &[D], fits: impl Fn(&D, &D) -> bool) -> bool {
     let mut dims = slope.iter().rev().zip(x.iter().rev());
     slope.len() <= x.len() && dims.all(|(slope, x)| fits(slope, x))
@@ -133,7 +133,7 @@ fn curved<T: Real>(inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
     Ok(smallvec![tensor(shape, values)?])
 }
 
-/// Multiplies negative values by `slope`, vectorized.
+/// Multiplies negative values by `slope`, in a vectorized loop.
 fn bend<T: Real>(values: &mut [T], slope: T) {
     let zero = T::of(0.0);
     pulp::Arch::new().dispatch(|| {

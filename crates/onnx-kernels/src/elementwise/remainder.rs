@@ -1,4 +1,4 @@
-//! `Mod` of integers and floats.
+//! The operator `Mod` of integers and floats.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Builds `Mod`.
+/// Builds the operator `Mod`.
 pub fn remainder(node: &Node) -> Result<Box<dyn Compute>> {
     let truncates = Attributes(node).int("fmod", 0) != 0;
     Ok(kernel(Remainder { truncates }))
@@ -24,7 +24,7 @@ pub fn remainder(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct Remainder {
-    /// Whether the result has the sign of the dividend, as in C (`fmod`), instead of the divisor's.
+    /// Whether the result has the sign of the dividend, as in C (`fmod`), instead of the sign of the divisor.
     truncates: bool,
 }
 
@@ -46,7 +46,7 @@ impl Kernel for Remainder {
         macro_rules! integer {
             ($T:ty) => {{
                 broadcast::<$T, false>(a, b, |a, b| {
-                    // The only overflow, MIN % -1, is 0.
+                    // The only overflow is `MIN % -1`, whose remainder is 0.
                     let remainder = a.checked_rem(b).unwrap_or(0);
                     match self.truncates || remainder == 0 || (remainder < 0 as $T) == (b < 0 as $T) {
                         true => remainder,

@@ -1,13 +1,13 @@
 //! Vectorizable FP32 functions: they have no branches and calls, so that the compiler vectorizes loops over
-//! them. All propagate NaN, and are exact at infinities and where intermediate values overflow. Elsewhere
-//! errors are a few ULP.
+//! them. All functions propagate NaN, and are exact at infinities and where intermediate values overflow.
+//! Elsewhere, the errors are a few ULP.
 //!
 //! The polynomials were fitted for this file to the smallest relative error over the given interval.
 
 /// Replaces each value by the result of an expression that may use the listed variables, compiled for the
 /// processor's widest vectors: `each!(values, [alpha] |x| alpha * x)`.
 ///
-/// A macro, since closures are not always inlined into the vectorized function.
+/// This is a macro, since closures are not always inlined into the vectorized function.
 macro_rules! each {
     ($values:expr, [$($number:ident),*] |$x:ident| $body:expr) => {{
         struct Each<'v> {
@@ -45,14 +45,14 @@ pub(crate) fn expm1(x: f32) -> f32 {
     // Multiplies by half of the power twice: 2^128 is not an FP32 value although the product may be.
     let (first, second) = halves(power);
     let tail = expm1_near_zero(rest);
-    // For small powers the terms cancel exactly; for large ones the second term dominates.
+    // If the power is small, the terms cancel exactly; if it is large, the second term dominates.
     let exact = first * second * tail + (first * second - 1.0);
     let large = (tail + 1.0) * first * second;
     if x > 64.0 { large } else { exact }
 }
 
-/// Splits `x = power * ln 2 + rest` with `|rest| <= ln 2 / 2`. Values outside the range of FP32 are clamped
-/// to just outside it.
+/// Splits `x = power * ln 2 + rest` with `|rest| <= ln 2 / 2`. `x` is clamped to values for which `e^x` is
+/// just outside of the range of FP32.
 #[inline(always)]
 fn split(x: f32) -> (i32, f32) {
     const LN_2_HIGH: f32 = 0.693_359_4;
@@ -136,7 +136,7 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
 #[inline(always)]
 pub(crate) fn tanh(x: f32) -> f32 {
     let magnitude = x.abs();
-    // At 10 and above it is 1 in FP32.
+    // For 10 and above, the tangent is 1 in FP32.
     let magnitude = if magnitude > 10.0 { 10.0 } else { magnitude };
     let grown = expm1(2.0 * magnitude);
     (grown / (grown + 2.0)).copysign(x)
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn erf_is_exact_at_known_points() {
-        // Reference values from tables.
+        // Reference values from published tables.
         for (x, wanted) in [
             (1e-6, 1.128_379_167_095_1e-6),
             (0.1, 0.112_462_916_018_285),

@@ -1,4 +1,4 @@
-//! Integer functions. Overflow wraps.
+//! Functions of integers, whose overflow wraps around.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ macro_rules! with_whole {
 
 pub(crate) use with_whole;
 
-/// Builds `Abs`, `Neg`, `Sign`, `Shrink` or `BitwiseNot`.
+/// Builds the operator `Abs`, `Neg`, `Sign`, `Shrink` or `BitwiseNot`.
 pub fn bitwise_not(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Function::new(node)?))
 }
@@ -45,7 +45,7 @@ pub(crate) enum Function {
         lambd: f64,
         bias: f64,
     },
-    /// `max(x, 0)`.
+    /// Computes `max(x, 0)`.
     Positive,
 }
 
@@ -81,7 +81,7 @@ impl Function {
         Ok(())
     }
 
-    /// Computes the exact result for `x`; the caller keeps its low bits.
+    /// Computes the exact result for `x`, of which the caller keeps the low bits.
     #[inline(always)]
     fn of(self, x: i128) -> i128 {
         match self {
@@ -113,7 +113,7 @@ impl Kernel for Function {
     }
 }
 
-/// Builds `BitwiseAnd`, `BitwiseOr` or `BitwiseXor`.
+/// Builds the operator `BitwiseAnd`, `BitwiseOr` or `BitwiseXor`.
 pub fn bits(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(match node.op_type.as_str() {
         "BitwiseAnd" => Bits::And,

@@ -22,12 +22,12 @@ use onnx_tensor::{
 
 type Built = Result<Box<dyn Compute>>;
 
-/// Builds `GatherElements` or `GatherND`.
+/// Builds the operator `GatherElements` or `GatherND`.
 pub fn taken(node: &Node) -> Built {
     Ok(kernel(Gather(Naming::of(node)?)))
 }
 
-/// Builds `ScatterElements` (formerly `Scatter`) or `ScatterND`.
+/// Builds the operator `ScatterElements` (formerly `Scatter`) or `ScatterND`.
 pub fn scatter(node: &Node) -> Built {
     let join = match Attributes(node).text("reduction", "none") {
         "none" => Join::Replace,
@@ -49,16 +49,16 @@ pub fn scatter(node: &Node) -> Built {
 /// How indices address elements.
 #[derive(Clone, Copy, Debug)]
 enum Naming {
-    /// Each index is a position on this axis, counted from the end if negative. The other coordinates are the
-    /// index's own coordinates in the tensor of indices.
+    /// Each index is a position on this axis; negative ones count from the end. All other coordinates of the
+    /// element are those of the index in the tensor of indices.
     Elements { axis: i64 },
-    /// The last axis of the indices holds coordinates, after `shared` batch axes.
+    /// The last axis of the indices contains the coordinates of elements, after `shared` batch axes.
     Coordinates { shared: usize },
 }
 
 /// The elements that indices address.
 struct Selection {
-    /// Start of each block, in elements.
+    /// The index of the first element of each block.
     places: Vec<usize>,
     /// Number of contiguous elements in a block.
     block: usize,
@@ -77,7 +77,7 @@ impl Naming {
         })
     }
 
-    /// Returns the shape of all addressed elements.
+    /// Returns the shape of the tensor of all addressed elements.
     fn shape<D: Size>(self, data: &[D], indices: &[D]) -> Result<ShortVec<D>> {
         match self {
             Self::Elements { axis } => {
@@ -113,7 +113,7 @@ impl Naming {
 
     fn named(self, data: &[usize], indices: &Tensor) -> Result<Selection> {
         let given = indices.shape();
-        // Memory for the indices as i64, and for offsets.
+        // Checks the memory for the indices as `i64`, and for offsets.
         onnx_tensor::size::admit_now(indices.len() as u64 * 16)?;
         let indices = indices.cast_to::<i64>()?;
         let indices = elements::<i64>(&indices)?;
@@ -131,7 +131,8 @@ impl Naming {
                 );
                 let mut places = vec![0; indices.len()];
                 let last = given.len() - 1;
-                // Along the last axis, the indices give the coordinate.
+                // The indices determine the coordinate along `axis`. If that is not the last axis, the
+                // coordinate along the last axis increases by 1 per index.
                 let step = if axis == last { 0 } else { 1 };
                 let (line, work) = (given[last].max(1), [indices.len() as u64 * COST, ELEMENTS]);
                 split::lines(&mut places, line, work, |first, places, pace| {
@@ -159,7 +160,8 @@ impl Naming {
                     outer.get(..shared) == data.get(..shared) && shared + depth <= data.len(),
                     "indices of {given:?} for data of {data:?}, expected the same first {shared} dimensions and coordinates in others"
                 );
-                // Empty coordinates take no memory themselves, regardless of their number.
+                // Checks the size of the offsets: coordinates of length 0 take no memory themselves, however
+                // many there are.
                 onnx_tensor::size::admit_shape(ElementType::U64, outer)?;
                 let count: usize = outer.iter().product();
                 let mut places = Vec::with_capacity(count);
@@ -268,7 +270,7 @@ fn blocks<U: Unit>(tensor: &Tensor, named: &Selection, shape: &[usize]) -> Resul
     Ok(made)
 }
 
-/// The reduction when several updates hit one element (`reduction`).
+/// How updates are combined with the element that they address (`reduction`).
 #[derive(Clone, Copy, Debug)]
 enum Join {
     Replace,
@@ -348,7 +350,7 @@ fn replaced<U: Unit>(data: &Tensor, named: &Selection, updates: &Tensor) -> Resu
 fn joined<T: Number>(join: Join, data: &Tensor, named: &Selection, updates: &Tensor) -> Result<Tensor> {
     let mut joined = data.clone();
     let (places, updates) = (joined.as_slice_mut::<T>()?, updates.as_slice::<T>()?);
-    // One loop per reduction, since a call per element would take longer than the sum.
+    // Each reduction has its own loop, since a call per element would take longer than the arithmetic.
     match join {
         Join::Replace => put(places, named, updates, T::clone_from),
         Join::Add => put(places, named, updates, |place, &update| {
@@ -367,7 +369,7 @@ fn joined<T: Number>(join: Join, data: &Tensor, named: &Selection, updates: &Ten
     Ok(joined)
 }
 
-/// Reduces each update into its element, in row-major order.
+/// Combines each update with the element that it addresses, in row-major order.
 #[inline(always)]
 fn put<T>(joined: &mut [T], named: &Selection, updates: &[T], join: impl Fn(&mut T, &T)) -> Result<()> {
     let mut pace = Pace::default();
@@ -392,7 +394,7 @@ fn put<T>(joined: &mut [T], named: &Selection, updates: &[T], join: impl Fn(&mut
     Ok(())
 }
 
-/// NumPy's arithmetic: integers wrap, minimum and maximum propagate NaN.
+/// Numbers with NumPy's arithmetic: integers wrap, and minimum and maximum propagate NaN.
 trait Number: Element + Copy {
     fn plus(self, other: Self) -> Self;
     fn times(self, other: Self) -> Self;
@@ -496,7 +498,7 @@ mod tests {
                 {
                     continue;
                 }
-                // Some positions occur twice, and some are negative.
+                // Some of the indices occur twice, and some are negative.
                 let dim = shape[axis] as i64;
                 let indices: Vec<i64> = (0..count(given) as i64)
                     .map(|at| at * 7 % (2 * dim) - dim)

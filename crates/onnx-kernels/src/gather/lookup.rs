@@ -1,4 +1,4 @@
-//! `OneHot`.
+//! The operator `OneHot`, which turns indices into one-hot vectors.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use onnx_tensor::{
 };
 use onnx_tensor::{cancelling::Pace, faults::BadInput, node::Node, operator::Compute, size};
 
-/// Builds `OneHot`. For an index out of range, all values are the off value.
+/// Builds the operator `OneHot`. For an index out of range, all values are the off value.
 pub fn one_hot(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(OneHot {
         axis: Attributes(node).int("axis", -1),
@@ -55,7 +55,7 @@ impl Kernel for OneHot {
         let (indices, values) = (&inputs[0], &inputs[2]);
         let depth = scalar::<i64>(&inputs[1])?;
         let axis = self.axis(indices.rank())?;
-        // Memory for the converted indices, and for offsets.
+        // Checks the memory for the converted indices, and for offsets.
         size::admit_now(indices.len() as u64 * 32)?;
         let mut pace = Pace::default();
         let place = |index: i64| {

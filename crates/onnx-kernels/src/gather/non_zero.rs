@@ -1,4 +1,4 @@
-//! `NonZero`: coordinates of the elements that are not 0.
+//! The operator `NonZero`, which returns the coordinates of the elements that are not 0.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Builds `NonZero` for numbers and BOOL.
+/// Builds the operator `NonZero` for numbers and BOOL.
 pub fn non_zero(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(NonZero {}))
 }
@@ -54,7 +54,7 @@ fn coordinates<T>(input: &Tensor, elements: &[T], is_wanted: impl Fn(&T) -> bool
         pace.spend(part.len() as u64)?;
         count += part.iter().filter(|element| is_wanted(element)).count();
     }
-    // A scalar counts as one dimension of size 1, as in ONNX Runtime.
+    // A scalar counts as a vector of size 1, as in ONNX Runtime.
     let sizes = if input.rank() == 0 { &[1] } else { input.shape() };
     let shape = [sizes.len(), count];
     size::admit_shape(ElementType::I64, &shape)?;

@@ -8,14 +8,14 @@ use onnx_tensor::{
     size,
 };
 
-/// The indices to take along an axis, all of them in range.
+/// The indices of the elements to select along an axis, all of them in range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Places<'p> {
     /// The listed indices, in this order.
     List(&'p [usize]),
     /// `count` indices from `first`, `step` apart.
     Steps { first: usize, step: i64, count: usize },
-    /// Indices where the mask is true; indices beyond its end are not taken.
+    /// Indices at which the mask is true. Indices beyond the end of the mask are not taken.
     Where(&'p [bool]),
 }
 
@@ -29,12 +29,13 @@ impl Places<'_> {
     }
 }
 
-/// Takes `places` along an axis of a value.
+/// Returns the elements at the indices `places` along an axis of a value.
 pub(crate) fn picked(value: &Tensor, axis: usize, places: Places<'_>) -> Result<Tensor> {
     picked_of(value, value.shape(), axis, places)
 }
 
-/// Takes `places` along an axis of a value viewed with another shape.
+/// Returns the elements at the indices `places` along an axis of a value that is viewed with the shape
+/// `shape`.
 pub(crate) fn picked_of(value: &Tensor, shape: &[usize], axis: usize, places: Places<'_>) -> Result<Tensor> {
     let inner: usize = shape[axis + 1..].iter().product();
     let mut made = shape.to_vec();
@@ -83,7 +84,7 @@ fn copy<U: Unit>(
     Ok(result)
 }
 
-/// Returns whether the list has every index of the axis in order, twice each.
+/// Returns whether the list contains every index of the axis twice, in order.
 fn is_doubled(places: &[usize], size: usize) -> bool {
     places.len() == 2 * size && places.iter().enumerate().all(|(at, &place)| place == at / 2)
 }

@@ -1,4 +1,4 @@
-//! `ReverseSequence` and `Compress`.
+//! The operators `ReverseSequence` and `Compress`.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use onnx_tensor::{
 };
 use onnx_tensor::{cancelling::Pace, faults::BadInput, node::Node, operator::Compute};
 
-/// Builds `ReverseSequence`, which reverses the first elements of each row, up to the row's length.
+/// Builds the operator `ReverseSequence`, which reverses the first elements of each row, up to the row's
+/// length.
 pub fn reverse_sequence(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let (time, batch) = (attributes.int("time_axis", 0), attributes.int("batch_axis", 1));
@@ -74,8 +75,8 @@ impl Kernel for ReverseSequence {
     }
 }
 
-/// Reverses each row up to its length, element by element: an index list would take more memory than small
-/// elements do.
+/// Reverses each row up to its length, element by element, since a list of indices would take more memory
+/// than small elements.
 fn reversed<U: Unit>(value: &Tensor, lengths: &[i64], batch_first: bool) -> Result<Tensor> {
     let shape = value.shape();
     let inner: usize = shape[2..].iter().product();
@@ -106,7 +107,7 @@ fn reversed<U: Unit>(value: &Tensor, lengths: &[i64], batch_first: bool) -> Resu
     Tensor::from_units(value.element_type(), shape, made)
 }
 
-/// Builds `Compress`, which selects along an axis, or from all elements, by a condition.
+/// Builds the operator `Compress`, which selects along an axis, or from all elements, by a condition.
 pub fn compress(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(Compress {
@@ -116,7 +117,7 @@ pub fn compress(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct Compress {
-    /// `None` for the flattened tensor.
+    /// The axis along which elements are selected; `None` to flatten the tensor first.
     axis: Option<i64>,
 }
 
@@ -159,7 +160,7 @@ impl Kernel for Compress {
                 shape[axis]
             )));
         }
-        // An index list is faster for many blocks, if it is smaller than the data.
+        // A list of indices is faster if there are many blocks, and is used if it is smaller than the data.
         let blocks: usize = shape[..axis].iter().product();
         let block = shape[axis + 1..].iter().product::<usize>() * input.element_type().size_of();
         if blocks < 2 || blocks.saturating_mul(block) < size_of::<usize>() {
@@ -200,7 +201,8 @@ mod tests {
         assert_eq!(elements::<String>(&found).unwrap(), ["c", "d", "a", "b"]);
     }
 
-    /// Allocates only the result. Runs in a separate process, since concurrent tests would be measured too.
+    /// The operator allocates only its result. The test runs in a separate process, since allocations of
+    /// concurrent tests would be counted too.
     #[test]
     #[cfg(target_os = "linux")]
     fn bytes_are_reversed_without_a_list_of_places() {

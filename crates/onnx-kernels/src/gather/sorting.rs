@@ -6,7 +6,7 @@ use onnx_tensor::prelude::*;
 
 use onnx_tensor::{cancelling::Pace, size};
 
-/// Sorts elements stably.
+/// Sorts elements stably, and checks for cancellation.
 pub(crate) fn sort_by<T: Copy>(elements: &mut Vec<T>, compare: impl Fn(&T, &T) -> Ordering) -> Result<()> {
     /// Maximum number of elements to sort without a check for cancellation.
     const FEW: usize = 1 << 16;
@@ -21,8 +21,9 @@ pub(crate) fn sort_by<T: Copy>(elements: &mut Vec<T>, compare: impl Fn(&T, &T) -
     Ok(())
 }
 
-/// Returns the stable order of `length` parts: a merge sort of runs, with checks for cancellation. A
-/// comparison takes up to `steps` steps. Compiled once for all types, since each copy would be 9 KB of code.
+/// Returns the indices of `length` parts in stable sorted order. Merges sorted runs, with checks for
+/// cancellation. A comparison takes up to `steps` steps. The trait object `compare` lets the function be
+/// compiled once for all types: each copy would have 9 KB of code.
 pub(crate) fn sorted(
     length: usize,
     steps: usize,
@@ -30,7 +31,7 @@ pub(crate) fn sorted(
 ) -> Result<Vec<usize>> {
     /// Number of parts per run.
     const RUN: usize = 1 << 12;
-    // Runs are shorter where comparisons are long, for the same time per run.
+    // Runs are shorter if comparisons take long, so that each run takes the same time.
     let together = (RUN / steps.max(1)).max(2);
     let mut pace = Pace::default();
     let mut order: Vec<usize> = (0..length).collect();
@@ -100,7 +101,7 @@ mod tests {
     fn a_sort_ends_when_nobody_waits_for_it() {
         let ended = while_cancelled(|| sorted(1 << 20, 1, &|a, b| b.cmp(&a)));
         assert!(ended.unwrap_err().is::<Cancelled>());
-        // Comparisons are slow here.
+        // Comparisons are declared slow, so that the sort checks for cancellation.
         let ended = while_cancelled(|| sorted(20, 1 << 20, &|a, b| b.cmp(&a)));
         assert!(ended.unwrap_err().is::<Cancelled>());
     }

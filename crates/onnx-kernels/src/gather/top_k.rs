@@ -19,7 +19,7 @@ use onnx_tensor::{
     size,
 };
 
-/// Builds `TopK`.
+/// Builds the operator `TopK`.
 pub fn top_k(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(TopK {
@@ -33,7 +33,7 @@ pub fn top_k(node: &Node) -> Result<Box<dyn Compute>> {
 struct TopK {
     axis: i64,
     largest: bool,
-    /// The attribute `k` of operator sets before 10; later it is an input.
+    /// The count in the attribute `k`, which operator sets before 10 have; `None` if the count is an input.
     given: Option<i64>,
 }
 
@@ -103,14 +103,14 @@ impl Kernel for TopK {
     }
 }
 
-/// Writes the sort keys of consecutive elements along the axis, starting at an index.
+/// Writes the sort keys of consecutive elements along the axis, starting at the given index.
 type Keys<'k> = &'k dyn Fn(usize, &mut [u64]);
 
 impl TopK {
     /// Finds the positions of the `count` selected elements out of `size`, for each group of elements that
     /// are `inner` apart.
     fn positions(&self, [size, count, inner]: [usize; 3], places: &mut [i64], keys: Keys<'_>) -> Result<()> {
-        /// Keys between two checks for cancellation.
+        /// Number of keys between two checks for cancellation.
         const PART: usize = 1 << 10;
         if places.is_empty() {
             return Ok(());
@@ -157,8 +157,8 @@ impl TopK {
     }
 }
 
-/// Maps numbers to integers with the same order, so that one selection handles all types. Zeros are equal;
-/// NaN is the greatest, as in NumPy.
+/// Maps numbers to integers with the same order, so that one selection handles all types. Both zeros have the
+/// same key, and NaN has the greatest key, as in NumPy.
 trait Key {
     fn key(&self) -> u64;
 }

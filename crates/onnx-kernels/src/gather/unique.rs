@@ -1,4 +1,4 @@
-//! `Unique`: distinct values, or distinct slices along an axis.
+//! The operator `Unique`, which returns the distinct values, or the distinct slices along an axis.
 
 use std::{cmp::Ordering, sync::Arc};
 
@@ -19,7 +19,7 @@ use onnx_tensor::{
     size,
 };
 
-/// Builds `Unique`.
+/// Builds the operator `Unique`.
 pub fn unique(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(Unique {
@@ -28,12 +28,13 @@ pub fn unique(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// Memory per slice: its order (twice while sorting) and its group, and the copies of both in INT64 outputs.
+/// Bytes of memory per slice: for its place in the order (twice while sorting), for its group, and for the
+/// copies of both in INT64 outputs.
 const BYTES_PER_PART: u64 = 48;
 
 #[derive(Debug)]
 struct Unique {
-    /// `None` for the flattened tensor.
+    /// The axis whose slices are compared; `None` to compare the elements of the flattened tensor.
     axis: Option<i64>,
     is_sorted: bool,
 }
@@ -106,7 +107,8 @@ struct Groups {
 }
 
 impl Unique {
-    /// Groups slices in sorted order; a comparison takes up to `steps` steps. Compiled once for all types.
+    /// Groups equal slices, which `order` lists in sorted order. A comparison takes up to `steps` steps. The
+    /// trait object `compare` lets the function be compiled once for all types.
     fn groups(
         &self,
         order: &[usize],
@@ -159,12 +161,12 @@ impl Unique {
         axis: usize,
     ) -> Result<ShortVec<Tensor>> {
         let (length, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
-        // NaN cannot be ordered.
+        // NaN is refused, since it cannot be ordered.
         if values.iter().any(|value| value.partial_cmp(value).is_none()) {
             bail!(BadInput("NaN stands among values that are compared".to_owned()));
         }
         let block = length * inner;
-        // A slice at index `at` of the axis consists of one part in each outer block.
+        // The slice at index `at` of the axis consists of one part in each outer block.
         let part = |at: usize| {
             let blocks = values.chunks_exact(block.max(1));
             blocks.flat_map(move |block| &block[at * inner..(at + 1) * inner])
@@ -176,7 +178,7 @@ impl Unique {
                 .unwrap_or(Ordering::Equal)
         };
         size::admit_now((length as u64).saturating_mul(BYTES_PER_PART))?;
-        // A comparison may read all elements of a slice.
+        // A comparison may read all elements of a slice, so it counts as many steps.
         let order = sorted(length, values.len() / length.max(1), &compare)?;
         let Groups {
             firsts,

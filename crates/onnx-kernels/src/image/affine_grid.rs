@@ -1,4 +1,5 @@
-//! `AffineGrid`: sampling coordinates of an affine transformation, for `GridSample`.
+//! The operator `AffineGrid`, which computes the sampling coordinates of an affine transformation for
+//! `GridSample`.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Builds `AffineGrid`.
+/// Builds the operator `AffineGrid`.
 pub fn affine_grid(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(AffineGrid {
         has_corners: Attributes(node).int("align_corners", 0) != 0,
@@ -25,12 +26,13 @@ pub fn affine_grid(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct AffineGrid {
-    /// `align_corners`: -1 and 1 are the centers of the outermost elements instead of the image's edges.
+    /// `align_corners`: -1 and 1 are the centers of the outermost elements, instead of the edges of the
+    /// image.
     has_corners: bool,
 }
 
 impl AffineGrid {
-    /// Returns the coordinates of an axis, from -1 to 1.
+    /// Returns the coordinates of the `count` elements of an axis, from -1 to 1.
     fn places(&self, count: usize) -> Vec<f32> {
         let most = match self.has_corners {
             true => 1.0,
@@ -115,7 +117,7 @@ impl Kernel for AffineGrid {
         for map in elements::<f32>(&inputs[0])?.chunks_exact(rank * (rank + 1)) {
             for at in 0..count {
                 pace.spend(4)?;
-                // In reverse order of axes: coordinates are x, y, z.
+                // Coordinates are in the order x, y, z, which is the reverse order of the axes.
                 let mut rest = at;
                 let place: ShortVec<f32> = axes
                     .iter()

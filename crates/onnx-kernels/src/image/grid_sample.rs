@@ -1,4 +1,4 @@
-//! `GridSample` of images and volumes, with ONNX Runtime's behavior at borders and for NaN.
+//! The operator `GridSample` of images and volumes, with ONNX Runtime's behavior at borders and for NaN.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Builds `GridSample`.
+/// Builds the operator `GridSample`.
 pub fn grid_sample(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let method = match attributes.text("mode", "linear") {
@@ -63,11 +63,12 @@ struct GridSample {
     aligns_corners: bool,
 }
 
-/// Elements of an axis and their weights; `None` for outside elements that count as zero.
+/// Indices and weights of the elements along an axis; `None` for an element outside of the image, which
+/// counts as zero.
 type AxisWeights = ShortVec<(Option<usize>, f32)>;
 
 impl GridSample {
-    /// Returns the bounds of an axis for reflection, in elements.
+    /// Returns the coordinates at which an axis of `size` elements reflects.
     fn bounds(&self, size: usize) -> (f32, f32) {
         match self.aligns_corners {
             true => (0.0, size as f32 - 1.0),
@@ -75,14 +76,14 @@ impl GridSample {
         }
     }
 
-    /// Converts a coordinate from -1..=1 to elements.
+    /// Converts a coordinate in -1..=1 to a coordinate in elements of an axis of `size` elements.
     fn place(&self, x: f32, size: usize) -> f32 {
         let length = size as f32;
         let place = match self.aligns_corners {
             true => (x + 1.0) / 2.0 * (length - 1.0),
             false => ((x + 1.0) * length - 1.0) / 2.0,
         };
-        // ONNX Runtime's limit.
+        // ONNX Runtime replaces coordinates beyond this limit, and NaN, by the lower bound.
         const BEYOND: f32 = i64::MAX as f32;
         if place > -BEYOND && place < BEYOND {
             place
@@ -91,7 +92,7 @@ impl GridSample {
         }
     }
 
-    /// Returns the index of an element; `None` if it is padding.
+    /// Returns the index of the element at coordinate `place`; `None` if it counts as zero.
     fn element(&self, place: f32, size: usize) -> Option<usize> {
         let last = size as f32 - 1.0;
         let inside = match self.outside {
@@ -120,7 +121,7 @@ impl GridSample {
             let (low, high) = self.bounds(size);
             place < low || place > high
         };
-        // If one axis is outside, all axes are reflected.
+        // If the coordinate of one axis is outside, the coordinates of all axes are reflected.
         if places.iter().zip(sizes).any(is_outside) {
             for (place, &size) in places.iter_mut().zip(sizes) {
                 *place = match self.outside {
@@ -186,7 +187,7 @@ impl Kernel for GridSample {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
         let rank = input.rank();
-        // Unknown sizes are checked when the node runs.
+        // A size that is unknown before the run is checked when the node runs.
         let may_fit = |dim: &Dim| dim.to_i64().is_none_or(|size| size == rank as i64 - 2);
         ensure!(
             rank == grid.rank() && grid.shape.last().is_some_and(may_fit),
@@ -241,7 +242,7 @@ impl Kernel for GridSample {
             let sampled = &mut sampled[image * channels * outer..(image + 1) * channels * outer];
             for point in 0..outer {
                 let at = (image * outer + point) * axes;
-                // Coordinates are x, y, z: in reverse order of axes.
+                // Coordinates are in the order x, y, z, which is the reverse order of the axes.
                 let places: ShortVec<f32> = places[at..at + axes].iter().rev().copied().collect();
                 let mut elements: ShortVec<(usize, f32)> = smallvec![(0, 1.0)];
                 for (taken, &size) in self.taken(&places, sizes).iter().zip(sizes) {

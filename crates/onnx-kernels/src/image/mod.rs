@@ -1,4 +1,4 @@
-//! Image resizing and sampling, and bounding boxes.
+//! Operators for resizing and sampling images, and for bounding boxes.
 
 pub(crate) mod affine_grid;
 pub(crate) mod grid_sample;

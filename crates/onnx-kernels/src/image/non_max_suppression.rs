@@ -1,4 +1,5 @@
-//! `NonMaxSuppression`. `max_output_boxes_per_class` 0 selects no boxes; NaN is the lowest score.
+//! The operator `NonMaxSuppression`. A `max_output_boxes_per_class` of 0 selects no boxes. NaN is the lowest
+//! score.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Builds `NonMaxSuppression`.
+/// Builds the operator `NonMaxSuppression`.
 pub fn non_max_suppression(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(NonMaxSuppression {
@@ -70,7 +71,7 @@ impl Kernel for NonMaxSuppression {
         let most = usize::try_from(most).unwrap_or(0).min(count);
         let overlap = given(1).map_or(Ok(0.0), |value| first::<f32>(value))?;
         let least = given(2).map(|value| first::<f32>(value)).transpose()?;
-        // Memory for areas, and for the order of a class's boxes.
+        // Checks the memory for the areas of all boxes, and for the order of the boxes of a class.
         size::admit_now((batch + 2) as u64 * count as u64 * 16)?;
         let (corners, _) = elements::<f32>(&inputs[0])?.as_chunks::<4>();
         let boxes: Vec<Area> = corners.iter().map(|corners| self.area(*corners)).collect();
@@ -100,7 +101,7 @@ impl Kernel for NonMaxSuppression {
             sort_by(&mut order, |(_, a), (_, b)| b.total_cmp(a))?;
             kept.clear();
             pace.spend(count as u64)?;
-            // The list of selected boxes grows by doubling.
+            // Checks the memory for the list of selected boxes, which grows by doubling.
             size::admit_now((2 * size_of_val(&*chosen)) as u64)?;
             for (index, _) in order {
                 if kept.len() >= most {
@@ -146,7 +147,7 @@ impl Area {
         self.0.iter().map(|[start, end]| end - start).product()
     }
 
-    /// Returns whether the intersection over union of two boxes exceeds `part`.
+    /// Returns whether the intersection of both boxes divided by their union exceeds `part`.
     fn hides(&self, other: &Self, part: f32) -> bool {
         let mut shared = 1.0;
         for ([start, end], [other_start, other_end]) in self.0.iter().zip(&other.0) {

@@ -22,7 +22,7 @@ use onnx_tensor::{
     size,
 };
 
-/// Builds `Resize` or `Upsample`, for all operator sets.
+/// Builds the operator `Resize` or `Upsample`, for all operator sets.
 pub fn resize(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let opset = node.opset;
@@ -113,7 +113,7 @@ enum Rounding {
     PreferCeil,
     Floor,
     Ceil,
-    /// Rounds down for upsampling and up for downsampling (operator set 10).
+    /// Rounds down for upsampling, and up for downsampling, as in operator set 10.
     Simple,
 }
 
@@ -125,7 +125,7 @@ enum Place {
     AlignCorners,
     Asymmetric,
     TfHalfPixel,
-    /// `tf_crop_and_resize` with `extrapolation_value`.
+    /// `tf_crop_and_resize`. The number is `extrapolation_value`.
     Crop(f32),
 }
 
@@ -153,7 +153,7 @@ struct Resize {
     inputs: [Option<usize>; 3],
 }
 
-/// How one axis is resized.
+/// How one axis is resized: its sizes, its scale, and the resized region.
 struct Axis {
     from: usize,
     to: usize,
@@ -161,7 +161,8 @@ struct Axis {
     region: [f32; 2],
 }
 
-/// Refuses plans that take too much memory: axes are resized one after another, and each has a list of taps.
+/// Refuses resizes that take too much memory. Axes are resized one after another, so intermediate results may
+/// be larger than input and output, and each axis has a list of taps.
 fn admit(plan: &[Axis]) -> Result<()> {
     let longest = plan.iter().map(|axis| axis.to).max().unwrap_or(0);
     let sizes = plan.iter().map(|axis| axis.from.max(axis.to) as u64);
@@ -178,10 +179,10 @@ fn admit(plan: &[Axis]) -> Result<()> {
 /// Maximum size of a resized axis.
 const MAX_LENGTH: usize = 1 << 26;
 
-/// Number of columns of integers that are interpolated at a time.
+/// Number of columns that are interpolated at a time in integer images.
 const COLUMNS: usize = 1 << 12;
 
-/// Maximum taps of an axis with antialias, since a filter with a scale near zero covers any number of
+/// Maximum number of taps of an axis with antialias. With a scale near zero, a filter covers any number of
 /// elements.
 const MAX_TAPS: usize = 1 << 24;
 
@@ -193,7 +194,7 @@ impl Resize {
         axes.iter().map(|&axis| axis::axis(axis, rank)).collect()
     }
 
-    /// Returns the scales, if they are present; scales that are still unknown are `None`.
+    /// Returns the scales; `None` if the node has none. A scale that is unknown before the run is `None`.
     fn scales(&self, inputs: &[Fact], axes: usize) -> Option<Vec<Option<f32>>> {
         if let Some(fixed) = &self.fixed {
             return Some(fixed.iter().copied().map(Some).collect());
@@ -208,7 +209,7 @@ impl Resize {
         })
     }
 
-    /// Returns axes and methods of a resize, from complete facts.
+    /// Returns how each axis is resized. All dimensions in `facts` must be known.
     fn plan(&self, facts: &[Fact]) -> Result<Vec<Axis>> {
         let shape = facts[0].shape.iter();
         let shape: Vec<usize> = shape
@@ -285,7 +286,7 @@ impl Resize {
         Ok(plan)
     }
 
-    /// Returns the source coordinate of an output element.
+    /// Returns the source coordinate of the output element `at` along an axis.
     fn place(&self, axis: &Axis, at: usize) -> f32 {
         let x = at as f32;
         let (from, to) = (axis.from as f32, axis.to as f32);
@@ -325,7 +326,7 @@ impl Resize {
                 Rounding::Simple if axis.scale < 1.0 => x.ceil(),
                 Rounding::Simple => x.trunc(),
             };
-            // The cast saturates at 0.
+            // The cast turns negative coordinates into 0.
             (rounded as usize).min(axis.from.saturating_sub(1))
         };
         (0..axis.to).map(place).collect()
@@ -350,7 +351,7 @@ impl Resize {
                 let low = (x as usize).min(last);
                 let part = x - low as f32;
                 let is_one = low == last || part == 0.0;
-                // A tap of weight 0 must not turn an infinity into NaN.
+                // Uses no tap of weight 0, which would turn an infinity into NaN.
                 taps.places.extend([low, if is_one { low } else { low + 1 }]);
                 taps.weights
                     .extend(if is_one { [0.5, 0.5] } else { [1.0 - part, part] });
@@ -381,7 +382,7 @@ impl Resize {
         Ok(taps)
     }
 
-    /// Like [`Self::taps`], with antialias: the filter widens with the scale.
+    /// Returns the taps like [`Self::taps`], with antialias: the filter widens as the scale decreases.
     fn smooth_taps(&self, axis: &Axis) -> Result<Taps> {
         let last = axis.from as i64 - 1;
         let step = 1.0 / axis.scale;
@@ -418,7 +419,7 @@ impl Resize {
             }
             let inside = |place: i64| place.clamp(0, last) as usize;
             taps.places.extend((first..end).take(count).map(inside));
-            // All elements have the same number of taps; the excess ones have weight 0.
+            // All elements have the same number of taps; unused taps have weight 0.
             taps.places
                 .extend(std::iter::repeat_n(inside(first), count - weights.len()));
             weights.resize(count, 0.0);
@@ -427,7 +428,7 @@ impl Resize {
         Ok(taps)
     }
 
-    /// Returns the filter weight at a distance from the center.
+    /// Returns the weight of the filter at `distance` from its center.
     fn filter(&self, distance: f32) -> f32 {
         let x = distance.abs();
         match self.method {
@@ -445,7 +446,7 @@ impl Resize {
     fn interpolated(&self, input: &Tensor, plan: &[Axis]) -> Result<Tensor> {
         let mut shape = input.shape().to_vec();
         let mut values = elements::<f32>(input)?.to_vec();
-        // The last axis first, where values are contiguous and the work is largest.
+        // Resizes the last axis first, since the work is largest there, and values are contiguous.
         for (index, axis) in plan
             .iter()
             .enumerate()
@@ -467,8 +468,8 @@ impl Resize {
         tensor(&shape, values)
     }
 
-    /// Interpolates integers bilinearly with ONNX Runtime's rounding: four neighbors at once, over the last
-    /// two axes or the two before the channels.
+    /// Interpolates integers bilinearly with ONNX Runtime's rounding: from four neighbors at once, over the
+    /// last two axes, or over the two axes before the channels.
     fn interpolated_integers(&self, input: &Tensor, plan: &[Axis]) -> Result<Tensor> {
         let channels_last = matches!(plan, [_, _, _, last] if plan[1].scale != 1.0 && last.scale == 1.0);
         let (outer, lines, columns, inner) = match (plan, channels_last) {
@@ -485,8 +486,8 @@ impl Resize {
                 let given = elements::<$T>(input)?;
                 filled(&shape, |made: &mut [$T]| {
                     let mut pace = Pace::default();
-                    // In blocks of columns, since neighbor tables take many times the memory of 8-bit
-                    // elements.
+                    // Works in blocks of columns, since tables of neighbors take many times the memory of
+                    // 8-bit elements.
                     for first in (0..columns.to).step_by(COLUMNS) {
                         let end = columns.to.min(first + COLUMNS);
                         let block: Vec<Neighbours> = (first..end)
@@ -550,7 +551,7 @@ impl Resize {
         }
     }
 
-    /// Writes `extrapolation_value` where the source coordinate is outside.
+    /// Writes `extrapolation_value` to the elements whose source coordinate is outside of the image.
     fn extrapolate(&self, output: &mut Tensor, plan: &[Axis]) -> Result<()> {
         let Place::Crop(value) = self.place else {
             return Ok(());
@@ -563,8 +564,8 @@ impl Resize {
             (0..axis.to).map(outside).collect()
         };
         let outside: Vec<Vec<bool>> = plan.iter().map(is_outside).collect();
-        // Along each axis, `elements` splits into contiguous blocks, one per index. Fill the blocks whose
-        // source coordinate is outside the image.
+        // For each axis, splits `elements` into contiguous blocks, one per index, and fills the blocks whose
+        // source coordinate is outside of the image.
         let mut pace = Pace::default();
         let elements = output.as_slice_mut::<f32>()?;
         let mut inner = elements.len();
@@ -584,7 +585,7 @@ impl Resize {
     }
 }
 
-/// The two source elements around an output element.
+/// The two source elements nearest to an output element.
 struct Neighbours {
     first: usize,
     second: usize,
@@ -603,7 +604,7 @@ impl Neighbours {
         }
     }
 
-    /// Returns the weights in units of 1/1024, truncated.
+    /// Returns the weights of both elements in units of 1/1024, truncated.
     fn cut_weights(&self) -> [i64; 2] {
         let place = (self.place * 1024.0) as i64;
         match self.first == self.second {
@@ -740,7 +741,7 @@ impl Kernel for Resize {
             return Ok(smallvec![of_type(output, element_type)?]);
         };
         let mut output = (**input).clone();
-        // In reverse order of axes, so that all but the last axis copy whole lines.
+        // Resizes the axes in reverse order, so that all but the last axis copy whole lines.
         for (index, axis) in plan.iter().enumerate().rev() {
             if !self.is_unchanged(axis) {
                 output = picked(&output, index, Places::List(&self.nearest(axis, rounding)))?;

@@ -1,4 +1,4 @@
-//! `RoiAlign`: regions of a feature map, resampled to one size.
+//! The operator `RoiAlign`, which resamples regions of a feature map to one size.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Maximum samples of all regions: the number per bin may depend on a region's corners, which a request
-/// chooses.
+/// Maximum number of samples of all regions. The number per bin may depend on the corners of a region, which
+/// a request chooses.
 const MAX_SAMPLES: f64 = (1u64 << 30) as f64;
 
-/// Maximum samples of one region along one axis.
+/// Maximum number of samples of one region along one axis.
 const MAX_PLACES: f64 = (1u64 << 20) as f64;
 
-/// Builds `RoiAlign`.
+/// Builds the operator `RoiAlign`.
 pub fn roi_align(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let size = |name: &str| -> Result<usize> {
@@ -63,7 +63,7 @@ struct RoiAlign {
     /// `sampling_ratio`: samples per bin and axis; 0 for one per covered element.
     samples: i64,
     scale: f32,
-    /// `half_pixel`: coordinates are shifted by half an element.
+    /// `half_pixel`: whether coordinates are shifted by half an element.
     is_shifted: bool,
     is_max: bool,
 }
@@ -124,13 +124,13 @@ impl Kernel for RoiAlign {
             let [x, y, x_end, y_end] = region.map(|corner| corner * self.scale - self.shift());
             let columns = self.places(x, x_end, self.width, width);
             let lines = self.places(y, y_end, self.height, height);
-            // The sample lists of one axis are built even if the other axis has no samples.
+            // The sample lists of both axes count too: one is built even if the other axis has no samples.
             budget -= lines.total() * columns.total() * channels as f64 + lines.total() + columns.total();
             let most = lines.total().max(columns.total());
             if budget < 0.0 || budget.is_nan() || most > MAX_PLACES {
                 bail!(BadInput("the regions have too many samples".to_owned()));
             }
-            // Bins without samples are written too.
+            // Bins without samples count too, since they are also written.
             let samples = (lines.total() * columns.total()) as u64 + (self.height * self.width) as u64;
             pace.spend((lines.total() + columns.total()) as u64)?;
             let (lines, columns) = (lines.weights(), columns.weights());
@@ -157,12 +157,12 @@ type Sample = Option<[(usize, f32); 2]>;
 /// Sample positions of a region along one axis.
 struct Places {
     start: f32,
-    /// Size of a bin.
+    /// Size of a bin, in elements of the image.
     step: f32,
     count: usize,
-    /// Samples per bin.
+    /// Number of samples per bin.
     samples: f32,
-    /// Size of the image.
+    /// Size of the image along the axis.
     size: usize,
 }
 
@@ -258,7 +258,7 @@ mod tests {
             is_max: false,
         };
         let numbers = |shape: &[usize], numbers: Vec<f32>| tensor(shape, numbers).unwrap().into_arc();
-        // No columns, and a million lines.
+        // The regions have no columns of samples, and a million lines.
         let inputs = [
             numbers(&[1, 1, 1, 1], vec![1.0]),
             numbers(&[1, 4], vec![0.0, 0.0, -1.0, 1e6]),

@@ -7,25 +7,27 @@ use onnx_tensor::prelude::*;
 use onnx_tensor::elements::{Factor, tensor};
 use onnx_tensor::{cancelling::Pace, size};
 
-/// Number of factors from which the next pair is chosen.
+/// Maximum number of factors among which the next pair to multiply is chosen.
 const MAX_CHOICE: usize = 6;
 
-/// Up to this many multiplications, a product is computed by a loop here instead of by the matrix kernel.
+/// Maximum number of multiplications of a product that is computed by a loop here, instead of by the matrix
+/// kernel.
 const FEW_TERMS: usize = 1 << 6;
 
-/// Adds a matrix product to zeroed sums: factors, `[rows, depth, columns]`, sums.
+/// Adds a matrix product to zeroed sums. The arguments are both factors, `[rows, depth, columns]`, and the
+/// sums.
 pub(crate) type Multiply<T> = fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> Result<()>;
 
-/// An index of a factor.
+/// An index of a factor: its letter, size and stride.
 #[derive(Clone, Copy, Debug)]
 struct Index {
     letter: char,
     size: usize,
-    /// Stride in elements.
+    /// Distance between two elements along the index, in elements.
     step: usize,
 }
 
-/// A tensor with one letter per dimension, each letter once. It broadcasts along other letters.
+/// A tensor with one letter per dimension, each letter once. The tensor broadcasts along all other letters.
 #[derive(Clone, Debug)]
 pub(crate) struct Operand<'f, T: Clone> {
     numbers: Cow<'f, [T]>,
@@ -58,7 +60,7 @@ impl<'f, T: Factor> Operand<'f, T> {
     }
 
     /// Returns the elements, contiguous in the order of `letters`, which must be letters of the operand. Sums
-    /// over its other indices.
+    /// over the operand's other indices.
     fn in_order(&self, letters: &[char], pace: &mut Pace) -> Result<Cow<'_, [T]>> {
         let kept = letters.iter().filter_map(|&letter| self.index(letter));
         let kept: Vec<Index> = kept.collect();
@@ -81,7 +83,7 @@ impl<'f, T: Factor> Operand<'f, T> {
         if self.numbers.is_empty() {
             return Ok(Cow::Owned(made));
         }
-        // A copy, since adding a single element to 0 would lose the sign of -0.
+        // Copies elements if nothing is summed, since adding -0 to 0 would lose its sign.
         let is_copied = summed.is_empty();
         each(&summed, 0, pace, &mut |from, pace| {
             let mut to = 0;
@@ -113,7 +115,7 @@ fn each(
     (0..first.size).try_for_each(|at| each(others, from + at * first.step, pace, call))
 }
 
-/// Calls `call` with the offset of each line along the last of `indices`, and that index.
+/// Calls `call` with the offset of each line along the last of `indices`, and with that last index.
 fn lines(indices: &[Index], from: usize, pace: &mut Pace, call: &mut impl FnMut(usize, Index)) -> Result<()> {
     let one = Index {
         letter: ' ',

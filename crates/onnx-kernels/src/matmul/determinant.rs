@@ -1,4 +1,4 @@
-//! `Det`: determinants of square matrices.
+//! The operator `Det`: determinants of square matrices.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Builds `Det`.
+/// Builds the operator `Det`.
 pub fn determinant(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Determinant))
 }
@@ -68,7 +68,7 @@ fn of(matrix: &mut [f32], size: usize, pace: &mut Pace) -> Result<f32> {
         }
         let first = matrix[at * size + at];
         product *= first;
-        // The remaining elements may still be NaN.
+        // Continues with the next column, since remaining elements may be NaN.
         if first == 0.0 {
             continue;
         }

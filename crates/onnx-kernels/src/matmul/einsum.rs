@@ -1,4 +1,4 @@
-//! `Einsum`: products of tensors by index notation.
+//! The operator `Einsum`: products of tensors by index notation.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use onnx_tensor::{
 };
 
 /// Returns the output indices of an equation. An implicit output has the letters that occur once, in
-/// alphabetical order; `None` for implicit outputs with capital letters, on whose order implementations
-/// disagree.
+/// alphabetical order. Returns `None` for an implicit output with capital letters, on whose order
+/// implementations disagree.
 pub fn einsum_output(equation: &str) -> Option<String> {
     let equation = equation.replace(' ', "");
     if let Some((_, output)) = equation.split_once("->") {
@@ -32,19 +32,19 @@ pub fn einsum_output(equation: &str) -> Option<String> {
     Some(others.chars().chain(once).collect())
 }
 
-/// Builds `Einsum`.
+/// Builds the operator `Einsum`.
 pub fn einsum(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Einsum::of(Attributes(node))?))
 }
 
 const DOTS: &str = "...";
 
-/// Maximum factors of a product, as in NumPy.
+/// Maximum number of factors of a product, as in NumPy.
 const MAX_FACTORS: usize = 32;
 
 #[derive(Debug)]
 pub(crate) struct Einsum {
-    /// One letter per index; dots for an ellipsis.
+    /// The indices of each input: one letter per index, and dots for an ellipsis.
     inputs: Vec<String>,
     output: String,
 }
@@ -76,7 +76,7 @@ impl Einsum {
                 self.inputs.len()
             )));
         }
-        // Number of indices that each input's ellipsis represents.
+        // The number of indices that the ellipsis of each input represents.
         let mut unnamed = Vec::with_capacity(ranks.len());
         for (&rank, indices) in ranks.iter().zip(&self.inputs) {
             let named = indices.replace(DOTS, "").chars().count();
@@ -88,7 +88,8 @@ impl Einsum {
             }
         }
         let most = unnamed.iter().copied().max().unwrap_or(0);
-        // Uses digits, which cannot occur in equations. Ellipses are aligned at their last index.
+        // Indices of an ellipsis get private-use characters as letters. The ellipses of several inputs are
+        // aligned at their last index.
         let with_letters = |indices: &str, count: usize| -> Vec<char> {
             let mut letters: Vec<char> = Vec::new();
             let (before, after) = indices.split_once(DOTS).unwrap_or((indices, ""));
@@ -125,12 +126,12 @@ impl Einsum {
 }
 
 impl Letters {
-    /// Returns the shape of the output. Sizes of one letter must be equal, or 1 in some of the inputs.
+    /// Returns the shape of the output. All sizes for one letter must be equal, or 1.
     fn shape<D: Size>(&self, shapes: &[&[D]]) -> Result<ShortVec<D>> {
         let mut sizes: Vec<(char, D)> = Vec::new();
         for (letters, shape) in self.inputs.iter().zip(shapes) {
             for (axis, (&letter, dim)) in letters.iter().zip(*shape).enumerate() {
-                // A diagonal requires equal sizes.
+                // A letter that occurs twice in an input selects the diagonal, which requires equal sizes.
                 let first = letters.iter().position(|other| *other == letter).unwrap_or(axis);
                 if let (Some(one), Some(other)) = (shape[first].to_i64(), dim.to_i64())
                     && one != other
@@ -160,7 +161,7 @@ impl Letters {
     }
 }
 
-/// Calls the FP32 kernel, which overwrites the sums instead of adding to them.
+/// Calls the FP32 kernel. The kernel overwrites the sums, which are zero, instead of adding to them.
 fn of_floats(a: &[f32], b: &[f32], sizes: [usize; 3], sums: &mut [f32], pace: &mut Pace) -> Result<()> {
     gemm(a, b, sizes, sums, pace)
 }

@@ -1,4 +1,4 @@
-//! A layer of each expert: float or block-quantized weights, and biases.
+//! One layer of all experts: its weights (floats or block-quantized integers) and biases.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use onnx_tensor::{
 
 use crate::matmul::packed_columns::{PackedColumns, unpacked_zero_points};
 
-/// Input indices of a layer.
+/// The indices of the inputs that belong to a layer.
 #[derive(Debug)]
 pub(super) struct Layer {
     pub(super) weights: usize,
     pub(super) bias: Option<usize>,
-    /// Format of quantized weights.
+    /// Format of quantized weights; `None` for floats.
     pub(super) packing: Option<Packing>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Layer {
 #[derive(Debug)]
 pub(super) struct Packing {
     pub(super) bits: usize,
-    /// Elements per scale; `None` for a scale per column.
+    /// Number of elements per scale; `None` if there is one scale per column.
     pub(super) block: Option<usize>,
     pub(super) scales: usize,
     pub(super) zero_points: Option<usize>,
@@ -110,7 +110,7 @@ impl Packing {
         let blocks = layout.blocks(depth);
         let (weights, scales) = (&inputs[weights], &inputs[self.scales]);
         let zero_points = self.zero_points.map(|place| &inputs[place]);
-        // A block must be whole bytes, so that each column starts at a byte.
+        // A block must consist of whole bytes, so that each column starts at a byte boundary.
         let is_whole = depth > 0 && (self.block.unwrap_or(depth) * self.bits).is_multiple_of(8);
         let fits = is_whole
             && self.block.is_none_or(|block| depth.is_multiple_of(block))
@@ -152,7 +152,7 @@ pub(super) struct Matrices<'i> {
     pub(super) columns: usize,
     depth: usize,
     weights: Weights<'i>,
-    /// Empty for no bias.
+    /// The biases of all experts; empty if there is no bias.
     bias: &'i [f32],
 }
 
@@ -166,7 +166,7 @@ struct PackedWeights<'i> {
     packed: &'i [u8],
     scales: &'i [f32],
     zero_points: Option<&'i [u8]>,
-    /// Bytes per column of packed zero points.
+    /// Number of zero points that are packed together, starting at a byte boundary.
     row: usize,
 }
 

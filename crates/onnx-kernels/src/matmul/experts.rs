@@ -15,7 +15,7 @@ use onnx_tensor::{
     size,
 };
 
-/// Builds `MoE`.
+/// Builds the operator `MoE`.
 pub fn experts(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let layer = |weights: usize| -> Result<Layer> {
@@ -31,7 +31,7 @@ pub fn experts(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Experts::of(attributes, layers, gate, is_normalized)?))
 }
 
-/// Builds `QMoE`, which has weights of 4 or 8 bits.
+/// Builds the operator `QMoE`, which has weights of 4 or 8 bits.
 pub fn packed_experts(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let kind = attributes.text("quant_type", "int");
@@ -76,7 +76,7 @@ pub fn packed_experts(node: &Node) -> Result<Box<dyn Compute>> {
         ));
     }
     let gate = attributes.has_input(8).then(|| layer(2)).transpose()?;
-    // Weights from the router's own logits are always normalized, as in ONNX Runtime.
+    // If the weights come from the router's logits, they are always normalized, as in ONNX Runtime.
     let is_normalized = attributes.int("normalize_routing_weights", 0) != 0 || !attributes.has_input(14);
     let layers = [layer(0)?, layer(1)?];
     let mut made = Experts::of(attributes, layers, gate, is_normalized)?;
@@ -184,7 +184,7 @@ impl Kernel for Experts {
         let routes = self.routes(elements(router)?, elements(mixing)?, experts, &mut pace)?;
         let given = elements::<f32>(&inputs[0])?;
         let mut made = vec![0.0; given.len()];
-        // Limits the size of the buffers, regardless of the number of tokens.
+        // The number of tokens per block, which limits the size of the buffers.
         let most = (MAX_NUMBERS / first.columns.max(width).max(1)).max(MIN_ROWS);
         size::admit_shape(
             ElementType::F32,
@@ -211,12 +211,12 @@ impl Kernel for Experts {
     }
 }
 
-/// Maximum number of elements in a buffer, and minimum number of rows.
+/// Maximum number of elements in a buffer, unless it has fewer than [`MIN_ROWS`] rows.
 const MAX_NUMBERS: usize = 1 << 22;
 const MIN_ROWS: usize = 64;
 
 impl Experts {
-    /// Computes one expert for `rows`.
+    /// Returns the outputs of one expert for the tokens `rows`.
     fn expert(
         &self,
         expert: usize,
@@ -252,7 +252,7 @@ impl Experts {
             pace.spend(16 * experts as u64)?;
             order.clear();
             order.extend(0..experts);
-            // Of equal logits, the last one comes first, as in ONNX Runtime.
+            // If logits are equal, the expert with the highest index comes first, as in ONNX Runtime.
             order.sort_unstable_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(b.cmp(&a)));
             let most = order.first().map_or(0.0, |&expert| logits[expert]);
             let weight = |expert: usize| match self.mixing {
@@ -294,14 +294,14 @@ enum Function {
     },
 }
 
-/// Where a gate's linear part is stored.
+/// Where the linear part of a gate is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
-    /// In a separate layer.
+    /// The linear part is in a separate layer.
     Apart,
-    /// Interleaved with the gate.
+    /// The linear part is interleaved with the gate.
     Interleaved,
-    /// In the second half of the row.
+    /// The linear part is the second half of the row.
     Halves,
 }
 
@@ -371,7 +371,7 @@ impl Function {
                 limit,
             } => {
                 let pair = |gate: f32, linear: f32| {
-                    // Comparisons instead of min and max, so that NaN stays NaN.
+                    // Uses comparisons instead of `min` and `max`, so that NaN stays NaN.
                     let gate = if gate > limit { limit } else { gate };
                     let linear = if linear > limit { limit } else { linear };
                     let linear = if linear < -limit { -limit } else { linear };

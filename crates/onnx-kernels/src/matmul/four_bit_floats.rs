@@ -1,5 +1,5 @@
 //! ONNX Runtime's `MatMulBnb4`: a product with a matrix of 4-bit floats (FP4 or NF4, from bitsandbytes). Each
-//! block of the flattened matrix has an absolute maximum.
+//! block of the flattened matrix has an absolute maximum, by which its numbers are scaled.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use onnx_tensor::{
     operator::{Compute, Fact, Kernel, kernel},
 };
 
-/// Builds `MatMulBnb4`.
+/// Builds the operator `MatMulBnb4`.
 pub fn four_bit_floats(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let size = |name: &str| -> Result<usize> {
@@ -37,11 +37,11 @@ pub fn four_bit_floats(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct FourBitFloats {
-    /// Rows and columns of the matrix.
+    /// Number of rows of the matrix; `columns` is that of its columns.
     rows: usize,
     columns: usize,
     block: usize,
-    /// Value of each 4-bit code.
+    /// The value of each 4-bit code, as a fraction of the absolute maximum.
     numbers: &'static [f32; 16],
     /// Whether the matrix is transposed in the product.
     is_transposed: bool,
@@ -82,7 +82,7 @@ impl Kernel for FourBitFloats {
         let (input, packed) = (elements::<f32>(&inputs[0])?, elements::<u8>(&inputs[1])?);
         let largest = elements::<f32>(&inputs[2])?;
         let [depth, width] = self.widths();
-        // Rows and columns are below 2^31, so their product does not overflow.
+        // The numbers of rows and columns are below 2^31, so their product does not overflow.
         let count = self.rows * self.columns;
         ensure_input!(
             packed.len() == count.div_ceil(2) && largest.len() == count.div_ceil(self.block),
@@ -125,7 +125,7 @@ impl Kernel for FourBitFloats {
     }
 }
 
-/// Sign, 2 exponent bits and 1 mantissa bit.
+/// The values of FP4 codes, which have a sign, 2 exponent bits and 1 mantissa bit.
 const FP4: [f32; 16] = [
     0.0,
     0.005_208_333_3,
@@ -145,7 +145,7 @@ const FP4: [f32; 16] = [
     -0.25,
 ];
 
-/// Quantiles of the normal distribution.
+/// The values of NF4 codes, which are quantiles of the normal distribution.
 const NF4: [f32; 16] = [
     -1.0,
     -0.696_192_8,

@@ -1,5 +1,5 @@
-//! 8-bit weights, and products of floats with them: the floats are quantized with one scale, products are
-//! exact, and the result is scaled once, as in ONNX Runtime.
+//! Products of floats with 8-bit weights. The floats are quantized with one scale, the products are exact,
+//! and the result is scaled once, as in ONNX Runtime.
 
 use std::sync::Arc;
 
@@ -10,20 +10,20 @@ use crate::quant::quantize;
 use onnx_tensor::elements::elements;
 use onnx_tensor::{cancelling::Pace, faults::Limit};
 
-/// Maximum depth: 32-bit sums of more products could overflow.
+/// Maximum depth of a product: 32-bit sums of more terms could overflow.
 const MAX_DEPTH: usize = 1 << 15;
 
-/// The matrix of one direction of a recurrent layer.
+/// The weight matrix of one direction of a recurrent layer.
 #[derive(Debug)]
 pub(crate) struct IntegerFactors {
-    /// With zero points subtracted.
+    /// The weights with their zero points subtracted.
     values: PackedIntegers,
-    /// One for all columns, or one for each.
+    /// One scale for all columns, or one for each column.
     scales: Vec<f32>,
 }
 
 impl IntegerFactors {
-    /// Packs a file's `depth` x `columns` matrices, one per direction.
+    /// Packs the `depth` x `columns` matrices of a file, one per direction of the layer.
     pub(crate) fn of_directions(
         weights: &Tensor,
         scales: &Tensor,
@@ -62,7 +62,7 @@ impl IntegerFactors {
         Ok(matrices.collect())
     }
 
-    /// Multiplies whole rows of floats.
+    /// Writes the product of rows of floats and this matrix to `product`.
     ///
     /// # Errors
     /// Fails if the request is cancelled.
@@ -96,13 +96,14 @@ mod tests {
 
     #[test]
     fn products_are_exact_and_scaled_once() {
-        // One direction, depth 3, 2 columns with their own scales and zero points.
+        // The weights of one direction, of depth 3, and with 2 columns that have different scales and zero
+        // points.
         let weights = Tensor::from_shape(&[1, 3, 2], &[1u8, 255, 0, 128, 255, 3]).unwrap();
         let scales = Tensor::from_shape(&[1, 2], &[0.5f32, 2.0]).unwrap();
         let zero_points = Tensor::from_shape(&[1, 2], &[0u8, 128]).unwrap().into_arc();
         let factors = IntegerFactors::of_directions(&weights, &scales, Some(&zero_points)).unwrap();
         let mut product = [f32::NAN; 4];
-        // With a range of 255, every integer is exact.
+        // If the range of `a` is 255, quantization is exact for integers.
         let mut multiply = |a: &[f32]| {
             let pace = &mut Pace::default();
             factors[0].multiply(a, &mut product, pace).unwrap();

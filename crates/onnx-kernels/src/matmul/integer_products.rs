@@ -26,12 +26,12 @@ use onnx_tensor::{
     size, threads,
 };
 
-/// Builds `MatMulInteger`.
+/// Builds the operator `MatMulInteger`.
 pub fn mat_mul_integer(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(MatMulInteger::of(Attributes(node))))
 }
 
-/// Builds `QLinearMatMul`.
+/// Builds the operator `QLinearMatMul`.
 pub fn q_linear_mat_mul(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(QLinearMatMul::default()))
 }
@@ -59,11 +59,11 @@ fn packed(
             .map(|matrix| PackedIntegers::new(matrix, [depth, columns]))
             .collect())
     });
-    // Wrong types and zero points are reported when the node runs.
+    // The error for wrong types or zero points is ignored here; the run of the node reports it.
     packed.ok().flatten()
 }
 
-/// Sums of products: their shape, and rows and columns of each matrix.
+/// The sums of a product: their shape, the numbers of rows and columns of each matrix, and the elements.
 struct Sums {
     shape: ShortVec<usize>,
     rows: usize,
@@ -103,11 +103,11 @@ fn sums(
             )?,
         };
         let (size, results) = (rows * columns, count / (rows * columns));
-        // Few rows are computed without packing. If there are more columns than rows, this takes no more
-        // memory than packing.
+        // `integer_gemm` packs a factor only if that pays off. If there are more columns than rows, it takes
+        // no more memory than packing.
         let is_used_once = b.len() / (depth * columns) == results && rows <= columns;
         let run = |first: usize, sums: &mut [i32], pace: &mut Pace| {
-            // Equal matrices of the second factor are adjacent.
+            // Products with the same second matrix are adjacent, so only the latest packed matrix is kept.
             let mut latest: Option<(usize, PackedIntegers)> = None;
             let matrices = matrices(&sizes.outer, results).skip(first);
             for ([first, second], sums) in matrices.zip(sums.chunks_exact_mut(size)) {
@@ -136,7 +136,7 @@ fn sums(
         };
         let work = [products([count, depth, 1]), PRODUCTS];
         let parts = threads::parts(work[0], work[1]);
-        // A few large products are each split.
+        // If there are few large products, each product is split over several threads.
         match 2 * results < parts {
             true => run(0, &mut numbers, &mut pace)?,
             false => lines(&mut numbers, size, work, run)?,
@@ -150,7 +150,6 @@ fn sums(
     })
 }
 
-/// `MatMulInteger`.
 #[derive(Debug)]
 pub(crate) struct MatMulInteger {
     /// Input indices of the factors' zero points.
@@ -185,7 +184,7 @@ impl Compute for MatMulInteger {
     fn take_over(&mut self, constants: Constants<'_>, packs: &mut Packs) -> Result<Option<usize>> {
         let constant = |place: usize| constants.get(place).and_then(Option::as_ref);
         self.packed = match self.zero_points[1].map(constant) {
-            // Another node computes the zero points.
+            // The zero points are not constant, so they cannot be subtracted before the run.
             Some(None) => None,
             given => packed(constant(1), given.flatten(), packs),
         };
@@ -219,7 +218,7 @@ pub(crate) fn expect_scales(scales: &[&Fact]) -> Result<()> {
     }
 }
 
-/// Reads one number for all lines, or one per line. `what` names it in errors.
+/// Reads one number for all lines, or one number per line. `what` names the numbers in errors.
 pub(crate) fn list<T: Element + Copy>(tensor: &Tensor, lines: usize, what: &str) -> Result<Vec<T>> {
     let given = elements::<T>(tensor)?;
     ensure_input!(
@@ -230,7 +229,6 @@ pub(crate) fn list<T: Element + Copy>(tensor: &Tensor, lines: usize, what: &str)
     Ok(given.to_vec())
 }
 
-/// `QLinearMatMul`.
 #[derive(Debug, Default)]
 pub(crate) struct QLinearMatMul {
     packed: Option<Arc<Vec<PackedIntegers>>>,

@@ -2,7 +2,7 @@
 
 use onnx_tensor::prelude::*;
 
-/// The sizes of a product by NumPy's rules.
+/// The sizes of a matrix product by NumPy's rules.
 pub(crate) struct Sizes<D> {
     /// Batch dimensions of both factors, which broadcast.
     pub(crate) outer: [ShortVec<D>; 2],

@@ -1,4 +1,4 @@
-//! Matrix products: floats, integers, low-bit weights, `Einsum`, and determinants.
+//! Operators for matrix products of floats, integers and low-bit weights, `Einsum`, and determinants.
 
 pub(crate) mod contraction;
 pub(crate) mod determinant;

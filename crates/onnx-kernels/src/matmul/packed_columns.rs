@@ -16,15 +16,15 @@ pub(crate) struct PackedColumns<'p> {
     pub(crate) scales: &'p [f32],
     /// One zero point per block.
     pub(crate) zero_points: &'p [f32],
-    /// For each element of a column, the block of its scale and zero point, if that is not its own block
-    /// (`g_idx`).
+    /// For each element of a column, the block whose scale and zero point apply (`g_idx`). `None` if that is
+    /// the element's own block.
     pub(crate) groups: Option<&'p [usize]>,
-    /// One value per column, or empty.
+    /// The bias of each column; empty if there is no bias.
     pub(crate) bias: &'p [f32],
 }
 
 impl PackedColumns<'_> {
-    /// Writes the product of row-major `rows` with the matrix to row-major `made`.
+    /// Writes the product of the row-major matrix `rows` and this matrix to the row-major matrix `made`.
     pub(crate) fn multiply(&self, rows: &[f32], made: &mut [f32], pace: &mut Pace) -> Result<()> {
         let (blocks, bytes) = (self.layout.blocks(self.depth), self.layout.block_bytes());
         let columns = self.scales.len() / blocks;
@@ -33,9 +33,9 @@ impl PackedColumns<'_> {
             Some(_) => rows.into(),
             None => self.layout.ordered(rows, self.depth),
         };
-        // The sums are transposed: each column is a line.
+        // The sums are transposed: each column of the product is contiguous.
         let mut sums = vec![0.0; count * columns];
-        // Unpacking a column takes about as long as multiplying it by this many rows.
+        // Number of rows by which a column is multiplied in the time that unpacking it takes.
         const UNPACKED: usize = 8;
         let work = [products([count + UNPACKED, self.depth, columns]), PRODUCTS];
         split::lines(&mut sums, count, work, |first, sums, pace| {
@@ -70,7 +70,7 @@ impl PackedColumns<'_> {
     }
 }
 
-/// Unpacks zero points from rows of `count`, each of which starts at a byte.
+/// Unpacks zero points from rows of `count` numbers. Each row starts at a byte boundary.
 pub(crate) fn unpacked_zero_points(layout: BlockQuantized, packed: &[u8], count: usize) -> Vec<f32> {
     let rows = packed.chunks_exact(layout.packed_bytes(count).max(1));
     rows.flat_map(|row| (0..count).map(move |index| f32::from(layout.number(row, index))))

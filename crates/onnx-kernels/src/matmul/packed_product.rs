@@ -20,7 +20,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Builds `MatMulNBits`.
+/// Builds the operator `MatMulNBits`.
 pub fn packed_product(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let bits = attributes.int("bits", 4);
@@ -54,7 +54,7 @@ struct PackedProduct {
     layout: BlockQuantized,
     depth: usize,
     columns: usize,
-    /// Input indices of optional parameters.
+    /// Input index of the zero points; `None` if they are absent.
     zero_points: Option<usize>,
     groups: Option<usize>,
     bias: Option<usize>,
@@ -163,7 +163,7 @@ impl PackedProduct {
         let zero_points = match given.element_type() {
             ElementType::F32 => elements::<f32>(given)?.to_vec(),
             _ => {
-                // Each column's zero points start at a byte.
+                // The zero points of each column start at a byte boundary.
                 unpacked_zero_points(self.layout, elements::<u8>(given)?, blocks)
             }
         };

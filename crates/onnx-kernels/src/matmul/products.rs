@@ -1,4 +1,4 @@
-//! `MatMul` and `Gemm`.
+//! The operators `MatMul` and `Gemm`.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -19,17 +19,16 @@ use onnx_tensor::{
     size, threads,
 };
 
-/// Builds `Gemm`.
+/// Builds the operator `Gemm`.
 pub fn gemm_of(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Gemm::of(Attributes(node))))
 }
 
-/// Builds `MatMul`.
+/// Builds the operator `MatMul`.
 pub fn mat_mul(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(MatMul::default()))
 }
 
-/// `MatMul`.
 #[derive(Debug, Default)]
 pub(crate) struct MatMul {
     /// The packed second factor, if it is an FP32 constant.
@@ -99,7 +98,7 @@ impl Compute for MatMul {
 
     fn take_over(&mut self, constants: &[Option<Arc<Tensor>>], packs: &mut Packs) -> Result<Option<usize>> {
         self.packed = match constants.get(1) {
-            // A single column is read in place like a row.
+            // A matrix of a single column is not packed, since it is read in place like a row.
             Some(Some(b)) if b.shape().last() != Some(&1) => PackedMatrices::of(b, false, packs)?,
             _ => None,
         };
@@ -182,7 +181,7 @@ fn product<T: Element + Copy>(
     let [depth, _] = sizes.depth;
     let columns = sizes.columns;
     let count: usize = sizes.shape.iter().product();
-    // All rows are multiplied by the same matrix.
+    // If there is only one second matrix, all rows are multiplied by it at once.
     if sizes.outer[1].iter().all(|&dim| dim == 1) && count > 0 && columns > 0 {
         sizes.rows = count / columns;
         sizes.outer = [smallvec![], smallvec![]];
@@ -204,7 +203,7 @@ fn product<T: Element + Copy>(
         };
         let work = [products([count, depth, 1]), PRODUCTS];
         let each = products([rows, depth, columns]);
-        // A few large products are each split.
+        // If there are few large products, each product is split over several threads.
         let are_few = 2 * (count / size) < threads::parts(work[0], work[1]);
         match are_few && threads::parts(each, PRODUCTS) > 1 {
             true => run(0, made, &mut Pace::default()),
@@ -213,7 +212,6 @@ fn product<T: Element + Copy>(
     })
 }
 
-/// `Gemm`.
 #[derive(Debug)]
 pub(crate) struct Gemm {
     alpha: f32,
@@ -235,7 +233,7 @@ impl Gemm {
         }
     }
 
-    /// Returns rows, columns and depth of the product.
+    /// Returns the numbers of rows and columns, and the depth of the product.
     fn sizes<D: Size>(&self, a: &[D], b: &[D], added: Option<&[D]>) -> Result<[D; 3]> {
         let [rows, depth] = sides(a, self.turns_a)?;
         let [other_depth, columns] = sides(b, self.turns_b)?;
@@ -329,7 +327,7 @@ fn add<T: Factor>(made: &mut [T], first: usize, columns: usize, added: &Tensor, 
     Ok(())
 }
 
-/// Returns rows and columns of a factor, after an optional transpose.
+/// Returns the numbers of rows and columns of a factor, transposed if `is_turned`.
 fn sides<D: Clone>(shape: &[D], is_turned: bool) -> Result<[D; 2]> {
     match (shape, is_turned) {
         ([rows, columns], false) | ([columns, rows], true) => Ok([rows.clone(), columns.clone()]),
@@ -480,7 +478,7 @@ mod tests {
                 assert_eq!(floats(&run(&op, &[a.clone(), b.clone()]).unwrap()), floats(&wide));
             }
         }
-        // Each batch has its own matrix in both factors.
+        // Both factors have one matrix per batch entry.
         let (a, b) = (
             factor(ElementType::I64, &[2, 1, 3], 1),
             factor(ElementType::I64, &[2, 3, 1], 5),

@@ -9,7 +9,7 @@ use onnx_tensor::{
     faults::{Refusal, Unsupported},
 };
 
-/// Refuses types other than 8-bit integers.
+/// Returns an error for types other than 8-bit integers.
 pub(crate) fn expect_bytes(element_type: ElementType) -> Result<()> {
     match element_type {
         ElementType::U8 | ElementType::I8 => Ok(()),
@@ -19,19 +19,19 @@ pub(crate) fn expect_bytes(element_type: ElementType) -> Result<()> {
     }
 }
 
-/// How a factor's elements share zero points.
+/// How the elements of a factor share zero points.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Line {
-    /// One per row of this length.
+    /// There is one zero point per row, of this length.
     Row(usize),
-    /// One per column of matrices of these rows and columns.
+    /// There is one zero point per column of matrices with these numbers of rows and columns.
     Column([usize; 2]),
 }
 
 /// Subtracts zero points: one for all elements, one per line of a matrix, or one per line of all matrices.
 ///
 /// # Errors
-/// Returns [`Refusal`] if the number of zero points matches none of these.
+/// Returns [`Refusal`] if there is another number of zero points.
 pub(crate) fn without_zero_points(
     factor: &Tensor,
     zero_points: Option<&Tensor>,

@@ -1,4 +1,5 @@
-//! `BatchNormalization`: a scale and an offset per channel, computed once for constant parameters.
+//! The operator `BatchNormalization`: a scale and an offset per channel, computed once for constant
+//! parameters.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use onnx_tensor::{
     packs::Packs,
 };
 
-/// Builds `BatchNormalization`.
+/// Builds the operator `BatchNormalization`.
 pub fn batch_normalization(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(BatchNormalization {
         parameters: Parameters::of(Attributes(node)),

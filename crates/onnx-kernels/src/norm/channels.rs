@@ -1,5 +1,6 @@
-//! Scale and offset per channel of `BatchNormalization`. Constant ones are computed once, so that a preceding
-//! convolution can absorb them; others, for example from dequantized parameters, are computed in each run.
+//! Scale and offset per channel of `BatchNormalization`. Those of constant parameters are computed once, so
+//! that a preceding convolution can absorb them. Those of other parameters, for example dequantized ones, are
+//! computed in each run.
 
 use std::sync::Arc;
 

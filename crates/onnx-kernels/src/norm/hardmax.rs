@@ -1,4 +1,4 @@
-//! `Hardmax`: 1 at the first maximum along an axis, 0 elsewhere.
+//! The operator `Hardmax`: 1 at the first maximum along an axis, 0 elsewhere.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Builds `Hardmax` for FP32 and FP64, for all operator sets.
+/// Builds the operator `Hardmax` for FP32 and FP64, for all operator sets.
 pub fn hardmax(node: &Node) -> Result<Box<dyn Compute>> {
     let coerces = node.opset < 13;
     Ok(kernel(Hardmax {
@@ -23,7 +23,7 @@ pub fn hardmax(node: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Debug)]
 struct Hardmax {
     axis: i64,
-    /// Before operator set 13: over `axis` and all later axes together.
+    /// Whether the maximum is taken over `axis` and all later axes together, as in operator sets before 13.
     coerces: bool,
 }
 

@@ -1,4 +1,4 @@
-//! `LRN` over neighboring channels, and `LpNormalization` along an axis.
+//! The operators `LRN` (over neighboring channels) and `LpNormalization` (along an axis).
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use onnx_tensor::{
 };
 use onnx_tensor::{cancelling::Pace, faults::Refusal, node::Node, operator::Compute};
 
-/// Builds `LRN` for FP32 and FP64.
+/// Builds the operator `LRN` for FP32 and FP64.
 pub fn lrn(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let size = usize::try_from(attributes.int("size", 0)).unwrap_or(0);
@@ -34,8 +34,8 @@ struct Lrn {
     alpha: f64,
     beta: f64,
     bias: f64,
-    /// Number of channels in the window before the current one. A window of even size has one more channel
-    /// after the current one than before it.
+    /// Number of channels in the window before the current channel (`before`) and after it (`after`). A
+    /// window of even size has one more channel after the current channel.
     before: usize,
     after: usize,
 }
@@ -86,7 +86,7 @@ impl Lrn {
     }
 }
 
-/// Builds `LpNormalization` for FP32 and FP64.
+/// Builds the operator `LpNormalization` for FP32 and FP64.
 pub fn lp(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let is_sum = match attributes.int("p", 2) {
@@ -103,7 +103,7 @@ pub fn lp(node: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Debug)]
 struct LpNormalization {
     axis: i64,
-    /// Uses the sum of absolute values (p = 1) instead of the root of the sum of squares.
+    /// Whether the norm is the sum of absolute values (p = 1) instead of the root of the sum of squares.
     is_sum: bool,
 }
 
@@ -155,7 +155,7 @@ impl LpNormalization {
             for line in block.chunks_exact_mut(inner) {
                 pace.spend(inner as u64)?;
                 for (x, &norm) in line.iter_mut().zip(&norms) {
-                    // A line of zeros stays zero.
+                    // A line of zeros, whose norm is 0, stays zero.
                     *x = T::of(if norm == 0.0 { 0.0 } else { (*x).into() / norm });
                 }
             }

@@ -1,4 +1,4 @@
-//! `NegativeLogLikelihoodLoss` and `SoftmaxCrossEntropyLoss`.
+//! The operators `NegativeLogLikelihoodLoss` and `SoftmaxCrossEntropyLoss`.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use onnx_tensor::{
     operator::{Compute, Fact, Kernel, kernel},
 };
 
-/// Builds `NegativeLogLikelihoodLoss` or `SoftmaxCrossEntropyLoss`.
+/// Builds the operator `NegativeLogLikelihoodLoss` or `SoftmaxCrossEntropyLoss`.
 pub fn loss(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let is_of_scores = node.op_type == "SoftmaxCrossEntropyLoss";
@@ -41,9 +41,9 @@ enum Reduction {
 struct Loss {
     /// Whether the input has scores rather than log probabilities.
     is_of_scores: bool,
-    /// Whether the log probabilities are an output too.
+    /// Whether the log probabilities are a second output.
     gives_probabilities: bool,
-    /// `ignore_index`: targets with this value have no loss.
+    /// `ignore_index`: targets with this value do not contribute to the loss.
     ignored: Option<i64>,
     reduction: Reduction,
 }

@@ -1,4 +1,4 @@
-//! Normalizations and `Softmax`.
+//! Operators for normalizations, and `Softmax`.
 
 pub(crate) mod batch_normalization;
 pub(crate) mod channels;

@@ -1,5 +1,5 @@
-//! Normalization of groups of elements to mean 0 and variance 1. The variance is the mean squared distance
-//! from the mean: the difference of mean square and squared mean would cancel far from zero.
+//! Normalization of groups of elements to mean 0 and variance 1. The variance is computed as the mean squared
+//! distance from the mean, since the difference of mean square and squared mean would cancel far from zero.
 
 use std::sync::Arc;
 
@@ -20,8 +20,8 @@ use onnx_tensor::{
     size,
 };
 
-/// Builds `LayerNormalization`, `RMSNormalization`, `InstanceNormalization`, `GroupNormalization` or
-/// `MeanVarianceNormalization` for FP32 and FP64.
+/// Builds the operator `LayerNormalization`, `RMSNormalization`, `InstanceNormalization`,
+/// `GroupNormalization` or `MeanVarianceNormalization` for FP32 and FP64.
 pub fn normalize(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let groups = match node.op_type.as_str() {
@@ -55,10 +55,10 @@ pub fn normalize(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// The elements that form a group.
+/// The elements that are normalized together as a group.
 #[derive(Debug)]
 enum Groups {
-    /// The elements along all axes starting at this one.
+    /// A group consists of the elements along this axis and all later axes.
     From(i64),
     /// Each channel (axis 1) is a group.
     Channels,
@@ -68,17 +68,18 @@ enum Groups {
         /// Whether scale and bias are per group rather than per channel.
         scales_groups: bool,
     },
-    /// The elements along these axes.
+    /// A group consists of the elements along these axes.
     Over(Vec<i64>),
 }
 
-/// Cost per element, relative to a loop that reads and writes one element: includes two sums in FP64.
+/// Cost per element, relative to a loop that reads and writes one element. Each element is part of two sums
+/// in FP64.
 const COST: u64 = 8;
 
 #[derive(Debug)]
 struct Normalize {
     groups: Groups,
-    /// Divides by the root mean square, and does not subtract the mean.
+    /// Whether to divide by the root mean square, without subtracting the mean.
     keeps_mean: bool,
     epsilon: f64,
     /// Number of outputs: the result and, for layer normalization, mean and inverse standard deviation.
@@ -141,7 +142,7 @@ impl Normalize {
                 let count: usize = shape[axis..].iter().product();
                 let wide = |index: usize| {
                     let tensor = inputs.get(index)?;
-                    // One for all groups, or one per group.
+                    // The scale or bias is the same for all groups, or different for each group.
                     let is_shared = tensor.rank() <= shape.len() - axis;
                     Some(stretched::<T>(
                         tensor,
@@ -240,7 +241,7 @@ impl Normalize {
         })
     }
 
-    /// Normalizes `parts` groups per example, with scale and bias per group and channel.
+    /// Normalizes `parts` groups per example, with a scale and a bias per group or channel.
     fn by_channels<T: Real>(
         &self,
         x: &[T],
@@ -284,7 +285,7 @@ impl Normalize {
         }
         let kept = shape.iter().zip(&reduced).filter(|(_, reduced)| !**reduced);
         let groups: usize = kept.map(|(&dim, _)| dim).product();
-        // Memory for a group index per element, and two sums per group.
+        // Checks the memory for a group index per element, and for two sums per group.
         size::admit_now(8 * x.len() as u64 + 16 * groups as u64)?;
         let count = x.len().checked_div(groups).unwrap_or(0) as f64;
         let mut pace = Pace::default();
@@ -341,7 +342,7 @@ fn are_as_many<T>(given: [Option<&[T]>; 2], expected: usize) -> Result<()> {
     Ok(())
 }
 
-/// Sums in FP64 in several lanes, so that the loop vectorizes.
+/// Returns the sum of the terms in FP64. Several lanes let the loop vectorize.
 #[inline(always)]
 fn sum<T: Real>(values: &[T], term: impl Fn(f64) -> f64) -> f64 {
     const LANES: usize = 8;

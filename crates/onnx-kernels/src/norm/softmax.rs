@@ -1,5 +1,5 @@
-//! `Softmax` and `LogSoftmax` along any axis. `LogSoftmax` is not computed as the logarithm of `Softmax`,
-//! which would be minus infinity for small probabilities.
+//! The operators `Softmax` and `LogSoftmax` along any axis. `LogSoftmax` is not computed as the logarithm of
+//! `Softmax`, which would be minus infinity for small probabilities.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Builds `Softmax` or `LogSoftmax`, for all operator sets.
+/// Builds the operator `Softmax` or `LogSoftmax`, for all operator sets.
 pub fn softmax(node: &Node) -> Result<Box<dyn Compute>> {
     let coerces = node.opset < 13;
     Ok(kernel(Softmax {
@@ -30,7 +30,7 @@ const COST: u64 = 4;
 #[derive(Debug)]
 struct Softmax {
     axis: i64,
-    /// Before operator set 13: over `axis` and all later axes together.
+    /// Whether the softmax is taken over `axis` and all later axes together, as in operator sets before 13.
     coerces: bool,
     are_logarithms: bool,
 }
@@ -38,7 +38,7 @@ struct Softmax {
 impl Kernel for Softmax {
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let rank = inputs[0].rank() as i64;
-        // Before operator set 13, `axis` may equal the rank: groups of one element.
+        // Before operator set 13, `axis` may equal the rank. Each group then has one element.
         let end = if self.coerces { rank + 1 } else { rank.max(1) };
         ensure!(
             (-rank..end).contains(&self.axis),
@@ -94,7 +94,7 @@ pub(crate) fn rows(values: &mut [f32], count: usize) -> Result<()> {
     })
 }
 
-/// Groups of `count` elements that are `inner` apart.
+/// Groups of `count` elements that are `inner` apart, and what to compute for each group.
 struct Groups<'v> {
     values: &'v mut [f32],
     count: usize,
@@ -103,7 +103,7 @@ struct Groups<'v> {
     pace: &'v mut Pace,
 }
 
-/// Elements per vector loop.
+/// Number of elements that one iteration of a vectorized loop processes.
 const LANES: usize = 16;
 
 impl pulp::WithSimd for Groups<'_> {
@@ -138,7 +138,8 @@ impl pulp::WithSimd for Groups<'_> {
     }
 }
 
-/// Computes one contiguous group. The maximum skips NaN, but the sum and thus all results become NaN.
+/// Computes the softmax of one contiguous group. The maximum skips NaN, but the sum, and thus all results,
+/// become NaN.
 #[inline(always)]
 fn row(row: &mut [f32], are_logarithms: bool) {
     let greater = |a: f32, b: f32| if b > a { b } else { a };
@@ -182,7 +183,7 @@ fn row(row: &mut [f32], are_logarithms: bool) {
     }
 }
 
-/// Computes `width` groups that are columns of a block.
+/// Computes the softmax of `width` groups, which are columns of a block, starting at column `from`.
 #[inline(always)]
 fn columns(block: &mut [f32], inner: usize, from: usize, width: usize, are_logarithms: bool) {
     let mut most = [f32::NEG_INFINITY; LANES];

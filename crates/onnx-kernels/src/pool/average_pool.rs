@@ -6,8 +6,8 @@ use crate::pool::pooling::{self, Axis};
 use onnx_tensor::elements::{Real, elements, tensor, with_real};
 use onnx_tensor::size;
 
-/// Averages each window of images with `depth` elements at each position. `counted(axis, window)` gives the
-/// divisor along each axis.
+/// Averages each window of images with `depth` elements at each position. The divisor of a window is the
+/// product of `counted` over all axes.
 pub(crate) fn averages(
     input: &Tensor,
     axes: &[Axis],
@@ -32,7 +32,7 @@ fn averages_of<T: Real + Default + std::ops::DivAssign>(
     pooling::fold(axes, depth, elements::<T>(input)?, &mut averages, |sum, x| {
         sum + x
     })?;
-    // Number of windows of each image.
+    // The number of windows of each image.
     let windows: usize = axes.iter().map(|axis| axis.count).product();
     size::admit_now(windows as u64 * 16)?;
     let mut counts = vec![1];

@@ -1,4 +1,4 @@
-//! `LpPool` and `GlobalLpPool`: the p-norm of each window.
+//! The operators `LpPool` and `GlobalLpPool`: the p-norm of each window.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn power(attributes: Attributes<'_>) -> Result<f32> {
     Ok(power as f32)
 }
 
-/// Builds `GlobalLpPool`.
+/// Builds the operator `GlobalLpPool`.
 pub fn global_lp_pool(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(GlobalLpPool {
         power: power(Attributes(node))?,
@@ -81,7 +81,7 @@ fn root(sum: f32, power: f32) -> f32 {
     }
 }
 
-/// Builds `LpPool`.
+/// Builds the operator `LpPool`.
 pub fn lp_pool(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let sizes = attributes.ints("kernel_shape");
@@ -105,7 +105,7 @@ pub fn lp_pool(node: &Node) -> Result<Box<dyn Compute>> {
         "VALID" => vec![0; 2 * rank],
         _ => numbers("pads", 2 * rank, 0, 0)?,
     };
-    // A window with only padding would have no elements.
+    // Refuses pads with which a window could consist of padding only.
     if (0..rank).any(|axis| pads[axis].max(pads[rank + axis]) >= kernels[axis]) {
         bail!(Refusal(
             "has pads that are not smaller than its kernel_shape".to_owned()
@@ -135,7 +135,7 @@ pub fn lp_pool(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// The windows along one axis.
+/// The parameters of the windows along one axis.
 #[derive(Debug)]
 struct Axis {
     kernel: usize,
@@ -144,11 +144,12 @@ struct Axis {
     padding: Padding,
 }
 
-/// The padding of an axis.
+/// The padding at both ends of an axis.
 #[derive(Clone, Copy, Debug)]
 enum Padding {
     Given([usize; 2]),
-    /// Padding such that there is one window per stride; the odd element goes to one side.
+    /// Padding such that there is one window per stride. An odd element of padding is at the beginning if
+    /// `more_first`, otherwise at the end.
     Same {
         more_first: bool,
     },
@@ -183,7 +184,7 @@ impl Axis {
             return Ok(room / self.stride + 1);
         }
         let count = room.div_ceil(self.stride) + 1;
-        // The last window must not start after the image.
+        // Drops a last window that would start after the image.
         let is_outside = (count - 1) * self.stride >= size + pads[0];
         Ok(count - usize::from(is_outside))
     }

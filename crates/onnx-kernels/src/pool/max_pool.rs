@@ -68,7 +68,7 @@ fn find_places<T: Copy + PartialOrd>(
     let results = greatest
         .chunks_exact_mut(result)
         .zip(places.chunks_exact_mut(result));
-    // For each window along the last axis: its first index in the image, and its length.
+    // For each window along the last axis, its first index in the image and its number of elements.
     let taken: Vec<(usize, usize)> = (0..last.count)
         .map(|window| {
             let mut places = last.taken(window);
@@ -107,8 +107,8 @@ fn find_places<T: Copy + PartialOrd>(
     Ok(())
 }
 
-/// Collects the image lines that the windows of one result line cover. Lists for all result lines could take
-/// more memory than the image.
+/// Collects the image lines that the windows of one result line cover. Only one result line is handled at a
+/// time, since lists for all of them could take more memory than the image.
 fn add_lines(axes: &[Axis], result_line: usize, line: usize, lines: &mut Vec<usize>) {
     let Some((axis, inner)) = axes.split_first() else {
         lines.push(line);
@@ -131,7 +131,7 @@ pub(crate) fn by_columns(mut place: usize, sizes: &[usize]) -> usize {
     result
 }
 
-/// Returns whether `greatest` stays the maximum when compared with `value`. NaN does.
+/// Returns whether `greatest` stays the maximum when compared with `value`. A maximum of NaN stays.
 #[inline(always)]
 #[expect(clippy::eq_op, reason = "NaN")]
 fn is_kept<T: Copy + PartialOrd>(greatest: T, value: T) -> bool {

@@ -1,4 +1,4 @@
-//! `MaxUnpool`: writes maxima to the indices that `MaxPool` returned, and zeros elsewhere.
+//! The operator `MaxUnpool`: writes maxima to the indices that `MaxPool` returned, and zeros elsewhere.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Builds `MaxUnpool`.
+/// Builds the operator `MaxUnpool`.
 pub fn max_unpool(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let windows = attributes.ints("kernel_shape").to_vec();

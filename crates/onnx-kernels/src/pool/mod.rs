@@ -1,4 +1,4 @@
-//! Pooling over windows of images.
+//! Operators that pool over windows of images.
 
 pub(crate) mod average_pool;
 pub(crate) mod lp_pool;

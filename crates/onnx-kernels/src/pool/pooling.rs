@@ -1,5 +1,5 @@
-//! Sliding windows for pools. A window is a box, so it can be reduced one axis after another: a 13 x 13
-//! window takes 26 steps per position instead of 169.
+//! Sliding windows for pools. A window is a box, so pools reduce one axis after another: a 13 x 13 window
+//! takes 26 steps per position instead of 169.
 
 use crate::split::{self, ELEMENTS};
 use onnx_tensor::prelude::*;
@@ -11,7 +11,7 @@ use onnx_tensor::{cancelling::Pace, size};
 pub(crate) struct Axis {
     /// Size of the image along the axis.
     pub(crate) size: usize,
-    /// Number of windows.
+    /// Number of windows along the axis.
     pub(crate) count: usize,
     /// Number of elements in a window.
     pub(crate) kernel: usize,
@@ -21,8 +21,8 @@ pub(crate) struct Axis {
     pub(crate) pad: usize,
 }
 
-/// For one element of the window: the windows `first..end` have this element inside the image, at index
-/// `start` for window `first`.
+/// The windows `first..end` for which one element of the window is inside the image. For window `first`, the
+/// image index of the element is `start`.
 struct Span {
     first: usize,
     end: usize,
@@ -64,7 +64,7 @@ impl Axis {
         spans.filter(|span| span.first < span.end).collect()
     }
 
-    /// Returns the number of windows per image element.
+    /// Returns the number of windows divided by the size of the image: the growth of the axis by folding.
     fn growth(&self) -> f64 {
         self.count as f64 / self.size as f64
     }
@@ -75,7 +75,7 @@ impl Axis {
     }
 }
 
-/// With at least this many contiguous elements, whole lines are folded.
+/// Minimum number of contiguous elements for which whole lines are folded.
 const WIDE: usize = 16;
 
 /// Maximum window size for which spans are listed per element.
@@ -83,15 +83,15 @@ const MAX_SPANS: usize = 1 << 12;
 
 /// How an axis is folded.
 enum Way {
-    /// One window element at a time, over all windows.
+    /// Folds one window element at a time, over all windows.
     Spans(Vec<Span>),
-    /// One window at a time.
+    /// Folds one window at a time.
     Lines,
-    /// Windows of 2, 4, 8, ... elements at all positions of the axis, which is padded to this size.
+    /// Folds windows of 2, 4, 8, ... elements at all positions of the axis, which is padded to this size.
     Doubling(usize),
 }
 
-/// Folding along one axis, with `inner` elements at each index.
+/// A pass that folds along one axis, with `inner` elements at each index.
 struct Pass {
     axis: Axis,
     inner: usize,
@@ -104,7 +104,7 @@ impl Pass {
     fn new(axis: Axis, inner: usize, size: usize) -> Self {
         let reach = (axis.count.max(1) - 1) * axis.stride + (axis.kernel - 1) * axis.dilation + 1;
         let singly = axis.count.saturating_mul(axis.kernel.min(axis.size));
-        // A doubling step takes twice as long.
+        // A step of doubling takes twice as long as a step of the other ways.
         let doubling = reach.saturating_mul(2 * (2 + axis.kernel.ilog2() as usize));
         let way = if doubling < singly {
             Way::Doubling(reach)
@@ -121,7 +121,7 @@ impl Pass {
         }
     }
 
-    /// Folds one image.
+    /// Folds the windows of one image along this pass's axis.
     fn fold<T: Copy>(
         &self,
         from: &[T],
@@ -164,7 +164,7 @@ impl Pass {
         Ok(())
     }
 
-    /// Folds windows whose size doubles: log2(window) steps.
+    /// Folds windows by doubling their size, which takes log2(window) steps.
     fn double<T: Copy>(
         &self,
         reach: usize,
@@ -176,8 +176,8 @@ impl Pass {
     ) -> Result<()> {
         let Self { axis, inner, .. } = self;
         let size = reach * inner;
-        // For each index: the fold of the `width` elements starting there, and the fold of the elements
-        // consumed so far.
+        // `now` has for each index the fold of the `width` elements that start there, and `folded` the fold
+        // of the elements consumed so far.
         let (mut now, mut wider, mut folded) = (vec![start; size], vec![start; size], vec![start; size]);
         let room = &mut now[axis.pad.min(reach) * inner..];
         let count = room.len().min(from.len());

@@ -1,4 +1,4 @@
-//! `AveragePool` and `MaxPool`.
+//! The operators `AveragePool` and `MaxPool`.
 
 use std::sync::Arc;
 
@@ -20,12 +20,12 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// Builds `AveragePool`.
+/// Builds the operator `AveragePool`.
 pub fn averages(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Pool::average(Attributes(node))?))
 }
 
-/// Builds `MaxPool`.
+/// Builds the operator `MaxPool`.
 pub fn maxima(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Pool::maximum(Attributes(node))?))
 }
@@ -44,7 +44,7 @@ enum Function {
         counts_padding: bool,
     },
     Maximum {
-        /// Whether the indices of the maxima are wanted.
+        /// Whether the indices of the maxima are an output.
         wants_places: bool,
         /// Whether indices are column-major (`storage_order`).
         by_columns: bool,
@@ -167,8 +167,7 @@ mod tests {
         Ok(made)
     }
 
-    /// Returns the elements of each window and their image indices, with a plain loop over the one axis
-    /// longer than 1.
+    /// Returns the image indices that each window covers, by a plain loop over the only axis longer than 1.
     fn windows(
         image: &[f64],
         [kernel, stride, dilation, before]: [usize; 4],
@@ -190,7 +189,7 @@ mod tests {
                 for [kernel, stride, dilation, pad] in
                     [[3, 1, 1, 0], [2, 2, 1, 1], [3, 3, 2, 1], [4, 2, 1, 2]]
                 {
-                    // `number` along that axis; `other` along the rest.
+                    // Returns a list with `number` for that axis, and `other` for all other axes.
                     let along = |number: i64, other: i64| {
                         let list = (0..axes).map(|at| if at == axis { number } else { other });
                         list.collect::<Vec<i64>>()

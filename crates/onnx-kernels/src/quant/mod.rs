@@ -1,4 +1,4 @@
-//! Quantization and dequantization.
+//! Operators for quantization and dequantization.
 
 pub(crate) mod packed_rows;
 pub(crate) mod quantize;

@@ -18,12 +18,13 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Builds `GatherBlockQuantized`.
+/// Builds the operator `GatherBlockQuantized`.
 pub fn packed_rows(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let bits = attributes.int("bits", 4);
     let block = attributes.int("block_size", 128);
-    // 4-bit constants are already widened to bytes.
+    // Nodes of ONNX Runtime's domain read packed elements. For all other nodes, 4-bit constants are already
+    // widened to bytes.
     let is_wide = node.domain != "com.microsoft";
     let is_known = matches!(bits, 4 | 8) && attributes.int("gather_axis", 0) == 0;
     if !is_known || (is_wide && bits != 4) {
@@ -49,7 +50,7 @@ pub fn packed_rows(node: &Node) -> Result<Box<dyn Compute>> {
 struct PackedRows {
     /// Number of elements per byte along the last axis.
     per_byte: usize,
-    /// The default zero point.
+    /// The zero point of blocks if the node has none.
     middle: i32,
     axis: i64,
     block: usize,
@@ -102,7 +103,7 @@ impl Kernel for PackedRows {
             None => None,
             Some(place) => {
                 let given = integers(&inputs[place])?;
-                // Each line's zero points start at a byte.
+                // The zero points of each line start at a byte boundary.
                 let row = blocks.div_ceil(self.per_byte);
                 ensure!(
                     given.len() == shape[0] * lines * row,

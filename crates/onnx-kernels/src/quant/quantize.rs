@@ -1,5 +1,5 @@
-//! Quantization to 8 and 16 bits. Divides by the scale, since multiplying by its reciprocal would round
-//! differently.
+//! Quantization to 8 and 16 bits. Elements are divided by the scale, since multiplying by its reciprocal
+//! would round differently.
 
 use std::sync::Arc;
 
@@ -19,7 +19,8 @@ use onnx_tensor::{
     operator::Compute,
 };
 
-/// Builds `QuantizeLinear`, which computes `saturate(round(x / scale) + zero_point)`, ties to even.
+/// Builds the operator `QuantizeLinear`, which computes `saturate(round(x / scale) + zero_point)`, ties to
+/// even.
 pub fn quantize(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let to = match attributes.int("output_dtype", 0) {
@@ -45,7 +46,7 @@ fn element_type_of(code: i32) -> Option<ElementType> {
     Some(element_type)
 }
 
-/// Builds `DequantizeLinear`, which computes `(x - zero_point) * scale`.
+/// Builds the operator `DequantizeLinear`, which computes `(x - zero_point) * scale`.
 pub fn dequantize(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let block = usize::try_from(attributes.int("block_size", 0)).ok();
@@ -63,7 +64,8 @@ pub fn requantize(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// Builds `DynamicQuantizeLinear`, which quantizes to UINT8 with scale and zero point from the input's range.
+/// Builds the operator `DynamicQuantizeLinear`, which quantizes to UINT8 with scale and zero point from the
+/// input's range.
 pub fn quantize_dynamically(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(QuantizeDynamically))
 }
@@ -71,7 +73,7 @@ pub fn quantize_dynamically(_: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Debug)]
 struct Quantize {
     axis: i64,
-    /// The target type, if no zero point determines it.
+    /// The type of the result, if no zero point determines it.
     to: Option<ElementType>,
 }
 
@@ -179,7 +181,8 @@ impl Kernel for Requantize {
 #[derive(Debug)]
 struct Dequantize {
     axis: i64,
-    /// `block_size`: elements of the axis per scale; 0 for one scale per index or tensor.
+    /// `block_size`: number of elements of the axis per scale. With 0, there is one scale per index of the
+    /// axis or per tensor.
     block: usize,
 }
 
@@ -292,7 +295,7 @@ fn low_bits(whole: f32) -> u32 {
     (whole + ONES).to_bits()
 }
 
-/// Returns minimum and maximum, like [`Ends`].
+/// Returns the minimum and the maximum of `values` and zero, like [`Ends`].
 fn ends(values: &[f32]) -> Result<(f32, f32)> {
     let parts = values.len().div_ceil(PART);
     let mut ends = vec![(0.0, 0.0); parts];
@@ -318,7 +321,7 @@ fn scale_of((least, greatest): (f32, f32)) -> (f32, f32) {
     (scale, (-least / scale).clamp(0.0, 255.0).round_ties_even())
 }
 
-/// Minimum and maximum of numbers and zero, so that zero is exact. NaN is ignored.
+/// Finds the minimum and the maximum of numbers and zero. Including zero makes zero exact. NaN is ignored.
 struct Ends<'v>(&'v [f32]);
 
 impl pulp::WithSimd for Ends<'_> {
@@ -346,7 +349,7 @@ impl pulp::WithSimd for Ends<'_> {
     }
 }
 
-/// Maps elements to scales.
+/// Maps elements to the scales of their channels.
 struct Channels {
     inner: usize,
     count: usize,
@@ -380,7 +383,7 @@ impl Channels {
         if self.count == 1 {
             return split::mapped(from, to, |from, to| run(from, to, 0));
         }
-        // An empty tensor runs nothing, whatever the length.
+        // The length must not be 0; for an empty tensor, nothing runs.
         let length = self.inner.max(1);
         let work = [to.len() as u64, ELEMENTS];
         split::lines(to, length, work, |first, to, pace| {
@@ -393,10 +396,10 @@ impl Channels {
     }
 }
 
-/// Blocks of an axis with one scale each.
+/// Blocks of elements along an axis, each of which has one scale.
 struct Blocks {
     shape: Vec<usize>,
-    /// Number of elements along the axis, and of those in a block.
+    /// Number of elements along the axis (`length`) and in a block (`block`).
     length: usize,
     block: usize,
     inner: usize,

@@ -1,5 +1,5 @@
-//! ONNX Runtime's `QLinearAdd` and `QLinearMul`, rounded at the same steps, since many quantized results are
-//! ties.
+//! ONNX Runtime's `QLinearAdd` and `QLinearMul`. They round at the same steps as ONNX Runtime, since many
+//! quantized results are ties.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use onnx_tensor::{
 };
 use onnx_tensor::{node::Node, operator::Compute};
 
-/// Builds `QLinearAdd` or `QLinearMul`.
+/// Builds the operator `QLinearAdd` or `QLinearMul`.
 pub fn quantized_pair(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let operand = |first: usize| -> Result<Operand> {
@@ -39,7 +39,7 @@ struct QuantizedPair {
     operands: [Operand; 3],
 }
 
-/// The input indices of a scale and a zero point.
+/// The input indices of an operand's scale and zero point.
 #[derive(Debug)]
 struct Operand {
     scale: usize,

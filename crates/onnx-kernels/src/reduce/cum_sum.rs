@@ -1,4 +1,4 @@
-//! `CumSum` along an axis that is an input.
+//! The operator `CumSum`, whose axis is an input.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use onnx_tensor::{
     operator::Compute,
 };
 
-/// Builds `CumSum`. Integers wrap.
+/// Builds the operator `CumSum`. Integers wrap.
 pub fn cum_sum(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(CumSum {
@@ -28,7 +28,7 @@ pub fn cum_sum(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct CumSum {
-    /// Excludes each element from its own sum.
+    /// Whether each element is excluded from its own sum (`exclusive`).
     is_exclusive: bool,
     is_reverse: bool,
 }

@@ -49,7 +49,7 @@ enum Fold {
     Max,
     Min,
     LogSumExp,
-    /// For integers only.
+    /// The root of the sum of squares, for integers only.
     Norm,
     LogSum,
 }
@@ -58,7 +58,7 @@ enum Fold {
 #[derive(Debug)]
 pub(crate) struct Reduce {
     fold: Fold,
-    /// Axes from the attribute; `None` if they are an input.
+    /// The axes in the attribute; `None` if the axes are an input.
     axes: Option<Vec<i64>>,
     keeps_dims: bool,
     no_axes_is_no_op: bool,
@@ -78,7 +78,7 @@ impl Reduce {
         })
     }
 
-    /// Returns the axes, if they are known before a run.
+    /// Returns the axes; `None` if they are unknown before a run.
     pub(crate) fn known_axes(&self, input: Option<&Fact>) -> Option<Vec<i64>> {
         match (&self.axes, input) {
             (Some(axes), _) => Some(axes.clone()),
@@ -231,7 +231,7 @@ impl Reduce {
                     count: values.len(),
                     widen: &|first, wide| widened(&values[first..], wide, T::wide),
                 };
-                // Roots and logarithms are truncated.
+                // Roots and logarithms are truncated to integers.
                 let finished = self.floating(&wide, shape, reduced)?;
                 line(finished.into_iter().map(T::truncated).collect::<Vec<T>>())
             }
@@ -303,7 +303,7 @@ pub(crate) fn greatest<T: Copy + PartialOrd>(
     folded(values, shape, reduced, least, itself, greater)
 }
 
-/// Returns its argument. A function instead of a closure, so that folds share their compiled loops.
+/// Returns its argument. This is a function instead of a closure, so that folds share their compiled loops.
 fn itself<T>(number: T) -> T {
     number
 }
@@ -318,7 +318,7 @@ fn folded<T: Copy>(
     join: impl Fn(T, T) -> T + Copy,
 ) -> Result<Vec<T>> {
     let mut stages = stages(shape, reduced).into_iter();
-    // Without axes, each element is a result.
+    // If no axis is reduced, each element is a result.
     let first = stages.next().unwrap_or([1, 1, values.len()]);
     let mut made = stage(values, first, start, term, join)?;
     for next in stages {
@@ -327,7 +327,7 @@ fn folded<T: Copy>(
     Ok(made)
 }
 
-/// Folds along the middle of three axes.
+/// Folds terms along the middle of three axes.
 fn stage<T: Copy>(
     values: &[T],
     [outside, along, width]: [usize; 3],
@@ -335,7 +335,7 @@ fn stage<T: Copy>(
     term: impl Fn(T) -> T + Copy,
     join: impl Fn(T, T) -> T + Copy,
 ) -> Result<Vec<T>> {
-    /// Elements per vector loop.
+    /// Number of elements that one iteration of a vectorized loop processes.
     const LANES: usize = 16;
     let mut made = vec![start; outside * width];
     if along * width == 0 {
@@ -388,10 +388,10 @@ pub(crate) fn groups<'a>(shape: &'a [usize], reduced: &'a [bool]) -> impl Iterat
     })
 }
 
-/// Numbers of any type, read as FP64 in blocks.
+/// Numbers of any type that are read as FP64, in blocks.
 struct Wide<'v> {
     count: usize,
-    /// Writes the numbers starting at an index.
+    /// Writes numbers as FP64, starting at the given index.
     widen: &'v dyn Fn(usize, &mut [f64]),
 }
 
@@ -399,7 +399,7 @@ fn widened<T: Copy>(from: &[T], to: &mut [f64], wide: impl Fn(T) -> f64) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to = wide(*from));
 }
 
-/// Calls a function for each number and its group.
+/// Calls `run` for each number, with the index of its group.
 fn each_in_group(
     numbers: &Wide<'_>,
     shape: &[usize],
@@ -431,7 +431,8 @@ fn log_sum_exp(numbers: &Wide<'_>, shape: &[usize], reduced: &[bool]) -> Result<
     each_in_group(numbers, shape, reduced, &mut |x, group| {
         greatest[group] = greatest[group].max(x);
     })?;
-    // The distance to an infinity is NaN; relative to 0, the sum is correctly infinite or zero.
+    // The difference of two infinities would be NaN. Relative to 0, the sum is infinite or zero, as it should
+    // be.
     for greatest in greatest.iter_mut().filter(|greatest| greatest.is_infinite()) {
         *greatest = 0.0;
     }
@@ -482,7 +483,7 @@ macro_rules! bits {
 
 bits! { u8, u16, u32, u64 }
 
-/// Operations that differ by type.
+/// The operations of integers that differ by type.
 trait Integer: Element + Copy + Ord {
     type Bits: Bits;
     const ZERO: Self;
@@ -492,7 +493,7 @@ trait Integer: Element + Copy + Ord {
     /// Divides a sum by its number of terms.
     fn divided(self, count: usize) -> Self;
     fn wide(self) -> f64;
-    /// Converts from float, truncating.
+    /// Converts a float to this type by truncation.
     fn truncated(number: f64) -> Self;
 }
 

@@ -1,4 +1,4 @@
-//! Reductions along axes.
+//! Operators that reduce along axes.
 
 pub(crate) mod cum_sum;
 pub(crate) mod fold;

@@ -19,12 +19,12 @@ use onnx_tensor::{
     operator::{Compute, Fact, Kernel},
 };
 
-/// Builds `ArgMax` or `ArgMin`.
+/// Builds the operator `ArgMax` or `ArgMin`.
 pub fn argument(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Argument::of(node)))
 }
 
-/// Builds `GlobalAveragePool` or `GlobalMaxPool`.
+/// Builds the operator `GlobalAveragePool` or `GlobalMaxPool`.
 pub fn global_pool(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(GlobalPool {
         is_max: node.op_type == "GlobalMaxPool",
@@ -36,7 +36,7 @@ pub fn reduce(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Reduce::of(node)?))
 }
 
-/// `ReduceSum` and its relatives.
+/// The operator `ReduceSum`, and all other reductions along axes.
 #[derive(Debug)]
 pub(crate) struct Reduce(fold::Reduce);
 
@@ -65,13 +65,13 @@ impl Compute for Reduce {
     }
 }
 
-/// `ArgMax` and `ArgMin`. NaN is chosen only if it comes first.
+/// `ArgMax` and `ArgMin`. NaN is chosen only if it is the first element.
 #[derive(Debug)]
 pub(crate) struct Argument {
     axis: i64,
     keeps_dims: bool,
     is_max: bool,
-    /// Takes the last of equal elements (`select_last_index`).
+    /// Whether the last of equal elements is chosen (`select_last_index`).
     takes_last: bool,
 }
 
@@ -106,7 +106,7 @@ impl Argument {
     }
 }
 
-/// Returns the index of the winning element of each group along an axis.
+/// Returns the index of the chosen element of each group along an axis.
 fn places<T: Copy>(
     values: &[T],
     shape: &[usize],
@@ -159,7 +159,7 @@ impl Compute for Argument {
     }
 }
 
-/// `GlobalAveragePool` and `GlobalMaxPool`.
+/// The operators `GlobalAveragePool` and `GlobalMaxPool`.
 #[derive(Debug)]
 pub(crate) struct GlobalPool {
     pub(crate) is_max: bool,
@@ -256,7 +256,7 @@ mod tests {
         elements::<f32>(tensor).unwrap().to_vec()
     }
 
-    /// Checks against ONNX Runtime, except for NaN, which propagates here.
+    /// The expected values are those of ONNX Runtime, except for NaN, which propagates here.
     #[test]
     fn floats_are_reduced_along_axes() {
         let input = Tensor::matrix(&[[-1.0f32, 2.0], [3.0, -4.0]]);
@@ -391,7 +391,7 @@ mod tests {
             let argument = Argument::of(&node(name, &[("select_last_index", last), ("keepdims", 0)]));
             let line = Tensor::vector(numbers);
             let found = run(&argument, std::slice::from_ref(&line)).unwrap().remove(0);
-            // The same values as adjacent columns.
+            // A matrix whose two columns have the same values as `line`.
             let both = Tensor::concat(
                 1,
                 &[line.clone(), line].map(|line| line.into_shape(&[numbers.len(), 1]).unwrap()),

@@ -13,16 +13,16 @@ use onnx_tensor::{
     operator::{Fact, Kernel},
 };
 
-/// A sum along axes.
+/// A sum along axes: the terms, and the final step.
 #[derive(Debug)]
 pub(crate) struct Sums {
-    /// For each axis, whether it is summed over; summed axes keep size 1.
+    /// For each axis, whether the sum is taken over it. Such an axis has size 1 in the result.
     pub(crate) reduced: Vec<bool>,
     pub(crate) term: Term,
     pub(crate) finish: Finish,
 }
 
-/// The term for each number.
+/// The term that a number adds to its sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Term {
     Itself,
@@ -34,7 +34,7 @@ pub(crate) enum Term {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finish {
     Sum,
-    /// Divides by the number of terms; 0 if there are none.
+    /// Divides by the number of terms. The mean of no terms is 0.
     Mean,
     Root,
     Logarithm,
@@ -66,7 +66,7 @@ impl Sums {
         let shape = input.shape();
         let values = elements::<T>(input)?;
         let mut stages = stages(shape, &self.reduced).into_iter();
-        // Without axes, each number is a sum.
+        // If no axis is reduced, each number is a sum of one term.
         let first = stages.next().unwrap_or([1, 1, values.len()]);
         let mut sums = match self.term {
             Term::Itself => stage(values, first, |x| x)?,
@@ -96,7 +96,8 @@ impl Sums {
     }
 }
 
-/// Groups neighboring reduced axes, last ones first: sizes outside, along and inside each group.
+/// Groups neighboring reduced axes, the last group first. Returns the sizes outside, along and inside of each
+/// group.
 pub(crate) fn stages(shape: &[usize], reduced: &[bool]) -> ShortVec<[usize; 3]> {
     let mut stages = smallvec![];
     let (mut end, mut kept_inside) = (shape.len(), 1usize);
@@ -111,7 +112,7 @@ pub(crate) fn stages(shape: &[usize], reduced: &[bool]) -> ShortVec<[usize; 3]> 
     stages
 }
 
-/// FP32 or FP64.
+/// The Rust types of FP32 and FP64.
 trait Float: Element + Copy + Default + AddAssign + Add<Output = Self> + Mul<Output = Self> {
     fn magnitude(self) -> Self;
     fn root(self) -> Self;
@@ -169,10 +170,10 @@ fn stage<T: Float>(
     Ok(sums)
 }
 
-/// Maximum number of terms in one running sum: FP32 loses precision once the sum is large.
+/// Maximum number of terms in one running sum, since FP32 loses precision once the sum is large.
 const TERMS: usize = 512;
 
-/// Adds rows into zeroed sums, pairwise.
+/// Adds the terms of all rows to zeroed sums, by pairwise summation.
 fn add_rows<T: Float>(rows: &[T], sums: &mut [T], term: impl Fn(T) -> T + Copy) {
     let width = sums.len();
     let count = rows.len() / width;
@@ -191,9 +192,9 @@ fn add_rows<T: Float>(rows: &[T], sums: &mut [T], term: impl Fn(T) -> T + Copy) 
     }
 }
 
-/// Sums contiguous numbers.
+/// Returns the sum of the terms of contiguous numbers.
 fn line_sum<T: Float>(line: &[T], term: impl Fn(T) -> T + Copy) -> T {
-    /// Elements per vector loop.
+    /// Number of elements that one iteration of a vectorized loop processes.
     const LANES: usize = 16;
     if line.len() > LANES * TERMS {
         let (low, high) = line.split_at(line.len() / 2);
@@ -209,7 +210,7 @@ fn line_sum<T: Float>(line: &[T], term: impl Fn(T) -> T + Copy) -> T {
     for (lane, value) in lanes.iter_mut().zip(rest) {
         *lane += term(*value);
     }
-    // Tree reduction, so that sums have similar numbers of terms.
+    // Adds the lanes as a tree, so that all added sums have similar numbers of terms.
     let mut half = LANES / 2;
     while half > 0 {
         let (low, high) = lanes.split_at_mut(half);
@@ -278,7 +279,7 @@ mod tests {
         }
     }
 
-    /// A running FP32 sum loses precision once it is large.
+    /// A running FP32 sum would lose precision once it is large.
     #[test]
     fn long_sums_are_precise() {
         let count = 1usize << 21;

@@ -1,6 +1,6 @@
-//! The cells of recurrent layers: all steps of one direction.
+//! The cells of recurrent layers: runs all steps of one direction.
 //!
-//! Gates are computed one row at a time instead of one unit at a time, so that the loops vectorize.
+//! Gates are computed for a whole row of units at a time, so that the loops vectorize.
 
 use onnx_gemm::gemm_nt;
 use onnx_tensor::prelude::*;
@@ -12,7 +12,7 @@ use onnx_tensor::{cancelling::Pace, faults::BadInput, size};
 pub(crate) enum Cell {
     Lstm,
     Gru {
-        /// Applies the reset gate after the product with the state (`linear_before_reset`).
+        /// Whether the reset gate is applied after the product with the state (`linear_before_reset`).
         resets_after: bool,
     },
     Rnn,
@@ -27,7 +27,7 @@ impl Cell {
         }
     }
 
-    /// Returns the default activation functions.
+    /// Returns the names of the default activation functions.
     pub(crate) fn activations(self) -> &'static [&'static str] {
         match self {
             Self::Lstm => &["Sigmoid", "Tanh", "Tanh"],
@@ -37,7 +37,7 @@ impl Cell {
     }
 }
 
-/// The sizes of a node in one run.
+/// The sizes of a layer in one run.
 #[derive(Clone, Copy)]
 pub(crate) struct Sizes {
     pub(crate) steps: usize,
@@ -47,10 +47,11 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Reserves memory for `width` floats per step and sequence, or refuses the run.
+    /// Checks the memory for `width` floats per step and sequence, and refuses the run if there is too
+    /// little.
     pub(crate) fn admit(self, width: usize) -> Result<()> {
         let factors = [self.batch, width, size_of::<f32>()];
-        // Even without steps, the state is an output.
+        // The state is an output even if there are no steps, so at least one step counts.
         let bytes = factors.iter().fold(self.steps.max(1) as u64, |bytes, &factor| {
             bytes.saturating_mul(factor as u64)
         });
@@ -66,28 +67,28 @@ impl Sizes {
     }
 }
 
-/// Multiplications between two checks for cancellation.
+/// Number of multiplications between two checks for cancellation.
 const PART: usize = 1 << 26;
 
-/// The parameters of one direction.
+/// The parameters of one direction of a layer.
 pub(crate) struct Side<'r> {
     pub(crate) cell: Cell,
     pub(crate) activations: &'r [Activation],
     pub(crate) sizes: Sizes,
     pub(crate) lengths: &'r [usize],
     pub(crate) is_reverse: bool,
-    /// `clip`: limit on the input of activations; 0 for no limit.
+    /// `clip`: the limit on the input of activations; 0 means no limit.
     pub(crate) clip: f32,
     pub(crate) couples_gates: bool,
     pub(crate) w: Factors<'r>,
     pub(crate) r: Factors<'r>,
-    /// Input biases of all gates, then recurrent biases.
+    /// The input biases of all gates, followed by the recurrent biases.
     pub(crate) bias: Option<Vec<f32>>,
     /// Peephole weights of the input, output and forget gates.
     pub(crate) peepholes: Option<Vec<f32>>,
 }
 
-/// The weights of one direction: one row per unit of each gate.
+/// The weights of one direction, which have one row per unit of each gate.
 #[derive(Clone, Copy)]
 pub(crate) enum Factors<'r> {
     Floats(&'r [f32]),
@@ -130,7 +131,7 @@ pub(crate) struct State {
 }
 
 impl Side<'_> {
-    /// Runs all steps and returns the state after each one, by step and row.
+    /// Runs all steps, and calls `give` with step, row and state after each step of each row.
     ///
     /// # Errors
     /// Returns [`Cancelled`](onnx_tensor::cancelling::Cancelled).
@@ -147,14 +148,14 @@ impl Side<'_> {
             hidden,
         } = self.sizes;
         let gates = self.cell.gates() * hidden;
-        // Input products of all steps in one GEMM.
+        // The products of the inputs of all steps are computed at once.
         let mut products = vec![0f32; steps * batch * gates];
         // Steps after the end of the longest sequence are ignored, so that their values do not affect the
         // 8-bit scale.
         let longest = self.lengths.iter().copied().max().unwrap_or(0);
         let counted = longest * batch;
         let mut pace = Pace::default();
-        // Integer products have one scale for all rows.
+        // Integer products have one scale for all rows, so all rows are multiplied together.
         let together = match self.w.are_integers() {
             true => counted,
             false => PART / (input * gates).max(1),
@@ -168,16 +169,16 @@ impl Side<'_> {
                 .multiply(&x[first * input..], products, 0, [rows, input, gates], &mut pace)?;
         }
         let bias = self.input_bias();
-        // With integer products, ONNX Runtime adds the bias last, which changes the rounding. Otherwise it is
-        // added first, which is faster.
+        // With integer products, ONNX Runtime adds the bias last, which changes the rounding. Otherwise, the
+        // bias is added first, which is faster.
         let is_last = self.w.are_integers();
         if let Some(bias) = bias.as_ref().filter(|_| !is_last) {
             products
                 .chunks_exact_mut(gates.max(1))
                 .for_each(|row| add(row, bias));
         }
-        // If the reset gate applies before the product, the third gate's recurrent product is computed after
-        // the reset gate.
+        // If the reset gate is applied before the product, the recurrent product of the third gate is
+        // computed after the reset gate.
         let is_late = self.cell == (Cell::Gru { resets_after: false });
         let early = if is_late { 2 * hidden } else { gates };
         let mut recurrent = vec![0f32; batch * early];
@@ -187,7 +188,7 @@ impl Side<'_> {
         for turn in 0..longest {
             pace.spend((batch * hidden * gates) as u64 / 8 + 1)?;
             let mut h = &state.h;
-            // ONNX Runtime quantizes over all rows, with zeros for sequences that have ended.
+            // ONNX Runtime quantizes all rows together, with zeros for sequences that have ended.
             if is_last && self.lengths.iter().any(|&length| turn > length) {
                 seen.clone_from(h);
                 let rows = seen.chunks_exact_mut(hidden.max(1)).zip(self.lengths);
@@ -239,7 +240,7 @@ impl Side<'_> {
         }
         for (row, &length) in self.lengths.iter().enumerate() {
             if length == 0 {
-                // As in ONNX Runtime.
+                // The state of an empty sequence becomes zero, as in ONNX Runtime.
                 state.h[row * hidden..][..hidden].fill(0.0);
                 state.c[row * hidden..][..hidden].fill(0.0);
             }
@@ -247,8 +248,8 @@ impl Side<'_> {
         Ok(())
     }
 
-    /// Returns the sum of the biases that are added to the input products: all biases that do not depend on
-    /// the state.
+    /// Returns the sum of the biases that are added to the input products. The sum omits the biases that the
+    /// reset gate is applied to.
     fn input_bias(&self) -> Option<Vec<f32>> {
         let bias = self.bias.as_ref()?;
         let (of_input, of_state) = bias.split_at(bias.len() / 2);
@@ -262,7 +263,8 @@ impl Side<'_> {
         Some(sum)
     }
 
-    /// Returns the rows of the batch whose sequences have not ended, with their current step.
+    /// Returns the rows of the batch whose sequences have not ended after `turn` steps, with their current
+    /// step.
     fn rows(&self, turn: usize) -> impl Iterator<Item = Row> {
         let rows = self.lengths.iter().enumerate();
         rows.filter(move |(_, length)| turn < **length)
@@ -280,7 +282,7 @@ impl Side<'_> {
         }
     }
 
-    /// Adds the peephole term of a gate, if any.
+    /// Adds the peephole term of a gate to `values`, if the layer has peepholes.
     fn peep(&self, gate: usize, values: &mut [f32], c: &[f32]) {
         let Some(peepholes) = &self.peepholes else {
             return;
@@ -390,7 +392,7 @@ mod tests {
 
     #[test]
     fn products_with_the_input_are_made_in_parts_and_end_with_their_request() {
-        // One part has sixteen rows.
+        // With these sizes, the product is computed in parts of sixteen rows.
         let sizes = Sizes {
             steps: 19,
             batch: 1,
@@ -398,7 +400,7 @@ mod tests {
             hidden: 64,
         };
         let x = numbers(sizes.steps * sizes.input, 3);
-        // Each unit reads one input element, twice.
+        // Each unit reads one input element, with a weight of 2.
         let mut w = vec![0.0; sizes.hidden * sizes.input];
         for (unit, row) in w.chunks_exact_mut(sizes.input).enumerate() {
             row[unit * 1000] = 2.0;

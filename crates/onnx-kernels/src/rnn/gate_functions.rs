@@ -5,12 +5,12 @@ use crate::elementwise::{
     vector::{self, each},
 };
 
-/// An activation function.
+/// An activation function of a gate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Activation {
     Sigmoid,
     Tanh,
-    /// Bit-identical to ONNX Runtime's.
+    /// The approximation of ONNX Runtime, bit for bit.
     CoarseSigmoid,
     CoarseTanh,
     Relu,
@@ -67,7 +67,7 @@ impl Activation {
         })
     }
 
-    /// Takes the function's parameters from the front of `alphas` and `betas`.
+    /// Sets the parameters of the function to the next ones of `alphas` and `betas`.
     pub(crate) fn with(
         mut self,
         alphas: &mut impl Iterator<Item = f32>,
@@ -94,7 +94,7 @@ impl Activation {
         self
     }
 
-    /// Returns the variant with ONNX Runtime's approximation, for quantized layers.
+    /// Returns the variant of the function with ONNX Runtime's approximation, for quantized layers.
     pub(crate) fn coarse(self) -> Self {
         match self {
             Self::Sigmoid => Self::CoarseSigmoid,

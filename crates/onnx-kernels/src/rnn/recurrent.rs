@@ -1,4 +1,5 @@
-//! LSTM, GRU and RNN: both directions, sequences of different lengths, any batch size.
+//! The operators `LSTM`, `GRU` and `RNN`, in both directions, for sequences of different lengths and any
+//! batch size.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -23,7 +24,7 @@ use onnx_tensor::{
     operator::Compute,
 };
 
-/// Builds `LSTM`, `GRU` or `RNN`, by the node's operator.
+/// Builds the operator `LSTM`, `GRU` or `RNN`, by the node's operator.
 pub fn recurrent(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let cell = match node.op_type.as_str() {
@@ -77,12 +78,12 @@ pub fn recurrent(node: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Debug)]
 struct Recurrent {
     cell: Cell,
-    /// For each direction, whether it runs in reverse.
+    /// For each direction, whether it runs through the sequence in reverse.
     directions: Box<[bool]>,
-    /// The activation functions, for each direction.
+    /// The activation functions of each direction.
     activations: Vec<Vec<Activation>>,
     batch_first: bool,
-    /// `clip`: limit on the input of activations; 0 for no limit.
+    /// `clip`: the limit on the input of activations; 0 means no limit.
     clip: f32,
     /// `input_forget`: the LSTM's forget gate is 1 minus its input gate.
     couples_gates: bool,
@@ -95,8 +96,8 @@ struct Recurrent {
     outputs: usize,
 }
 
-/// ONNX Runtime's LSTM with 8-bit weights. Inputs 8 to 11 are scales and zero points of both weights, whose
-/// last two dimensions are swapped.
+/// ONNX Runtime's LSTM with 8-bit weights. The inputs 8 to 11 are scales and zero points of both weights. The
+/// last two dimensions of the weights are swapped.
 const QUANTIZED: &str = "DynamicQuantizeLSTM";
 
 /// 8-bit weights packed for the product kernel.
@@ -125,7 +126,7 @@ impl Recurrent {
             [x, w, r].iter().all(|fact| fact.rank() == 3),
             "expected three dimensions of the input and its weights"
         );
-        // The axes of the weights: units, and depth of the product.
+        // The axes of the weights for the units, and for the depth of the product.
         let [units, depth] = if self.is_quantized { [2, 1] } else { [1, 2] };
         let hidden = r.shape[depth];
         let agrees = |found: &Dim, expected: Dim| {
@@ -179,7 +180,8 @@ impl Recurrent {
     }
 }
 
-/// The inputs with the two 8-bit weights, their scales and zero points, by ONNX Runtime's numbering.
+/// The indices of the inputs with the two 8-bit weights, their scales and zero points, as ONNX Runtime
+/// numbers them.
 const WEIGHTS: [usize; 6] = [1, 2, 8, 9, 10, 11];
 
 impl Compute for Recurrent {
@@ -199,7 +201,7 @@ impl Compute for Recurrent {
         let bytes = weights.map(|weights| size_of::<i16>() as u64 * weights.len() as u64);
         let order = Order::Panels { is_turned: true };
         let turned = packs.shared(&sources, order, bytes.sum(), || self.made(input));
-        // Wrong types and sizes are reported when the node runs.
+        // The error for wrong types or sizes is ignored here; the run of the node reports it.
         self.turned = turned.ok().flatten();
         Ok(None)
     }
@@ -287,7 +289,7 @@ impl Kernel for Recurrent {
         sizes.admit(gates.max(directions * hidden))?;
         let lengths = self.lengths(inputs, sizes)?;
         let x = slice(0)?.context("no input")?;
-        // Ordered by step, then by row of the batch.
+        // The elements of the input, ordered by step and then by row of the batch.
         let x: Cow<'_, [f32]> = match self.batch_first {
             true => swapped(x, sizes.batch, sizes.steps, sizes.input).into(),
             false => x.into(),
@@ -457,7 +459,7 @@ mod tests {
         let inputs: ShortVec<Arc<Tensor>> = given.into_iter().map(Arc::new).collect();
         let mut layer = recurrent(&node).unwrap();
         let computed = layer.run(&mut inputs.clone()).unwrap();
-        // Weights from the request are not kept.
+        // Weights that are an input of the run are not kept.
         assert_eq!(Arc::strong_count(&inputs[1]), 1);
         let constants: Vec<_> = inputs.iter().cloned().map(Some).collect();
         let mut packs = Packs::beside(0);

@@ -1,4 +1,4 @@
-//! `DepthToSpace` and `SpaceToDepth`.
+//! The operators `DepthToSpace` and `SpaceToDepth`.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// Builds `DepthToSpace` or `SpaceToDepth`.
+/// Builds the operator `DepthToSpace` or `SpaceToDepth`.
 pub fn blocks(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Blocks::of(node)?))
 }
 
-/// `DepthToSpace` and `SpaceToDepth`.
+/// The parameters of `DepthToSpace` or `SpaceToDepth`.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     size: usize,
@@ -26,9 +26,9 @@ pub(crate) struct Blocks {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    /// Depth to space, column-row-depth order (`CRD`).
+    /// Depth to space, in column-row-depth order (`CRD`).
     DepthFirst,
-    /// Depth to space, depth-column-row order (`DCR`).
+    /// Depth to space, in depth-column-row order (`DCR`).
     BlocksFirst,
     ToDepth,
 }

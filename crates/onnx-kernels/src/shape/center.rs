@@ -1,4 +1,4 @@
-//! `CenterCropPad`: crops a value to its center, or pads it around the center.
+//! The operator `CenterCropPad`: crops a value to its center, or pads it around the center.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use onnx_tensor::{
     operator::{Compute, Fact, Kernel, kernel},
 };
 
-/// Builds `CenterCropPad`.
+/// Builds the operator `CenterCropPad`.
 pub fn center_crop_pad(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let axes = attributes.get("axes").map(|axes| axes.ints.clone());
@@ -86,7 +86,7 @@ impl Kernel for CenterCropPad {
         let (width, copied) = (bytes * last.count, bytes as u64 * last.count as u64);
         for row in 0..rows {
             pace.spend(copied / 8 + 4 * spans.len() as u64)?;
-            // Row by row, the last axis but one fastest.
+            // Computes where the row starts in the input and in the result.
             let (mut rest, mut step) = (row, [1, 1]);
             let mut at = [last.start, last.offset];
             step[0] *= last.from;
@@ -108,10 +108,10 @@ impl Kernel for CenterCropPad {
 
 /// The range of an axis that is copied.
 struct Span {
-    /// Size of the axis in input and output.
+    /// Size of the axis in the input (`from`) and in the output (`to`).
     from: usize,
     to: usize,
-    /// Start of the range in input and output.
+    /// Start of the range in the input (`start`) and in the output (`offset`).
     start: usize,
     offset: usize,
     count: usize,

@@ -1,4 +1,4 @@
-//! `Range` and `Trilu`.
+//! The operators `Range` and `Trilu`.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Builds `Range`, which returns `start`, `start + delta`, ... up to `limit`, exclusive.
+/// Builds the operator `Range`, which returns `start`, `start + delta`, ... up to `limit`, exclusive.
 pub fn range(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Range {}))
 }
@@ -42,7 +42,7 @@ impl Kernel for Range {
         }
         let length = match (known(start), known(limit), known(step)) {
             (Some(start), Some(limit), Some(step)) => {
-                // With constant bounds the size is known before a run.
+                // If all bounds are constant, the size is known before a run.
                 length(start, limit, step).map_err(Refusal::from)?.to_dim()
             }
             _ => match (start.dims().as_deref(), limit.dims().as_deref(), known(step)) {
@@ -84,7 +84,7 @@ impl Kernel for Range {
     }
 }
 
-/// A bound or step. FP64 cannot represent all of INT64.
+/// A bound or step. Integers are kept as integers, since FP64 cannot represent all of INT64.
 #[derive(Clone, Copy, Debug)]
 enum Number {
     Whole(i128),
@@ -124,7 +124,7 @@ fn length(start: Number, limit: Number, step: Number) -> Result<usize, LongRange
     }
     let (start, limit, step) = (start.real(), limit.real(), step.real());
     input_check::range_fits(start, limit, step)?;
-    // The cast saturates at 0.
+    // The cast saturates at 0, so the range is empty if the step points away from the limit.
     Ok(((limit - start) / step).ceil() as usize)
 }
 
@@ -154,7 +154,8 @@ macro_rules! sums {
 
 sums!(u8, u16, u32, u64, i8, i16, i32, i64; f16, f32, f64);
 
-/// Builds `Trilu`, which keeps the upper or lower triangle of matrices and sets the rest to zero.
+/// Builds the operator `Trilu`, which keeps the upper or lower triangle of matrices and sets the rest to
+/// zero.
 pub fn trilu(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Trilu {
         upper: Attributes(node).int("upper", 1) != 0,
@@ -194,7 +195,7 @@ fn triangles<U: Unit>(input: &Tensor, diagonal: i64, upper: bool) -> Result<Tens
     let mut pace = Pace::default();
     for (index, line) in made.chunks_exact_mut(columns.max(1)).enumerate() {
         pace.spend(columns as u64)?;
-        // The first column outside the lower triangle, or the first column inside the upper one.
+        // The first column outside of the lower triangle, or the first column inside of the upper triangle.
         let reach = diagonal.saturating_add((index % rows) as i64 + i64::from(!upper));
         let reach = usize::try_from(reach.max(0)).map_or(columns, |reach| reach.min(columns));
         match upper {

@@ -1,4 +1,4 @@
-//! `EyeLike`: ones on a diagonal, allocated after the size check.
+//! The operator `EyeLike`: a matrix with ones on a diagonal, which is allocated after a check of its size.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Builds `EyeLike`.
+/// Builds the operator `EyeLike`.
 pub fn eye_like(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let element_type = match attributes.has("dtype") {
@@ -33,12 +33,12 @@ pub fn eye_like(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// Ones on a diagonal.
+/// The operator `EyeLike`, whose result has ones on a diagonal.
 #[derive(Debug)]
 struct EyeLike {
-    /// `None` for the input's type.
+    /// The element type of the result; `None` for the type of the input.
     element_type: Option<ElementType>,
-    /// Index of the diagonal; positive is above the main one.
+    /// Index of the diagonal. Positive indices are above the main diagonal.
     diagonal: i64,
 }
 

@@ -18,28 +18,28 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// Builds `Tile`.
+/// Builds the operator `Tile`.
 pub fn tile(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Tile))
 }
 
-/// Builds `Expand`.
+/// Builds the operator `Expand`.
 pub fn expand(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Expand))
 }
 
-/// Builds `Where`.
+/// Builds the operator `Where`.
 pub fn condition(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Where))
 }
 
-/// Builds `ConstantOfShape`.
+/// Builds the operator `ConstantOfShape`.
 pub fn constant_of_shape(node: &Node) -> Result<Box<dyn Compute>> {
     let value = Attributes(node).get("value").and_then(|value| value.t.clone());
     Ok(Box::new(ConstantOfShape::of(value)?))
 }
 
-/// Returns the strides of a value broadcast to `shape`: 0 along broadcast axes.
+/// Returns the strides of a value that is broadcast to `shape`. The stride is 0 along broadcast axes.
 fn steps(from: &[usize], shape: &[usize]) -> ShortVec<usize> {
     let mut steps: ShortVec<usize> = smallvec![0; shape.len()];
     let mut step = 1;
@@ -52,8 +52,8 @@ fn steps(from: &[usize], shape: &[usize]) -> ShortVec<usize> {
     steps
 }
 
-/// Calls `call` for a range of lines of `shape`, with the offset of the line in each of the values, and the
-/// line's index.
+/// Calls `line` for each of the lines `wanted` of `shape`, with the offsets of the line in the values and its
+/// index.
 fn lines<const N: usize>(
     steps: &[ShortVec<usize>; N],
     shape: &[usize],
@@ -83,7 +83,7 @@ fn lines<const N: usize>(
     Ok(())
 }
 
-/// Broadcasts a value to a shape.
+/// Returns a value broadcast to `shape`.
 fn repeated(from: &Tensor, shape: &[usize]) -> Result<Tensor> {
     let mut made = empty(from.element_type(), shape)?;
     let size = from.element_type().size_of();
@@ -163,7 +163,7 @@ impl Compute for Expand {
     }
 }
 
-/// `ConstantOfShape` with the element to fill with.
+/// `ConstantOfShape`, which fills its result with this element.
 #[derive(Debug)]
 pub(crate) struct ConstantOfShape(Arc<Tensor>);
 
@@ -245,7 +245,7 @@ impl Compute for Tile {
     }
 }
 
-/// Repeats a value: each repetition is an additional axis, along which the value broadcasts.
+/// Repeats a value along its axes: broadcasts the value along one additional axis per repeated axis.
 fn tiled(input: &Tensor, repeats: &[usize]) -> Result<Tensor> {
     ensure!(repeats.len() == input.rank(), "a repetition for each dimension");
     let (mut from, mut to): (ShortVec<usize>, ShortVec<usize>) = (smallvec![], smallvec![]);
@@ -258,7 +258,7 @@ fn tiled(input: &Tensor, repeats: &[usize]) -> Result<Tensor> {
             from.push(1);
             to.push(count);
         }
-        // An axis that is not repeated is merged with the previous axis.
+        // An axis that is not broadcast is merged with the previous axis, if that is not broadcast either.
         match (from.last_mut(), to.last_mut()) {
             (Some(from), Some(to)) if from == to => {
                 *from *= dim;
@@ -390,7 +390,7 @@ mod tests {
         let expanded = one(&Expand, &[column.clone(), Tensor::vector(&[3i64, 1, 2])]);
         let expected = crate::made_nodes::cube(&[[[1i16, 1], [2, 2]], [[1, 1], [2, 2]], [[1, 1], [2, 2]]]);
         assert_eq!(expanded, expected);
-        // A requested size of 1 keeps the size of the input.
+        // In `Expand`, a requested size of 1 keeps the size of the input.
         assert_eq!(one(&Expand, &[column.clone(), Tensor::vector(&[1i64])]), column);
         assert_eq!(
             one(&Expand, &[column.clone(), Tensor::vector(&[2i64, 0])]).shape(),
@@ -493,7 +493,7 @@ mod tests {
         assert!(ConstantOfShape::of(Some(Arc::new(Tensor::vector(&[1i64, 2])))).is_err());
     }
 
-    /// Repeats a string of a megabyte 8192 times.
+    /// Repeating a string of a megabyte 8192 times is refused.
     #[test]
     fn long_texts_are_not_repeated_without_end() {
         let long = texts(&[1], &[&"x".repeat(1 << 20)]);
@@ -511,7 +511,7 @@ mod tests {
             let text = error.downcast_ref::<BadInput>().unwrap().to_string();
             assert!(text.starts_with("the texts together take 859"), "{text}");
         }
-        // Unselected strings do not count.
+        // Strings that are not selected do not count.
         assert_eq!(one(&Where, &[many(false), long, others.clone()]), others);
     }
 }

@@ -13,12 +13,12 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// Builds `Dropout`.
+/// Builds the operator `Dropout`.
 pub fn dropout(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Dropout::of(node)))
 }
 
-/// Builds `Identity`.
+/// Builds the operator `Identity`.
 pub fn identity(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Identity))
 }

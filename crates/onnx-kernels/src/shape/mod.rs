@@ -1,4 +1,4 @@
-//! Views, copies and repetitions, which do not interpret elements.
+//! Operators that view, copy and repeat elements without interpreting them.
 
 pub(crate) mod blocks;
 pub(crate) mod center;

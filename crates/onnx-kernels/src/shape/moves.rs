@@ -1,4 +1,4 @@
-//! `Transpose` and `Gather`.
+//! The operators `Transpose` and `Gather`.
 
 use std::sync::Arc;
 
@@ -20,17 +20,17 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// Builds `Gather`.
+/// Builds the operator `Gather`.
 pub fn gather(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Gather(Attributes(node).int("axis", 0))))
 }
 
-/// Builds `Transpose`.
+/// Builds the operator `Transpose`.
 pub fn transpose_of(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Transpose(Attributes(node).ints("perm").to_vec())))
 }
 
-/// `Transpose` with this permutation; an empty one reverses the axes.
+/// `Transpose` with this permutation. An empty permutation reverses the axes.
 #[derive(Debug)]
 pub(crate) struct Transpose(pub(crate) Vec<i64>);
 
@@ -66,14 +66,14 @@ impl Compute for Transpose {
     }
 }
 
-/// Permutes the axes of a value viewed with another shape. `order` names each axis once.
+/// Permutes the axes of a value that is viewed with the shape `shape`. `order` contains each axis once.
 pub(crate) fn reordered(input: &Tensor, shape: &[usize], order: &[usize]) -> Result<Tensor> {
     let wanted: ShortVec<usize> = order.iter().map(|&axis| shape[axis]).collect();
     let mut made = empty(input.element_type(), &wanted)?;
     if made.is_empty() {
         return Ok(made);
     }
-    // Merges axes that stay adjacent.
+    // Merges axes that stay adjacent into one.
     let mut groups: ShortVec<(usize, usize)> = smallvec![];
     for &axis in order {
         match groups.last_mut() {
@@ -118,10 +118,11 @@ struct Axis {
     step: usize,
 }
 
-/// Copies blocks of `bytes`, the outermost axis first.
+/// Copies blocks of `bytes` bytes in the order of the result's axes, which `axes` lists from the outermost
+/// on.
 fn moved(from: &[u8], to: &mut [u8], axes: &[Axis], bytes: usize) -> Result<()> {
     let (outer, inner) = match axes {
-        // A plain matrix transposition.
+        // The last two axes are transposed like a matrix.
         [outer @ .., columns, rows]
             if columns.step == bytes
                 && rows.step == columns.count * bytes
@@ -184,7 +185,7 @@ fn blocks(
     Ok(())
 }
 
-/// Transposes a matrix, or its columns starting at `first`.
+/// Transposes the columns of a matrix starting at `first`, as many as `to` has room for.
 fn turned(from: &[u8], to: &mut [u8], sizes: [usize; 2], first: usize, bytes: usize) {
     match bytes {
         1 => transpose::<1>(from, to, sizes, first),
@@ -265,7 +266,7 @@ impl Compute for Gather {
     }
 }
 
-/// Copies the blocks of `bytes` at these indices.
+/// Copies the blocks of `bytes` bytes at the indices `places`.
 fn taken(from: &[u8], places: &[i64], bytes: usize, to: &mut [u8]) {
     fn each<const BYTES: usize>(from: &[u8], places: &[i64], to: &mut [u8]) {
         let from = from.as_chunks::<BYTES>().0;

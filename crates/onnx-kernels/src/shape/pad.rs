@@ -1,4 +1,4 @@
-//! `Pad` in all modes; negative pads crop.
+//! The operator `Pad` in all modes. Negative pads remove elements.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use onnx_tensor::{
     size,
 };
 
-/// Builds `Pad`, for all operator sets.
+/// Builds the operator `Pad`, for all operator sets.
 pub fn pad(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let mode = match attributes.text("mode", "constant") {
@@ -53,7 +53,7 @@ enum Mode {
 #[derive(Debug)]
 struct Pad {
     mode: Mode,
-    /// Pads and value from attributes.
+    /// The pads and the value, if they are attributes.
     fixed: Option<(Vec<i64>, f32)>,
     pads: Option<usize>,
     value: Option<usize>,
@@ -61,7 +61,7 @@ struct Pad {
 }
 
 impl Pad {
-    /// Returns the begin and end pads of each axis, if they are known.
+    /// Returns the begin and end pads of each axis; `None` if they are unknown.
     fn pads(&self, rank: usize, inputs: &[Fact]) -> Result<Option<Vec<[i64; 2]>>> {
         let fact = |place: Option<usize>| place.and_then(|place| inputs.get(place));
         let given = match &self.fixed {
@@ -89,7 +89,7 @@ impl Pad {
     }
 }
 
-/// Maximum sum of all pads in the modes that repeat the input's own values.
+/// Maximum sum of all pads in the modes that repeat values of the input.
 const MAX_PLACES: u64 = 1 << 24;
 
 /// Appends a value `count` times, in whole blocks.
@@ -113,7 +113,7 @@ fn kept(size: usize, [before, after]: [i64; 2]) -> std::ops::Range<i64> {
 /// Splits an axis of the result into pieces.
 fn pieces(mode: Mode, size: usize, [before, after]: [i64; 2]) -> Result<Vec<Piece>> {
     let length = size as i64;
-    // Indices that one end crops are not repeated at the other end.
+    // Elements that a negative pad removes are not repeated in the padding of the other end.
     let kept = kept(size, [before, after]);
     let end = length.checked_add(after).context("a pad is too large")?;
     let mut pieces = Vec::new();
@@ -140,7 +140,7 @@ fn pieces(mode: Mode, size: usize, [before, after]: [i64; 2]) -> Result<Vec<Piec
 }
 
 impl Mode {
-    /// Returns the kept index that a position in the padding repeats.
+    /// Returns the index of the kept element that is repeated at position `at` of the padding.
     fn inside(self, at: i64, kept: &std::ops::Range<i64>) -> usize {
         let (at, length) = (at - kept.start, kept.end - kept.start);
         let place = match self {
@@ -231,7 +231,7 @@ fn padded<U: Unit>(input: &Tensor, value: &Tensor, axes: &[Vec<Piece>]) -> Resul
     let shape: Vec<usize> = sizes.collect();
     let mut pace = Pace::default();
     if U::HAS_CONTENTS {
-        // For strings, the size includes the length of each string.
+        // For strings, first computes the lengths of the result's strings, and checks their total size.
         let sizes: Vec<u64> = values.iter().map(|value| value.contents() as u64).collect();
         let mut lengths = vec![];
         let value = value.contents() as u64;
@@ -244,14 +244,14 @@ fn padded<U: Unit>(input: &Tensor, value: &Tensor, axes: &[Vec<Piece>]) -> Resul
     Tensor::from_units(input.element_type(), &shape, made)
 }
 
-/// A piece of an axis of the result.
+/// A piece of an axis of the result, by the origin of its elements.
 enum Piece {
     /// The constant padding value, repeated this many times.
     Value(usize),
     /// The elements of the input at these indices.
     Places(std::ops::Range<usize>),
-    /// Padding before or after the input that repeats the input's values. After negative pads, the range
-    /// `kept` of them remains.
+    /// Padding at the positions `places`, before or after the input, that repeats values of the input. `kept`
+    /// is the range of indices that remains after negative pads.
     Beside {
         mode: Mode,
         kept: std::ops::Range<i64>,
@@ -269,7 +269,7 @@ impl Piece {
     }
 }
 
-/// Writes the elements along the first axis, and recurses over the remaining axes.
+/// Writes the pieces of the first axis to `made`, and recurses over the remaining axes.
 fn fill<T: Element>(
     shape: &[usize],
     values: &[T],
@@ -358,7 +358,7 @@ mod tests {
             assert_eq!(line(mode, 4, -1, -2), [1.0]);
             assert_eq!(line(mode, 4, -1, 0), [1.0, 2.0, 3.0]);
         }
-        // The crop is larger than the input: the rest is padding.
+        // The negative pad removes more than the input, so the result consists of padding.
         assert_eq!(line(Mode::Constant, 3, -5, 4), [-1.0, -1.0]);
     }
 
@@ -387,7 +387,7 @@ mod tests {
         assert_eq!(cut.as_slice::<f32>().unwrap(), [3.0, 4.0, -1.0, -1.0]);
     }
 
-    /// The crop is applied before the other end is padded.
+    /// A negative pad removes elements before the other end is padded.
     #[test]
     fn what_is_left_of_a_cut_is_repeated() {
         assert_eq!(line(Mode::Wrap, 4, -1, 3), [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]);
@@ -405,7 +405,7 @@ mod tests {
         }
     }
 
-    /// Index lists would take more memory than the result.
+    /// Long pads are stored as a few pieces, since lists of indices would take more memory than the result.
     #[test]
     fn long_pads_are_few_pieces() {
         for mode in [Mode::Edge, Mode::Reflect, Mode::Wrap] {

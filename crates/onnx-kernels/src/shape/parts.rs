@@ -1,4 +1,4 @@
-//! `Concat` and `Split`.
+//! The operators `Concat` and `Split`.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// Builds `Split`.
+/// Builds the operator `Split`.
 pub fn split(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Split::of(node)))
 }
 
-/// Builds `Concat`.
+/// Builds the operator `Concat`.
 pub fn concat(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Concat(Attributes(node).int("axis", 0))))
 }
@@ -38,7 +38,7 @@ impl Compute for Concat {
         let mut shape = first.shape.clone();
         for input in &inputs[1..] {
             let other = &input.shape;
-            // Unknown sizes may turn out to be equal.
+            // Sizes of which one is unknown may be equal in a run.
             let is_same = |a: &Dim, b: &Dim| a == b || a.to_i64().is_none() || b.to_i64().is_none();
             let fits = other.len() == shape.len()
                 && (0..shape.len()).all(|at| at == axis || is_same(&other[at], &shape[at]))
@@ -78,7 +78,7 @@ impl Compute for Concat {
             }
             let bytes = made.as_bytes_mut()?;
             let work = [bytes.len() as u64, BYTES];
-            // A thread's part may start inside a row.
+            // The part of a thread may start inside a row.
             split::lines(bytes, LINE, work, |first, mut to, pace| {
                 let (mut line, mut skipped) = (first * LINE / row, first * LINE % row);
                 loop {
@@ -110,7 +110,7 @@ impl Compute for Concat {
 pub(crate) struct Split {
     axis: i64,
     sizes: Option<Vec<i64>>,
-    /// Number of parts if no sizes are given; the last part may be smaller if `rounds_up`.
+    /// Number of parts if no sizes are given. With `rounds_up`, the last part may be smaller than the others.
     count: usize,
     rounds_up: bool,
 }
@@ -133,7 +133,7 @@ impl Split {
             None => {
                 let count = self.count.max(1);
                 let each = whole.div_ceil(count);
-                // All parts but the last are full, and the last one is not empty.
+                // Requires equal parts. With `rounds_up`, the last part may be smaller.
                 ensure_input!(
                     whole.is_multiple_of(count) || (self.rounds_up && each * (count - 1) <= whole),
                     "{whole} elements along axis {axis} are to be cut into {count} equal parts"

@@ -14,29 +14,29 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// A length beyond any axis.
+/// A length that exceeds the size of any axis.
 const FARTHEST: i64 = 1 << 40;
 
-/// Clamps a bound or step; values beyond the end mean the end.
+/// Clamps a bound or step to [`FARTHEST`], which is beyond the end of any axis.
 fn clamped(number: i64) -> i64 {
     number.clamp(-FARTHEST, FARTHEST)
 }
 
-/// Builds `Slice`.
+/// Builds the operator `Slice`.
 pub fn slice(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Slice::of(node)?))
 }
 
 #[derive(Debug)]
 pub(crate) struct Slice {
-    /// Starts, ends, axes and steps from attributes.
+    /// The starts, ends, axes and steps, if they are attributes.
     fixed: Option<Vec<Along>>,
-    /// Input indices of axes and steps.
+    /// Input indices of the axes and of the steps.
     axes: Option<usize>,
     steps: Option<usize>,
 }
 
-/// The slice of one axis.
+/// The slice of one axis: start, end and step as the node gives them.
 #[derive(Clone, Copy, Debug)]
 struct Along {
     axis: i64,
@@ -73,7 +73,7 @@ impl Slice {
         )
     }
 
-    /// Returns the sliced axes, even if starts and ends are unknown.
+    /// Returns the sliced axes, even if their starts and ends are unknown.
     fn axes(&self, inputs: &[Fact]) -> Option<Vec<i64>> {
         match self.axes {
             Some(place) => inputs.get(place)?.integers(),
@@ -109,11 +109,12 @@ fn along(
 }
 
 impl Along {
-    /// Returns the first index, the number of elements, and the step.
+    /// Returns the first index, the number of elements, and the step of the slice of an axis of `size`
+    /// elements.
     fn of(self, size: usize) -> Result<(usize, usize, i64)> {
         const LARGEST_OF_32_BITS: i64 = i32::MAX as i64;
         ensure_input!(self.step != 0, "a step of 0");
-        // ONNX Runtime interprets these ends as "to the end" for negative steps too.
+        // With a negative step, ONNX Runtime interprets these ends as "to the first element".
         let end = match self.end {
             i64::MAX | LARGEST_OF_32_BITS if self.step < 0 => -FARTHEST,
             end => clamped(end),
@@ -191,7 +192,7 @@ fn positions(start: i64, end: i64, step: i64, dim: i64) -> (i64, i64) {
             (start, end.clamp(0, dim) - start)
         }
         false => {
-            // Unlike in NumPy, a start before the first element is clamped to it.
+            // Unlike in NumPy, a start before the first element is clamped to the first element.
             let last = dim - 1;
             let start = start.clamp(0.min(last), last);
             (start, start - end.clamp(-1, last))

@@ -1,5 +1,5 @@
-//! Copies elements by size: fixed-size elements by their bytes, strings by their indices. One copy routine
-//! then handles all types.
+//! Lets one copy routine handle all element types: elements of fixed size by their bytes, and strings by
+//! their indices.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use onnx_tensor::{
     size,
 };
 
-/// Copies elements of inputs to outputs. For strings, the routine gets string indices, counted through all
-/// inputs, in place of elements, and the strings at the resulting indices are copied.
+/// Copies elements of inputs to outputs. For strings, `movement` gets indices in place of elements, counted
+/// through all inputs. The strings at the indices that `movement` returns are then copied.
 pub(crate) fn moved(
     inputs: &mut ShortVec<Arc<Tensor>>,
     movement: impl FnOnce(&mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>>,
@@ -63,7 +63,7 @@ pub(crate) mod tests {
         tensor(shape, texts.iter().map(ToString::to_string).collect()).unwrap()
     }
 
-    /// Runs an operator and checks its outputs against its inferred facts.
+    /// Runs an operator, and checks its outputs against the facts that it infers.
     pub(crate) fn run(compute: &dyn Compute, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         let mut inputs: ShortVec<Arc<Tensor>> = inputs.iter().cloned().map(Arc::new).collect();
         let facts = compute.outputs(&Fact::of_values(&inputs))?.unwrap();

@@ -1,4 +1,4 @@
-//! `Reshape`, `Flatten`, `Squeeze`, `Unsqueeze`, `Shape` and `Size`.
+//! The operators `Reshape`, `Flatten`, `Squeeze`, `Unsqueeze`, `Shape` and `Size`.
 
 use std::sync::Arc;
 
@@ -15,34 +15,34 @@ use onnx_tensor::{
     size::admit_rank,
 };
 
-/// Builds `Size`.
+/// Builds the operator `Size`.
 pub fn size(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Size))
 }
 
-/// Builds `Reshape`.
+/// Builds the operator `Reshape`.
 pub fn reshape(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Reshape {
         allows_zero: Attributes(node).int("allowzero", 0) != 0,
     }))
 }
 
-/// Builds `Flatten`.
+/// Builds the operator `Flatten`.
 pub fn flatten(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Flatten(Attributes(node).int("axis", 1))))
 }
 
-/// Builds `Unsqueeze`.
+/// Builds the operator `Unsqueeze`.
 pub fn unsqueeze(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Unsqueeze(Attributes(node).ints("axes").to_vec())))
 }
 
-/// Builds `Squeeze`.
+/// Builds the operator `Squeeze`.
 pub fn squeeze(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Squeeze(Attributes(node).ints("axes").to_vec())))
 }
 
-/// Builds `Shape`.
+/// Builds the operator `Shape`.
 pub fn shape(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Shape {
         start: Attributes(node).int("start", 0),
@@ -50,8 +50,8 @@ pub fn shape(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// Returns the output facts of a reshape: `known` computes the shape of complete inputs, `unknown` that of
-/// partially known ones.
+/// Returns the output facts of a reshape. `known` computes the result's shape if all dimensions of the input
+/// are known, and `unknown` otherwise.
 fn outputs(
     input: &Fact,
     known: impl FnOnce(&[usize]) -> Result<ShortVec<usize>>,
@@ -64,10 +64,9 @@ fn outputs(
     Ok(shape.map(|shape| vec![Fact::new(input.element_type, shape)]))
 }
 
-/// `Reshape`.
 #[derive(Debug)]
 pub(crate) struct Reshape {
-    /// `allowzero`: a requested dimension of 0 is 0 instead of the input's.
+    /// `allowzero`: a requested dimension of 0 means 0, instead of the input's dimension.
     pub(crate) allows_zero: bool,
 }
 
@@ -115,7 +114,7 @@ impl Reshape {
     fn shape_of_unknown(&self, from: &[Dim], wanted: &[Dim]) -> Result<ShortVec<Dim>> {
         let mut shape: ShortVec<Dim> = smallvec![];
         let mut open = None;
-        // The remaining dimensions of the input after cancelling those of the result.
+        // The dimensions of the input that are left after cancelling equal dimensions of the result.
         let mut rest: ShortVec<Dim> = from.into();
         let mut divisor = Dim::Known(1);
         for (at, wanted) in wanted.iter().enumerate() {
@@ -180,7 +179,7 @@ impl Compute for Reshape {
     }
 }
 
-/// `Flatten` to a matrix whose columns start at this axis.
+/// `Flatten` to a matrix. The axes from this one on are merged into the columns.
 #[derive(Debug)]
 pub(crate) struct Flatten(pub(crate) i64);
 
@@ -210,8 +209,8 @@ impl Compute for Flatten {
     }
 }
 
-/// Returns the axes before a run, or `None` if they are unknown. Axes are an attribute before operator set
-/// 13, and an input since.
+/// Returns the axes before a run, or `None` if they are unknown. The axes are an attribute (`given`) before
+/// operator set 13, and an input from operator set 13 on.
 fn known_axes(given: &[i64], inputs: &[Fact]) -> Result<Option<Vec<i64>>> {
     match inputs.get(1) {
         Some(axes) => known_integers(axes),
@@ -263,7 +262,7 @@ impl Compute for Unsqueeze {
     }
 }
 
-/// `Squeeze`: drops these axes of size 1, or all of them.
+/// `Squeeze`: drops these axes, which have size 1. An empty list drops all axes of size 1.
 #[derive(Debug)]
 pub(crate) struct Squeeze(pub(crate) Vec<i64>);
 
@@ -302,7 +301,7 @@ impl Compute for Squeeze {
         let Some(axes) = known_axes(&self.0, inputs)? else {
             return Ok(None);
         };
-        // Without axes, the result's rank depends on the sizes.
+        // If no axes are given, the rank of the result depends on the sizes.
         let some = |shape: &[Dim]| {
             if axes.is_empty() {
                 return Ok(None);
@@ -328,7 +327,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Returns the range, clamped to the rank.
+    /// Returns the range of dimensions, clamped to the rank.
     fn range(&self, rank: usize) -> std::ops::Range<usize> {
         let rank = rank as i64;
         let place = |at: i64| {
@@ -340,7 +339,8 @@ impl Shape {
     }
 }
 
-/// Returns a constant fact for a value made of dimensions, if they are known.
+/// Returns the fact of a value whose elements are the dimensions `dims`. The value is a constant if all
+/// dimensions are known.
 fn dims_as_value(shape: &[usize], dims: &[Dim]) -> Result<Fact> {
     let mut value = Fact::new(ElementType::I64, shape.iter().map(ToDim::to_dim));
     let known: Option<ShortVec<i64>> = dims.iter().map(|dim| dim.to_i64()).collect();
@@ -454,7 +454,7 @@ mod tests {
             reshape(&from, wanted(&[2, 12])).unwrap(),
             [2.to_dim(), 12.to_dim()]
         );
-        // Dimensions of another value, from `Shape`.
+        // The requested shape is that of another value, from `Shape`.
         let other = Fact::new(ElementType::F32, [m, 5.to_dim()]);
         let of_other = Shape { start: 0, end: None }
             .outputs(&[other])

@@ -1,4 +1,4 @@
-//! `DFT`: the discrete Fourier transform along one axis.
+//! The operator `DFT`: the discrete Fourier transform along one axis.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use onnx_tensor::{
     size,
 };
 
-/// Builds `DFT` for FP32 and FP64, computed in FP64.
+/// Builds the operator `DFT` for FP32 and FP64, computed in FP64.
 pub fn dft(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(Dft {
@@ -36,14 +36,15 @@ pub fn dft(node: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Debug)]
 enum Axis {
     Fixed(i64),
-    /// The axis is the input at this index; without an input, it is the last axis before the complex parts.
+    /// The axis is in the input at this index. Without an input, the axis is the last one before the complex
+    /// parts.
     Input(Option<usize>),
 }
 
 #[derive(Debug)]
 struct Dft {
     axis: Axis,
-    /// Input index of the transform length; `None` for the axis' whole length.
+    /// Input index of the transform length; `None` if the length is that of the axis.
     length: Option<usize>,
     is_inverse: bool,
     is_onesided: bool,
@@ -55,7 +56,7 @@ impl Dft {
             Axis::Fixed(axis) => axis,
             Axis::Input(_) => given.unwrap_or(-2),
         };
-        // The last axis holds real and imaginary parts.
+        // The last axis contains real and imaginary parts, so it cannot be transformed.
         match axis::find(axis, rank) {
             Some(axis) if axis + 1 < rank => Ok(axis),
             _ => bail!(BadInput(format!("axis {axis} of a DFT of {rank} dimensions"))),
@@ -70,7 +71,7 @@ impl Dft {
     }
 }
 
-/// Returns the number of results, which is half plus one if one-sided.
+/// Returns the number of results of a transform. A one-sided transform has `length / 2 + 1` results.
 fn results(length: usize, is_onesided: bool) -> usize {
     if is_onesided { length / 2 + 1 } else { length }
 }
@@ -90,7 +91,7 @@ impl Kernel for Dft {
         let axis = match given(self.axis_input()).map(number).transpose()? {
             None => self.axis(None, input.rank())?,
             Some(Some(axis)) => self.axis(Some(axis), input.rank())?,
-            // Any axis except the last one.
+            // The axis is unknown: any axis except the last one may change its size.
             Some(None) => {
                 ensure!(input.rank() > 1, "a DFT of {} dimensions", input.rank());
                 shape[..input.rank() - 1].fill_with(Dim::unknown);
@@ -140,7 +141,7 @@ impl Kernel for Dft {
             length <= MAX_LENGTH,
             "a DFT of {length} numbers, the limit is {MAX_LENGTH}"
         );
-        // Memory for a line, its buffer, and tables, which are larger for prime lengths.
+        // Checks the memory for a line, its buffer, and tables, which are larger for prime lengths.
         size::admit_now(Transform::bytes(length))?;
         let width = shape[axis + 1..shape.len() - 1].iter().product();
         let lines = Lines {
@@ -165,12 +166,12 @@ impl Kernel for Dft {
 /// Maximum transform length.
 const MAX_LENGTH: usize = 1 << 24;
 
-/// Lines of complex elements that are `width` apart.
+/// Transforms lines of complex elements that are `width` apart.
 struct Lines {
     parts: usize,
     size: usize,
     width: usize,
-    /// Transform length: the line is truncated or padded with zeros.
+    /// Length of the transform, to which lines are truncated or padded with zeros.
     length: usize,
     /// Number of results to keep.
     count: usize,

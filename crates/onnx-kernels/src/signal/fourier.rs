@@ -1,8 +1,8 @@
 //! Discrete Fourier transforms of any length, in FP64.
 //!
 //! Lengths with small prime factors use the Cooley-Tukey algorithm in Stockham order, which needs no
-//! permutation. Any other length is a convolution with a chirp (Bluestein's algorithm), computed by
-//! transforms of a power of two.
+//! permutation. A transform of any other length is computed as a convolution with a chirp (Bluestein's
+//! algorithm), by transforms whose length is a power of two.
 
 use std::f64::consts::TAU;
 
@@ -69,12 +69,12 @@ enum Kind {
     Chirp(Box<Chirp>),
 }
 
-/// One Cooley-Tukey stage.
+/// One stage of the Cooley-Tukey algorithm.
 struct Stage {
     radix: usize,
     /// Roots of unity of the radix.
     roots: Vec<Complex>,
-    /// Twiddle factors of all outputs but the first, for each of the `groups` positions.
+    /// Twiddle factors of all butterfly outputs but the first, for each group.
     twiddles: Vec<Complex>,
     groups: usize,
     /// Number of adjacent elements with the same twiddle factors.
@@ -83,13 +83,13 @@ struct Stage {
 
 struct Chirp {
     chirp: Vec<Complex>,
-    /// Transform of the chirp.
+    /// Fourier transform of the chirp's conjugate, with which lines are convolved.
     kernel: Vec<Complex>,
     padded: Vec<Complex>,
     transform: Transform,
 }
 
-/// Upper bound on the number of complex numbers in a [`Transform`] per element.
+/// Upper bound on the number of complex numbers that a [`Transform`] stores per element of a line.
 const TABLES: u64 = 24;
 
 impl Transform {
@@ -98,7 +98,7 @@ impl Transform {
         (length as u64).saturating_mul(TABLES * size_of::<Complex>() as u64)
     }
 
-    /// Prepares a forward transform, or an inverse one without the scale of `1 / length`.
+    /// Prepares a forward transform, or an inverse transform that does not scale by `1 / length`.
     pub(crate) fn new(length: usize, is_inverse: bool, pace: &mut Pace) -> Result<Self> {
         let kind = match factors(length) {
             Some(factors) => Kind::Factors {
@@ -200,7 +200,7 @@ impl Stage {
                         let (a, b, c, d) = (term(0), term(1), term(2), term(3));
                         let (even, odd) = (a.plus(c), b.plus(d));
                         let (other, turned) = (a.minus(c), b.minus(d));
-                        // Multiplied by -i.
+                        // Multiplies the difference by -i.
                         let turned = Complex::new(turned.im, -turned.re);
                         terms.copy_from_slice(&[
                             even.plus(odd),
@@ -229,7 +229,7 @@ impl Stage {
 
 impl Chirp {
     fn new(length: usize, pace: &mut Pace) -> Result<Self> {
-        // Squares are taken modulo the period, so that angles stay exact.
+        // Takes squares modulo the period, so that the angles of the chirp stay exact.
         let period = 2 * length as u64;
         let square = |at: usize| ((at as u64).pow(2) % period) as usize;
         pace.spend(8 * length as u64)?;
@@ -259,7 +259,7 @@ impl Chirp {
             *to = x.times(*root);
         }
         self.transform.run(padded, pace)?;
-        // Computes the inverse transform as a forward one between conjugations.
+        // Computes the inverse transform as a forward transform between two conjugations.
         for (x, factor) in padded.iter_mut().zip(&self.kernel) {
             *x = x.times(*factor).conjugate();
         }
@@ -330,8 +330,8 @@ mod tests {
                 Some(_) => length,
                 None => (2 * length - 1).next_power_of_two(),
             };
-            // Twiddle factors take less than twice `size`. A chirp transform stores the chirp, its kernel and
-            // the padded line besides the scratch buffer.
+            // The twiddle factors of all stages take less than `2 * size` elements. A chirp transform stores
+            // the chirp, its kernel and the padded line besides the scratch buffer.
             let taken = 3 * size + if size == length { 0 } else { length + 2 * size };
             assert!(taken as u64 <= TABLES * length as u64, "{length}");
         }

@@ -1,4 +1,4 @@
-//! `HannWindow`, `HammingWindow`, `BlackmanWindow` and `MelWeightMatrix`.
+//! The operators `HannWindow`, `HammingWindow`, `BlackmanWindow` and `MelWeightMatrix`.
 
 use std::{f64::consts::PI, sync::Arc};
 
@@ -25,7 +25,7 @@ fn output_type(attributes: Attributes<'_>) -> Result<ElementType> {
     Ok(element_type.ok_or_else(|| Refusal("needs a numeric type in 'output_datatype'".to_owned()))?)
 }
 
-/// Builds `HannWindow`, `HammingWindow` or `BlackmanWindow`.
+/// Builds the operator `HannWindow`, `HammingWindow` or `BlackmanWindow`.
 pub fn window(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let hamming = f64::from(25.0f32 / 46.0);
@@ -51,7 +51,7 @@ struct Window {
     element_type: ElementType,
 }
 
-/// Reads sizes from inputs, if they are known.
+/// Reads sizes from the first `N` inputs; `None` if one is unknown.
 fn sizes<const N: usize>(inputs: &[Fact]) -> Result<Option<[usize; N]>> {
     let mut sizes = [0; N];
     for (size, input) in sizes.iter_mut().zip(inputs) {
@@ -100,14 +100,14 @@ impl Kernel for Window {
     }
 }
 
-/// Builds `MelWeightMatrix`, which has a triangular filter over frequencies for each mel bin.
+/// Builds the operator `MelWeightMatrix`, which has a triangular filter over frequencies for each mel bin.
 pub fn weights(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Weights {
         element_type: output_type(Attributes(node))?,
     }))
 }
 
-/// Maximum number of elements: 128 MiB in FP64.
+/// Maximum number of weights, which take 128 MiB in FP64.
 const MAX_WEIGHTS: usize = 1 << 24;
 
 #[derive(Debug)]
@@ -142,7 +142,8 @@ impl Kernel for Weights {
         let (low, high) = (edge(3)?, edge(4)?);
         let bins = length / 2 + 1;
         let step = (high - low) / (mels + 2) as f32;
-        // The frequency bin where a mel filter starts; the next two are its peak and its end.
+        // Returns the frequency bin where a mel filter starts. The bins for the next two numbers are its peak
+        // and its end.
         let place = |mel: usize| {
             let mel = f64::from(low + step * mel as f32);
             let hertz = (700.0 * (10.0f64.powf(mel / 2595.0) - 1.0)) as f32;

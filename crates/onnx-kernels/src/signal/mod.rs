@@ -1,4 +1,4 @@
-//! Fourier transforms, windows and mel filters.
+//! Operators for Fourier transforms, windows and mel filters.
 
 pub(crate) mod dft;
 pub(crate) mod fourier;

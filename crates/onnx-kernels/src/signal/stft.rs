@@ -1,4 +1,4 @@
-//! `STFT` of real and complex signals of any length.
+//! The operator `STFT` of real and complex signals of any length.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Builds `STFT` for FP32 and FP64, computed in FP64.
+/// Builds the operator `STFT` for FP32 and FP64, computed in FP64.
 pub fn stft(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(Stft {
@@ -38,7 +38,7 @@ struct Stft {
 }
 
 impl Stft {
-    /// Returns the frame length, if it is known.
+    /// Returns the frame length; `None` if it is unknown before the run.
     fn frame(&self, inputs: &[Fact]) -> Result<Option<usize>> {
         let window = match self.window.and_then(|place| inputs.get(place)) {
             None => None,
@@ -74,7 +74,7 @@ impl Stft {
     }
 }
 
-/// Returns a positive number, if it is known.
+/// Returns the positive number in a fact; `None` if it is unknown. `name` names the input in errors.
 fn positive(fact: &Fact, name: &str) -> Result<Option<usize>> {
     let Some(numbers) = fact.integers() else {
         return Ok(None);
@@ -142,7 +142,7 @@ impl Kernel for Stft {
         let (frames, bins) = (frames(length, frame, step)?, self.bins(frame));
         let made = [batch, frames, bins, 2];
         size::admit_shape(ElementType::F64, &made)?;
-        // A line, its buffer, and tables.
+        // Checks the memory for a line, its buffer, and tables.
         size::admit_now(Transform::bytes(frame))?;
         let values = signal.cast_to::<f64>()?;
         let values = elements::<f64>(&values)?;

@@ -1,4 +1,5 @@
-//! `TreeEnsembleClassifier`: labels and probabilities from the scores of a tree ensemble.
+//! The operator `TreeEnsembleClassifier`, which computes labels and probabilities from the scores of a tree
+//! ensemble.
 
 use std::sync::{Arc, OnceLock};
 
@@ -47,7 +48,8 @@ pub fn classifier(node: &Node) -> Result<Box<dyn Compute>> {
     }
     let shared = shared.map(|class| SharedScore {
         class,
-        // The logistic function takes a margin, even if no weight is negative.
+        // The single score is a probability if no weight is negative. With the logistic function, it is
+        // always a margin.
         single: match all_positive && post != PostTransform::Logistic {
             true => Single::Probability,
             false => Single::Margin,
@@ -65,7 +67,7 @@ pub fn classifier(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// A classifier whose input type is not known yet.
+/// A classifier for inputs of any type, which is only known in a run.
 #[derive(Debug)]
 struct Classifier {
     trees: Trees,
@@ -86,7 +88,8 @@ struct Rule {
 /// The single score of a binary classifier: leaves only add to the score of one class.
 #[derive(Clone, Copy, Debug)]
 struct SharedScore {
-    /// The class to whose score leaves add. The score always refers to the second class.
+    /// The class to whose score the leaves add. Whichever class this is, the score counts for the second
+    /// class.
     class: usize,
     single: Single,
 }
@@ -124,7 +127,7 @@ impl Classifier {
     }
 }
 
-/// A classifier for one input type.
+/// A classifier for inputs of one type, whose trees have thresholds of that type.
 #[derive(Debug)]
 struct TypedClassifier<T: Number> {
     forest: Forest<T>,
@@ -168,8 +171,8 @@ impl Rule {
         ])
     }
 
-    /// Writes the output value of each class to `out` and returns the class index. `touched` says for each
-    /// score whether any leaf adds to it.
+    /// Writes the output value of each class to `out` and returns the class index. `touched` tells for each
+    /// score whether any leaf adds to the score.
     fn finish<T: Number>(
         &self,
         scores: &mut [T],
@@ -197,7 +200,7 @@ impl Rule {
         best.unwrap_or(0)
     }
 
-    /// Like [`Self::finish`], for two classes that share one score.
+    /// Writes the output values like [`Self::finish`], for two classes that share one score.
     fn finish_two<T: Number>(
         &self,
         shared: SharedScore,

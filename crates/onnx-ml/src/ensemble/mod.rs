@@ -1,4 +1,4 @@
-//! `TreeEnsemble`, `TreeEnsembleClassifier` and `TreeEnsembleRegressor`.
+//! The operators `TreeEnsemble`, `TreeEnsembleClassifier` and `TreeEnsembleRegressor`.
 
 mod classifier;
 mod newer;

@@ -1,4 +1,5 @@
-//! `TreeEnsemble` of operator set 5, which lists branches and leaves separately, and the root of each tree.
+//! Reads `TreeEnsemble` of operator set 5, whose attributes list the branches, the leaves, and the root of
+//! each tree.
 
 use std::collections::HashMap;
 
@@ -30,7 +31,8 @@ pub fn ensemble(node: &Node) -> Result<Box<dyn Compute>> {
     let targets = targets(attributes)?;
     let post = match attributes.int("post_transform", 0) {
         0 => PostTransform::None,
-        // The ONNX specification and ONNX Runtime swap the numbers of softmax and logistic.
+        // Refused, since the ONNX specification and ONNX Runtime disagree which of both numbers is softmax
+        // and which is logistic.
         post @ (1 | 2) => bail!(Limit(format!(
             "has the post_transform {post}, about which implementations disagree"
         ))),
@@ -46,7 +48,7 @@ pub fn ensemble(node: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Clone, Copy)]
 enum Question {
     Plain(fn(f64) -> Test),
-    /// Set membership; the value is an index in `Lists::members`.
+    /// A test for set membership. The value is the index of the set in `Lists::members`.
     Member(usize),
 }
 
@@ -99,7 +101,7 @@ impl<'a> Lists<'a> {
                 other => bail!(Refusal(format!("has nodes of the unknown mode {other}"))),
             });
         }
-        // NaN separates the sets of the branches.
+        // The list contains the sets of all branches, separated by NaN.
         let sets = numbers("membership_values")?;
         let mut sets: Vec<Vec<f64>> = sets
             .split(|number| number.is_nan())
@@ -189,7 +191,8 @@ impl<'a> Lists<'a> {
     fn nodes(&self, root: Child, builder: &mut TreesBuilder, room: &mut usize) -> Result<Vec<TreeNode>> {
         let mut numbers = HashMap::from([(root, 0u32)]);
         let mut order = vec![root];
-        // The index of the next node: a membership test takes one node per number in its set.
+        // The index for the next node. A membership test takes one node per number in its set, so it may
+        // advance by several.
         let mut next = self.width(root);
         let mut nodes: Vec<TreeNode> = Vec::new();
         let mut at = 0;

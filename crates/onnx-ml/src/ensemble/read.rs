@@ -36,7 +36,7 @@ pub(crate) fn trees(
         let nodes: Vec<TreeNode> = nodes.collect::<Result<_>>()?;
         let reached = builder.tree(&nodes, tree.number(tree.root));
         let reached = reached.map_err(|error| Refusal(format!("has a bad tree {}: {error}", tree.id)))?;
-        // Unreachable nodes form a cycle, since all other nodes are children.
+        // Every node but the root has a parent, so nodes that are unreachable from the root contain a cycle.
         if reached != nodes.len() {
             bail!(Refusal(format!(
                 "has a bad tree {}: its nodes form a cycle",
@@ -66,7 +66,7 @@ struct Lists<'a> {
     trees: &'a [i64],
     nodes: &'a [i64],
     features: &'a [i64],
-    /// `None` for leaves.
+    /// The kind of comparison of each branch; `None` for leaves.
     modes: Vec<Option<Mode>>,
     thresholds: Vec<f64>,
     yes: &'a [i64],
@@ -169,10 +169,10 @@ impl TreePlaces {
     }
 }
 
-/// Creates a comparison with a threshold.
+/// A function that creates the comparison with a given threshold.
 type Mode = fn(f64) -> Test;
 
-/// The weights of the leaves, as parallel lists.
+/// The weights of the leaves, as parallel lists with one entry per weight.
 struct Additions<'a> {
     trees: &'a [i64],
     nodes: &'a [i64],
@@ -237,7 +237,8 @@ fn read_mode(mode: &[u8]) -> Result<Option<Mode>> {
     }))
 }
 
-/// The maximum number of scores per row. Rows are scored in batches, and each score takes memory.
+/// The maximum number of scores per row. The number is limited, since rows are scored in batches and each
+/// score takes memory.
 const MAX_TARGETS: i64 = 1 << 20;
 
 /// Returns a regressor's number of scores per row.
@@ -250,7 +251,7 @@ pub(crate) fn targets(attributes: Attributes<'_>) -> Result<usize> {
     }
 }
 
-/// Returns the list of floats `name`, or the contents of its alternative `<name>_as_tensor`.
+/// Returns the list of floats in the attribute `name`, or in its alternative `<name>_as_tensor`.
 pub(crate) fn doubles(attributes: Attributes<'_>, name: &str) -> Result<Vec<f64>> {
     let floats = attributes.floats(name);
     let tensor = attributes

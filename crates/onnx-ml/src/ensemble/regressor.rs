@@ -1,4 +1,5 @@
-//! `TreeEnsembleRegressor` and `TreeEnsemble`: compute targets from the scores of a tree ensemble.
+//! The operators `TreeEnsembleRegressor` and `TreeEnsemble`, which compute targets from the scores of a tree
+//! ensemble.
 
 use std::sync::{Arc, OnceLock};
 
@@ -45,7 +46,7 @@ pub fn regressor(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// A regressor whose input type is not known yet.
+/// A regressor for inputs of any type, which is only known in a run.
 #[derive(Debug)]
 pub(crate) struct Regressor {
     trees: Trees,
@@ -84,7 +85,7 @@ fn answer_type(is_double: bool) -> ElementType {
 }
 
 impl Regressor {
-    /// Creates a regressor whose output has the type of its input.
+    /// Creates a regressor whose output has the element type of its input.
     pub(crate) fn of_type(trees: Trees, post: PostTransform) -> Self {
         Self {
             trees,
@@ -123,7 +124,7 @@ impl Regressor {
     }
 }
 
-/// A regressor for one input type.
+/// A regressor for inputs of one type, whose trees have thresholds of that type.
 #[derive(Debug)]
 struct TypedRegressor<T: Number> {
     forest: Forest<T>,

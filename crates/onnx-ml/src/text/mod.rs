@@ -1,4 +1,4 @@
-//! String operators.
+//! Operators on strings.
 
 mod pieces_of_text;
 mod terms;

@@ -1,4 +1,5 @@
-//! `StringConcat`, `StringSplit` and `RegexFullMatch`: concatenating, splitting and matching strings.
+//! The operators `StringConcat`, `StringSplit` and `RegexFullMatch`, which concatenate, split and match
+//! strings.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ pub fn string_concat(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(StringConcat))
 }
 
-/// Returns a string attribute, or `""`.
+/// Returns the string attribute `name`; an empty string if it is absent.
 fn text<'a>(attributes: Attributes<'a>, name: &str) -> Result<&'a str> {
     let given = attributes.get(name).map_or(&[][..], |attribute| &attribute.s);
     std::str::from_utf8(given).with_context(|| format!("'{name}' is not UTF-8"))
@@ -87,9 +88,9 @@ pub fn string_split(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct StringSplit {
-    /// If empty, splits at runs of whitespace.
+    /// The delimiter; if it is empty, strings are split at runs of whitespace.
     delimiter: String,
-    /// The maximum number of splits.
+    /// The maximum number of splits per string; `None` for no limit.
     most: Option<usize>,
 }
 
@@ -159,7 +160,8 @@ impl Kernel for StringSplit {
 /// Creates the operator `RegexFullMatch`.
 pub fn regex_full_match(node: &Node) -> Result<Box<dyn Compute>> {
     let pattern = text(Attributes(node), "pattern")?;
-    // Compiles the pattern alone first: the parentheses added around it would balance an invalid pattern.
+    // Compiles the pattern alone first, since the parentheses added below could turn an invalid pattern into
+    // a valid one.
     expression(pattern)?;
     Ok(kernel(RegexFullMatch(expression(&format!(
         r"\A(?:{pattern})\z"

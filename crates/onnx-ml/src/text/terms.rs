@@ -197,10 +197,10 @@ pub fn tf_idf(node: &Node) -> Result<Box<dyn Compute>> {
 /// The maximum length of an n-gram, and the maximum number of skipped words between two of its words.
 const MAX_GRAM: usize = 64;
 const MAX_SKIPS: usize = 64;
-/// The maximum width of a row.
+/// The maximum number of columns in the output.
 const MAX_WIDTH: usize = 1 << 24;
 
-/// The cost of copying and hashing a word of an n-gram.
+/// The steps of [`Pace`] that copying and hashing one word of an n-gram counts as.
 const STEPS_OF_A_WORD: u64 = 16;
 
 #[derive(Clone, Copy, Debug)]
@@ -221,7 +221,7 @@ struct TfIdf {
     mode: Mode,
     lengths: std::ops::RangeInclusive<usize>,
     skips: usize,
-    /// The index of each n-gram.
+    /// The index of each n-gram in `columns` and `weights`.
     grams: HashMap<Vec<Word>, usize>,
     /// The output column of each n-gram.
     columns: Vec<usize>,
@@ -236,7 +236,7 @@ impl TfIdf {
         let mut counts = vec![0f32; self.width];
         pace.spend(self.width as u64)?;
         for length in self.lengths.clone() {
-            // A unigram has no gaps.
+            // An n-gram of one word has no gaps.
             let gaps = if length == 1 { 1 } else { self.skips + 1 };
             for gap in 1..=gaps {
                 let reach = (length - 1) * gap + 1;

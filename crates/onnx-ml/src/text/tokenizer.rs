@@ -19,7 +19,8 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// The maximum element count of the output: one long string pads all other rows.
+/// The maximum number of elements in the output. One long string makes all rows long, since they are padded
+/// to equal length.
 const MAX_TOKENS: usize = 1 << 24;
 
 /// The maximum size of a compiled regular expression, in bytes.
@@ -57,7 +58,8 @@ pub fn tokenizer(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// The maximum length of a pattern, in bytes. Its intermediate representation takes a hundred times as much.
+/// The maximum length of a pattern, in bytes. The intermediate representation of a pattern takes a hundred
+/// times as much memory.
 const MAX_PATTERN: usize = 1 << 14;
 
 /// Compiles a regular expression in the syntax of RE2, whose character classes are ASCII only.
@@ -70,7 +72,7 @@ pub(crate) fn expression(text: &str) -> Result<Expression> {
     }
     let mut ours = String::new();
     let mut characters = text.chars().peekable();
-    // Whether the position is within brackets, where other characters are special.
+    // Whether the position is within brackets, where the set of special characters is different.
     let mut is_class = false;
     while let Some(character) = characters.next() {
         match character {
@@ -86,7 +88,7 @@ pub(crate) fn expression(text: &str) -> Result<Expression> {
                 }
                 continue;
             }
-            // A named class such as `[:alpha:]`.
+            // Copies a named class such as `[:alpha:]`.
             '[' if characters.peek() == Some(&':') => {
                 ours.push('[');
                 for character in characters.by_ref() {
@@ -145,22 +147,22 @@ pub(crate) fn expression(text: &str) -> Result<Expression> {
 const LEAST_EXPRESSION: usize = 1 << 10;
 
 /// The maximum product of text length and compiled size, in bytes. A search may take time proportional to the
-/// product and cannot be cancelled; this bound takes a few seconds.
+/// product and cannot be cancelled; at the maximum, a search takes a few seconds.
 const MAX_SEARCH: usize = 1 << 33;
 
 /// A compiled regular expression.
 #[derive(Debug)]
 pub(crate) struct Expression {
     regex: Regex,
-    /// The maximum compiled size, in bytes.
+    /// The maximum size of the compiled expression, in bytes.
     size: usize,
 }
 
 impl Expression {
-    /// Returns the regular expression for a search in `text`.
+    /// Checks the length of `text`, and returns the regular expression for a search in it.
     ///
     /// # Errors
-    /// [`BadInput`] if `text` is so long that the search could take long.
+    /// Returns [`BadInput`] if `text` is so long that the search could take long.
     pub(crate) fn within(&self, text: &str) -> Result<&Regex> {
         let most = MAX_SEARCH / self.size;
         ensure_input!(
@@ -177,7 +179,8 @@ impl Expression {
 enum Method {
     /// Each character is a token.
     Letters,
-    /// Tokens are the text between separators. Each separator splits the parts that the previous ones left.
+    /// Tokens are the parts of a string between separators. Each expression splits the parts that the
+    /// previous expressions left.
     Separators(Vec<Expression>),
     Matches(Expression),
 }
@@ -193,7 +196,7 @@ struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Returns the tokens of `text`. The cost of a match is that of scanning the rest of the text.
+    /// Returns the tokens of `text`. Each match counts as much as scanning the rest of the text.
     fn tokens<'t>(&self, text: &'t str, pace: &mut Pace) -> Result<Vec<&'t str>> {
         let mut tokens: Vec<&str> = Vec::new();
         match &self.method {
@@ -263,7 +266,7 @@ impl Kernel for Tokenizer {
             rows.push(tokens);
         }
         let most = rows.iter().map(Vec::len).max().unwrap_or(0);
-        // Like ONNX Runtime, adds no marks if no row has a token.
+        // As in ONNX Runtime, there are no marks if no row has a token.
         let marks = self.marks && most > 0;
         let width = if marks { most + 2 } else { most };
         if rows.len().saturating_mul(width) > MAX_TOKENS {

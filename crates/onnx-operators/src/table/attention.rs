@@ -1,4 +1,4 @@
-//! Attention, caches of keys and values, rotary position embedding.
+//! Rows of the operator table for attention, caches of keys and values, and rotary position embedding.
 
 use crate::{
     operator::{Operator, Outputs, contributed, inner, op},

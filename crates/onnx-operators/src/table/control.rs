@@ -1,4 +1,5 @@
-//! Operators that the runtime interprets without a kernel: subgraphs, sequences, optional values, constants.
+//! Rows of the operator table for operators that the runtime interprets without a kernel: subgraphs,
+//! sequences, optional values, constants.
 
 use crate::operator::{Operator, Outputs, op};
 

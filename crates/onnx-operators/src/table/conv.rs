@@ -1,4 +1,4 @@
-//! Convolutions.
+//! Rows of the operator table for convolutions.
 
 use crate::{
     operator::{Operator, op},

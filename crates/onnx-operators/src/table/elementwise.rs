@@ -1,4 +1,4 @@
-//! Element-wise operators, with broadcasting.
+//! Rows of the operator table for elementwise operators, which broadcast their inputs.
 
 use crate::{
     operator::{Operator, inner, op},
@@ -7,7 +7,7 @@ use crate::{
 
 /// The integer types that `Pow` supports.
 const POWERS: Types = Types::I32.and(Types::I64);
-/// Before operator set 7, binary operators broadcast only with this attribute, by today's rules.
+/// The attribute that makes binary operators broadcast in operator sets before 7.
 const LEGACY: &[&str] = &["broadcast"];
 const ALPHA: &[&str] = &["alpha"];
 

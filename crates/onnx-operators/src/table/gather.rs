@@ -1,4 +1,4 @@
-//! Gathering by index, scattering, sorting.
+//! Rows of the operator table for gathering by index, scattering and sorting.
 
 use crate::{
     operator::{Operator, Outputs, op},

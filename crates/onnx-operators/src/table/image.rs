@@ -1,4 +1,4 @@
-//! Image resizing and sampling, bounding boxes.
+//! Rows of the operator table for image resizing and sampling, and for bounding boxes.
 
 use crate::{
     operator::{Operator, op},

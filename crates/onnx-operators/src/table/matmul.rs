@@ -1,4 +1,4 @@
-//! Matrix products.
+//! Rows of the operator table for matrix products.
 
 use crate::{
     operator::{Operator, contributed, op},

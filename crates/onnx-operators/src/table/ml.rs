@@ -1,4 +1,4 @@
-//! The operators of `ai.onnx.ml`.
+//! Rows of the operator table for the operators of `ai.onnx.ml`.
 
 use crate::operator::{Operator, Outputs, ml};
 

@@ -45,7 +45,7 @@ const FAMILIES: &[&[Operator]] = &[
     text::ROWS,
 ];
 
-/// The rows by domain and name.
+/// All rows of the table, by domain and name.
 static BY_NAME: LazyLock<BTreeMap<(&str, &str), &Operator>> = LazyLock::new(|| {
     let rows = FAMILIES.iter().copied().flatten();
     rows.map(|row| ((row.domain, row.name), row)).collect()

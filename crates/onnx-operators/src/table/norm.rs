@@ -1,4 +1,4 @@
-//! Normalizations and losses.
+//! Rows of the operator table for normalizations and losses.
 
 use crate::{
     operator::{Operator, Outputs, op},

@@ -1,4 +1,4 @@
-//! Pools.
+//! Rows of the operator table for pools.
 
 use crate::{
     operator::{Operator, Outputs, op},

@@ -1,4 +1,4 @@
-//! Quantization.
+//! Rows of the operator table for quantization.
 
 use crate::{
     operator::{Operator, Outputs, contributed, inner, op},

@@ -1,4 +1,4 @@
-//! Random numbers.
+//! Rows of the operator table for operators that generate random numbers.
 
 use crate::operator::{Operator, op};
 

@@ -1,4 +1,4 @@
-//! Reductions.
+//! Rows of the operator table for reductions.
 
 use crate::{
     operator::{Operator, op},

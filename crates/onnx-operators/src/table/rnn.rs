@@ -1,4 +1,4 @@
-//! Recurrent layers.
+//! Rows of the operator table for recurrent layers.
 
 use crate::{
     operator::{Operator, Outputs, contributed, op},

@@ -1,4 +1,4 @@
-//! Operators that move elements or compute shapes.
+//! Rows of the operator table for operators that move elements or compute shapes.
 
 use crate::{
     operator::{Operator, Outputs, op},

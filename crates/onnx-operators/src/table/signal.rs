@@ -1,4 +1,4 @@
-//! Signal transforms and window functions.
+//! Rows of the operator table for signal transforms and window functions.
 
 use crate::{
     operator::{Operator, op},

@@ -1,4 +1,4 @@
-//! Strings.
+//! Rows of the operator table for string operators.
 
 use crate::operator::{Operator, Outputs, contributed, op};
 

@@ -1,5 +1,5 @@
-//! Conditions on single nodes: refuses unsupported attribute combinations, and those on which implementations
-//! disagree.
+//! Conditions on single nodes: refuses combinations of attributes that are unsupported, or on which
+//! implementations disagree.
 
 use onnx_tensor::prelude::*;
 
@@ -41,7 +41,8 @@ fn pool(node: Attributes<'_>, _: i64) -> Verdict {
     if is_padded && node.ints("dilations").iter().any(|&dilation| dilation != 1) {
         return refuse("automatic padding of a dilated window is not supported");
     }
-    // ONNX's formula gives negative padding there, which some runtimes accept and others refuse.
+    // If the stride exceeds the window size by more than 1, ONNX's formula gives negative padding, which some
+    // runtimes accept and others refuse.
     let mut steps = node.ints("kernel_shape").iter().zip(node.ints("strides"));
     if is_padded && steps.any(|(&size, &stride)| stride.saturating_sub(size) > 1) {
         return refuse("automatic padding is not supported where places between windows are left out");
@@ -56,7 +57,7 @@ fn batch_normalization(node: Attributes<'_>, _: i64) -> Verdict {
     if node.int("spatial", 1) != 1 {
         return refuse("parameters for each element ('spatial' = 0) are not supported");
     }
-    // Training mode was refused earlier; the remaining optional outputs belong to it.
+    // All optional outputs belong to the training mode, which is refused when the model is loaded.
     if (1..5).any(|output| node.has_output(output)) {
         return refuse("has outputs that only training gives; export the model for inference");
     }
@@ -114,7 +115,7 @@ fn not_blocked(node: Attributes<'_>, _: i64) -> Verdict {
     Ok(())
 }
 
-/// Refuses an output type other than FP32 and FP16, which is computed as FP32.
+/// Refuses output types other than FP32, the type in which the results are computed.
 fn to_fp32(node: Attributes<'_>, _: i64) -> Verdict {
     match node.int("output_dtype", 0) {
         0 | 1 => Ok(()),
@@ -122,7 +123,7 @@ fn to_fp32(node: Attributes<'_>, _: i64) -> Verdict {
     }
 }
 
-/// Checks the count, which was an attribute before version 10 and is an input since.
+/// Checks the count `k`: an attribute before operator set 10, an input from operator set 10 on.
 fn top_k(node: Attributes<'_>, opset: i64) -> Verdict {
     match (opset < 10, node.has("k"), node.has_input(1)) {
         (true, true, false) | (false, false, true) => Ok(()),

@@ -31,7 +31,7 @@ struct TypedInput {
     index: usize,
     /// The input's index among the present inputs.
     place: usize,
-    /// The allowed types; `None` requires the type of the row's typed input.
+    /// The allowed types. `None` means that the input must have the type of the row's typed input.
     types: Option<Types>,
 }
 
@@ -134,7 +134,7 @@ fn single(element_type: ElementType) -> Types {
     }
 }
 
-/// Refuses an empty input where a number is read.
+/// Refuses the shape of an empty input from which the operator reads a number.
 fn has_number(shape: &[Dim]) -> Result<(), Limit> {
     match shape.contains(&Dim::Known(0)) {
         true => Err(Limit(

@@ -19,11 +19,11 @@ pub(crate) struct Direct {
     op_type: String,
     compute: Box<dyn Compute>,
     guard: NodeGuard,
-    /// An absorbed input: a constant that only `compute` still needs, and its fact.
+    /// Index and fact of the absorbed input: a constant whose contents `compute` holds in packed form.
     taken: Option<(usize, Fact)>,
 }
 
-/// Why a node has no outputs.
+/// The reason why a node has no outputs.
 pub(crate) enum Stop {
     /// The operator does not accept the inputs.
     Refused(Error),
@@ -58,19 +58,21 @@ impl Direct {
         Ok(())
     }
 
-    /// Returns the absorbed input, which need not be passed to a run any more.
+    /// Returns the index and the fact of the absorbed input, whose value a run does not need.
     pub(crate) fn taken(&self) -> Option<(usize, &Fact)> {
         self.taken.as_ref().map(|(place, fact)| (*place, fact))
     }
 
-    /// Replaces the kernel by its gated form, which multiplies its input by the result, if it has one.
+    /// Replaces the kernel by its gated form, if it has one. The gated form multiplies the input by the
+    /// result.
     pub(crate) fn gate(&mut self) {
         if let Some(gated) = self.compute.gated() {
             self.compute = gated;
         }
     }
 
-    /// Fuses the next node into this one, if the kernel can apply that function to its results.
+    /// Fuses the node `next` into this one, if the kernel can apply that function to its results. Returns
+    /// whether it can.
     pub(crate) fn follow(&mut self, next: &Self) -> bool {
         self.compute.follow(&*next.compute)
     }
@@ -139,7 +141,7 @@ impl Direct {
         Ok(outputs)
     }
 
-    /// Computes in a wider type, and converts the results of that type back to the inputs' type.
+    /// Computes the outputs in a wider type, and converts those of that type back to the type of the inputs.
     fn widened(
         &self,
         narrow: ElementType,

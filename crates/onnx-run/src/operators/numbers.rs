@@ -1,5 +1,5 @@
 //! Checks sizes, axes, positions and counts from a file or a request before any computation uses them. Valid
-//! ones have at most 32 bits, so that sums and products of a few of them fit into 64 bits.
+//! numbers have at most 32 bits, so that sums and products of a few numbers fit into 64 bits.
 
 use onnx_graph::Error as FileError;
 use onnx_operators::holds_any_number;
@@ -9,7 +9,7 @@ use tensor_core::Quoted;
 use onnx_tensor::{elements::elements, operator::Fact};
 use onnx_tensor::{faults::Limit, node::Node};
 
-/// Maximum product of all sizes of a value.
+/// Maximum product of all sizes of a value, so that the product fits into an `i64`.
 const MAX_PRODUCT: u64 = 1 << 62;
 
 /// Refuses known integers that are too large for the operator. `sizing` are the indices, among the present

@@ -1,4 +1,4 @@
-//! Checks that every operator ends soon after cancellation, however large its inputs.
+//! Tests that every operator ends soon after cancellation, however large its inputs are.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::match_same_arms, reason = "an arm for each kind of operator")]
@@ -58,7 +58,7 @@ pub(super) struct Ready {
     pub(super) inputs: ShortVec<Arc<Tensor>>,
 }
 
-/// A node, and its inputs.
+/// A node and its inputs, for one test run.
 pub(super) struct Case {
     row: &'static Operator,
     attributes: Vec<Attribute>,
@@ -160,7 +160,7 @@ impl Case {
         Ok(Ready { direct, inputs })
     }
 
-    /// Returns a message if the node did not end as cancelled.
+    /// Runs the node while cancelled. Returns a message if the run did not end with that error.
     fn fault(self) -> Option<String> {
         let Ready { direct, mut inputs } = match self.ready() {
             Ok(ready) => ready,

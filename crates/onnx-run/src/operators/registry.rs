@@ -1,4 +1,4 @@
-//! Looks operators up in the table: checks a file's nodes, and builds their kernels.
+//! Looks up operators in the table, checks a file's nodes, and builds their kernels.
 //!
 //! An operator without a row is refused by its name, and an unlisted attribute by the attribute's name.
 
@@ -23,7 +23,7 @@ use crate::operators::{
 use onnx_tensor::node::Attributes;
 use onnx_tensor::{node::Node, operator::Compute};
 
-/// Returns the rows that this crate runs itself.
+/// Returns the rows of the operators that this crate runs itself.
 pub(crate) fn rows() -> impl Iterator<Item = &'static Operator> {
     onnx_operators::operators().filter(|row| matches!(row.runs, Runs::Kernel | Runs::Steps))
 }
@@ -69,7 +69,7 @@ pub(crate) fn resolved<'d>(domain: &'d str, op_type: &str, opset: Option<i64>) -
     }
 }
 
-/// The registered name of the node before each output of a model.
+/// The registered name of the node that copies a value to an output of the model.
 pub(crate) const OUTPUT: &str = "Output";
 
 /// Returns how many outputs an operator has, or `None` if it is unknown.
@@ -82,7 +82,8 @@ pub(crate) fn outputs(domain: &str, op_type: &str) -> Option<Outputs> {
 /// Returns whether an operator may have an attribute according to the table. ONNX Runtime's own operators may
 /// also have the attributes that ONNX Runtime defines.
 pub(crate) fn has_attribute(domain: &str, op_type: &str, attribute: &str) -> bool {
-    // ONNX Runtime's own operators are replaced by other nodes, and not all of them are in the table.
+    // Some of ONNX Runtime's own operators are not in the table, since they are replaced by other nodes
+    // before.
     match attributes_of(domain, op_type) {
         Some(attributes) => attributes.contains(&attribute),
         None => domain == "com.microsoft" && other_runtime::has(domain, op_type, 1),
@@ -153,7 +154,7 @@ pub(crate) fn check(
             );
         }
     }
-    // Replacement nodes only have attributes that `expand` wrote.
+    // Nodes of this domain come from `expand`, so their attributes need no check.
     if node.domain != NEWEST {
         numbers::admit_attributes(node)?;
     }

@@ -11,16 +11,16 @@ pub(crate) type Constants<'c> = &'c [Option<Arc<Tensor>>];
 /// Builds the kernel of a node.
 #[derive(Clone, Copy)]
 pub(crate) enum Build {
-    /// Uses its attributes.
+    /// Builds the kernel from the node's attributes.
     Node(fn(&Node) -> Result<Box<dyn Compute>>),
-    /// Uses its attributes and constant inputs.
+    /// Builds the kernel from the node's attributes and constant inputs.
     Constants(fn(&Node, Constants<'_>) -> Result<Box<dyn Compute>>),
 }
 
-/// A supported operator.
+/// A supported operator: its row, its kernel and its condition.
 pub(crate) struct Rule {
     pub(crate) row: &'static Operator,
-    /// `None` if the runtime's steps interpret the operator.
+    /// Builds the kernel; `None` if the runtime interprets the operator as a step.
     pub(crate) build: Option<Build>,
     pub(crate) condition: Option<Condition>,
 }

@@ -1,4 +1,4 @@
-//! Checks that inputs of types that a kernel does not read are refused before it runs.
+//! Tests that inputs of types that a kernel does not read are refused before the kernel runs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -28,7 +28,7 @@ const TYPES: [ElementType; 7] = [
     ElementType::String,
 ];
 
-/// Returns a message if a run with `element_type` for this input fails like a bug of the runtime.
+/// Returns a message if a run with `element_type` for input `index` fails with an internal error.
 fn fault(ready: &Ready, index: usize, element_type: ElementType) -> Option<String> {
     let mut facts = Fact::of_values(&ready.inputs);
     facts[index] = Fact::new(element_type, facts[index].shape.iter().copied());

@@ -1,4 +1,4 @@
-//! A graph as it runs: nodes with kernels, and control flow between them.
+//! A graph in executable form: nodes with kernels, and control flow between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::steps::{
 };
 use onnx_tensor::{node::Attributes, node::Node};
 
-/// A graph as a list of steps.
+/// A graph as a list of steps: the main graph, or the body of a loop or branch.
 #[derive(Debug)]
 pub(crate) struct Body {
     pub(crate) inputs: Vec<Slot>,
@@ -20,7 +20,7 @@ pub(crate) struct Body {
     /// Declared element types and dimensions of the outputs; 0 for a free dimension.
     pub(crate) declared: Vec<Option<Declared>>,
     pub(crate) steps: Vec<Step>,
-    /// For each step, the values that no later step reads, sorted.
+    /// For each step, the sorted slots of the values that no later step reads.
     pub(crate) dropped: Vec<Vec<Slot>>,
 }
 
@@ -30,7 +30,7 @@ pub(crate) enum Step {
     Control(ControlNode),
 }
 
-/// A control flow node.
+/// A node with control flow, which runs subgraphs.
 #[derive(Debug)]
 pub(crate) struct ControlNode {
     pub(crate) label: String,
@@ -55,7 +55,7 @@ pub(crate) struct Scan {
     pub(crate) outputs: Vec<Along>,
 }
 
-/// Axis and direction of a scan.
+/// Axis and direction along which a `Scan` slices an input or stacks an output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Along {
     pub(crate) axis: i64,
@@ -157,7 +157,7 @@ impl Scan {
 }
 
 impl Step {
-    /// Returns the slots that the step reads; may include slots of subgraphs.
+    /// Returns the slots that the step reads. They may include slots of its subgraphs.
     pub(crate) fn reads(&self) -> Vec<Slot> {
         match self {
             Self::Node(node) => node.wires.inputs.iter().flatten().copied().collect(),
@@ -168,8 +168,8 @@ impl Step {
         }
     }
 
-    /// Returns the slots that hold values after the step: its outputs, and those of subgraphs, which are
-    /// copied.
+    /// Returns the slots that hold values after the step: its outputs, and the outputs of its subgraphs, from
+    /// which they are copied.
     pub(crate) fn makes(&self) -> Vec<Slot> {
         match self {
             Self::Node(node) => node.wires.outputs.clone(),
@@ -186,7 +186,7 @@ pub(crate) fn dropped(inputs: &[Slot], steps: &[Step], outputs: &[Slot]) -> Vec<
     let mut last: BTreeMap<Slot, usize> = inputs.iter().map(|&slot| (slot, 0)).collect();
     for (at, step) in steps.iter().enumerate() {
         for slot in step.reads() {
-            // Other slots belong to outer graphs.
+            // A slot without an entry belongs to an outer graph.
             if let Some(last) = last.get_mut(&slot) {
                 *last = at;
             }

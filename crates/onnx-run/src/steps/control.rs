@@ -19,7 +19,7 @@ use onnx_tensor::{
 /// Maximum iterations of a loop.
 const MAX_ITERATIONS: usize = 1 << 20;
 
-/// One run of a model.
+/// One run of a model: its current values, and the labels of nodes for errors.
 pub(crate) struct Run<'s> {
     pub(crate) values: Values<'s>,
     pub(crate) labels: &'s [String],
@@ -60,7 +60,7 @@ impl Run<'_> {
         }
     }
 
-    /// Copies values simultaneously, since targets may also be sources.
+    /// Copies the values `from` to `to`. Reads all values before writing, since targets may also be sources.
     fn pass(&mut self, from: &[Slot], to: &[Slot]) -> Result<(), Failure> {
         let values = from.iter().map(|&slot| self.values.value(slot));
         let values: Vec<Value> = values.collect::<Result<_, _>>()?;
@@ -219,7 +219,7 @@ mod tests {
         session.run([Tensor::vector(&[1f32])]).unwrap_err()
     }
 
-    /// Operators may recurse by axes, so high ranks would exhaust the stack.
+    /// High ranks are refused, since operators may recurse over axes and would exhaust the stack.
     #[test]
     fn values_of_many_dimensions_are_refused() {
         let nodes = vec![

@@ -21,7 +21,7 @@ const LEAST: u64 = 1 << 16;
 /// Bytes of the widest numeric type.
 const WIDEST: u64 = 8;
 
-/// Values known before a run.
+/// Values that are known before a run, by slot.
 pub(crate) type Constants = Vec<(Slot, Arc<Tensor>)>;
 
 /// A node, and the slots of its values.
@@ -31,14 +31,14 @@ pub(crate) struct DirectNode {
     pub(crate) wires: Wires,
     /// Slots of the present inputs; `None` for an input that the operator has absorbed.
     given: Vec<Option<Slot>>,
-    /// For each present input, whether no later input is the same value.
+    /// For each present input, whether no later input has the same slot.
     is_last: Vec<bool>,
 }
 
-/// Placeholder of an absorbed input.
+/// An empty tensor, passed in place of an absorbed input.
 static NOTHING: LazyLock<Arc<Tensor>> = LazyLock::new(|| Arc::new(Tensor::vector::<f32>(&[])));
 
-/// Returns for each value whether no later one is the same.
+/// Returns for each slot whether it does not occur again later in `values`.
 fn last(values: &[Slot]) -> Vec<bool> {
     let mut later = HashSet::new();
     let mut is_last: Vec<bool> = values.iter().rev().map(|slot| later.insert(slot)).collect();
@@ -113,7 +113,8 @@ impl DirectNode {
         &self.direct
     }
 
-    /// Folds the node if all inputs are constants, and the outputs are not much larger.
+    /// Computes the outputs of the node if all inputs are constants. Returns `None` otherwise, or if the
+    /// outputs are much larger than the inputs.
     pub(crate) fn folded(&self, constants: &HashMap<Slot, Arc<Tensor>>) -> Result<Option<Constants>> {
         let given = self.wires.inputs.iter().flatten();
         let inputs: Option<ShortVec<Arc<Tensor>>> = given.map(|slot| constants.get(slot).cloned()).collect();
@@ -124,11 +125,11 @@ impl DirectNode {
             |tensors: &[Arc<Tensor>]| tensors.iter().map(|tensor| size::of_value(tensor)).sum::<u64>();
         let most = inputs.iter().map(|input| input.len()).max().unwrap_or(0);
         let little = 2 * bytes(&inputs) + LEAST;
-        // Dequantized low-bit weights have more bytes than the input, but as many elements, so the limit
-        // allows that.
+        // Dequantized weights have more bytes than the packed input, but as many elements. The limit allows
+        // this growth.
         let limit = little.max(WIDEST * most as u64);
         time_limit::check()?;
-        // An operator that fails reports the error when it runs.
+        // An operator that fails here is not folded, and reports the error in a run.
         let Ok(outputs) = size::limited(limit, || self.direct.run(&mut inputs, &mut Room::new())) else {
             return Ok(None);
         };
@@ -137,7 +138,8 @@ impl DirectNode {
         Ok(is_kept.then(|| self.wires.outputs.iter().copied().zip(outputs).collect()))
     }
 
-    /// Runs the node. `dropped`, sorted, are values that may be overwritten, since no later step reads them.
+    /// Runs the node. It may overwrite the values in the sorted slots `dropped`, since no later step reads
+    /// them.
     pub(crate) fn run(
         &self,
         values: &mut Values<'_>,
@@ -189,7 +191,7 @@ mod tests {
     use crate::{RunErrorKind, Session, made_up};
     use onnx_tensor::cancelling;
 
-    /// Cancelling a kernel is not an error of the model.
+    /// A run that is cancelled within a kernel ends as cancelled, not as failed.
     #[test]
     fn a_node_that_is_cancelled_half_way_does_not_fail() {
         let model = made_up::model(vec![made_up::node("Sin", &["x"], "y")], &[-1], &[-1], vec![]);

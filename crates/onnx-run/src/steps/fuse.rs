@@ -1,4 +1,4 @@
-//! Fuses nodes: exporters write as several nodes what this runtime computes in one.
+//! Fuses nodes: replaces several nodes, as exporters write them, by one that computes the same.
 //!
 //! Nodes are fused only if nothing else reads the values between them, and all parameters are constants.
 
@@ -26,13 +26,13 @@ use onnx_tensor::{
 /// A step, and its node if a kernel computes it.
 pub(crate) type StepWithNode = (Step, Option<Node>);
 
-/// A node that replaces several.
+/// A node that replaces several nodes.
 pub(crate) struct Fused {
     pub(crate) node: Node,
     pub(crate) wires: Wires,
-    /// New constants, in addition to existing ones, each with its input index.
+    /// New constants that the fused node reads, each with the index of its input.
     pub(crate) constants: Vec<(usize, Tensor)>,
-    /// The steps that the fused node replaces. It runs in the position of the last of them.
+    /// The steps that the fused node replaces. The fused node takes the position of the last step.
     pub(crate) steps: Vec<usize>,
     /// Whether the fused node multiplies its input by the result of `node`.
     pub(crate) is_gated: bool,
@@ -131,7 +131,7 @@ impl<'g> Graph<'g> {
         }
     }
 
-    /// Returns whether no other step reads the values between these steps.
+    /// Returns whether only `steps` read the values that all of them but the last produce.
     fn is_closed(&self, steps: &[usize]) -> bool {
         let Some((_, inner)) = steps.split_last() else {
             return false;
@@ -164,7 +164,7 @@ impl<'g> Graph<'g> {
         }
     }
 
-    /// Returns the other input of a binary node.
+    /// Returns the input of a binary node that is not `slot`; `None` if both inputs are, or none is.
     fn other(&self, at: usize, slot: Slot) -> Option<Slot> {
         let (a, b) = (self.input(at, 0)?, self.input(at, 1)?);
         match (a == slot, b == slot) {
@@ -233,7 +233,7 @@ impl<'g> Graph<'g> {
         self.fused("Gelu", 20, vec![x], steps)
     }
 
-    /// Fuses a function and the product of its input and its result.
+    /// Fuses a function with the node that multiplies its input by its result, such as the Mul of SiLU.
     fn gated(&self, function: usize) -> Option<Fused> {
         let product = self.reader(function, "Mul")?;
         let x = self.input(function, 0)?;
@@ -362,7 +362,7 @@ impl<'g> Graph<'g> {
             return Ok(true);
         }
         let constant = self.other(at, made).and_then(|slot| self.constants.get(&slot));
-        // Old versions declare the broadcast axes in attributes.
+        // Old operator sets declare the broadcast axes in attributes, so nodes with attributes are not fused.
         let Some(constant) = constant.filter(|_| node.attribute.is_empty()) else {
             return Ok(false);
         };
@@ -490,7 +490,7 @@ mod tests {
         };
         let one = steps(gelu(["product", "half"]), &[-1, 6], constants());
         assert_eq!(operators(&one), ["Gelu"]);
-        // Another node reads an intermediate value.
+        // A node outside of the pattern reads an intermediate value.
         let mut many = gelu(["product", "half"]);
         many[4].output = vec!["made".to_owned()];
         many.push(node("Sub", &["sum", "sum"], "nothing"));
@@ -526,7 +526,7 @@ mod tests {
         bounds[1] = node("Relu", &["made"], "gate");
         bounds[2] = node("Clip", &["gate", "zero", "zero"], "y");
         let bounded = steps(bounds, &[-1, 3, 8, 8], weights());
-        // Only one function is fused into a convolution.
+        // Only one function can be fused into a convolution, so the `Clip` remains.
         assert_eq!(operators(&bounded), ["Conv", "Clip"]);
         assert!(answer(&bounded, &[1, 3, 8, 8]).iter().all(|&x| x == 0.0));
     }
@@ -593,7 +593,7 @@ mod tests {
         nodes.push(node("Sum", &normals, "y"));
         let mut lists = ["scale", "bias", "mean", "variance"].map(|name| constant(name, &[2]));
         lists[3].raw_data = [0.5f32, 2.0].map(f32::to_le_bytes).concat().into();
-        // The weights have 8 MiB.
+        // The weights take 8 MiB.
         let weights = constant("w", &[2, 1 << 20, 1, 1]);
         let steps = steps(
             nodes,

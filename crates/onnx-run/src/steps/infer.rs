@@ -26,11 +26,11 @@ const MOST: usize = 1 << 12;
 pub(crate) struct KnownFacts<'c> {
     constants: &'c HashMap<Slot, Arc<Tensor>>,
     facts: HashMap<Slot, Fact>,
-    /// Whether the current nodes are in a branch, which a request may not run.
+    /// Whether the current nodes are in a branch, which does not run for every request.
     is_in_branch: bool,
 }
 
-/// The inputs whose elements a node moves, repeats, adds or multiplies.
+/// Indices of the inputs whose elements a node moves, repeats, adds or multiplies.
 enum Numbers {
     Of(&'static [usize]),
     OfAll,
@@ -143,7 +143,7 @@ impl<'c> KnownFacts<'c> {
             {
                 return Err(error.context(node.label().to_owned()));
             }
-            // Ignored, since this node may never run with these sizes.
+            // The error is ignored, since this node may never run with these sizes.
             Err(error) => {
                 tracing::debug!(node = node.label(), "{error:#}");
                 None
@@ -174,7 +174,7 @@ impl<'c> KnownFacts<'c> {
         Ok(Some(outputs))
     }
 
-    /// Computes a node whose inputs are small and known.
+    /// Computes the outputs of a node whose inputs are small constants.
     fn folded(&self, node: &DirectNode, inputs: &[Fact]) -> Option<Vec<Fact>> {
         let values: Option<ShortVec<Arc<Tensor>>> =
             inputs.iter().map(|input| input.constant.clone()).collect();
@@ -200,7 +200,7 @@ fn has_known_shape(fact: &Fact) -> bool {
     shapes::known(&fact.shape).is_some()
 }
 
-/// Refuses a value that is too large, or whose rank is too high, in every run.
+/// Refuses an output that is too large, or whose rank is too high, in every run.
 fn admit(output: &Fact) -> Result<()> {
     size::admit_rank(output.rank())?;
     match shapes::known(&output.shape) {
@@ -209,7 +209,7 @@ fn admit(output: &Fact) -> Result<()> {
     }
 }
 
-/// Computes the known numbers of the outputs from those of the inputs.
+/// Computes the tracked numbers of the outputs from those of the inputs.
 fn followed(node: &DirectNode, inputs: &[Fact]) -> Option<Vec<Arc<Tensor>>> {
     let op_type = node.direct().op_type();
     let numbers = Numbers::of(op_type)?;
@@ -263,7 +263,7 @@ fn learn(output: &mut Fact, numbers: Arc<Tensor>) {
         .as_slice::<f64>()
         .map(|numbers| numbers.iter().all(|number| number.is_finite()));
     let shape = numbers.shape().iter().map(ToDim::to_dim).collect();
-    // The tracked tensor's shape is exact.
+    // The shape of the tracked tensor is exact, so it replaces the inferred shape.
     output.shape = shape;
     match numbers.cast_to_type(output.element_type) {
         Ok(constant) if is_known.unwrap_or(false) => {
@@ -335,14 +335,14 @@ mod tests {
     fn numbers_made_of_dimensions_are_followed() {
         let halved = vec![node("Div", &["six", "two"], "rest")];
         assert_eq!(reshaped(halved, vec![]), Some(vec![None, Some(2), Some(3)]));
-        // Integer division rounds.
+        // The division of integers rounds: 6 / 4 is 1.
         let rounded = vec![
             node("Div", &["six", "four"], "one"),
             node("Mul", &["one", "three"], "rest"),
         ];
         let constants = vec![integers("four", &[4]), integers("three", &[3])];
         assert_eq!(reshaped(rounded, constants), Some(vec![None, Some(2), Some(3)]));
-        // Here `rest` depends on the batch size of the request.
+        // In this graph, `rest` depends on the batch size of the request.
         let unknown = vec![
             node("Mul", &["rows", "zero"], "nothing"),
             node("Add", &["nothing", "three"], "rest"),

@@ -29,7 +29,7 @@ use crate::steps::{
 /// The constants and slots that a rewrite may add to.
 pub(crate) struct Space<'s> {
     pub(crate) constants: &'s mut HashMap<Slot, Arc<Tensor>>,
-    /// Counts the memory of copied constants.
+    /// The store of packed weights, whose memory limit also covers copied constants.
     pub(crate) packs: &'s mut Packs,
     /// The number of slots.
     pub(crate) slots: &'s mut usize,
@@ -75,7 +75,7 @@ pub(crate) fn without_transposes(
         if change.is_none() {
             let set = match step {
                 Step::Node(_) => &mut plan.read,
-                // Subgraphs read values by these slots.
+                // Subgraphs refer to the values by these slots, so the slots must be kept.
                 Step::Control(_) => &mut plan.kept,
             };
             set.extend(step.reads());
@@ -105,11 +105,11 @@ impl MovedValue {
     }
 }
 
-/// The change to a step.
+/// The change that the rewrite makes to a step.
 enum Change {
-    /// A Transpose that is removed; its output is a moved value.
+    /// The step is a Transpose, which is removed; its output is a moved value.
     Moved,
-    /// A node that moves before the Transpose, with its new inputs and attributes.
+    /// The step is a node that moves before the Transpose, with these inputs and attributes.
     Computed {
         inputs: Vec<Option<Slot>>,
         attribute: Vec<Attribute>,
@@ -136,15 +136,15 @@ struct Plan {
     read: HashSet<Slot>,
 }
 
-/// The inputs of an element-wise node that may be constants of several elements.
+/// Kinds of elementwise nodes, by the inputs that may be constants with several elements.
 enum Elementwise {
-    /// One input is transposed, and the others are scalars.
+    /// No input: one input is transposed, and the others are scalars.
     Of,
-    /// All inputs, broadcast together.
+    /// All inputs, which are broadcast together.
     Broadcast,
-    /// All inputs, concatenated along an axis.
+    /// All inputs, which are concatenated along an axis.
     Joined,
-    /// The second input, with padding sizes for both ends of each axis.
+    /// The second input, which contains padding sizes for both ends of each axis.
     Padded,
 }
 
@@ -155,7 +155,7 @@ impl Elementwise {
             | "HardSigmoid" | "HardSwish" | "LeakyRelu" | "Log" | "Mish" | "Neg" | "Not" | "Reciprocal"
             | "Relu" | "Round" | "Selu" | "Sigmoid" | "Sign" | "Softplus" | "Softsign" | "Sqrt" | "Tanh"
             | "ThresholdedRelu" => Self::Of,
-            // Old versions declare broadcast axes and paddings in attributes.
+            // Old operator sets declare broadcast axes and paddings in attributes; such nodes are not moved.
             "Add" | "Div" | "Max" | "Min" | "Mul" | "Pow" | "PRelu" | "Sub" | "Sum"
                 if node.attribute.is_empty() =>
             {
@@ -169,7 +169,7 @@ impl Elementwise {
 }
 
 impl Plan {
-    /// Returns how a value is transposed, unless its Transposes cancel.
+    /// Returns the moved value in `slot`; `None` if its Transposes cancel.
     fn turned_value(&self, slot: Slot) -> Option<&MovedValue> {
         self.moved.get(&slot).filter(|moved| !moved.is_same())
     }
@@ -244,7 +244,7 @@ impl Plan {
         let input = wires.input(0)?;
         let rank = match self.turned_value(input) {
             Some(moved) => moved.order.len(),
-            // If the rank does not match `perm`, the run reports the error.
+            // A rank that does not match `perm` is not an error here; the run reports it.
             None => rank(input)?,
         };
         let order = Attributes(node).ints("perm");
@@ -280,7 +280,7 @@ impl Plan {
         Some(moved)
     }
 
-    /// Returns the inputs of a node that moves before a Transpose with this order.
+    /// Returns the inputs of a node that moves before a Transpose by `order`.
     fn inputs(
         &mut self,
         kind: &Elementwise,
@@ -369,7 +369,7 @@ impl Plan {
         one
     }
 
-    /// Returns whether a moved value is also computed in its own order.
+    /// Returns whether a moved value must still be computed in its original axis order.
     fn is_made(&self, slot: Slot, moved: &MovedValue) -> bool {
         self.kept.contains(&slot) || (!moved.is_same() && self.read.contains(&slot))
     }
@@ -392,7 +392,7 @@ impl Plan {
         self.groups[group].after < self.groups[group].before
     }
 
-    /// Returns the slot of the equal value, if the Transposes cancel.
+    /// Returns the slot of the value that equals `slot` because its Transposes cancel; otherwise `slot`.
     fn resolved(&mut self, mut slot: Slot) -> Slot {
         while let Some(moved) = self.moved.get(&slot)
             && moved.is_same()
@@ -485,7 +485,7 @@ fn remade(
     Ok((Step::Node(direct), Some(node)))
 }
 
-/// Returns the constant whose transpose in this order is `constant`, with a rank of `order.len()`.
+/// Returns the constant whose transpose by `order` is `constant`. Its rank is `order.len()`.
 fn turned(constant: &Arc<Tensor>, order: &[usize]) -> Result<Arc<Tensor>> {
     let mut shape: ShortVec<usize> = smallvec![1; order.len() - constant.rank()];
     shape.extend_from_slice(constant.shape());
@@ -598,7 +598,7 @@ mod tests {
         all
     }
 
-    /// Checks the operators after the rewrite, and that the rewrite does not change a bit of the outputs.
+    /// Checks that the rewrite leaves the operators `expected`, and does not change a bit of the outputs.
     #[track_caller]
     fn expect(nodes: &[NodeProto], constants: &[TensorProto], expected: &[&str]) {
         let (one, other) = (
@@ -679,7 +679,7 @@ mod tests {
 
     #[test]
     fn transposes_stay_where_no_fewer_are_left() {
-        // Nodes read the value in both axis orders.
+        // Nodes read the value both before and after the Transpose.
         let both = [
             transpose(LAST, "x", "a"),
             node("Relu", &["a"], "b"),
@@ -695,7 +695,7 @@ mod tests {
             "{:?}",
             operators(&found)
         );
-        // The two orders are not inverses.
+        // The permutations of the two Transposes are not inverses.
         let other = [
             transpose(LAST, "x", "a"),
             transpose(FIRST, "x", "b"),

@@ -1,4 +1,4 @@
-//! A graph as a list of nodes, which run for the shapes that a request has.
+//! Executes a graph as a list of nodes, which run for inputs of any shape.
 //!
 //! [`prepare`] builds the list once per model, [`layout`] cancels Transposes, [`fuse`] fuses nodes, and
 //! [`infer`] infers facts about the values before a run. [`direct`] runs a node, [`control`] runs loops and
@@ -46,14 +46,14 @@ pub struct Session {
     /// Constants of the file and its subgraphs.
     constants: Constants,
     labels: Vec<String>,
-    /// Inferred facts about the outputs.
+    /// Inferred facts about the outputs of the model; `None` for an output of unknown rank.
     outputs: Vec<Option<Fact>>,
     is_bounded: bool,
-    /// Maximum number of threads per run, 0 for all.
+    /// Maximum number of threads per run; 0 means all.
     threads: usize,
 }
 
-/// Never cancelled.
+/// The [`Cancellation`] of runs without a deadline, which are never cancelled.
 struct NeverCancelled;
 
 impl Cancellation for NeverCancelled {
@@ -66,7 +66,7 @@ impl Session {
     /// Decodes and prepares a model file. Refuses external tensor data; see [`onnx_graph::external`].
     ///
     /// # Errors
-    /// Says what is invalid or unsupported, and where.
+    /// Returns an error that says what is invalid or unsupported, and where.
     pub fn read(file: &Bytes) -> Result<Self, FileError> {
         Self::prepare(&decode(file)?, |_| Ok(()))
     }
@@ -74,7 +74,7 @@ impl Session {
     /// Prepares a model. `fix` may change the signature first, for example to give free dimensions the sizes
     /// that requests will have.
     ///
-    /// Constants are folded, nodes fused and weights packed once.
+    /// Preparation folds constants, fuses nodes and packs weights.
     /// [`time_limit::until`](onnx_tensor::time_limit::until) limits the time that this takes.
     ///
     /// # Errors
@@ -89,7 +89,7 @@ impl Session {
         };
         let expanded = expand::expanded(model, &runtime)?;
         let model = expanded.as_ref().unwrap_or(model);
-        // Inlined functions may have received attributes.
+        // Checked after inlining: a function may have passed its attributes to a `BatchNormalization`.
         training::refuse(model)?;
         let graph = model
             .graph
@@ -147,12 +147,12 @@ impl Session {
     /// Runs the model with inputs in the order of its signature.
     ///
     /// # Errors
-    /// Names the node that does not fit the inputs, or that failed.
+    /// Returns an error that names the node that does not fit the inputs, or that failed.
     pub fn run(&self, inputs: impl IntoIterator<Item = Tensor>) -> Result<Vec<Arc<Tensor>>, RunError> {
         self.run_until(inputs, &(Arc::new(NeverCancelled) as Arc<dyn Cancellation>))
     }
 
-    /// Runs the model until it is cancelled; every long operator checks `cancellation` meanwhile.
+    /// Runs the model like [`Session::run`], and stops soon after `cancellation` is cancelled.
     ///
     /// # Errors
     /// Returns the errors of [`Session::run`], and [`RunErrorKind::Cancelled`].
@@ -165,7 +165,8 @@ impl Session {
         let mut inputs = inputs.into_iter();
         for (&slot, port) in self.body.inputs.iter().zip(&self.signature.inputs) {
             let input = inputs.next().filter(|input| {
-                // An input of the wrong type would look like a bug of the operators.
+                // Without this check, an input of the wrong type would fail with an internal error of an
+                // operator.
                 computed(port.element_type) == Some(input.element_type())
             });
             let input = input.ok_or_else(|| {

@@ -73,7 +73,8 @@ pub(crate) fn prepare(lowered: &Lowered, inputs: &[Port]) -> Result<Prepared, Fi
 }
 
 struct Preparer {
-    /// Slots by value name. Names are unique in the whole model; an alias has the slot of its source.
+    /// Slots by value name. Names are unique in the whole model. An alias has the slot of the value that it
+    /// stands for.
     slots: HashMap<String, Slot>,
     count: usize,
     constants: HashMap<Slot, Arc<Tensor>>,
@@ -95,7 +96,7 @@ type Small = (ElementType, Vec<usize>, Vec<u8>);
 /// Maximum bytes of constants, and elements of attributes, that are deduplicated.
 const SMALL: usize = 64;
 
-/// The identity of a deterministic node: equal ones have equal outputs.
+/// The identity of a deterministic node. Nodes of equal identity have equal outputs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Twin {
     op_type: String,
@@ -106,7 +107,7 @@ struct Twin {
 }
 
 impl Twin {
-    /// Returns `None` for nodes whose attributes are tensors or long.
+    /// Returns the identity of a node; `None` if an attribute is a tensor or has many elements.
     fn of(node: &Node, wires: &Wires) -> Option<Self> {
         let attributes = &node.attribute;
         let size = |attribute: &Attribute| match &attribute.t {
@@ -150,7 +151,7 @@ fn bytes(graph: &OnnxGraph) -> u64 {
     own.chain(inner).sum()
 }
 
-/// Fuses functions into the nodes whose results they read.
+/// Fuses nodes that apply a function, such as an activation, into the nodes whose results they read.
 fn join_functions(steps: &mut Vec<Step>, outputs: &[Slot]) {
     let mut readers: HashMap<Slot, Vec<usize>> = HashMap::new();
     for (at, step) in steps.iter().enumerate() {
@@ -165,7 +166,7 @@ fn join_functions(steps: &mut Vec<Step>, outputs: &[Slot]) {
         let Some(Step::Node(node)) = before.last_mut() else {
             continue;
         };
-        // One node may take over several functions in a row.
+        // Several functions in a row may be fused into one node.
         while let [output] = *node.wires.outputs
             && let Some(&[reader]) = readers.get(&output).map(Vec::as_slice)
             && let Some(Step::Node(next)) = reader.checked_sub(at + 1).and_then(|at| after.get(at))
@@ -181,7 +182,8 @@ fn join_functions(steps: &mut Vec<Step>, outputs: &[Slot]) {
 
 impl Preparer {
     fn graph(&mut self, graph: &OnnxGraph) -> Result<Body> {
-        // Values of a subgraph are not visible outside of it.
+        // Nodes of a subgraph are only deduplicated within the subgraph, since its values are not visible
+        // outside.
         let outer = std::mem::take(&mut self.twins);
         for constant in &graph.initializer {
             self.keep(&constant.name, constant.value.clone());
@@ -215,7 +217,7 @@ impl Preparer {
         })
     }
 
-    /// Makes a node's output an alias of its input.
+    /// Makes the output of `node` an alias of its input.
     fn pass(&mut self, node: &Node) {
         let slot = self.slot(&node.input[0]);
         self.slots.insert(node.output[0].clone(), slot);
@@ -325,7 +327,7 @@ impl Preparer {
         Ok(None)
     }
 
-    /// Stores facts about a node's outputs. Invalid inputs are reported later, by [`infer`].
+    /// Stores facts about a node's outputs. Ignores invalid inputs, which [`infer`] reports.
     fn learn(&mut self, direct: &DirectNode) {
         if let Some(inputs) = direct.facts(|slot| self.fact(slot))
             && let Ok(Some(outputs)) = direct.direct().outputs(&inputs)
@@ -336,7 +338,7 @@ impl Preparer {
         }
     }
 
-    /// Tracks whether sizes depend on values.
+    /// Tracks whether the sizes of values depend on the elements of inputs.
     fn follow(&mut self, node: &Node, wires: &Wires) {
         let is_static = |slot: &Slot| self.statics.contains(slot) || self.constants.contains_key(slot);
         let mut shaping = registry::shaping_inputs(&node.op_type).filter_map(|index| wires.input(index));
@@ -348,7 +350,7 @@ impl Preparer {
         }
     }
 
-    /// Stores a constant; small ones with equal contents share a slot.
+    /// Stores the constant `name`. Small constants with equal contents share a slot.
     fn keep(&mut self, name: &str, value: Arc<Tensor>) {
         let small = value.as_bytes().ok().filter(|bytes| bytes.len() <= SMALL);
         let key = small.map(|bytes| (value.element_type(), value.shape().into(), bytes.into()));
@@ -414,7 +416,7 @@ mod tests {
         let (prepared, steps) = prepared(nodes, &[-1, 6], constants.clone());
         let kept: Vec<&[usize]> = prepared.constants.values().map(|kept| kept.shape()).collect();
         assert_eq!(kept, [&[6]]);
-        // Another node reads the weights too.
+        // A node other than the convolution also reads the weights.
         let nodes = vec![
             node("MatMul", &["x", "w"], "a"),
             node("Add", &["w", "bias"], "sum"),
@@ -552,7 +554,7 @@ mod tests {
         let input = Tensor::from_shape(&[1, 400], &[1f32; 400]).unwrap();
         let made = steps.run([input]).unwrap();
         assert_eq!(elements::<f32>(&made[0]).unwrap(), [600.0; 400]);
-        // Folding this would repeat the elements.
+        // Folding this `Expand` would repeat the elements.
         let sizes = TensorProto {
             data_type: 7,
             raw_data: [400i64, 400].map(i64::to_le_bytes).concat().into(),
@@ -587,7 +589,7 @@ mod tests {
         assert!(prepared.constants.is_empty());
         let input = Tensor::from_shape(&[1, 1, 2, 2], &[1f32, 2.0, 3.0, 4.0]).unwrap();
         let made = steps.run([input]).unwrap();
-        // All other elements of the window are in the padding.
+        // Only one element of each window is in the image; all others are in the padding.
         let expected = [1.0 / 8.0, 3.0 / 8.0].map(|weight| [1.0, 2.0, 3.0, 4.0].map(|x: f32| weight * x));
         assert_eq!(elements::<f32>(&made[0]).unwrap(), expected.as_flattened());
     }

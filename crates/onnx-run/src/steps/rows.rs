@@ -8,10 +8,10 @@ use crate::lowered::Declared;
 use crate::steps::values::Failure;
 use onnx_tensor::{axis, faults::BadInput, size};
 
-/// Maximum bytes of all iterations' results, which are in memory twice while they are joined.
+/// Maximum bytes of the results of all iterations. The results are in memory twice while they are joined.
 const MAX_BYTES: u64 = 2 << 30;
 
-/// The results of iterations, per output.
+/// The results of a loop's iterations, collected per output.
 pub(crate) struct Rows {
     pub(crate) made: Vec<Vec<Arc<Tensor>>>,
     bytes: u64,
@@ -37,7 +37,7 @@ impl Rows {
             return Err(BadInput(format!("a loop gives more than the limit of {limit}")).into());
         }
         if before / PERIOD != self.bytes / PERIOD {
-            // Stacking needs the same amount again.
+            // Stacking the results takes the same amount of memory again.
             size::admit_now(self.bytes)?;
         }
         if let Some(first) = self.made[index].first()
@@ -49,7 +49,7 @@ impl Rows {
         Ok(())
     }
 
-    /// Stacks all rows of an output along a new axis.
+    /// Stacks the results of all iterations for an output along a new axis.
     pub(crate) fn stacked(&mut self, index: usize, axis: i64, declared: Option<&Declared>) -> Result<Tensor> {
         let rows = std::mem::take(&mut self.made[index]);
         match rows.first() {
@@ -109,7 +109,7 @@ fn empty(axis: i64, declared: Option<&Declared>) -> Result<Tensor> {
         None => 0,
     };
     shape.insert(axis, 0);
-    // The declared dimensions come from the file.
+    // The declared dimensions come from the file, so they are checked before memory is allocated.
     size::admit_shape(element_type, &shape)?;
     Tensor::zero_of(element_type, &shape)
 }

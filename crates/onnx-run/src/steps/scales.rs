@@ -3,7 +3,7 @@
 
 use onnx_tensor::{elements::elements, prelude::*};
 
-/// `x * factor + offset` for each channel, in FP64 so that each number is rounded only once.
+/// The function `x * factor + offset` of each channel, in FP64 so that each weight is rounded only once.
 pub(crate) struct Scales(Vec<(f64, f64)>);
 
 impl Scales {
@@ -43,7 +43,7 @@ impl Scales {
         Some(())
     }
 
-    /// Appends further factors and offsets.
+    /// Applies the factors and offsets `others` after the existing ones.
     pub(crate) fn then(&mut self, others: &[(f64, f64)]) {
         for ((factor, offset), &(next, shift)) in self.0.iter_mut().zip(others) {
             *factor *= next;
@@ -56,7 +56,7 @@ impl Scales {
         self.0.iter().all(|&(factor, _)| factor == 1.0)
     }
 
-    /// Returns the weights times the channels' factors; `None` if one overflows.
+    /// Returns the weights times the factors of their channels; `None` if a weight overflows.
     pub(crate) fn weights(&self, weights: &Tensor) -> Result<Option<Tensor>> {
         let mut scaled = weights.clone();
         let numbers = scaled.as_slice_mut::<f32>()?;
@@ -72,7 +72,7 @@ impl Scales {
         Ok(Some(scaled))
     }
 
-    /// Returns the bias after scaling and shifting; `None` if one overflows.
+    /// Returns the bias after scaling and shifting; `None` if an element overflows.
     pub(crate) fn bias(&self, before: Option<&Tensor>) -> Result<Option<Tensor>> {
         let before = match before {
             Some(before) => elements::<f32>(before)?.to_vec(),
@@ -107,7 +107,8 @@ mod tests {
             scales.follow(op_type, &constant, is_second, 4).unwrap();
         }
         assert!(!scales.only_shift());
-        // As functions of x: (1 - (x + 1 - 3) * 2) / -2, and (1 - (x + 2 - 3) * 4) / -2.
+        // The nodes compute (1 - (x + 1 - 3) * 2) / -2 for the first channel, and (1 - (x + 2 - 3) * 4) / -2
+        // for the second.
         let weights = Tensor::from_shape(&[2, 1, 1, 1], &[1.0f32, 10.0]).unwrap();
         let scaled = scales.weights(&weights).unwrap().unwrap();
         assert_eq!(scaled.as_slice::<f32>().unwrap(), [1.0, 20.0]);

@@ -1,4 +1,4 @@
-//! Sequences of tensors, and optional values.
+//! Operators on sequences of tensors and on optional values.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ impl SequenceOp {
         }))
     }
 
-    /// Runs the operator.
+    /// Runs the operator on the values of its inputs, and stores its outputs.
     pub(crate) fn run(self, wires: &Wires, values: &mut Values<'_>) -> Result<(), Failure> {
         let value = match self {
             Self::Empty => Value::Sequence(Arc::default()),
@@ -141,7 +141,8 @@ fn position(
         Some(slot) => scalar::<i64>(&*values.tensor(slot)?)?,
         None => default as i64,
     };
-    // Insertion may be at the end, but negative positions count from the last element.
+    // An insertion may be at the end, one position after the last element, but negative positions count from
+    // the last element.
     let length = if matches!(places.checked_sub(default), Some(1)) && index == 2 {
         default
     } else {
@@ -251,10 +252,10 @@ fn parts(
     if total != Some(size) || too_many(lengths.len()) {
         return Err(wrong().into());
     }
-    // With explicit lengths, ONNX ignores `keepdims` and keeps the axis.
+    // If lengths are given, ONNX ignores `keepdims` and keeps the axis.
     let drops = !keeps && !has_lengths;
     size::admit_now(size::of_value(tensor))?;
-    // Each part takes one copy per line of the tensor, however short.
+    // Copying a part takes one step per line of the tensor, however short the line is.
     let lines = tensor.shape()[..axis].iter().product::<usize>() as u64;
     let (mut start, mut pace) = (0, Pace::default());
     let mut parts = Vec::with_capacity(lengths.len());

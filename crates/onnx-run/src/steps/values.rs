@@ -1,4 +1,4 @@
-//! The values of a run, and the errors of a run.
+//! Stores the values of a run, and defines its errors.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
@@ -24,7 +24,7 @@ impl fmt::Display for Slot {
 /// The slots of a node's inputs and outputs.
 #[derive(Debug)]
 pub(crate) struct Wires {
-    /// `None` for missing optional inputs.
+    /// Slots of the inputs; `None` for missing optional inputs.
     pub(crate) inputs: Vec<Option<Slot>>,
     pub(crate) outputs: Vec<Slot>,
 }
@@ -36,17 +36,17 @@ impl Wires {
     }
 }
 
-/// A value between steps.
+/// A value that one step passes to others.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     Tensor(Arc<Tensor>),
     Sequence(Arc<Vec<Arc<Tensor>>>),
-    /// An empty optional value.
+    /// An optional value that is empty.
     Nothing,
 }
 
 impl Value {
-    /// Returns the approximate size in memory.
+    /// Returns the approximate size of the value in memory, in bytes.
     fn bytes(&self) -> u64 {
         let of = |tensor: &Arc<Tensor>| (tensor.len() * tensor.element_type().size_of()) as u64;
         match self {
@@ -153,8 +153,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Converts the failure into an error of the run. Sizes that the model does not accept are the client's
-    /// fault.
+    /// Converts the failure into an error of the run. A refusal becomes an error of the client.
     pub(crate) fn into_error(self) -> RunError {
         match self {
             Self::Failed(error) => error,

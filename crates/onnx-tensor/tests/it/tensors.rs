@@ -83,7 +83,7 @@ fn unaligned_bytes_are_copied() {
         let tensor = Tensor::from_bytes(ElementType::I64, &[2], bytes.clone()).unwrap();
         assert_eq!(tensor.as_slice::<i64>().unwrap(), numbers);
         assert_ne!(tensor.as_bytes().unwrap().as_ptr(), bytes.as_ptr());
-        // Bytes need no alignment.
+        // UINT8 elements need no alignment, so the bytes are shared.
         let tensor = Tensor::from_bytes(ElementType::U8, &[16], bytes.clone()).unwrap();
         assert_eq!(tensor.as_bytes().unwrap().as_ptr(), bytes.as_ptr());
     }

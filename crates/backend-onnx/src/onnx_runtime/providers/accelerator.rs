@@ -87,7 +87,7 @@ impl Accelerator {
 
 /// Returns the known name with a similar spelling, if any.
 fn nearest(name: &str, known: &[Accelerator]) -> Option<&'static str> {
-    /// Longer names are not misspellings, and would cost time.
+    /// Longer names are not compared: they are no misspellings, and comparing takes time.
     const MAX_NAME: usize = 64;
     if name.len() > MAX_NAME {
         return None;
@@ -111,7 +111,7 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    /// Returns a copy for a session on `gpu`.
+    /// Returns a copy of the provider, with options for a session on `gpu`.
     pub(crate) fn on(&self, gpu: Option<u32>) -> Self {
         let mut chosen = self.clone();
         if let (Some(gpu), Accelerator::Cuda | Accelerator::TensorRt) = (gpu, self.accelerator) {
@@ -144,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    /// Bad input: names that do not exist.
+    /// Bad input: a configuration names an accelerator that does not exist.
     #[test]
     fn names_that_do_not_exist_are_errors_with_the_one_that_was_meant() {
         assert_eq!(Accelerator::from_name("cuda", true).unwrap(), Accelerator::Cuda);

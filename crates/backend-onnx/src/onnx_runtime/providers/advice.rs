@@ -1,4 +1,4 @@
-//! Advice on CUDA errors, for which the library only has its own messages.
+//! Explains common CUDA errors, whose messages do not say what to do.
 
 /// Explains a provider's error and says what to do, if it is a common one.
 pub(crate) fn advice(message: &str) -> Option<&'static str> {
@@ -48,7 +48,7 @@ pub(crate) fn is_out_of_memory(message: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Bad input: a driver that is too old, memory that others use, a missing GPU.
+    /// Bad input: a driver that is too old, GPU memory that other programs use, a missing GPU.
     #[test]
     fn errors_of_cuda_are_explained() {
         for (message, expected) in [

@@ -1,5 +1,5 @@
-//! Reads the dependencies of a shared library from its file: the system's loader only reports the first
-//! missing one.
+//! Reads the dependencies of a shared library from its ELF file, since the system's loader only reports the
+//! first missing dependency.
 
 use std::{
     fs::File,
@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Returns the needed libraries from the dynamic section of a shared library (64-bit little-endian ELF), in
-/// order. Empty for other files.
+/// order. Returns an empty list for other files.
 pub(super) fn needed(path: &Path) -> Vec<String> {
     File::open(path)
         .and_then(|mut file| read(&mut file))
@@ -33,7 +33,7 @@ struct Segment {
 
 fn read(file: &mut File) -> io::Result<Vec<String>> {
     let head = bytes(file, 0, 64)?;
-    // Class 64, little-endian.
+    // The ELF magic number, class 64, and little-endian byte order.
     if head.get(..6) != Some(b"\x7fELF\x02\x01") {
         return Ok(Vec::new());
     }

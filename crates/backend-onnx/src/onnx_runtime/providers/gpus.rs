@@ -19,7 +19,7 @@ pub struct Gpus {
     seen: Option<Vec<Gpu>>,
 }
 
-/// A GPU of this machine.
+/// A GPU of this machine, by the vendor's name.
 ///
 /// ```
 /// assert_eq!(backend_onnx::Gpu::new("NVIDIA H100").name, "NVIDIA H100");
@@ -32,7 +32,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// Creates a GPU with this name.
+    /// Creates a GPU with the vendor's name `name`.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into() }
     }
@@ -52,12 +52,12 @@ impl Gpu {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GpuChoice {
-    /// All detected GPUs; none if detection was not possible.
+    /// All detected GPUs; no GPU if detection was not possible.
     #[default]
     Seen,
-    /// All.
+    /// All GPUs of the machine, or GPU 0 if they are unknown.
     All,
-    /// None.
+    /// No GPU.
     None,
     /// Only the GPUs with these numbers, as CUDA counts them.
     Only(Vec<u32>),
@@ -152,12 +152,12 @@ impl Gpus {
         }
     }
 
-    /// Returns the GPUs for a model that requires a GPU without saying which.
+    /// Returns the GPUs for a model whose configuration requires a GPU without giving its number.
     pub(crate) fn of_demand(&self) -> Vec<u32> {
         let free = self.free_to_take();
         let seen = || Self::new(GpuChoice::All).with_seen_of(self).free_to_take();
         let found = if free.is_empty() { seen() } else { free };
-        // If the machine has no GPU, the library reports this.
+        // GPU 0 if there is none: the library then reports the error.
         if found.is_empty() { vec![0] } else { found }
     }
 
@@ -168,7 +168,7 @@ impl Gpus {
         }
     }
 
-    /// Returns whether the machine has this GPU, or may have it.
+    /// Returns whether the machine has this GPU; true if its GPUs are unknown.
     pub(crate) fn may_have(&self, gpu: u32) -> bool {
         let seen = self.seen.as_ref();
         seen.is_none_or(|seen| usize::try_from(gpu).is_ok_and(|gpu| gpu < seen.len()))

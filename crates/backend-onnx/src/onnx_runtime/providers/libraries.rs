@@ -11,17 +11,17 @@ use ort::util::preload_dylib;
 
 use super::{Accelerator, dynamic::needed, package::site_packages};
 
-/// A missing library.
+/// A library that a provider needs and that cannot be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Missing {
     pub(crate) name: String,
-    /// How to install it.
+    /// How to install the library.
     pub(crate) remedy: String,
 }
 
 /// The libraries that one of ONNX Runtime's providers needs.
 pub(crate) struct Libraries {
-    /// The provider's file.
+    /// The shared library of the provider.
     provider: PathBuf,
     accelerator: Accelerator,
     /// The library directories of Python packages.
@@ -39,8 +39,8 @@ impl Libraries {
         }
     }
 
-    /// Loads the libraries of Python packages, once per process, so that the provider finds them by name
-    /// wherever they are.
+    /// Loads the libraries of Python packages, once per process. The provider then finds them by name,
+    /// whatever their directory.
     pub(crate) fn preload(&self) {
         static LOADED: Mutex<Option<HashSet<PathBuf>>> = Mutex::new(None);
         if self.accelerator == Accelerator::OpenVino {
@@ -59,7 +59,7 @@ impl Libraries {
         }
     }
 
-    /// Returns the libraries that cannot be loaded, with how to install them. Loads the others.
+    /// Tries to load all libraries. Returns those that cannot be loaded, with how to install them.
     pub(crate) fn missing(&self) -> Vec<Missing> {
         let names = needed(&self.provider);
         let cuda = names.iter().find_map(|name| name.strip_prefix("libcudart.so."));
@@ -138,7 +138,7 @@ fn with_stem(folder: &Path, stem: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Returns how to install a library, for a provider built for this version of CUDA.
+/// Returns how to install a library, for a provider that was built for the CUDA version `cuda`.
 fn remedy(name: &str, cuda: Option<&str>) -> Option<String> {
     if name.starts_with("libcuda.so") {
         return Some("the NVIDIA driver; in a container, its runtime brings it".to_owned());

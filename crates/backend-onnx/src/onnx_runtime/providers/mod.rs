@@ -1,5 +1,5 @@
-//! Execution providers: which ones a model's configuration requests, which ones the library has, and why one
-//! is unusable.
+//! Execution providers: those that a model's configuration requests, those that the library has, and the
+//! reasons why one is unusable.
 
 mod accelerator;
 mod advice;

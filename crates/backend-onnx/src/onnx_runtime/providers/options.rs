@@ -21,7 +21,7 @@ pub(super) fn chosen(
         for (key, value) in CUDA_DEFAULTS {
             options.insert((*key).to_owned(), (*value).to_owned());
         }
-        // Triton also accepts these as model parameters.
+        // Triton also accepts these CUDA options as model parameters.
         for key in CUDA_PARAMETERS {
             if let Some(parameter) = config.parameters.get(*key) {
                 set(&mut options, accelerator, key, &parameter.string_value)?;

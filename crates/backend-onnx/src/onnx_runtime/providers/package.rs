@@ -11,7 +11,7 @@ use std::{
 /// The Python package of a library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Package {
-    /// For example `onnxruntime-gpu`.
+    /// Name of the package, such as `onnxruntime-gpu`.
     pub(crate) name: String,
     pub(crate) version: String,
     /// The CUDA version that the library was built for.
@@ -114,7 +114,7 @@ fn installed(site_packages: &Path) -> Vec<(String, String)> {
 }
 
 fn read(path: &Path) -> Option<String> {
-    /// The file has three lines.
+    /// Maximum bytes to read; the file has only three lines.
     const MOST: u64 = 64 << 10;
     let mut text = String::new();
     fs::File::open(path)

@@ -26,7 +26,7 @@ impl Plan {
         Self::default()
     }
 
-    /// Returns whether the plan is the CPU only, without another provider.
+    /// Returns whether the plan uses only the CPU's own provider.
     pub(crate) fn is_plain_cpu(&self) -> bool {
         self.chosen.is_empty()
     }
@@ -61,7 +61,7 @@ pub(crate) fn plan(
 ) -> Result<Plan, ServiceError> {
     let kind = kind(config)?;
     let accelerators = &config.optimization.execution_accelerators;
-    // Names are checked even where they have no effect.
+    // A misspelled name is an error even if the plan does not use it.
     let on_gpu = read(&accelerators.gpu_execution_accelerator, true, config)?;
     let on_cpu = read(&accelerators.cpu_execution_accelerator, false, config)?;
     let asked = Environment {
@@ -363,7 +363,7 @@ mod tests {
             );
             assert!(plan.warnings.is_empty(), "{:?}", plan.warnings);
         }
-        // The operator's `--gpus` is a preference too.
+        // The operator's option `--gpus` also counts as a preference.
         let plan = run(&silent, &gpus("all", None), CPU).unwrap();
         assert_eq!(
             plan.warnings,
@@ -405,7 +405,7 @@ mod tests {
             run(&demand, &gpus("", Some(0)), GPU).unwrap_err(),
             "the model's configuration demands GPU 7, and this machine has none"
         );
-        // If the GPUs are unknown, the library checks the number.
+        // If the GPUs of the machine are unknown, only the library can check the number.
         assert_eq!(run(&demand, &gpus("", None), GPU).unwrap().gpus, [7]);
         let wish = config(&[group(InstanceKind::Auto, &[0, 7])], &[], &[]);
         let plan = run(&wish, &one, GPU).unwrap();
@@ -460,7 +460,7 @@ mod tests {
         );
         let plan = run(&wish, &none, CPU).unwrap();
         assert!(plan.is_plain_cpu() && plan.warnings.len() == 1, "{plan:?}");
-        // KIND_CPU does not check GPUs.
+        // Instances of KIND_CPU ignore the accelerators for GPUs.
         let plan = run(
             &config(&[group(InstanceKind::Cpu, &[])], &["cuda"], &[]),
             &none,
@@ -485,7 +485,7 @@ mod tests {
                 config(&[], &["cuda", "cuda"], &[]),
                 "the accelerator 'cuda' is there twice",
             ),
-            // A configuration error is reported even where the setting would have no effect.
+            // The error is reported even where the setting would have no effect.
             (
                 config(&[group(cpu, &[])], &["cud"], &[]),
                 "optimization.execution_accelerators.gpu_execution_accelerator: the name is 'cud'",

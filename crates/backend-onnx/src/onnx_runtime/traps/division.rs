@@ -1,4 +1,5 @@
-//! Integer divisions: the processor traps on the smallest integer divided by -1, and on division by 0.
+//! Rewrites integer divisions: the processor traps on the smallest integer divided by -1, and on division by
+//! 0.
 
 use onnx_graph::{
     proto::{NodeProto, tensor_proto::DataType},

@@ -5,7 +5,8 @@ use onnx_graph::{
     proto::{NodeProto, TensorProto, canonical_domain, tensor_proto::DataType},
 };
 
-/// Integer types whose division can trap. Shorter types are computed in 32 bits.
+/// Integer types whose division can trap. The division of shorter types cannot, since it is computed in 32
+/// bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Element {
     Int32,

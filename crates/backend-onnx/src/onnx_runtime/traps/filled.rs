@@ -1,5 +1,5 @@
-//! Finds values that are non-empty whenever certain model inputs are: those need no guard in the graph, since
-//! the inputs are checked before each run.
+//! Finds values that are non-empty whenever certain model inputs are. Such values need no guard in the graph,
+//! since the inputs are checked before each run.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,12 +7,12 @@ use onnx_graph::proto::{GraphProto, NodeProto, TensorProto, canonical_domain};
 
 use super::{elements::constant, scope::Constant};
 
-/// Maximum number of inputs to track. Values that depend on others count as unknown.
+/// Maximum number of inputs to track. Values that depend on further inputs count as unknown.
 const MOST_INPUTS: usize = 64;
 
 pub(super) struct NonEmptyInputs {
     inputs: Vec<String>,
-    /// For each value, a bit set of inputs: if these are non-empty, so is the value.
+    /// For each value, a bit set of inputs. The value is non-empty if all of these inputs are.
     values: HashMap<String, u64>,
 }
 
@@ -63,7 +63,7 @@ impl NonEmptyInputs {
     }
 }
 
-/// Returns the bit set for a node's first output.
+/// Returns the bit set of inputs for a node's first output; `None` if they are unknown.
 fn behind(node: &NodeProto, values: &HashMap<String, u64>) -> Option<u64> {
     let domain = canonical_domain(&node.domain);
     if let Some(tensor) = constant(node) {
@@ -76,7 +76,7 @@ fn behind(node: &NodeProto, values: &HashMap<String, u64>) -> Option<u64> {
         .try_fold(0, |bits, more| Some(bits | more?))
 }
 
-/// Returns the bit set for all outputs of a `Split` whose sizes are constant and above 0.
+/// Returns the bit set of inputs for all outputs of a `Split` whose sizes are constant and above 0.
 fn behind_split(
     node: &NodeProto,
     values: &HashMap<String, u64>,

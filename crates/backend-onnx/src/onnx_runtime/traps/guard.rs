@@ -1,8 +1,8 @@
 //! Nodes that fail a run before an operator gets a value that would crash the process.
 //!
 //! A guard looks up an index in a table of one element: 0 for a good value, and 1, which ONNX Runtime
-//! refuses, for a bad one. The result 0 is added to the operator's input, so that the operator runs after its
-//! guard.
+//! refuses, for a bad one. The operator's input is computed from the result 0, so that the operator runs
+//! after its guard.
 
 use onnx_graph::{
     proto::{AttributeProto, NodeProto, TensorProto, attribute_proto::AttributeType, tensor_proto::DataType},
@@ -31,7 +31,7 @@ impl Guards {
     }
 }
 
-/// Appends nodes with unique value names.
+/// Appends nodes to a graph, with unique names for their values.
 pub(super) struct Writer {
     guards: Guards,
     values: usize,
@@ -136,7 +136,7 @@ impl Writer {
         zeros
     }
 
-    /// Appends guards for the needs of a node, and routes its first input through them.
+    /// Appends guards for the requirements `needs` of a node, and routes the node's first input through them.
     pub(super) fn guard(
         &mut self,
         node: &mut NodeProto,

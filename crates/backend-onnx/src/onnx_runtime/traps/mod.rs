@@ -37,7 +37,7 @@ pub(super) struct Disarmed {
     pub(super) guards: Guards,
     /// Model inputs that must be non-empty, each with the operator that would crash the process otherwise.
     pub(super) filled: BTreeMap<String, String>,
-    /// Whether nodes were rewritten.
+    /// Whether any node of the model was rewritten.
     pub(super) is_changed: bool,
     /// Why the model needs a separate process: a trap without a known rewrite.
     pub(super) unguarded: Option<String>,
@@ -108,7 +108,8 @@ pub(super) fn disarm(model: &mut ModelProto) -> Disarmed {
 struct Pass {
     writer: Writer,
     opset: i64,
-    /// The values that are non-empty if certain inputs are; `None` in subgraphs, where they are unknown.
+    /// The values that are non-empty if certain model inputs are; `None` in subgraphs, whose values are not
+    /// analyzed.
     filled: Option<NonEmptyInputs>,
     disarmed: Disarmed,
 }
@@ -121,7 +122,7 @@ impl Pass {
         for mut node in std::mem::take(&mut graph.node) {
             let mut given = Vec::new();
             if has_graphs(&node) {
-                // A subgraph's values are unknown to the outer graph.
+                // The analysis covers only the values of the outermost graph.
                 let filled = self.filled.take();
                 for inner in inner_graphs(&mut node) {
                     given = self.graph(inner, Some(&scope));
@@ -182,7 +183,8 @@ impl Pass {
         }
     }
 
-    /// Returns the needs of a node that constants do not meet and that no input check covers.
+    /// Returns the requirements of a node that need a guard: neither constants nor the checks of inputs meet
+    /// them.
     fn open_needs(
         &mut self,
         node: &NodeProto,
@@ -251,7 +253,7 @@ fn inner_graphs(node: &mut NodeProto) -> impl Iterator<Item = &mut GraphProto> {
     attributes.flat_map(|attribute| attribute.g.iter_mut().chain(&mut attribute.graphs))
 }
 
-/// Returns whether a node, or one in its subgraphs, passes a test.
+/// Returns whether `test` holds for a node or for one in its subgraphs.
 fn any_node(node: &NodeProto, test: &impl Fn(&NodeProto) -> bool) -> bool {
     let graphs = node
         .attribute

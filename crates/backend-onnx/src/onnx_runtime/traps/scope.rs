@@ -12,7 +12,7 @@ use super::elements;
 /// The values visible to the nodes of a graph, including those of outer graphs.
 pub(super) struct Scope<'a> {
     outer: Option<&'a Scope<'a>>,
-    /// ONNX's datatype number of each value. For a sequence, that of its elements.
+    /// ONNX's datatype number of each value; for a sequence, the datatype of its elements.
     elements: HashMap<String, i32>,
     constants: HashMap<String, Constant>,
 }
@@ -57,7 +57,8 @@ impl Constant {
 }
 
 impl<'a> Scope<'a> {
-    /// Creates a scope with a graph's inputs and constants. Nodes are added in order.
+    /// Creates a scope with a graph's inputs and constants. [`learn`](Self::learn) adds the outputs of nodes,
+    /// in order.
     pub(super) fn new(graph: &GraphProto, outer: Option<&'a Scope<'a>>) -> Self {
         let mut scope = Self {
             outer,
@@ -158,7 +159,7 @@ impl<'a> Scope<'a> {
             ("", "If" | "Scan" | "SequenceMap") => return inner,
             // The body's first output is the loop condition.
             ("", "Loop") => return inner.into_iter().skip(1).collect(),
-            // The default: outputs have the first input's datatype.
+            // The outputs of all other ONNX operators have the first input's datatype.
             ("", _) => input(0),
             ("ai.onnx.ml", "ArrayFeatureExtractor" | "Binarizer" | "Imputer") => input(0),
             ("ai.onnx.ml", "LabelEncoder") => encoded(node),
@@ -178,7 +179,8 @@ impl<'a> Scope<'a> {
             ("com.microsoft", "ExpandDims" | "GatherND" | "Pad" | "Range" | "Trilu" | "UnfoldTensor") => {
                 input(0)
             }
-            // Most others have the first input's datatype, if that is a float.
+            // The outputs of most other contrib operators have the first input's datatype, if that is a
+            // float.
             ("com.microsoft", _) => input(0).filter(|&element| is_float(element)),
             _ => None,
         };

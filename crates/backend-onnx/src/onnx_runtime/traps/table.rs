@@ -14,10 +14,10 @@ const MAX_SAMPLES: i64 = 1 << 16;
 /// Maximum targets of a regressor. Each row takes memory for all targets, whatever the file's size.
 const MAX_TARGETS: i64 = 1 << 20;
 
-/// The valid column counts of a `FeatureVectorizer` input; they are summed.
+/// The valid column counts of one `FeatureVectorizer` input. ONNX Runtime sums the counts of all inputs.
 const MOST_COLUMNS: std::ops::RangeInclusive<i64> = 0..=1 << 31;
 
-/// A requirement on an input.
+/// A requirement on an input, without which the operator crashes the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
     /// The input is non-empty.
@@ -26,21 +26,21 @@ pub(super) enum Need {
     Positive,
 }
 
-/// How an operator is handled.
+/// How the rewrite handles a node of an operator.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// Nothing: no trap is known.
+    /// No trap is known, so the node stays as it is.
     None,
     /// Integer division: traps on the smallest integer divided by -1, and on division by 0.
     Division,
-    /// Inputs are checked, by input index.
+    /// The inputs at these indices have requirements, which guards or input checks enforce.
     Needs(Vec<(usize, Need)>),
-    /// Refused if the input at this index is a constant scalar 0: sizes are divided by it when the model is
-    /// loaded.
+    /// The model is refused if the input at this index is a constant scalar 0: ONNX Runtime divides sizes by
+    /// that input when it loads the model.
     NoZeroConstant(usize),
-    /// The file has an error that crashes ONNX Runtime.
+    /// The model is refused: the file has this error, which crashes ONNX Runtime.
     Refused(&'static str),
-    /// Needs a separate process, since no rewrite is known.
+    /// The model needs a separate process, for this reason: no rewrite is known.
     Process(&'static str),
 }
 
@@ -133,8 +133,8 @@ pub(super) fn rule(node: &NodeProto) -> Rule {
             Rule::Process("which values end the process is not known of this operator")
         }
         ("" | "ai.onnx.ml" | MICROSOFT, _) => Rule::None,
-        // Domains of ONNX Runtime's optimizer and training. Operators of other domains are functions of the
-        // file.
+        // Other domains of ONNX Runtime, for its optimizer and for training. Operators of all further domains
+        // are functions of the file.
         (domain, _) if domain.starts_with("com.m") || domain.starts_with("ai.onnx.") => {
             Rule::Process("which values end the process is not known of the operators of this domain")
         }
@@ -160,7 +160,7 @@ fn has_one_score(node: &NodeProto) -> bool {
     match node.op_type.as_str() {
         "LinearClassifier" => floats("intercepts") <= 1,
         "TreeEnsembleClassifier" => ints("class_ids").windows(2).all(|pair| pair[0] == pair[1]),
-        // For two classes, votes are one number per row, and probabilities are two.
+        // For two classes, an SVM returns one vote per row, or two probabilities.
         _ => {
             let strings = node
                 .attribute
@@ -172,7 +172,7 @@ fn has_one_score(node: &NodeProto) -> bool {
     }
 }
 
-/// Returns whether a node has a rule.
+/// Returns whether a node has a rule other than [`Rule::None`].
 pub(super) fn may_trap(node: &NodeProto) -> bool {
     rule(node) != Rule::None
 }
@@ -181,7 +181,7 @@ fn integer(attribute: &AttributeProto) -> i64 {
     attribute.i
 }
 
-/// ONNX Runtime's own operators that `cargo xtask zoo --extremes` tries without finding a trap.
+/// ONNX Runtime's own operators in which `cargo xtask zoo --extremes` finds no trap.
 const TRIED: &[&str] = &[
     "BiasGelu",
     "CDist",

@@ -1,4 +1,4 @@
-//! Tests the rewrites, also with the library that `ORT_DYLIB_PATH` names.
+//! Tests the rewrites of traps. Some tests also run the models, with the library that `ORT_DYLIB_PATH` names.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -510,7 +510,7 @@ fn the_smallest_integer_by_minus_one_is_computed_by_onnx_runtime() {
         assert_eq!(divide("Div", 7, -1).unwrap(), -7);
         assert_eq!(divide("Div", -7, 2).unwrap(), -3);
         assert_eq!(divide("Mod", i64::MIN, -1).unwrap(), 0);
-        // The result has the divisor's sign.
+        // The result of `Mod` has the sign of the divisor.
         assert_eq!(divide("Mod", -7, 3).unwrap(), 2);
         assert_eq!(divide("Mod", 7, -3).unwrap(), -2);
         for op in ["Div", "Mod"] {
@@ -535,7 +535,7 @@ fn the_smallest_integer_by_minus_one_is_computed_by_onnx_runtime() {
             );
         }
     }
-    // An empty tensor is never divided.
+    // Dividing empty tensors succeeds.
     let model = loaded(&library, &division("Div", DataType::Int64));
     let empty = [
         ("x", tensor(&[0], Vec::<i64>::new())),
@@ -618,7 +618,7 @@ fn values_without_elements_end_their_run_alone() {
         &request(false),
         "node 'y' (Conv) cannot run without elements",
     );
-    // The session still works.
+    // The session still works after the failed run.
     ask(&*model, &request(true)).unwrap();
 }
 
@@ -703,7 +703,7 @@ fn inputs_without_elements_have_no_dangling_memory() {
         ask(&*model, &request(1)).unwrap().to_vec::<i64>().unwrap(),
         [0, 0, 0]
     );
-    // Either outcome is right, as long as the process survives.
+    // The run may fail or succeed, as long as the process survives.
     let _ = ask(&*model, &request(0));
     assert_eq!(
         ask(&*model, &request(1)).unwrap().to_vec::<i64>().unwrap(),
@@ -742,7 +742,7 @@ fn only_a_caller_that_has_processes_is_told_to_use_one() {
         error.message().contains("ONNX Runtime refuses the model"),
         "{error}"
     );
-    // A model with a rewrite stays in this process.
+    // A model whose traps are rewritten runs in this process.
     assert!(
         load(
             &library,

@@ -7,28 +7,28 @@ use crate::expand::{
     replacement::Replacement,
 };
 
-/// Queries per head, and keys and values per head with the past ones first.
+/// Names of the queries, keys and values per head. Keys and values begin with the past ones.
 struct Heads {
     queries: String,
     keys: String,
     values: String,
-    /// The past keys, if any.
+    /// Name of the past keys; `None` if there are none.
     past: Option<String>,
 }
 
-/// The inputs with the mask and with the bias that are added to the scores.
+/// Indices of the inputs that are added to the scores: the mask and the bias.
 struct ScoreTerms {
     mask: usize,
     bias: Option<usize>,
 }
 
-/// The key-value cache.
+/// Names of the values that form the key-value cache.
 struct Cache {
     /// Past keys and values, or shared buffers for past and present ones.
     past: [Option<String>; 2],
-    /// The number of past rows in the buffers, if they are shared.
+    /// The number of past rows in shared buffers; `None` if the buffers are not shared.
     length: Option<String>,
-    /// For beam search: the beam that owns each row.
+    /// For a beam search, the index of the beam that owns each row; otherwise `None`.
     beams: Option<String>,
 }
 
@@ -53,8 +53,8 @@ impl Replacement<'_> {
         self.attended(product, 8, &ScoreTerms { mask: 5, bias: None })
     }
 
-    /// Writes attention over the concatenated product of queries, keys and values. The input at index `past`
-    /// has past keys and values; output 1 gets past and present ones.
+    /// Writes attention over the concatenated product of queries, keys and values. Input `past` contains past
+    /// keys and values; output 1 receives the past and present ones.
     fn attended(&mut self, product: String, past: usize, added: &ScoreTerms) -> Written {
         self.with_default("do_rotary", 0)?;
         self.with_default("past_present_share_buffer", 0)?;
@@ -152,7 +152,7 @@ impl Replacement<'_> {
                 .into());
         }
         let past = [self.input(5), self.input(6)];
-        // Without a shared buffer, new rows are appended.
+        // If the buffer is not shared, new rows are appended to the past ones.
         let is_shared = past[0].is_some() && self.int("past_present_share_buffer", 0) != 0;
         let cache = Cache {
             past,
@@ -174,7 +174,7 @@ impl Replacement<'_> {
         self.cached_attention([query, keys, values], self.input(10).as_ref(), cache, &added)
     }
 
-    /// Writes all four outputs from queries, keys, values, their bias and the cache.
+    /// Writes the node's four outputs, from the queries, keys, values, their bias and the cache.
     fn cached_attention(
         &mut self,
         [query, keys, values]: [String; 3],
@@ -257,8 +257,8 @@ impl Replacement<'_> {
         )
     }
 
-    /// Splits keys or values into heads, after the past ones. `part` selects the bias: the second part is for
-    /// keys, the last one for values.
+    /// Splits keys or values into heads, and appends them to the `past` ones. `part` selects the bias: the
+    /// second part is for keys, the last one for values.
     fn split_heads(&mut self, inputs: &[String], heads: i64, part: i64, past: Option<String>) -> String {
         let attributes = vec![int("num_heads", heads), int("part", part)];
         let made = self.newer("SplitHeads", inputs, attributes);

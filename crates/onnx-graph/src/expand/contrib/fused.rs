@@ -1,4 +1,4 @@
-//! Operators with a fused activation, transposition or scale factor.
+//! Rewrites operators with a fused activation, transposition or scale factor.
 
 use super::Written;
 use crate::{
@@ -84,7 +84,7 @@ impl Replacement<'_> {
         for (index, name) in ["A", "B"].iter().enumerate() {
             let factor = std::mem::take(&mut factors[index]);
             factors[index] = match (turns[index], turns.contains(&true)) {
-                // TransposeLast works at any rank.
+                // `TransposeLast` transposes values of any rank, so the rank need not be checked.
                 (true, _) => self.newer("TransposeLast", &[factor], vec![]),
                 // For a vector times a transposed matrix, ONNX Runtime uses the wrong rows, so such ranks are
                 // refused.

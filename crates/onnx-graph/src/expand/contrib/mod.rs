@@ -24,12 +24,12 @@ use crate::{
 
 const DOMAIN: &str = "com.microsoft";
 
-/// Success, or the reason why an operator cannot be rewritten.
+/// The result of rewriting a node: success, or the reason why the node cannot be rewritten.
 type Written = Result<(), Unsupported>;
 
 /// Why a variant of an operator is not supported.
 enum Unsupported {
-    /// ONNX Runtime supports it.
+    /// ONNX Runtime supports the variant, and this crate does not.
     Here(String),
     /// Neither this crate nor ONNX Runtime supports the variant.
     Anywhere(String),
@@ -51,8 +51,8 @@ pub(super) fn are_used(model: &ModelProto) -> bool {
 
 fn is_replaceable(node: &NodeProto, opset: i64) -> bool {
     let is_meant = match node.op_type.as_str() {
-        // ONNX Runtime's optimizer writes these two in ONNX's domain, which lacks them or has them only in a
-        // newer set than the model's.
+        // ONNX Runtime's optimizer writes both operators in ONNX's domain, although the model's operator set
+        // lacks them.
         "RMSNormalization" | "SimplifiedLayerNormalization" => true,
         "LayerNormalization" => opset < 17,
         "Swish" => opset >= 24,
@@ -73,7 +73,7 @@ pub(super) fn replace(model: &mut ModelProto) -> Result<(), Error> {
     let Some(graph) = &mut model.graph else {
         return Ok(());
     };
-    // Replacements share no state.
+    // The state is `()`, since the replacements of different nodes are independent.
     let write = |new: &mut Replacement<'_>, (): &mut ()| {
         let written = new.write().transpose();
         written.map_err(|reason| {
@@ -88,7 +88,7 @@ pub(super) fn replace(model: &mut ModelProto) -> Result<(), Error> {
 }
 
 impl Replacement<'_> {
-    /// Writes the replacement of the node; `None` for operators without one.
+    /// Writes the replacement of the node. Returns `None` for an operator that has no replacement.
     fn write(&mut self) -> Option<Written> {
         Some(match self.node.op_type.as_str() {
             "FusedConv" => self.fused_conv(),
@@ -250,7 +250,7 @@ mod tests {
                 node: vec![node.clone()],
                 ..GraphProto::default()
             };
-            // Some operators are rewritten only in the operator sets that have them.
+            // The newest operator set, since some operators are rewritten only in the sets that define them.
             let newest = OperatorSetIdProto {
                 version: 26,
                 ..OperatorSetIdProto::default()
@@ -260,7 +260,7 @@ mod tests {
                 graph: Some(graph),
                 ..ModelProto::default()
             };
-            // Some variants are refused.
+            // An error also counts: the operator is known, but this variant is refused.
             let is_replaced = match replace(&mut model) {
                 Ok(()) => !model.graph.unwrap_or_default().node.contains(&node),
                 Err(_) => true,

@@ -1,4 +1,4 @@
-//! Normalizes rows, sums with skip connections, and embeddings.
+//! Rewrites normalizations of rows, of sums with skip connections, and of embeddings.
 
 use super::Written;
 use crate::expand::{
@@ -11,7 +11,7 @@ const SKIP_EPSILON: f32 = 1e-12;
 
 impl Replacement<'_> {
     pub(super) fn layer_normalization(&mut self) -> Written {
-        // The newest operator set defines this operator as the set that introduced it does.
+        // The definition of `LayerNormalization` has not changed since the operator set that introduced it.
         self.without_output(1, "Mean")?;
         self.without_output(2, "InvStdDev")?;
         let attributes = self.node.attribute.clone();
@@ -56,9 +56,9 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    /// Writes the sum of an input, the skip connection, and a bias.
+    /// Writes the sum of input 0, the skip connection in input 1, and the bias in input `bias`.
     fn skip_sum(&mut self, bias: usize) -> Result<String, String> {
-        // ONNX Runtime leaves these outputs empty on CPUs.
+        // ONNX Runtime does not compute these two outputs on CPUs.
         self.without_output(1, "mean")?;
         self.without_output(2, "inv_std_var")?;
         let (input, skip) = (self.given(0)?, self.given(1)?);
@@ -108,7 +108,7 @@ impl Replacement<'_> {
             vec![int("axis", -1), float("epsilon", epsilon)],
         );
         if self.wants(1) {
-            // The length of each row; 0 without a mask.
+            // The number of words that the mask keeps in each row; 0 if there is no mask.
             let mask = match self.input(7) {
                 Some(mask) => mask,
                 None => self.op("Sub", &[words.clone(), words], vec![]),

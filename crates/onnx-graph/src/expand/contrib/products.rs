@@ -1,4 +1,4 @@
-//! 8-bit matrix products.
+//! Rewrites 8-bit matrix products.
 
 use super::Written;
 use crate::{
@@ -49,7 +49,8 @@ impl Replacement<'_> {
     /// Returns the second factor: a matrix or a batch of matrices.
     fn weights(&mut self) -> Result<String, String> {
         let b = self.given(1)?;
-        // Only constants that are direct inputs are packed, so no check node may be in between.
+        // The runtime packs a constant only if it is a direct input of the product, so no check node may
+        // precede it.
         match self.dims(&b).map(<[i64]>::len) {
             Some(rank @ ..2) => Err(format!("the input B has {rank} dimensions, expected 2 or more")),
             Some(_) => Ok(b),
