@@ -25,7 +25,7 @@ pub trait Format: Send + Sync {
     /// Opens a file.
     ///
     /// # Errors
-    /// Returns what is invalid, and where.
+    /// The error says what is invalid, and at which byte.
     fn open(&self, source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<BoxReader, Error>;
 
     /// Returns the capabilities that the writer checks plans against; `None` if the format is read only.

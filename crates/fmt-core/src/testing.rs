@@ -113,7 +113,7 @@ fn open_from_disk(
 /// Opens a file whose index has `index_len` bytes.
 ///
 /// # Panics
-/// When that takes more than 10 bytes of memory for each byte of the index.
+/// When opening allocates more than 10 bytes for each byte of the index, beyond [`BASE_ALLOWANCE`].
 pub fn check_opening(what: &str, index_len: usize, open: impl FnOnce()) {
     const MOST: u64 = 10;
     let allocated = allocation_counter::measure(open);
@@ -231,8 +231,8 @@ pub enum Verdict {
 /// Checks a format's corpus against the files in `folder` (`accept/`, `reject/`, and `damaged/` if present)
 /// and against the reader.
 ///
-/// With `UPDATE_CORPUS` in the environment the files are written instead of compared; `cargo xtask corpus`
-/// does that.
+/// With `UPDATE_CORPUS` in the environment, which `cargo xtask corpus` sets, the files are written instead of
+/// compared.
 ///
 /// # Panics
 /// When files and cases differ, a case has no unique name, or a result differs from the expected one.
