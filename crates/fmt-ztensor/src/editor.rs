@@ -108,7 +108,7 @@ impl ZtensorEditor {
     /// # Errors
     /// [`ErrorKind::OutOfBounds`](fmt_core::ErrorKind::OutOfBounds) when there is no such tensor,
     /// [`ErrorKind::Duplicate`](fmt_core::ErrorKind::Duplicate) when the new name is taken,
-    /// [`ErrorKind::BadName`](fmt_core::ErrorKind::BadName) when it is not a valid name,
+    /// [`ErrorKind::BadName`](fmt_core::ErrorKind::BadName) when the new name is invalid,
     /// [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) when the index would become too large.
     pub fn rename(&mut self, from: &str, to: &str) -> Result<(), Error> {
         self.ledger.rename(from, to)
@@ -135,7 +135,7 @@ impl ZtensorEditor {
         self.ledger.remove_field(tensor, key)
     }
 
-    /// Creates a writer that continues after `position` bytes of the file.
+    /// Creates a writer to `out`, which already has the first `position` bytes of the file.
     fn resume<W: Write>(self, out: W, position: u64) -> Result<ZtensorWriter<W>, Error> {
         Ok(ZtensorWriter::resume(out, self.options, self.ledger, position))
     }

@@ -165,8 +165,8 @@ fn zt_37_each_field_with_each_value() {
     open_all(files.into_iter());
 }
 
-/// ZT-38: compares this reader with an independent CBOR reader. A difference means that one of the two is
-/// wrong.
+/// ZT-38: compares this crate's reader with an independent CBOR reader. A difference means that one of the
+/// readers is wrong.
 #[test]
 fn zt_38_another_cbor_reader_sees_the_same() {
     let corpus = corpus::cases().into_iter();
