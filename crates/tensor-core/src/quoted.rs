@@ -15,7 +15,7 @@ use std::fmt::{self, Write};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Quoted<'a>(
-    /// The name.
+    /// The untrusted name, unescaped.
     pub &'a str,
 );
 
@@ -24,8 +24,8 @@ impl Quoted<'_> {
     pub const MAX_CHARS: usize = 64;
 }
 
-/// Returns whether a character is invisible or changes how others are displayed: control characters, line and
-/// paragraph separators, bidirectional overrides, zero-width joiners, tags.
+/// Returns whether a character is invisible or changes how other characters are displayed: control
+/// characters, line and paragraph separators, bidirectional overrides, zero-width joiners, tags.
 ///
 /// ```
 /// assert!(tensor_core::is_invisible('\u{202e}') && !tensor_core::is_invisible(' '));
