@@ -152,7 +152,7 @@ pub struct Renaming {
 }
 
 impl Renaming {
-    /// Returns the new name, if the old one matches.
+    /// Returns the new name of the tensor `name`, if the pattern matches.
     #[must_use]
     pub fn of(&self, name: &str) -> Option<String> {
         if self.from.stars.is_none() {
@@ -195,9 +195,9 @@ impl FromStr for Renaming {
 pub struct Selection {
     /// Patterns of the tensors to keep; empty for all.
     pub include: Vec<Pattern>,
-    /// Remove these.
+    /// Patterns of the tensors to leave out.
     pub exclude: Vec<Pattern>,
-    /// Rename these.
+    /// Renamings of the selected tensors, in order of precedence.
     pub rename: Vec<Renaming>,
 }
 
@@ -208,7 +208,7 @@ impl Selection {
         self.include.is_empty() && self.exclude.is_empty() && self.rename.is_empty()
     }
 
-    /// Applies the selection to files that belong together, such as two to compare.
+    /// Applies the selection to files that belong together, such as two files to compare.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfBounds`] for a pattern that matches no tensor of any file, which is usually a typo;

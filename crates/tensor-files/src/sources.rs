@@ -57,7 +57,8 @@ impl SourceFiles {
         Self(sources)
     }
 
-    /// Returns the options for creating a target: if it is one of these files, only that file is replaced.
+    /// Returns the options for creating a target: if `target` is one of these files, the options allow
+    /// replacing only the recorded file.
     #[must_use]
     pub fn output_for(&self, target: &Path, output: &OutputOptions) -> OutputOptions {
         let mut output = output.clone();
@@ -66,7 +67,7 @@ impl SourceFiles {
         output
     }
 
-    /// Fails if the target is a file of a sharded checkpoint.
+    /// Checks that the target is not a file of a sharded checkpoint among the sources.
     pub(crate) fn check_target(&self, target: &Path) -> Result<(), Error> {
         match self.at(target) {
             Some(source) if source.is_part => Err(in_the_way(target)),
@@ -74,7 +75,7 @@ impl SourceFiles {
         }
     }
 
-    /// Fails if one of the files that are written, replaced or removed together is a source file.
+    /// Checks that none of the files that are written, replaced or removed together is a source file.
     pub(crate) fn check_targets<'p>(&self, mut targets: impl Iterator<Item = &'p Path>) -> Result<(), Error> {
         match targets.find(|target| self.at(target).is_some()) {
             Some(target) => Err(in_the_way(target)),

@@ -205,7 +205,7 @@ fn attributes_are_compared_and_so_is_every_tensor_of_a_name() {
             .unwrap();
         writer.write(&values).unwrap();
         writer.finish().unwrap();
-        // After this, both tensors have the same name.
+        // Renames the tensor `v` to `w`, so that both tensors have the same name.
         let index = file.windows(2).rposition(|bytes| bytes == b"av").unwrap();
         file[index + 1] = b'w';
         std::fs::write(&path, file).unwrap();
