@@ -16,7 +16,7 @@ pub(crate) struct IndexCheck {
 }
 
 impl IndexCheck {
-    /// Checks the next index bytes of a tensor with dimensions `dims`, which are not empty.
+    /// Checks the next index bytes of a tensor whose dimensions are `dims`; the tensor is not a scalar.
     pub(crate) fn take(&mut self, mut bytes: &[u8], dims: &[u64]) -> Result<(), Error> {
         if !self.partial.is_empty() {
             let missing = (8 - self.partial.len()).min(bytes.len());
