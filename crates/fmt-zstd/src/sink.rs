@@ -6,7 +6,7 @@ use fmt_core::{Error, Sink};
 
 use crate::{Claim, Hasher, parallel::default_threads};
 
-/// A [`Sink`] that computes the checksum of the bytes written, on request.
+/// A [`Sink`] that can compute the checksum of the bytes written.
 ///
 /// ```
 /// use fmt_zstd::{ChecksumKind, Hasher, HashingSink};
@@ -20,7 +20,7 @@ use crate::{Claim, Hasher, parallel::default_threads};
 /// ```
 pub struct HashingSink<W> {
     sink: Sink<W>,
-    /// Hashes the bytes written, if present.
+    /// Hasher of the bytes written; `None` if they are not hashed.
     hasher: Option<Hasher>,
 }
 
