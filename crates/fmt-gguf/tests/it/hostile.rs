@@ -1,4 +1,4 @@
-//! Damaged files.
+//! Tests of damaged and hostile files.
 
 use fmt_core::{
     Error,
@@ -70,7 +70,7 @@ fn what_is_wrong_is_told() {
     assert_eq!(refused(five), (Malformed, Some("G2")));
     let odd = file(&[("general.alignment", 4, 33u32.to_le_bytes().to_vec())], &[]);
     assert_eq!(refused(odd), (Malformed, Some("G2")));
-    // Arrays nested without end.
+    // A thousand nested arrays.
     let mut nested = Vec::new();
     for _ in 0..1000 {
         nested.extend(9u32.to_le_bytes());
