@@ -105,7 +105,7 @@ fn n4_dtypes() {
         ("?", DType::Bool),
         ("<f2", DType::F16),
         ("u1", DType::U8),
-        // ml_dtypes saves bfloat16 like this; genuine raw bytes have no byte order.
+        // ml_dtypes saves bfloat16 as `<V2`; genuine raw bytes have no byte order.
         ("<V2", DType::BF16),
     ] {
         let bytes = vec![1; dtype.size()];
