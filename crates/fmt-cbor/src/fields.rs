@@ -92,7 +92,7 @@ impl Fields {
     }
 }
 
-/// The keys must be distinct.
+/// Collects fields, whose keys must be distinct.
 impl<K: AsRef<str>> FromIterator<(K, CborValue)> for Fields {
     fn from_iter<I: IntoIterator<Item = (K, CborValue)>>(list: I) -> Self {
         let mut fields = FieldsBuilder::default();
@@ -141,7 +141,7 @@ impl FieldsBuilder {
         self.pairs.extend_from_slice(value);
     }
 
-    /// Returns the fields.
+    /// Returns the collected fields.
     ///
     /// # Errors
     /// If a key occurs twice.

@@ -15,7 +15,8 @@ use crate::{
     identity::changed,
 };
 
-/// A file that is extended at its end, atomically: after a crash it has either its old or its new contents.
+/// A file that is atomically extended at its end: after a crash, the file has either its old or its new
+/// contents.
 ///
 /// Meant for formats with the index at the end: a new index is written after the old one, and nothing is
 /// overwritten. All data is synced to disk before the last bytes, the `tail`, make the file valid. Dropping

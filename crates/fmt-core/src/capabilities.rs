@@ -61,11 +61,11 @@ pub struct Capabilities {
 /// Which string attributes, of a tensor or of the file, a format can store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Texts {
-    /// No attributes.
+    /// No strings at all.
     None,
-    /// All attributes that the writer can encode.
+    /// All strings that the writer can encode.
     Any,
-    /// Only attributes with these keys.
+    /// Only strings with these keys.
     Only(&'static [&'static str]),
 }
 

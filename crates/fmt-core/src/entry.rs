@@ -92,7 +92,7 @@ impl Entry {
 /// A dtype as named in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoredDType {
-    /// A dtype with arithmetic.
+    /// A numeric dtype, whose elements programs can compute with.
     Known(DType),
     /// A dtype whose elements are copied but not computed with.
     Opaque(OpaqueDType),
@@ -150,7 +150,7 @@ impl fmt::Display for Layout {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Encoding {
-    /// Unencoded.
+    /// Unencoded, in row-major order.
     Raw,
     /// Unencoded, in column-major order: the first axis changes fastest.
     ColumnMajor,

@@ -5,7 +5,7 @@ use crate::{Error, ErrorKind};
 /// Checks the byte ranges that tensors claim for partial overlaps.
 ///
 /// Two tensors may share the same range (tied weights); an empty range may be anywhere. Partial overlap is an
-/// error: a writer that produces it is broken, and a reader that accepts it can be made to do unbounded work.
+/// error: only broken writers produce it, and a hostile file could use it to make a reader do unbounded work.
 ///
 /// ```
 /// use fmt_core::{ErrorKind, check_overlaps, holes};

@@ -107,7 +107,7 @@ impl HeadEditor {
                 let _ = fs::remove_file(&journal);
                 error
             }
-            // The journal stays for `recover`.
+            // The journal is kept, so that `recover` can restore the old bytes.
             Err(_) => error,
         })?;
         remove_journal(&journal)?;

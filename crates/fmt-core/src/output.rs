@@ -31,7 +31,7 @@ pub enum OutputFile {
 }
 
 impl OutputFile {
-    /// Starts writing to a path.
+    /// Opens the output at `path` for writing.
     ///
     /// # Errors
     /// The errors of [`AtomicFile::create_with`].

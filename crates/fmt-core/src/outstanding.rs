@@ -57,7 +57,7 @@ impl Outstanding {
         self.bytes = self.bytes.saturating_add(len);
     }
 
-    /// Returns the number of remaining bytes.
+    /// Returns the number of bytes that the tensors still expect.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes

@@ -213,7 +213,7 @@ pub enum Verification {
 /// A finding about a file: valid but suspicious.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lint {
-    /// The message.
+    /// The message to show to the user.
     pub message: String,
     /// The name of the tensor concerned, if any.
     pub tensor: Option<String>,

@@ -115,7 +115,7 @@ pub struct FileSource {
 }
 
 impl FileSource {
-    /// Opens a file.
+    /// Opens the file at `path` for reading.
     ///
     /// # Errors
     /// [`ErrorKind::NotAFile`] unless it is a regular file (without blocking on a pipe); [`ErrorKind::Io`]
@@ -135,7 +135,7 @@ impl FileSource {
         Self::new(file)
     }
 
-    /// Takes ownership of an open file.
+    /// Creates a source from an open file.
     ///
     /// # Errors
     /// The errors of [`FileSource::open`].

@@ -19,7 +19,7 @@ pub struct TailFile<R> {
 }
 
 impl<R> TailFile<R> {
-    /// Opens a file for editing.
+    /// Opens the file at `path` for editing.
     ///
     /// # Errors
     /// The errors of [`FileSource::open`] and `open`, which opens the reader.
@@ -135,8 +135,8 @@ macro_rules! edit_at_end {
             /// Commits the tensors and changes of the editor's `append_in_place`.
             ///
             /// # Errors
-            /// The errors of `finish` and [`AppendFile::commit`]($crate::AppendFile::commit). The file is
-            /// then truncated to its old length.
+            /// The errors of `finish` and [`AppendFile::commit`]($crate::AppendFile::commit). After an error,
+            /// the file is truncated to its old length.
             pub fn commit(mut self) -> Result<(), $crate::Error> {
                 let tail = self.write_all_but_tail()?;
                 self.into_sink().commit(&tail)

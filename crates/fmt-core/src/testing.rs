@@ -1,7 +1,7 @@
 //! Tests shared by all format crates (feature `testing`).
 //!
-//! Untrusted files are opened and read under harsh conditions: with a small stack, counting every allocated
-//! byte, from memory as well as from a file, with the same result.
+//! Untrusted files are opened and read on a small stack, and every allocated byte is counted. Reading from
+//! memory and from a file must give the same result.
 
 use std::{
     collections::BTreeMap,
@@ -110,7 +110,8 @@ fn open_from_disk(
     opened
 }
 
-/// Opens a file whose index has `index_len` bytes.
+/// Calls `open`, which opens a file whose index has `index_len` bytes, and checks the memory that it
+/// allocates.
 ///
 /// # Panics
 /// When opening allocates more than 10 bytes for each byte of the index, beyond [`BASE_ALLOWANCE`].

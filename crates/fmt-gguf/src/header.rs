@@ -15,7 +15,7 @@ use crate::{
 pub(crate) const FORMAT: &str = "gguf";
 /// The magic number.
 pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
-/// The version written.
+/// The version that this crate writes.
 const VERSION: u32 = 3;
 /// The key of the data alignment, and its default.
 pub(crate) const ALIGNMENT_KEY: &str = "general.alignment";
@@ -327,7 +327,7 @@ pub(crate) struct PlannedTensor<'a> {
 /// Encodes a complete header, padded to the alignment of the data.
 ///
 /// # Errors
-/// If a value's text does not match its type. The error names the key.
+/// When the string of a metadata value does not match the value's type. The error names the key.
 pub(crate) fn encode(tensors: &[PlannedTensor<'_>], metadata: &Metadata) -> Result<Vec<u8>, Error> {
     let types = types_of(metadata)?;
     let values = metadata.iter().filter(|(key, _)| *key != TYPES_KEY);

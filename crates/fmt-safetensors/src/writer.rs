@@ -86,7 +86,7 @@ impl<W: Write> SafetensorsWriter<W> {
         Ok(())
     }
 
-    /// Finishes the file and returns the sink, which is not flushed.
+    /// Finishes the file and returns the sink without flushing it.
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] when bytes are missing; [`ErrorKind::Io`].

@@ -1,4 +1,4 @@
-//! Both ends of a file: the magic at the start; the length of the index and the magic at the end.
+//! Parses both ends of a file: the magic at the start; the length of the index and the magic at the end.
 
 use std::ops::Range;
 

@@ -110,7 +110,7 @@ fn room_for<T>(count: u32, start: u64) -> Result<Vec<T>, Error> {
     Ok(room)
 }
 
-/// Returns whether a table has a field after the last one of the schema (T17).
+/// Returns whether a table has a field after the last field of the schema (T17).
 fn has_fields_behind(table: &Table<'_>, last: VOffsetT) -> bool {
     let vtable = table.vtable();
     let len = vtable.num_bytes();
@@ -275,7 +275,7 @@ struct Check<'o> {
     /// The start of the index: data must be before it.
     start: u64,
     options: &'o ReadOptions,
-    /// For tensors with data: start in the upper half, length in the lower half.
+    /// Data ranges of nonempty tensors: the start in the upper 32 bits, the length in the lower 32 bits.
     ranges: Vec<u64>,
     /// Buffer for the dimensions of one tensor.
     dims: [u64; Shape::MAX_RANK],

@@ -32,7 +32,7 @@ pub(crate) struct Ledger {
     dims: Vec<u32>,
     /// Record indices by tensor id.
     ids: HashMap<u64, u32, IdHashing>,
-    /// The current end of the data.
+    /// Offset in the file where the data ends so far.
     end: u64,
     /// Maximum size of the index in bytes.
     index_bound: u64,

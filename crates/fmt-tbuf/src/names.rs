@@ -26,7 +26,7 @@ impl NameTable {
         Self { sorted }
     }
 
-    /// Returns the first tensor with this name.
+    /// Returns the index of the first tensor called `wanted`.
     pub(crate) fn find<'a>(&self, wanted: &str, name: impl Fn(u32) -> &'a str) -> Option<u32> {
         let hash = tensor_id(wanted);
         // This search compares only hashes, which compiles without branches. Few names share a hash, unless

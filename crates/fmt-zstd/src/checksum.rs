@@ -1,4 +1,4 @@
-//! Checksums of blobs, and their text forms in files.
+//! Checksums of blobs, and the strings that represent them in files.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::rules::CHECKSUMS;
 
-/// A kind of checksum.
+/// The algorithm of a checksum.
 ///
 /// ```
 /// use fmt_zstd::{ChecksumKind, Hasher};
@@ -40,7 +40,7 @@ pub enum ChecksumKind {
 pub enum Claim {
     /// CRC-32C.
     Crc32c(u32),
-    /// SHA-256. Boxed, because few tensors have one.
+    /// SHA-256, boxed because few tensors have such a checksum.
     Sha256(Box<[u8; 32]>),
     /// 64-bit XXH3.
     Xxh3(u64),
@@ -49,7 +49,7 @@ pub enum Claim {
 }
 
 impl Claim {
-    /// Creates a placeholder of this kind whose text has the same length as a real checksum.
+    /// Creates a placeholder of this kind whose string has the same length as that of a real checksum.
     #[must_use]
     pub fn blank(kind: ChecksumKind) -> Self {
         match kind {

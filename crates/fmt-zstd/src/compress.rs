@@ -61,7 +61,7 @@ struct Frame {
 const MOST_UNDER_WAY: usize = 256 << 20;
 
 impl Compressor {
-    /// Creates a compressor, without threads yet.
+    /// Creates a compressor, which starts threads only when a tensor needs them.
     ///
     /// # Errors
     /// [`ErrorKind::TooLarge`] when memory is exhausted.

@@ -22,7 +22,7 @@ type Job<'b, 'o> = (&'b [u8], u64, &'o mut [u8]);
 /// The source of a blob, and the reader's limits and settings for decoding.
 #[derive(Clone, Copy)]
 pub struct Decoding<'a> {
-    /// The file.
+    /// The source of the file's bytes.
     pub source: &'a dyn ByteSource,
     /// Limits on memory and windows.
     pub limits: &'a Limits,
@@ -157,7 +157,7 @@ pub(crate) fn survey(
             }
         }
     }
-    // Frames without a declared size may hold any amount.
+    // Frames without a declared size may decode to any number of bytes.
     if total > expected || (survey.is_sized && total != expected) {
         let error = corrupt(start, "the compressed data");
         return Err(error

@@ -70,7 +70,7 @@ impl Head {
         } else {
             let (&window, behind) = rest.split_first()?;
             rest = behind;
-            // The window is at most 2^41 plus seven eighths.
+            // The window is at most 2^41 plus seven eighths of that, so the sum does not overflow.
             let base = 1u64 << (10 + (window >> 3));
             Some(base + base / 8 * u64::from(window & 7))
         };
@@ -124,7 +124,7 @@ impl Look for &[u8] {
     }
 }
 
-/// A blob in a file. Little of it is held in memory, and a sequential scan reads nothing twice.
+/// A blob in a file. Little of the blob is held in memory, and a sequential scan reads nothing twice.
 pub(crate) struct Window<'a> {
     source: &'a dyn ByteSource,
     blob: Range<u64>,
@@ -224,7 +224,7 @@ impl<B: Look> Pieces<B> {
                 3 => return Err(corrupt(at, "a block of a frame has the reserved type")),
                 _ => block as usize >> 3,
             };
-            // On 32-bit systems, a blob may end at the last address.
+            // The sum saturates, because a blob may end at the last address on 32-bit systems.
             at = at.saturating_add(3 + size);
             if block & 1 != 0 {
                 break;
@@ -406,7 +406,7 @@ mod tests {
         assert_eq!(SeekTable::parse(&bytes), Some(table));
         assert_eq!(SeekTable::parse(&bytes[1..]), None);
         assert_eq!(SeekTable::parse(&[]), None);
-        // This table has checksums, which are ignored.
+        // A table with checksums, which are ignored.
         let with_checksums =
             b"\x5e\x2a\x4d\x18\x15\0\0\0\x0a\0\0\0\x14\0\0\0cccc\x01\0\0\0\x80\xb1\xea\x92\x8f";
         assert_eq!(SeekTable::parse(with_checksums).unwrap().frames, [(10, 20)]);

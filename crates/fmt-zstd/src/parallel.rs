@@ -1,4 +1,4 @@
-//! Work shared by several threads.
+//! Runs jobs on several threads.
 
 use std::{
     num::NonZeroUsize,

@@ -55,7 +55,7 @@ impl<W> HashingSink<W> {
         self.sink.fail();
     }
 
-    /// Fails if an earlier call failed.
+    /// Checks that no earlier call failed.
     ///
     /// # Errors
     /// [`fmt_core::ErrorKind::Io`] when an earlier call failed.
@@ -63,7 +63,7 @@ impl<W> HashingSink<W> {
         self.sink.check()
     }
 
-    /// Sets the hasher for everything written after this call.
+    /// Sets the hasher for all bytes written after this call; `None` ends hashing.
     pub fn hash(&mut self, hasher: Option<Hasher>) {
         self.hasher = hasher;
     }

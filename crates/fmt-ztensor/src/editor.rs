@@ -7,7 +7,8 @@ use crate::{CustomField, WriteOptions, ZtensorReader, ZtensorWriter, ledger::Led
 
 /// Edits a file without rewriting its tensors: renames tensors, changes custom fields, and appends tensors.
 ///
-/// The rest of the index is kept, in the form that this crate writes. Changes can be saved in two ways (Z28):
+/// All other values of the index are kept, in the form that this crate writes. Changes can be saved in two
+/// ways (Z28):
 ///
 /// | | [`save`](Self::save), [`append`](Self::append) | [`save_in_place`](Self::save_in_place), [`append_in_place`](Self::append_in_place) |
 /// |---|---|---|

@@ -26,7 +26,7 @@ pub(crate) struct Ledger {
     data_bound: u64,
 }
 
-/// One tensor.
+/// A tensor of the file: its name, its location, and the other values of its entry in the index.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) name: String,

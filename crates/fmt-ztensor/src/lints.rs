@@ -1,4 +1,4 @@
-//! Findings that are valid but suspicious in a file.
+//! Finds what is valid but suspicious in a file.
 
 use std::ops::Range;
 

@@ -59,7 +59,7 @@ use crate::{
 /// or contain zero bytes, tensors may share parts of their data, and an empty index means no tensors (Z9,
 /// Z10, Z11, Z24).
 ///
-/// [`Entry::attributes`] has the custom fields as strings: text unchanged, everything else in diagnostic
+/// [`Entry::attributes`] has the custom fields as strings: text unchanged, all other values in diagnostic
 /// notation. [`ZtensorReader::fields`] returns the original values.
 pub struct ZtensorReader {
     source: Arc<dyn ByteSource>,

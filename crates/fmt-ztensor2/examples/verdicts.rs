@@ -61,7 +61,7 @@ fn list(reader: &dyn TensorReader) {
     }
 }
 
-/// Returns the bytes of a tensor, as every command reads them.
+/// Returns the bytes of a tensor, read as a stream.
 fn read(reader: &dyn TensorReader, index: usize) -> Result<Vec<u8>, fmt_core::Error> {
     let mut stream = reader.stream(index)?;
     let (mut bytes, mut buffer) = (Vec::new(), vec![0; 1 << 16]);

@@ -422,7 +422,7 @@ fn format_floats(floats: &[Float], precision: usize, decimal_digits: i32) -> Vec
     pad_left(all.collect())
 }
 
-/// Right-aligns all cells to the widest one.
+/// Right-aligns all cells to the width of the widest cell.
 fn pad_left(cells: Vec<String>) -> Vec<String> {
     let width = cells.iter().map(String::len).max().unwrap_or(0);
     cells.into_iter().map(|cell| format!("{cell:>width$}")).collect()

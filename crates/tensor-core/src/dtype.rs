@@ -173,9 +173,9 @@ pub enum DTypeKind {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Naming {
-    /// This crate's own: `f32`, `bf16`, `bool`.
+    /// The names of this crate: `f32`, `bf16`, `bool`.
     Canonical,
-    /// NumPy and `ml_dtypes`: `float32`, `bfloat16`, `bool`. zTensor 0.1 uses the same.
+    /// NumPy and `ml_dtypes`: `float32`, `bfloat16`, `bool`. zTensor 0.1 uses the same names.
     Numpy,
     /// The Open Inference Protocol: `FP32`, `BF16`, `BOOL`.
     Oip,

@@ -68,7 +68,7 @@ impl fmt::Display for CastError {
 
 impl std::error::Error for CastError {}
 
-/// Prints the message, because the error is shown like this when a program's `main` returns it.
+/// Prints the message, because Rust prints an error that `main` returns with `Debug`.
 impl fmt::Debug for CastError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -161,7 +161,7 @@ impl fmt::Display for SparseError {
 
 impl std::error::Error for SparseError {}
 
-/// Prints the message, because the error is shown like this when a program's `main` returns it.
+/// Prints the message, because Rust prints an error that `main` returns with `Debug`.
 impl fmt::Debug for SparseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 /// Displays an untrusted name: quoted, escaped, and truncated to [`Quoted::MAX_CHARS`] characters.
 ///
 /// Control characters, line breaks and invisible formatting (such as right-to-left overrides) are escaped, so
-/// a hostile name can neither forge a log line nor flood one.
+/// a hostile name can neither forge nor flood lines of a log.
 ///
 /// ```
 /// use tensor_core::Quoted;
@@ -20,7 +20,7 @@ pub struct Quoted<'a>(
 );
 
 impl Quoted<'_> {
-    /// Maximum number of characters shown; an ellipsis replaces the rest.
+    /// Maximum number of characters shown; an ellipsis replaces further characters.
     pub const MAX_CHARS: usize = 64;
 }
 

@@ -150,7 +150,7 @@ impl TryFrom<Vec<u64>> for Shape {
 /// # Ok::<(), tensor_core::SpecError>(())
 /// ```
 pub trait IntoShape {
-    /// Returns the shape.
+    /// Converts the value into a shape.
     ///
     /// # Errors
     /// See [`Shape::new`].
@@ -295,7 +295,7 @@ impl fmt::Display for SpecError {
 
 impl std::error::Error for SpecError {}
 
-/// Prints the message, because the error is shown like this when a program's `main` returns it.
+/// Prints the message, because Rust prints an error that `main` returns with `Debug`.
 impl fmt::Debug for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -6,7 +6,7 @@ use crate::{
     Bytes, CastError, Element, IntoShape, Shape, SpecError, TensorSpec, TensorView, element::le_bytes,
 };
 
-/// An owned tensor: a spec and exactly that many row-major little-endian bytes, shared.
+/// An owned tensor: a spec, and shared bytes of exactly the spec's length, row-major and little-endian.
 ///
 /// Cloning, taking rows and reshaping share the bytes. The bytes may come from any source that [`Bytes`]
 /// supports: a file read or mapped, a frame of a socket, a `Vec`.

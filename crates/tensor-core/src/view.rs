@@ -7,7 +7,7 @@ use crate::{
     element::{cast, cast_or_copy, iter},
 };
 
-/// A borrowed tensor: a spec and exactly that many row-major little-endian bytes that live elsewhere.
+/// A borrowed tensor: a spec, and a slice of bytes of exactly the spec's length, row-major and little-endian.
 ///
 /// Typed access is zero-copy when dtype, alignment and host allow it, and otherwise an error or a copy:
 ///

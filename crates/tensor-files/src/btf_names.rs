@@ -10,7 +10,8 @@ use crate::composite::Composite;
 /// Maximum number of bytes that are read of a names file.
 const LONGEST: u64 = 256 << 20;
 
-/// Opens a BTF file. Its tensors get the names from the file next to it, if that exists and matches.
+/// Opens a BTF file. Its tensors get the names from the names file next to it, if that file exists and
+/// matches.
 pub(crate) fn open_btf(
     source: Arc<dyn ByteSource>,
     path: &Path,

@@ -175,8 +175,8 @@ mod tests {
         (out, beyond)
     }
 
-    /// Returns the nearer of two neighbours, by distances in doubles, which are exact here; the even one on a
-    /// tie.
+    /// Returns the nearer of two neighbours, by distances in doubles, which are exact here; the even
+    /// neighbour on a tie.
     fn nearest(value: f64, below: f64, below_is_even: bool, above: f64) -> f64 {
         let (down, up) = (value - below, above - value);
         if down < up || (down == up && below_is_even) {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     /// Rounds values at and next to every positive 16-bit float, and at and next to the midpoint to the
-    /// following one.
+    /// following float.
     #[test]
     fn rounding_is_to_the_nearest_and_even() {
         around_all(DType::F16, |bits| f16::from_bits(bits).to_f64(), 0x7bff);

@@ -320,7 +320,7 @@ impl<'r> Composite<'r> {
         });
     }
 
-    /// Calls `watch` with the number of tensor bytes after each read; its error ends the reading.
+    /// Calls `watch` with the number of tensor bytes after each read; an error of `watch` ends the reading.
     #[must_use]
     pub fn watched(mut self, watch: impl Fn(u64) -> Result<(), Error> + Send + Sync + 'r) -> Self {
         self.watch = Some(Box::new(watch));

@@ -16,10 +16,10 @@ use tensor_core::Quoted;
 ///
 /// The bytes are row-major and little-endian; for a sparse tensor they are its indices (`u64`, a row per
 /// stored entry, sorted), then the values. So equal tensors have equal manifests, whatever the format, order,
-/// compression and number of files. Metadata is not part of it.
+/// compression and number of files. Metadata is not part of a manifest.
 ///
-/// Text and JSON form are byte-identical for equal tensors, so either can be signed. docs/tensor.md describes
-/// both.
+/// Text and JSON form are byte-identical for equal tensors, so either form can be signed. docs/tensor.md
+/// describes both forms.
 ///
 /// ```
 /// use tensor_files::Manifest;

@@ -57,7 +57,7 @@ pub struct Recast<'r> {
 #[derive(Clone, Copy)]
 enum Change {
     None,
-    /// Reinterprets the same bytes.
+    /// Keeps the bytes, and changes only the dtype.
     Bits,
     Float(Cast),
     /// 8-bit floats multiplied by their scales.

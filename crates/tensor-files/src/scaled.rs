@@ -29,7 +29,7 @@ enum Float8 {
 /// scales, despite the name `inv`.
 const ENDINGS: [&str; 2] = ["_scale_inv", "_scale"];
 
-/// The side length of a block used by DeepSeek and most others.
+/// Side length of the blocks that DeepSeek and most other writers use.
 const USUAL_BLOCK: u64 = 128;
 
 impl Scaled {

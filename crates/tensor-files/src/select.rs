@@ -8,10 +8,11 @@ use regex::{Captures, Regex};
 use crate::composite::Composite;
 
 /// A pattern for names: a glob that matches the whole name, or a regular expression after `re:` that matches
-/// a part.
+/// a part of the name.
 ///
-/// In a glob `*` matches any string, `?` any character, `[a-c]` a character in the set, `[!a-c]` one outside,
-/// `{x,y}` one of several strings; `\` escapes the next character. Dots and slashes are ordinary characters.
+/// In a glob `*` matches any string, `?` any character, `[a-c]` a character in the set, `[!a-c]` a character
+/// outside the set, `{x,y}` one of several strings; `\` escapes the next character. Dots and slashes are
+/// ordinary characters.
 ///
 /// ```
 /// let pattern: tensor_files::Pattern = "model.layers.{0,1}.*.weight".parse()?;
@@ -24,7 +25,7 @@ use crate::composite::Composite;
 pub struct Pattern {
     text: String,
     regex: Regex,
-    /// Number of the glob's stars, each of which is a group. `None` for a regular expression.
+    /// Number of the glob's stars, each of which is a group of `regex`. `None` for a regular expression.
     stars: Option<usize>,
 }
 

@@ -13,7 +13,7 @@ use crate::checkpoint::checkpoint_files;
 ///
 /// If the target is one of the sources, it replaces only the file that was read, not a file that has since
 /// taken its place. Files of a sharded checkpoint are never replaced by a conversion's result: if the process
-/// were killed meanwhile, neither checkpoint would be complete.
+/// were killed during the replacement, neither the old nor the new checkpoint would be complete.
 ///
 /// ```
 /// use tensor_files::{ConvertOptions, SourceFiles, convert, format, open};

@@ -15,7 +15,7 @@ use rustix::fs::{
 /// Memory shared with another process, which may change its contents at any time but never its size.
 ///
 /// Bytes are copied in and out without creating references: whatever the other process does, the worst effect
-/// is wrong values in the copies. Linux only, because it relies on memfd seals to fix the size.
+/// is wrong values in the copies. Linux only, because the type relies on memfd seals to fix the size.
 ///
 /// ```
 /// use tensor_mmap::SharedMemory;
@@ -76,7 +76,7 @@ impl SharedMemory {
         check_overcommit()?;
         let expected =
             "expected a descriptor of memfd_create with the seals F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL";
-        // Only memfds and files on tmpfs have seals, and files on tmpfs never have these.
+        // Only memfds and files on tmpfs have seals, and files on tmpfs never have the size seals.
         let seals = fcntl_get_seals(&file)
             .map_err(|_| wrong(format!("{expected}, found a descriptor that cannot have seals")))?;
         if !seals.contains(SIZE_SEALS) {

@@ -152,7 +152,7 @@ fn b9_scalars_and_tensors_without_elements() {
     assert_eq!(reader.rows(1, 1..3).unwrap().shape().dims(), [2, 0]);
 }
 
-/// TFRT reads indices as signed integers and accepts negative ones.
+/// TFRT reads indices as signed integers and accepts negative indices.
 #[test]
 fn b10_indices_are_unsigned() {
     for index in [u64::MAX, 1 << 63, 3] {

@@ -1,4 +1,4 @@
-//! WR-02 and WR-03: a disk that fails or is full, simulated at system calls.
+//! WR-02 and WR-03: the disk fails or is full, simulated by system calls that fail.
 //!
 //! A seccomp filter makes selected system calls of one thread fail. The filter cannot be removed, so each
 //! test uses a separate thread.
@@ -77,14 +77,14 @@ fn replace(
     let outcome = thread::spawn(move || {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         // A new file gets the lowest free descriptor. The file must not have a descriptor that a later file
-        // could get, so all lower ones must be in use. Tests that run concurrently may free a lower one
-        // meanwhile.
+        // could get, so all lower descriptors must be in use. Tests that run concurrently may free a lower
+        // descriptor meanwhile.
         let (mut file, descriptor) = loop {
             let lower: Vec<File> = (0..64)
                 .map(|_| File::open("/proc/self/status").unwrap())
                 .collect();
             let file = AtomicFile::create(&target).unwrap();
-            // The new file is the only open one in the directory; it has a random name or none.
+            // The new file is the only open file in the directory; it has a random name or none.
             let descriptor = descriptors_of(target.parent().unwrap())[0];
             if lower.iter().all(|lower| lower.as_raw_fd() < descriptor) {
                 break (file, descriptor);

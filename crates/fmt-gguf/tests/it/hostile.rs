@@ -104,7 +104,7 @@ fn limits_hold() {
     assert_eq!((error.kind(), error.broken_rule()), (TooLarge, Some("G2")));
 }
 
-/// Names come from the file, and messages are printed to terminals.
+/// Names come from untrusted files, and the messages that contain them are printed to terminals.
 #[test]
 fn control_characters_do_not_reach_messages() {
     let name = "\x1b[31mred";

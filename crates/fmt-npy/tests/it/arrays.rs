@@ -195,7 +195,7 @@ fn n7_byte_order_and_memory_order() {
             is_column_major
         );
 
-        // Conversion respects the limit.
+        // Conversion respects the limit on decoded bytes.
         let limits = Limits {
             decoded_bytes: 11,
             ..Limits::default()

@@ -86,7 +86,7 @@ fn s2_the_header_is_an_object() {
     // The seven is the 47th byte of the header.
     assert_eq!(error.byte(), Some(8 + 46));
 
-    // Leading white space is accepted only leniently, trailing always.
+    // Only a lenient reader accepts leading white space; trailing white space is always accepted.
     let spaced = Bytes::from(file(&format!(" \n{GOOD}"), 2));
     assert!(open(&spaced).is_err());
     let lenient = ReadOptions {

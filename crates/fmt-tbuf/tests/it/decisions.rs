@@ -106,7 +106,7 @@ fn t4_what_32_bits_cannot_hold_is_refused_before_the_first_byte() {
             "{name}"
         );
     }
-    // Data must begin below 4 GiB, so the last tensor may end above.
+    // Data must begin below 4 GiB, so only the last tensor may end above 4 GiB.
     assert!(planned(&[("a", DType::U8, &[word - 200]), ("b", DType::U8, &[word])]).is_ok());
     let error = planned(&[("a", DType::U8, &[word]), ("b", DType::U8, &[1])]).unwrap_err();
     assert_eq!(

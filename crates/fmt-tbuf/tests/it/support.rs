@@ -95,7 +95,7 @@ pub(crate) struct Forge {
     pub(crate) tensors: Option<Vec<Forged>>,
     /// Number of additional references to the first tensor's table.
     pub(crate) repeats: usize,
-    /// A fourth field of the root, as in files with operations.
+    /// The value of a fourth field of the root, as in files with operations.
     pub(crate) operations: Option<u32>,
 }
 
@@ -210,7 +210,7 @@ impl Forge {
             }
         }
         if self.operations.is_some() {
-            // The vector is empty.
+            // An empty vector of tensors.
             align(&mut out, 4);
             let vector = push_word(&mut out, 0);
             point_to(&mut out, slots.next().unwrap(), vector);

@@ -32,7 +32,7 @@ impl Write for Sink {
     }
 }
 
-/// Counts the bytes written to it.
+/// A sink that counts the bytes written.
 #[derive(Default)]
 struct Counter(u64);
 

@@ -413,7 +413,7 @@ fn z28_a_checkpoint_that_took_the_files_name_meanwhile_stays() {
     }
 }
 
-/// Rewriting an index keeps all its values, including unknown ones, in this crate's encoding.
+/// Rewriting an index keeps all its values, including unknown values, in this crate's encoding.
 #[test]
 fn z28_what_is_not_understood_survives() {
     let folder = tempfile::tempdir().unwrap();

@@ -41,7 +41,7 @@ fn message(file: &[u8]) -> String {
     open(file).unwrap_err().to_string()
 }
 
-/// Returns the error of reading the only tensor.
+/// Returns the error of reading the file's only tensor.
 fn failure(file: &[u8]) -> Error {
     open(file).unwrap().tensor(0).unwrap_err()
 }

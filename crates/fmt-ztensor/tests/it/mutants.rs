@@ -1,4 +1,4 @@
-//! Mutations of valid files.
+//! Tests with mutations of valid files.
 
 use std::{io::Cursor, sync::Arc, thread};
 
@@ -91,8 +91,8 @@ fn zt_37_a_hundred_thousand_mutants() {
     let counts: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
     let total: usize = counts.iter().map(|(_, total)| total).sum();
     assert_eq!(total, 100_000);
-    // Most files with changed data open, and most with a changed index do not. If all or none opened, the
-    // test would check nothing.
+    // Most files with changed data open, and most files with a changed index do not. If all files or none
+    // opened, the test would check nothing.
     assert!(
         counts
             .iter()

@@ -57,8 +57,8 @@ pub struct Sharded {
 }
 
 /// Writes tensors into as many files as needed, `NAME-00001-of-00003.EXTENSION` for a path `NAME.EXTENSION`,
-/// and an index `NAME.EXTENSION.index.json`; or into a single file of that name if that is enough. GGUF files
-/// have no index but `split.no`, `split.count` and `split.tensors.count` in each of them, as llama.cpp
+/// and an index `NAME.EXTENSION.index.json`; or into a single file of that name if that is enough. Instead of
+/// an index, each GGUF file has the keys `split.no`, `split.count` and `split.tensors.count`, as llama.cpp
 /// expects.
 ///
 /// Tensors keep their order. All files are written before any is renamed to its final name. The first file is

@@ -1,4 +1,4 @@
-//! Sharded checkpoints.
+//! Tests of sharded checkpoints.
 
 use std::{fs, path::Path};
 
@@ -185,8 +185,8 @@ fn an_index_that_lies_is_refused() {
     assert_eq!(refused(&out).0, ErrorKind::Truncated);
 }
 
-/// If two files have the same tensor, the index decides which is read; without an entry in the index it is an
-/// error.
+/// If two files have the same tensor, the index decides which is read; if the index does not name the tensor,
+/// opening fails.
 #[test]
 fn the_index_decides_between_two_files() {
     let folder = tempfile::tempdir().unwrap();
