@@ -1,16 +1,17 @@
 use crate::layout::{WORD, word};
 
-/// The dimensions of many tensors, in chunks of equal size: growing adds a chunk and copies none.
+/// The dimensions of many tensors, in chunks of equal size: growing adds a chunk and copies no dimensions.
 #[derive(Debug, Default)]
 pub(crate) struct Arena(Vec<Vec<u64>>);
 
 impl Arena {
-    /// Several times the maximum rank.
+    /// Number of dimensions per chunk: several times the maximum rank, so that little of a chunk stays
+    /// unused.
     const PIECE: usize = 512;
-    /// Maximum index size: dimensions are indexed with 32 bits, including unused ends of chunks.
+    /// Maximum index size in bytes: positions in the arena, including unused ends of chunks, have 32 bits.
     pub(crate) const LARGEST_INDEX: u64 = 16 << 30;
 
-    /// Stores little-endian dimensions, at most `Shape::MAX_RANK`, and returns their index.
+    /// Stores little-endian dimensions, at most `Shape::MAX_RANK`, and returns the position of the first.
     pub(crate) fn push(&mut self, dims: &[u8]) -> u32 {
         let rank = dims.len() / WORD as usize;
         if rank == 0 {

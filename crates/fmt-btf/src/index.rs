@@ -13,7 +13,7 @@ use crate::{
 /// The validated table and records of a file.
 ///
 /// The index is small compared with the file, whatever counts the file claims: records shared by several
-/// table entries are stored once, and records are known to be disjoint.
+/// table entries are stored once, and records do not overlap.
 #[derive(Debug)]
 pub(crate) struct Index {
     /// The distinct records, in file order.
@@ -21,17 +21,17 @@ pub(crate) struct Index {
     /// Maps each tensor to its record, unless tensor `i` has record `i`.
     record_of: Option<Box<[u32]>>,
     dims: Arena,
-    /// The end of the offset table.
+    /// Offset of the end of the offset table.
     pub(crate) table_end: u64,
 }
 
-/// A record.
+/// A validated record: its header, and where its dimensions are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stored {
     pub(crate) offset: u64,
     /// Number of entries of a supported COO tensor, otherwise 0.
     nnz: u64,
-    /// Index of the dimensions in the arena.
+    /// Position of the dimensions in the [`Arena`].
     dims: u32,
     rank: u8,
     pub(crate) dtype: u8,
@@ -45,7 +45,7 @@ impl Stored {
         self.offset + HEADER + WORD * u64::from(self.rank)
     }
 
-    /// Returns the dtype, if the record can be read.
+    /// Returns the dtype, if dtype and layout are known, so that the record can be read.
     pub(crate) fn readable_dtype(&self) -> Option<DType> {
         let is_known = self.layout == DENSE || is_coo(self.layout);
         dtype_of(self.dtype).filter(|_| is_known)
@@ -104,7 +104,8 @@ impl Index {
                 if is_new(at) {
                     stored.push(records.read(number as usize, table.at(number))?);
                 }
-                // The index of a record is less than the number of tensors, which fits 32 bits.
+                // The cast is exact: the index of a record is less than the number of tensors, which fits 32
+                // bits.
                 places[number as usize] = (stored.len() - 1) as u32;
             }
             record_of = Some(places.into_boxed_slice());
@@ -151,8 +152,9 @@ impl Index {
         TensorSpec::new(stored.readable_dtype()?, shape).ok()
     }
 
-    /// Returns the range of a record's elements: the data of a dense tensor; indices, values' length and
-    /// values of a sparse one; empty for a record that cannot be read, because its end is unknown.
+    /// Returns the range of a record's elements: the data of a dense tensor, or the indices, the values'
+    /// length and the values of a sparse tensor. The range is empty for a record that cannot be read, because
+    /// its end is unknown.
     pub(crate) fn data(&self, stored: &Stored) -> Range<u64> {
         let Some(spec) = self.spec(stored) else {
             return stored.body()..stored.body();
@@ -231,10 +233,10 @@ struct Records<'a> {
     window: Window<'a>,
     file_len: u64,
     options: &'a ReadOptions,
-    /// Bytes that further headers may take.
+    /// Remaining limit on the total size of headers and dimensions, in bytes.
     index_budget: u64,
     dims: Arena,
-    /// The end of the previous record or of the table.
+    /// Offset of the end of the previous record, or of the table.
     last_end: u64,
     last_tensor: Option<usize>,
 }
@@ -263,8 +265,8 @@ impl Records<'_> {
         Ok(stored)
     }
 
-    /// Reads a record. Returns it and its end, without padding. The table check has ensured that the file has
-    /// room for the header.
+    /// Reads a record. Returns the record and the offset of its end, without padding. The check of the table
+    /// has ensured that the file has room for the header.
     fn read_unnamed(&mut self, offset: u64) -> Result<(Stored, u64), Error> {
         let header = self.window.get(offset, HEADER, "the header of the record")?;
         let rank = word(header);
@@ -307,7 +309,7 @@ impl Records<'_> {
         Ok((stored, end))
     }
 
-    /// Returns the end of the dimensions.
+    /// Checks a record's rank, and returns the offset where the dimensions end.
     fn check_rank(&mut self, offset: u64, rank: u64) -> Result<u64, Error> {
         let of_rank = |kind, what: &str| Error::new(kind, what).at(offset).rule("B17").found(rank);
         let dims_start = offset + HEADER;
@@ -350,7 +352,8 @@ impl Records<'_> {
         Ok(end)
     }
 
-    /// Returns the total size of all elements, which must fit 63 bits (rule B19), also for a sparse tensor.
+    /// Returns the total size of all elements of `width` bytes. The size must fit 63 bits, also for a sparse
+    /// tensor (rule B19).
     fn check_shape(&self, stored: &Stored, width: u64) -> Result<u64, Error> {
         let dims = self.dims.get(stored.dims, stored.rank);
         let bytes = if dims.contains(&0) {
@@ -371,7 +374,8 @@ impl Records<'_> {
         })
     }
 
-    /// Returns the end of a part of `len` bytes at `start`, and checks that it is within the file (rule B18).
+    /// Returns the end of a part of `len` bytes at `start`, and checks that the end is within the file (rule
+    /// B18).
     fn check_end(&self, start: u64, len: Option<u64>, what: &str) -> Result<u64, Error> {
         let end = len
             .and_then(|len| len.checked_add(start))
@@ -392,7 +396,8 @@ impl Records<'_> {
         Ok(end)
     }
 
-    /// Reads the lengths within a COO payload; returns its end.
+    /// Reads and checks the lengths in the payload of a COO tensor; returns the offset where the payload
+    /// ends.
     fn read_coo(&mut self, stored: &mut Stored, dtype: DType, element_count: u64) -> Result<u64, Error> {
         let (body, rank) = (stored.body(), u64::from(stored.rank));
         let indices_start = self.check_end(body, Some(2 * WORD), "the shape of the indices")?;

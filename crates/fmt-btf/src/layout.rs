@@ -11,7 +11,8 @@ pub(crate) const WORD: u64 = 8;
 /// Size of a record before its dimensions: rank, dtype, layout, six reserved bytes.
 pub(crate) const HEADER: u64 = 16;
 
-/// Maximum length of a file and of anything in it: operating systems use signed 64-bit file sizes (rule B19).
+/// Maximum length of a file, and of any part of a file: operating systems use signed 64-bit file sizes (rule
+/// B19).
 pub(crate) const LONGEST: u64 = i64::MAX as u64;
 
 /// The dense layout: all elements, row-major.
@@ -40,7 +41,7 @@ pub(crate) const DTYPES: [DType; 10] = [
     DType::U64,
 ];
 
-/// Returns the dtype that `code` stands for.
+/// Returns the dtype that `code` stands for; `None` if the code is unknown.
 pub(crate) fn dtype_of(code: u8) -> Option<DType> {
     DTYPES.get(usize::from(code)).copied()
 }
@@ -55,7 +56,7 @@ pub(crate) fn is_coo(layout: u8) -> bool {
     matches!(layout, COO | COO_OF_TFRT)
 }
 
-/// Returns the number of padding bytes after a record of this length.
+/// Returns the number of padding bytes after a record of `len` bytes.
 pub(crate) fn padding(len: u64) -> u64 {
     len.wrapping_neg() % WORD
 }

@@ -30,7 +30,7 @@ pub(crate) fn of(index: &Index, source: &dyn ByteSource) -> Result<Vec<Lint>, Er
             say("the record does not begin on a multiple of 8 (B4)");
         }
     }
-    // The bytes after each record up to the next one or the end of the file: at most 7 are padding.
+    // Checks the bytes between each record and the next record or the end of the file: at most 7 are padding.
     let mut covered = index.table_end;
     let mut len = 0;
     let mut is_known = true;
@@ -56,7 +56,7 @@ pub(crate) fn of(index: &Index, source: &dyn ByteSource) -> Result<Vec<Lint>, Er
             }
         }
         if let Some(stored) = stored {
-            // A record that cannot be read may extend to the next one.
+            // A record that cannot be read has an unknown end, so the bytes after it are not checked.
             is_known = stored.readable_dtype().is_some();
             covered = index.data(stored).end;
             len = covered - stored.offset;

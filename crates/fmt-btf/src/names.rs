@@ -7,7 +7,8 @@ use std::{
 use fmt_core::{Error, ErrorKind, Metadata, NameTable};
 use serde::{Deserialize, Serialize};
 
-/// Tensor names for a BTF file, which cannot store them, in a file next to it (rule B14).
+/// Tensor names for a BTF file. The format cannot store names, so they are in a file next to the BTF file
+/// (rule B14).
 ///
 /// The names of `weights.btf` are in `weights.btf.names.json`: `{"names": [...], "metadata": {...}}`, with
 /// one name per tensor in the file's order. Tools that convert to BTF write this file, and tools that convert
@@ -44,7 +45,7 @@ impl Names {
         Ok(names)
     }
 
-    /// Returns the path of a BTF file's names.
+    /// Returns the path of the names file of the BTF file at `btf`.
     #[must_use]
     pub fn path_for(btf: &Path) -> PathBuf {
         let mut path: OsString = btf.into();
@@ -52,11 +53,11 @@ impl Names {
         path.into()
     }
 
-    /// Parses the names of a file with `tensors` tensors.
+    /// Parses a names file for a BTF file with `tensors` tensors.
     ///
     /// # Errors
     /// [`ErrorKind::Malformed`] unless `json` has the form of a names file, [`ErrorKind::SizeMismatch`] when
-    /// the number of names differs, [`ErrorKind::Duplicate`] when a name occurs twice.
+    /// the number of names is not `tensors`, [`ErrorKind::Duplicate`] when a name occurs twice.
     pub fn from_json(json: &[u8], tensors: usize) -> Result<Self, Error> {
         let names: Self = serde_json::from_slice(json).map_err(|error| {
             let what = format!("the file of names is invalid: {error}");

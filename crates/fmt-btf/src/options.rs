@@ -9,7 +9,7 @@ use fmt_core::Limits;
 /// ```
 #[derive(Clone, Debug)]
 pub struct WriteOptions {
-    /// The code to write for the COO layout (B1).
+    /// The code to write for the COO layout of sparse tensors (B1).
     pub coo_code: CooCode,
     /// Whether to refuse the unsigned dtypes, which TFRT has but the specification does not name (B2).
     pub strict_spec: bool,

@@ -8,15 +8,15 @@ use fmt_core::{Error, ErrorKind};
 pub(crate) struct IndexCheck {
     /// Bytes of an incomplete index.
     partial: Vec<u8>,
-    /// The coordinates being collected.
+    /// Coordinates of the current entry that have been read so far.
     current: Vec<u64>,
-    /// The previous coordinates.
+    /// Coordinates of the previous entry.
     last: Vec<u64>,
     entries: u64,
 }
 
 impl IndexCheck {
-    /// Checks the next index bytes of a tensor with dimensions `dims`, which are not empty.
+    /// Checks the next index bytes of a tensor whose dimensions are `dims`; the tensor is not a scalar.
     pub(crate) fn take(&mut self, mut bytes: &[u8], dims: &[u64]) -> Result<(), Error> {
         if !self.partial.is_empty() {
             let missing = (8 - self.partial.len()).min(bytes.len());
@@ -91,7 +91,7 @@ mod tests {
         }
     }
 
-    /// The first coordinates may be all zero, because there are no previous ones.
+    /// The first coordinates may be all zero, because there are no previous coordinates.
     #[test]
     fn nothing_comes_before_the_origin() {
         assert_eq!(take(&[0, 0], &[1, 1], 8), Ok(1));

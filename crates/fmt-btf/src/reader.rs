@@ -16,8 +16,8 @@ use crate::{
 /// An open BTF file.
 ///
 /// Opening reads and validates the offset table and the header of every record, in time and memory
-/// proportional to the number of tensors. Then each dense tensor is one slice of the source: without a copy
-/// in memory, one read in a file.
+/// proportional to the number of tensors. Then each dense tensor is one range of the source: a slice without
+/// a copy in memory, or one read of a file.
 ///
 /// Indices of sparse tensors are data: they are validated whenever the tensor is read, not at open (rules B10
 /// and B11).
@@ -57,9 +57,9 @@ pub struct BtfReader {
     index: Index,
     options: ReadOptions,
     metadata: Metadata,
-    /// Names from the names file next to this file, and their lookup table.
+    /// The names given to [`BtfReader::with_names`], and their lookup table.
     names: Option<(Names, NameTable)>,
-    /// Created on demand: an entry takes many times the memory of a small tensor's record.
+    /// Entries are created on demand: an entry takes many times the memory of a small tensor's record.
     entries: OnceLock<Box<[Entry]>>,
 }
 
@@ -89,9 +89,9 @@ pub struct Record<'a> {
     pub dtype: u8,
     /// The code of the tensor's layout: 0 for dense, 2 for COO, 1 for COO as TFRT writes it (B1).
     pub layout: u8,
-    /// The dimensions; for a sparse tensor, the dimensions of the dense one.
+    /// The dimensions; for a sparse tensor, the dimensions of the dense tensor.
     pub dims: &'a [u64],
-    /// The number of entries of a sparse tensor that can be read.
+    /// The number of entries of a sparse tensor; `None` for a dense tensor, or if the record cannot be read.
     pub nnz: Option<u64>,
     /// The range of the tensor's elements in the file: for a sparse tensor the indices, the eight bytes of
     /// the values' length, and the values. Empty if dtype or layout are unknown.
@@ -117,7 +117,8 @@ impl BtfReader {
         })
     }
 
-    /// Adds names for the tensors, in place of their indices, and the file's metadata.
+    /// Returns the reader with names for the tensors, in place of their indices, and with the metadata of
+    /// `names`.
     ///
     /// ```
     /// use fmt_btf::{BtfReader, BtfWriter, Names, WriteOptions};
@@ -147,7 +148,7 @@ impl BtfReader {
         Ok(self)
     }
 
-    /// Returns a tensor's name, or its index.
+    /// Returns a tensor's name; without names, its index in decimal digits.
     fn name(&self, number: usize) -> Cow<'_, str> {
         match &self.names {
             Some((names, _)) => (&*names.names()[number]).into(),
@@ -168,7 +169,7 @@ impl BtfReader {
     }
 
     /// Returns the raw description of a tensor; `None` if the index is out of bounds. Unlike
-    /// [`TensorReader::entries`] this allocates nothing.
+    /// [`TensorReader::entries`], this method allocates nothing.
     #[must_use]
     pub fn record(&self, index: usize) -> Option<Record<'_>> {
         let stored = (index < self.len()).then(|| self.index.get(index))?;
@@ -189,7 +190,7 @@ impl BtfReader {
             || StoredDType::Unknown(stored.dtype.to_string()),
             StoredDType::Known,
         );
-        // This cannot fail: opening the file has already created a shape with these dimensions.
+        // `Shape::new` cannot fail: opening the file has already created a shape with these dimensions.
         let shape = Shape::new(self.index.dims(stored)).unwrap_or_default();
         let mut entry = Entry::new(
             self.name(number).into_owned(),
@@ -206,7 +207,8 @@ impl BtfReader {
         entry
     }
 
-    /// Returns dtype and shape of a tensor that can be read, and is dense or sparse as requested.
+    /// Returns the record of a tensor with its dtype and shape. Fails unless the tensor can be read, and is
+    /// sparse or dense as `wants_sparse` says.
     fn readable(&self, number: usize, wants_sparse: bool) -> Result<(&Stored, TensorSpec), Error> {
         let stored = self.index.get(number);
         let Some(spec) = self.index.spec(stored) else {
@@ -260,7 +262,8 @@ impl BtfReader {
             .and_then(|(indices, values)| SparseCoo::new(shape, indices, values));
         let sparse = sparse.map_err(|error| bad_entry(&error, indices_range.start, rank))?;
         if !self.options.lenient {
-            // Any order is fine (B11); sorting only checks for invalid and duplicate coordinates.
+            // The entries may be in any order (B11). Sorting only checks for invalid and duplicate
+            // coordinates.
             let sorted = sparse.sorted();
             sorted.map_err(|error| bad_entry(&error, indices_range.start, rank))?;
         }
@@ -334,7 +337,7 @@ impl TensorReader for BtfReader {
             return Some(found as usize);
         }
         let number: usize = name.parse().ok()?;
-        // `+1` and `01` parse as numbers, but are not names.
+        // Only the canonical form is a name: `+1` and `01` also parse as numbers.
         (number < self.len() && number.to_string() == name).then_some(number)
     }
 

@@ -40,13 +40,13 @@ impl RecordSpec {
         Self { spec, nnz: Some(nnz) }
     }
 
-    /// Returns dtype and shape; for a sparse tensor, the dtype and shape of the dense one.
+    /// Returns dtype and shape; for a sparse tensor, the dtype and shape of the dense tensor.
     #[must_use]
     pub fn spec(&self) -> &TensorSpec {
         &self.spec
     }
 
-    /// Returns the number of bytes to write for it; `None` if that overflows 64 bits.
+    /// Returns the number of bytes to write for the tensor; `None` if the number overflows 64 bits.
     #[must_use]
     pub fn byte_len(&self) -> Option<u64> {
         match self.nnz {
@@ -78,7 +78,7 @@ impl RecordSpec {
         len.checked_add(padding(len)).filter(|len| *len <= LONGEST)
     }
 
-    /// Checks that the format can store it.
+    /// Checks that the format can store the tensor at index `number`.
     pub(crate) fn check(&self, number: usize, options: &WriteOptions) -> Result<(), Error> {
         let refuse = |kind, what: &str, rule| {
             let error = Error::new(kind, what).of_tensor(&number.to_string());

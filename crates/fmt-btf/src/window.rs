@@ -22,7 +22,8 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// Returns `len` bytes at offset `at`, which must be within the source; `what` describes them in errors.
+    /// Returns `len` bytes at offset `at`, which must be within the source; `what` describes the bytes in
+    /// errors.
     pub(crate) fn get(&mut self, at: u64, len: u64, what: &str) -> Result<&[u8], Error> {
         let end = self.start + self.bytes.len() as u64;
         if at < self.start || at + len > end {

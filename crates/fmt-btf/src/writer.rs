@@ -32,7 +32,7 @@ use crate::{
 /// // The file appears under its name only when it is complete.
 /// let mut writer = BtfWriter::new(AtomicFile::create(&path)?, records, WriteOptions::default())?;
 /// writer.tensor(&bias)?;
-/// // This tensor is never in memory as a whole.
+/// // This tensor is written in pieces and never in memory as a whole.
 /// for row in 0..1000i16 {
 ///     writer.write(&[row.to_le_bytes(); 8].concat())?;
 /// }
@@ -51,7 +51,7 @@ pub struct BtfWriter<W> {
     records: Vec<RecordSpec>,
     coo_code: u8,
     has_table: bool,
-    /// The parts to be written: two for each sparse tensor and one for each dense one, numbered by
+    /// The parts to be written: two for each sparse tensor and one for each dense tensor, numbered by
     /// [`part_of`].
     outstanding: Outstanding,
     /// Checks the indices of the sparse tensor being written.
@@ -64,11 +64,11 @@ fn part_of(record: usize, is_indices: bool) -> usize {
 }
 
 impl<W: Write> BtfWriter<W> {
-    /// Creates a writer for these tensors. Nothing is written yet.
+    /// Creates a writer for the tensors that `records` declares. Nothing is written yet.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] for a dtype that the format does not have, [`ErrorKind::TooLarge`] for
-    /// anything that readers would refuse, [`ErrorKind::SizeMismatch`] for more entries than the tensor has
+    /// sizes that readers would refuse, [`ErrorKind::SizeMismatch`] for more entries than the tensor has
     /// elements.
     #[expect(
         clippy::needless_pass_by_value,
@@ -101,7 +101,7 @@ impl<W: Write> BtfWriter<W> {
         }
         let mut outstanding = Outstanding::default();
         for (number, record) in records.iter().enumerate() {
-            // Their sum was checked.
+            // The sum of all lengths was checked above.
             let (len, indices) = (record.byte_len().unwrap_or(LONGEST), record.index_len());
             let indices = indices.filter(|_| record.nnz.is_some());
             if let Some(indices) = indices {
@@ -142,7 +142,7 @@ impl<W: Write> BtfWriter<W> {
     /// piece may span several tensors. For a sparse tensor the indices come first, then the values.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] for bytes beyond the last tensor; nothing is written.
+    /// [`ErrorKind::SizeMismatch`] for bytes beyond the last tensor; no byte is written then.
     /// [`ErrorKind::OutOfBounds`] for an index out of bounds, [`ErrorKind::Malformed`] for indices that are
     /// not in ascending row-major order, [`ErrorKind::Duplicate`] for duplicate coordinates (B10, B11).
     /// [`ErrorKind::Io`].
@@ -180,15 +180,15 @@ impl<W: Write> BtfWriter<W> {
     /// Writes the next tensor, which must be dense and match its declaration.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when the next declared tensor is a different one; otherwise the errors of
-    /// [`BtfWriter::write`].
+    /// [`ErrorKind::SizeMismatch`] when the next declared tensor has another dtype, shape or layout;
+    /// otherwise the errors of [`BtfWriter::write`].
     pub fn tensor(&mut self, tensor: &Tensor) -> Result<(), Error> {
         self.expect_next(&tensor.into())?;
         self.write(tensor.bytes())
     }
 
-    /// Writes the next tensor, which must be sparse and match its declaration. The entries are sorted first
-    /// (B11).
+    /// Writes the next tensor, which must be sparse and match its declaration. The method sorts the entries
+    /// first (B11).
     ///
     /// # Errors
     /// The errors of [`BtfWriter::tensor`]; [`ErrorKind::Duplicate`] for duplicate coordinates; nothing is
@@ -218,9 +218,10 @@ impl<W: Write> BtfWriter<W> {
         self.outstanding.complete(|part| Some((part / 2).to_string()))
     }
 
-    /// Returns the index of the next tensor, which must be `wanted`.
+    /// Returns the index of the next tensor, or 0 for an empty tensor. Fails unless the tensor is declared as
+    /// `wanted`.
     fn expect_next(&mut self, wanted: &RecordSpec) -> Result<usize, Error> {
-        // Several empty tensors may be next, and each may be the wanted one.
+        // Completes all empty tensors that are next; `wanted` may be any of them.
         self.write(&[])?;
         if wanted.byte_len() == Some(0) {
             return Ok(0);
@@ -256,7 +257,7 @@ impl<W: Write> BtfWriter<W> {
         let mut piece = Vec::with_capacity(4096);
         for number in 0..self.records.len() {
             piece.extend(offset.to_le_bytes());
-            // The sum was checked when the writer was created.
+            // The sum of all records was checked when the writer was created.
             offset = offset.saturating_add(self.records[number].record_len().unwrap_or(LONGEST));
             if piece.len() == piece.capacity() {
                 self.sink.write(&piece)?;

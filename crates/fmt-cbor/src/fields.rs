@@ -1,4 +1,4 @@
-//! Maps with text keys that stay encoded: concatenated keys and values, decoded on request.
+//! Maps with text keys that stay encoded as concatenated keys and values, and are decoded on request.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -11,7 +11,8 @@ use crate::{
     value::{CborValue, push_head},
 };
 
-/// A map with text keys, such as the custom fields of one tensor. Without fields it takes only a pointer.
+/// A map with text keys, such as the custom fields of one tensor. An empty map takes only the memory of a
+/// pointer.
 ///
 /// ```
 /// use fmt_cbor::{CborValue, Fields};
@@ -44,7 +45,7 @@ impl Fields {
         self.len() == 0
     }
 
-    /// Returns the encoding: the pairs of a map without its header.
+    /// Returns the encoded pairs, without the header of the map.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_ref().map_or(&[], |encoded| &encoded.pairs)
@@ -62,14 +63,14 @@ impl Fields {
         Attributes::encoded(pairs.unwrap_or_default(), to_map)
     }
 
-    /// Returns the fields as strings: text unchanged, everything else in diagnostic notation.
+    /// Returns the fields as strings: text unchanged, all other values in diagnostic notation.
     #[must_use]
     pub fn to_map(&self) -> BTreeMap<String, String> {
         to_map(self.as_bytes())
     }
 
-    /// Changes a field in place, appends it, or removes it if `value` is `None`. Returns the result and the
-    /// old value.
+    /// Returns the fields with the value of the field `wanted` set, or with the field removed if `value` is
+    /// `None`; also returns the old value. A changed field keeps its position, and a new field is appended.
     #[must_use]
     pub fn with(&self, wanted: &str, value: Option<&CborValue>) -> (Self, Option<CborValue>) {
         let mut fields = FieldsBuilder::default();
@@ -91,7 +92,7 @@ impl Fields {
     }
 }
 
-/// The keys must be distinct.
+/// Collects fields, whose keys must be distinct.
 impl<K: AsRef<str>> FromIterator<(K, CborValue)> for Fields {
     fn from_iter<I: IntoIterator<Item = (K, CborValue)>>(list: I) -> Self {
         let mut fields = FieldsBuilder::default();
@@ -115,7 +116,7 @@ impl<K: AsRef<str>> FromIterator<(K, CborValue)> for Fields {
 #[derive(Debug, Default)]
 pub struct FieldsBuilder {
     pairs: Vec<u8>,
-    /// The start of each pair.
+    /// The position in `pairs` where each pair starts.
     starts: Vec<usize>,
 }
 
@@ -140,7 +141,7 @@ impl FieldsBuilder {
         self.pairs.extend_from_slice(value);
     }
 
-    /// Returns the fields.
+    /// Returns the collected fields.
     ///
     /// # Errors
     /// If a key occurs twice.
@@ -161,7 +162,7 @@ impl FieldsBuilder {
         }
         Fields(Some(Box::new(Encoded {
             count: self.starts.len(),
-            // The box has no spare capacity, because there may be many of them.
+            // The box has no spare capacity, because a file may have many maps.
             pairs: self.pairs.into_boxed_slice().into(),
         })))
     }
@@ -171,7 +172,7 @@ impl FieldsBuilder {
 #[derive(Debug)]
 pub struct DuplicateKey(pub String);
 
-/// Iterates over keys and values of bytes that were validated before.
+/// Iterates over keys and values; the caller has validated `bytes`.
 fn pairs(bytes: &[u8]) -> impl Iterator<Item = (Cow<'_, str>, &[u8])> {
     let mut items = Items::new(bytes, 0);
     std::iter::from_fn(move || {
@@ -191,7 +192,7 @@ fn key<'a>(items: &mut Items<'a>) -> Cow<'a, str> {
     }
 }
 
-/// Returns fields as strings: text unchanged, everything else in diagnostic notation.
+/// Returns fields as strings: text unchanged, all other values in diagnostic notation.
 fn to_map(bytes: &[u8]) -> BTreeMap<String, String> {
     let show = |value: CborValue| value.as_text().unwrap_or_else(|| value.to_string());
     pairs(bytes)

@@ -32,12 +32,12 @@ use crate::rules::{LIMITS, SHAPES, TYPES, WELL_FORMED};
 #[derive(Clone, Debug)]
 pub struct Items<'a> {
     rest: &'a [u8],
-    /// The position in the file of the end of the bytes.
+    /// The position in the file where the bytes end.
     end: u64,
 }
 
 impl<'a> Items<'a> {
-    /// Creates a reader of `bytes`, which are at byte `position` of the file.
+    /// Creates a reader of `bytes`, which start at byte `position` of the file.
     #[must_use]
     pub fn new(bytes: &'a [u8], position: u64) -> Self {
         Self {
@@ -114,7 +114,8 @@ impl<'a> Items<'a> {
             .found(format_args!("{} bytes left of the index", before.len()))
     }
 
-    /// Reads the next item if it is a text of at most 23 bytes that `meaning` maps to something.
+    /// Reads the next item if it is a text of at most 23 bytes for which `meaning` returns a value; returns
+    /// that value.
     #[inline]
     pub fn short_text<T>(&mut self, meaning: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
         let (first, rest) = self.rest.split_first()?;
@@ -125,7 +126,7 @@ impl<'a> Items<'a> {
         Some(found)
     }
 
-    /// Skips the next item if that is null; returns whether it was skipped.
+    /// Skips the next item if it is null; returns whether it was.
     pub fn null(&mut self) -> bool {
         match self.rest {
             [0xf6, rest @ ..] => {
@@ -148,7 +149,8 @@ impl<'a> Items<'a> {
         Ok(taken)
     }
 
-    /// Checks that at least `count * per` bytes are left, since each item takes at least one.
+    /// Checks that at least `count * per` bytes are left, since each of the `count` items takes at least
+    /// `per` bytes.
     ///
     /// # Errors
     /// [`ErrorKind::Malformed`].
@@ -229,7 +231,7 @@ impl<'a> Items<'a> {
         Shape::new(&dims[..rank]).map_err(|error| Error::of_spec(&error).rule(SHAPES).at(at))
     }
 
-    /// Reads the rest of a text after its header, with the declared length if any.
+    /// Reads the bytes of a text after its header; `len` is the declared length, if there is one.
     ///
     /// # Errors
     /// [`ErrorKind::Malformed`] for truncated text or invalid UTF-8.
@@ -269,7 +271,7 @@ impl<'a> Items<'a> {
     }
 }
 
-/// Events of [`walk`].
+/// What [`walk`] reports about an item.
 pub(crate) enum Event<'e> {
     /// A number, a simple value, a tag, or the header of an array or map.
     Head(&'e Header),
@@ -277,8 +279,8 @@ pub(crate) enum Event<'e> {
     Text(&'e str),
     /// A whole byte string.
     Bytes(&'e [u8]),
-    /// An item ends inside an array, a map or a tag. `more` says whether more follow, `was_key` whether this
-    /// one was a key.
+    /// An item ends inside an array, a map or a tag. `more` says whether more items follow, `was_key` whether
+    /// the ended item was a key.
     Next { more: bool, was_key: bool },
     /// An array, a map or a tag ends.
     End(Nesting),
@@ -297,11 +299,11 @@ struct Level {
     nesting: Nesting,
     /// Remaining items; `None` if a break marks the end.
     rest: Option<u64>,
-    /// Number of items so far.
+    /// Number of items read so far.
     count: u64,
 }
 
-/// Walks over one item and everything in it, without recursion.
+/// Reads one item with all nested items, without recursion, and reports them to `see`.
 pub(crate) fn walk(
     items: &mut Items<'_>,
     depth: u64,

@@ -1,10 +1,10 @@
-//! The rules that errors name.
+//! Names of the rules that errors cite; formats rename them.
 
-/// Bytes are well-formed CBOR.
+/// The rule that bytes are well-formed CBOR.
 pub const WELL_FORMED: &str = "cbor";
-/// An item has the expected type.
+/// The rule that an item has the expected type.
 pub const TYPES: &str = "cbor-type";
-/// Nesting and ranks are within the limits.
+/// The rule that nesting and ranks are within the limits.
 pub const LIMITS: &str = "cbor-limit";
-/// The number of elements of a shape does not overflow.
+/// The rule that the number of elements of a shape does not overflow.
 pub const SHAPES: &str = "cbor-shape";

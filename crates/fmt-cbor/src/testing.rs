@@ -81,7 +81,7 @@ impl Map {
         self
     }
 
-    /// Removes all pairs.
+    /// Creates an empty map.
     #[must_use]
     pub fn empty() -> Self {
         Self(Vec::new())

@@ -1,4 +1,4 @@
-//! Values that stay encoded.
+//! CBOR values that stay in their encoded form.
 
 use std::fmt::{self, Write};
 
@@ -13,7 +13,7 @@ use crate::{
 /// One CBOR item, kept in its exact encoding.
 ///
 /// Copying between files loses nothing: widths of integers and floats, tags and the order of keys are kept.
-/// Accessors cover the common cases; for others, pass [`CborValue::as_bytes`] to a CBOR crate.
+/// Accessors cover the common types; for other types, pass [`CborValue::as_bytes`] to a CBOR crate.
 /// [`fmt::Display`] prints the diagnostic notation of RFC 8949, section 8.
 ///
 /// ```
@@ -229,7 +229,7 @@ impl fmt::Display for CborValue {
                 printed = print(f, &event);
             }
         };
-        // The content was validated before, possibly with other limits.
+        // The constructor has validated the content, possibly with another limit on depth.
         if walk(&mut Items::new(&self.0, 0), u64::MAX, "the value", &mut see).is_err() {
             return Err(fmt::Error);
         }

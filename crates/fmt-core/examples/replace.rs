@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args().nth(1).ok_or("which file?")?;
     let mut file = AtomicFile::create(Path::new(&path))?;
     io::copy(&mut io::stdin().lock(), &mut file)?;
-    // If the file is dropped before this, the old one stays unchanged.
+    // Dropping `file` before this call leaves the old file unchanged.
     file.persist()?;
     Ok(())
 }

@@ -15,13 +15,15 @@ use crate::{
     identity::changed,
 };
 
-/// A file that is extended at its end, atomically: after a crash it has either its old or its new contents.
+/// A file that is atomically extended at its end: after a crash, the file has either its old or its new
+/// contents.
 ///
-/// For formats with the index at the end: a new index is written after the old one, and nothing is
-/// overwritten. All data is synced to disk before the last bytes, the `tail`, make it valid. Dropped without
-/// [`AppendFile::commit`], the file is truncated to its old length; after a crash, [`AppendFile::recover`]
-/// does that. Until then a journal next to the file, `NAME.append-journal`, holds the old length. A lock
-/// excludes other appenders. Concurrent readers may see an incomplete file.
+/// Meant for formats with the index at the end: a new index is written after the old one, and nothing is
+/// overwritten. All data is synced to disk before the last bytes, the `tail`, make the file valid. Dropping
+/// the value without [`AppendFile::commit`] truncates the file to its old length; after a crash,
+/// [`AppendFile::recover`] truncates it. During the change, a journal next to the file,
+/// `NAME.append-journal`, holds the old length. A lock excludes other appenders. Concurrent readers may see
+/// an incomplete file.
 ///
 /// ```
 /// use std::io::Write;
@@ -38,7 +40,7 @@ use crate::{
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct AppendFile {
-    /// `None` only during commit and drop.
+    /// Buffered writer of the file; `None` only during open, commit and drop.
     out: Option<BufWriter<File>>,
     /// A second handle of the file, used to truncate it.
     file: File,
@@ -51,8 +53,8 @@ impl AppendFile {
     /// Write buffer size in bytes.
     const BUFFER: usize = 1 << 20;
 
-    /// Starts appending to a file that is already open. The bytes in `end`, such as the index, are compared
-    /// to detect changes.
+    /// Starts appending to the file at `path`, which is open as `opened`. Compares the bytes in the range
+    /// `end`, such as the index, with the file on disk to detect changes.
     ///
     /// # Errors
     /// [`ErrorKind::Changed`] when the file has changed since it was opened; [`ErrorKind::Io`], also when
@@ -90,8 +92,8 @@ impl AppendFile {
     /// Commits: syncs the data to disk, writes `tail`, and syncs again.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`]. The file is then truncated to its old length, unless only removing the journal or
-    /// syncing that removal failed.
+    /// [`ErrorKind::Io`] when a system call fails. The file is then truncated to its old length, unless only
+    /// removing the journal or syncing that removal failed.
     pub fn commit(mut self, tail: &[u8]) -> Result<(), Error> {
         let failed = |error| Error::io("the file cannot be brought to the disk", error);
         let out = self.out.take();
@@ -111,8 +113,8 @@ impl AppendFile {
 
     /// Truncates a file to its old length after a crash during a change. Returns the number of bytes removed.
     ///
-    /// Does nothing if there is no journal next to the file. `is_whole` checks whether the remaining bytes
-    /// are a valid file; otherwise nothing is removed.
+    /// Does nothing if there is no journal next to the file. `is_whole` returns an error unless the remaining
+    /// bytes are a valid file; no bytes are removed after such an error.
     ///
     /// # Errors
     /// [`ErrorKind::Malformed`] when the journal does not fit the file; [`ErrorKind::Io`], also when another
@@ -167,9 +169,9 @@ impl AppendFile {
     }
 }
 
-/// Opens a file under a lock to change it in place. Fails unless this is the file that was opened before,
-/// unchanged, and without the journal of an interrupted change. The bytes of `proof`, such as the index, are
-/// compared with those of `known`.
+/// Opens the file at `path` under a lock to change it in place. Fails if the file is not `opened`, has
+/// changed, or has the journal of an interrupted change. Compares the bytes in the range `proof`, such as the
+/// index, with the same range of `known`.
 pub(crate) fn reopen(
     path: &Path,
     opened: &FileSource,
@@ -223,7 +225,7 @@ pub(crate) fn open_locked(path: &Path) -> Result<File, Error> {
         let what = "the file cannot be locked: another process may be changing it";
         Error::io(what, error.into())
     })?;
-    // Another process may have replaced the file since it was opened; writes to the old one would be lost.
+    // Another process may have replaced the file since it was opened; writes to the old file would be lost.
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;
@@ -278,7 +280,7 @@ impl fmt::Debug for AppendFile {
     }
 }
 
-/// The first bytes of a source.
+/// The first `len` bytes of a source.
 struct Head {
     source: Arc<dyn ByteSource>,
     len: u64,

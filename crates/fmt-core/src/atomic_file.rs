@@ -15,8 +15,8 @@ use crate::{Error, ErrorKind, FileIdentity, FileSource};
 /// Where the system supports it (Linux), bytes are written to an unnamed file in the target's directory, so
 /// that a killed process leaves nothing behind; elsewhere to a file with a random name
 /// (`.tensorferry-XXXXXXXXXX.partial`). [`AtomicFile::persist`] syncs the data, renames the file and syncs
-/// the directory; until then the old target is untouched. If the value is dropped before that, the temporary
-/// file is removed. No other file in the directory is ever removed.
+/// the directory; until then the old target is untouched. Dropping the value without persisting removes the
+/// temporary file. No other file in the directory is ever removed.
 ///
 /// If the target is a symbolic link, the file it points to is replaced. A replacement keeps the old file's
 /// owner, group and permissions, and never widens them.
@@ -42,7 +42,7 @@ pub struct AtomicFile {
     replaced: Option<Metadata>,
     /// Whether to fail if the target has appeared in the meantime.
     is_new: bool,
-    /// The only file that may be replaced.
+    /// Identity of the only file that may be replaced; `None` allows any file.
     replaces: Option<FileIdentity>,
 }
 
@@ -55,13 +55,14 @@ pub struct AtomicFile {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct OutputOptions {
-    /// Refuse to replace an existing file.
+    /// Whether to refuse to replace an existing file.
     pub is_new: bool,
     /// Maximum permission bits (Unix) of a new file, before the umask. A replacement keeps the old file's
     /// permissions.
     pub widest_mode: Option<u32>,
-    /// The only file that may be replaced. If the path leads to another file when the new one is persisted,
-    /// or the file was modified, the target is left unchanged and the error is [`ErrorKind::Changed`].
+    /// Identity of the only file that may be replaced; `None` allows any file. If the path leads to another
+    /// file when the new one is persisted, or the file was modified, the target is left unchanged and the
+    /// error is [`ErrorKind::Changed`].
     pub replaces: Option<FileIdentity>,
 }
 
@@ -75,10 +76,10 @@ impl OutputOptions {
         }
     }
 
-    /// Checks that the target is still the file to replace.
+    /// Checks that `target` is still the file to replace, [`OutputOptions::replaces`].
     ///
     /// # Errors
-    /// [`ErrorKind::Changed`] when it is not.
+    /// [`ErrorKind::Changed`] when `target` is another file, or was modified.
     pub fn check_replaced(&self, target: &Path) -> Result<(), Error> {
         let identity = self.replaces.as_ref();
         identity.map_or(Ok(()), |identity| identity.check(target))
@@ -158,8 +159,8 @@ impl Temporary {
     }
 }
 
-/// Creates an unnamed file; `None` if the file system does not support it, or the process could not link it
-/// later.
+/// Creates an unnamed file in `folder`. Returns `None` if the file system does not support unnamed files, or
+/// the process could not link the file later.
 #[cfg(target_os = "linux")]
 fn unnamed(folder: &Path, mode: u32) -> io::Result<Option<File>> {
     use rustix::{
@@ -172,7 +173,7 @@ fn unnamed(folder: &Path, mode: u32) -> io::Result<Option<File>> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     match rustix::fs::open(folder, flags, Mode::from_raw_mode(mode)) {
         Ok(descriptor) => Ok(Some(descriptor.into())),
-        // Kernels and file systems that do not support the flag return these errors.
+        // Kernels and file systems that do not support `O_TMPFILE` return these errors.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -184,7 +185,7 @@ fn name() -> tempfile::Builder<'static, 'static> {
     name
 }
 
-/// Sets the permission bits, on systems whose files have them.
+/// Sets the permission bits on Unix; does nothing on other systems.
 fn set_mode(name: &mut tempfile::Builder<'_, '_>, mode: u32) {
     #[cfg(unix)]
     name.permissions(std::os::unix::fs::PermissionsExt::from_mode(mode));
@@ -292,8 +293,8 @@ impl AtomicFile {
         self.complete()?.persist()
     }
 
-    /// Syncs the data, so that only the rename is left. Use this for several files that belong together:
-    /// complete all of them before renaming the first one.
+    /// Syncs the data, so that only the rename is left. Use this method for several files that belong
+    /// together: complete all of them before renaming the first one.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] when a system call fails; the target is unchanged.
@@ -357,7 +358,7 @@ fn exists() -> Error {
     error.expected("a name that is free")
 }
 
-/// Resolves all links. A path that does not exist is returned unchanged.
+/// Resolves `target` if it is a symbolic link; returns any other path unchanged. A dangling link is an error.
 fn resolved(target: &Path) -> Result<PathBuf, Error> {
     let is_link = fs::symlink_metadata(target).is_ok_and(|found| found.is_symlink());
     if !is_link {
@@ -366,8 +367,8 @@ fn resolved(target: &Path) -> Result<PathBuf, Error> {
     fs::canonicalize(target).map_err(|error| Error::io("the target is a link that leads to no file", error))
 }
 
-/// Resolves all links in a path. [`AtomicFile`] writes to the result, and companion files are next to it. A
-/// path that leads nowhere is returned unchanged.
+/// Resolves `path` if it is a symbolic link; returns any other path, and a dangling link, unchanged.
+/// [`AtomicFile`] replaces the resolved file, and journals are next to that file.
 #[must_use]
 pub fn behind_links(path: &Path) -> PathBuf {
     resolved(path).unwrap_or_else(|_| path.to_owned())
@@ -574,7 +575,8 @@ mod tests {
         }
     }
 
-    /// Of several files that belong together, none appears before all are written.
+    /// A complete file gets its final name only when it is persisted; one that is dropped leaves nothing
+    /// behind.
     #[test]
     fn complete_files_wait_for_their_names() {
         for kind in KINDS {

@@ -30,19 +30,19 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct Capabilities {
-    /// The numeric dtypes.
+    /// Numeric dtypes that tensors can have.
     pub dtypes: &'static [DType],
-    /// The names of the numeric dtypes, for errors.
+    /// Names of the numeric dtypes, as error messages list them.
     pub dtypes_in_words: &'static str,
-    /// Whether tensors of an opaque dtype can be stored; these are copied but not computed with.
+    /// Returns whether a tensor of this opaque dtype and shape can be stored.
     pub opaque: fn(&OpaqueDType, &Shape) -> bool,
     /// Whether sparse tensors can be stored.
     pub sparse: bool,
     /// Whether tensors can share bytes ([`PlannedEntry::same_as`]).
     pub shares_bytes: bool,
-    /// The metadata that a file can have.
+    /// Metadata keys that a file can have.
     pub metadata: Texts,
-    /// The attributes that a tensor can have.
+    /// Attribute keys that a tensor can have.
     pub attributes: Texts,
     /// Valid tensor names.
     pub names: Names,
@@ -50,7 +50,7 @@ pub struct Capabilities {
     pub tensors: Option<u64>,
     /// Maximum rank of a tensor, if the format limits it.
     pub rank: Option<u64>,
-    /// The largest dimension.
+    /// Maximum size of one dimension, in elements.
     pub dim: u64,
     /// Maximum size of a tensor in bytes.
     pub tensor_bytes: u64,
@@ -58,18 +58,18 @@ pub struct Capabilities {
     pub rules: &'static [(&'static str, &'static str)],
 }
 
-/// The string attributes that can be stored.
+/// Which string attributes, of a tensor or of the file, a format can store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Texts {
-    /// No attributes.
+    /// No strings at all.
     None,
-    /// All attributes that the writer can encode.
+    /// All strings that the writer can encode.
     Any,
-    /// Only attributes with these keys.
+    /// Only strings with these keys.
     Only(&'static [&'static str]),
 }
 
-/// The tensor names that can be stored.
+/// Which tensor names a format can store.
 #[derive(Clone, Copy, Debug)]
 pub enum Names {
     /// No names: tensors are identified by their index.
@@ -109,27 +109,27 @@ impl Capabilities {
     /// Maximum total size of a file's tensors in bytes: file lengths are signed.
     pub const LONGEST: u64 = i64::MAX as u64;
 
-    /// The rule about metadata of files.
+    /// Name of the rule about the metadata that a file can have.
     pub const METADATA: &str = "metadata";
-    /// The rule about attributes of tensors.
+    /// Name of the rule about the attributes that a tensor can have.
     pub const ATTRIBUTES: &str = "attributes";
-    /// The rule about names.
+    /// Name of the rule about valid tensor names.
     pub const NAMES: &str = "names";
-    /// The rule that no two tensors have the same name.
+    /// Name of the rule that no two tensors have the same name.
     pub const DUPLICATES: &str = "duplicates";
-    /// The rule about dtypes.
+    /// Name of the rule about the dtypes that can be stored.
     pub const DTYPES: &str = "dtypes";
-    /// The rule about layouts.
+    /// Name of the rule about the layouts that can be stored: dense or sparse.
     pub const LAYOUTS: &str = "layouts";
-    /// The rule about limits of readers: the number of tensors and of dimensions.
+    /// Name of the rule about limits of readers: the number of tensors and of dimensions.
     pub const LIMITS: &str = "limits";
-    /// The rule about sizes: of dimensions, of tensors, and of all of them.
+    /// Name of the rule about the sizes of a dimension, of a tensor, and of all tensors together.
     pub const SIZES: &str = "sizes";
 
     /// Checks a tensor's dtype and shape.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] or [`ErrorKind::TooLarge`] when the format cannot store it.
+    /// [`ErrorKind::Unsupported`] or [`ErrorKind::TooLarge`] when the format cannot store the tensor.
     pub fn check_tensor(&self, spec: &TensorSpec, limits: &Limits) -> Result<(), Error> {
         let checked = self.check_shape(spec.shape(), limits).and_then(|()| {
             self.check_size(spec.byte_len())?;
@@ -142,7 +142,7 @@ impl Capabilities {
         checked.map_err(|error| error.rename_rule(self.rules))
     }
 
-    /// Checks a tensor's name, regardless of the others.
+    /// Checks a tensor's name; does not look for duplicates.
     ///
     /// # Errors
     /// [`ErrorKind::BadName`] when the name is invalid.
@@ -233,12 +233,13 @@ impl Texts {
 }
 
 impl Plan {
-    /// Checks that a format with these capabilities can store the plan, in a file that readers with these
-    /// limits accept.
+    /// Checks that a format with `capabilities` can store the plan, in a file that readers with `limits`
+    /// accept.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for anything that cannot be stored, [`ErrorKind::TooLarge`],
-    /// [`ErrorKind::BadName`] and [`ErrorKind::Duplicate`]; the rule is the format's.
+    /// [`ErrorKind::Unsupported`] for contents that cannot be stored, [`ErrorKind::TooLarge`],
+    /// [`ErrorKind::BadName`] and [`ErrorKind::Duplicate`]. The error names the broken rule of the format's
+    /// page.
     pub fn check(&self, capabilities: &Capabilities, limits: &Limits) -> Result<(), Error> {
         let checked = self.check_all(capabilities, limits);
         checked.map_err(|error| error.rename_rule(capabilities.rules))

@@ -21,7 +21,7 @@ pub struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// Creates a cursor at the first of `bytes`, which is at byte `position` of the file.
+    /// Creates a cursor over `bytes`, which begin at byte `position` of the file.
     #[must_use]
     pub fn new(bytes: &'a [u8], position: u64) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl<'a> Cursor<'a> {
     /// Reads the next `len` bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Truncated`] when there are fewer.
+    /// [`ErrorKind::Truncated`] when fewer bytes remain.
     pub fn take(&mut self, len: u64, field: &str) -> Result<&'a [u8], Error> {
         let split = usize::try_from(len)
             .ok()
@@ -62,7 +62,7 @@ impl<'a> Cursor<'a> {
     /// Reads the next `N` bytes as an array.
     ///
     /// # Errors
-    /// [`ErrorKind::Truncated`] when fewer are left.
+    /// [`ErrorKind::Truncated`] when fewer bytes remain.
     pub fn array<const N: usize>(&mut self, field: &str) -> Result<[u8; N], Error> {
         let taken = self.take(N as u64, field)?;
         Ok(*taken.first_chunk().unwrap_or(&[0; N]))
@@ -79,7 +79,7 @@ impl<'a> Cursor<'a> {
     /// Reads the next four bytes as a little-endian integer.
     ///
     /// # Errors
-    /// [`ErrorKind::Truncated`] when there are fewer.
+    /// [`ErrorKind::Truncated`] when fewer bytes remain.
     pub fn u32(&mut self, field: &str) -> Result<u32, Error> {
         self.array(field).map(u32::from_le_bytes)
     }
@@ -87,7 +87,7 @@ impl<'a> Cursor<'a> {
     /// Reads the next eight bytes as a little-endian integer.
     ///
     /// # Errors
-    /// [`ErrorKind::Truncated`] when there are fewer.
+    /// [`ErrorKind::Truncated`] when fewer bytes remain.
     pub fn u64(&mut self, field: &str) -> Result<u64, Error> {
         self.array(field).map(u64::from_le_bytes)
     }

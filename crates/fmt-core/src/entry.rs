@@ -13,19 +13,19 @@ pub type Metadata = BTreeMap<String, String>;
 pub struct Entry {
     /// The tensor's name; formats without names use the index, from `0`.
     pub name: String,
-    /// The element type.
+    /// The type of the elements.
     pub dtype: StoredDType,
-    /// The dimensions.
+    /// The dimensions; none for a scalar.
     pub shape: Shape,
-    /// How elements are laid out.
+    /// Layout of the elements: dense or sparse.
     pub layout: Layout,
-    /// How bytes are stored.
+    /// Encoding of the stored bytes, such as raw or compressed.
     pub encoding: Encoding,
     /// Whether bytes are stored big-endian.
     pub is_big_endian: bool,
     /// The range of the tensor's bytes in the file.
     pub range: Range<u64>,
-    /// The checksum, as written in the file.
+    /// The checksum, as written in the file; `None` if the file has none for this tensor.
     pub checksum: Option<String>,
     /// Format-specific attributes.
     pub attributes: Attributes,
@@ -64,14 +64,14 @@ impl Entry {
         matches!(self.dtype, StoredDType::Opaque(_)) && self.layout == Layout::Dense
     }
 
-    /// Returns the number of bytes in the file.
+    /// Returns the number of bytes that the tensor occupies in the file.
     #[must_use]
     pub fn stored_size(&self) -> u64 {
         self.range.end - self.range.start
     }
 
-    /// Returns the number of bytes once decoded, if the dtype is known: of all elements of a dense tensor, or
-    /// of the indices and values of a sparse one.
+    /// Returns the number of decoded bytes, if the dtype is known: all elements of a dense tensor, or the
+    /// indices and values of a sparse tensor.
     #[must_use]
     pub fn byte_len(&self) -> Option<u64> {
         match self.layout {
@@ -92,7 +92,7 @@ impl Entry {
 /// A dtype as named in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoredDType {
-    /// A dtype with arithmetic.
+    /// A numeric dtype, whose elements programs can compute with.
     Known(DType),
     /// A dtype whose elements are copied but not computed with.
     Opaque(OpaqueDType),
@@ -150,7 +150,7 @@ impl fmt::Display for Layout {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Encoding {
-    /// Unencoded.
+    /// Unencoded, in row-major order.
     Raw,
     /// Unencoded, in column-major order: the first axis changes fastest.
     ColumnMajor,

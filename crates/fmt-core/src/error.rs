@@ -49,19 +49,19 @@ pub enum ErrorKind {
     BadVersion,
     /// The bytes violate the format's grammar.
     Malformed,
-    /// Something exceeds the limits of the caller or the format.
+    /// A size or count exceeds a limit of the caller or the format.
     TooLarge,
     /// A product or sum overflows its integer type.
     Overflow,
     /// An offset or index is out of bounds.
     OutOfBounds,
-    /// Two items partially share bytes.
+    /// Two byte ranges overlap partially.
     Overlap,
     /// An offset does not have the required alignment, or bytes cannot be viewed in place.
     Misaligned,
-    /// Two declarations of the same size differ.
+    /// A size or length differs from the expected one.
     SizeMismatch,
-    /// The file is well-formed but not supported.
+    /// The contents are well-formed but not supported.
     Unsupported,
     /// A name or key occurs twice.
     Duplicate,
@@ -76,7 +76,7 @@ pub enum ErrorKind {
 }
 
 impl Error {
-    /// Creates an error of a kind about `what`.
+    /// Creates an error; `what` says what failed, such as "the dtype".
     pub fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
         let (what, rule) = (what.into(), None);
         Self(Box::new(Inner {
@@ -123,21 +123,21 @@ impl Error {
         error.expected(format_args!("{expected} bytes")).found(found)
     }
 
-    /// Adds the tensor's name, unless there is one already.
+    /// Adds the tensor's name, unless the error already has one.
     #[must_use]
     pub fn of_tensor(mut self, name: &str) -> Self {
         self.0.tensor.get_or_insert_with(|| name.to_owned());
         self
     }
 
-    /// Adds the byte position in the file, unless there is one already.
+    /// Adds the byte position in the file, unless the error already has one.
     #[must_use]
     pub fn at(mut self, byte: u64) -> Self {
         self.0.at.get_or_insert(byte);
         self
     }
 
-    /// Prepends context to the description of what failed.
+    /// Prepends the context `place` to the description of what failed.
     #[must_use]
     pub fn within(mut self, place: &str) -> Self {
         self.0.what = format!("{place}: {}", self.0.what);
@@ -182,7 +182,7 @@ impl Error {
         self
     }
 
-    /// Returns the kind.
+    /// Returns the kind, for programs that handle kinds of errors differently.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
@@ -194,7 +194,7 @@ impl Error {
         self.0.tensor.as_deref()
     }
 
-    /// Returns the byte position in the file, if any.
+    /// Returns the byte position in the file, if it is known.
     #[must_use]
     pub fn byte(&self) -> Option<u64> {
         self.0.at

@@ -5,7 +5,7 @@ use crate::{Error, ErrorKind};
 /// Checks the byte ranges that tensors claim for partial overlaps.
 ///
 /// Two tensors may share the same range (tied weights); an empty range may be anywhere. Partial overlap is an
-/// error: a writer that produces it is broken, and a reader that accepts it can be made to do unbounded work.
+/// error: only broken writers produce it, and a hostile file could use it to make a reader do unbounded work.
 ///
 /// ```
 /// use fmt_core::{ErrorKind, check_overlaps, holes};
@@ -40,7 +40,7 @@ pub fn check_overlaps(ranges: &[Range<u64>]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the parts of `within` that no range covers, in order.
+/// Returns the parts of `within` that none of `ranges` covers, in order.
 #[must_use]
 pub fn holes(ranges: &[Range<u64>], within: Range<u64>) -> Vec<Range<u64>> {
     let mut found = Vec::new();
@@ -81,7 +81,7 @@ mod tests {
             assert!(check_overlaps(&ranges).is_err(), "{ranges:?}");
         }
         assert!(check_overlaps(&[0..10, 0..10, 0..10, 3..3]).is_ok());
-        // The long range is not next to the one it overlaps.
+        // In sorted order, the first range is not next to `50..60`, which it overlaps.
         assert!(check_overlaps(&[0..100, 0..100, 50..60]).is_err());
     }
 

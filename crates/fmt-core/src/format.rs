@@ -8,7 +8,7 @@ pub type BoxReader = Box<dyn TensorReader>;
 /// A writer of any format, to an [`Output`].
 pub type BoxWriter<'w> = Box<dyn TensorWriter + 'w>;
 
-/// The output of a writer.
+/// The destination of the bytes that a writer produces.
 pub type Output<'w> = Box<dyn Write + Send + 'w>;
 
 /// A file format, for tools that treat all formats alike.
@@ -22,10 +22,10 @@ pub trait Format: Send + Sync {
     /// Guesses whether a file that begins with `head` and has `len` bytes is of this format.
     fn sniff(&self, head: &[u8], len: u64) -> Sniff;
 
-    /// Opens a file.
+    /// Opens a file of this format from `source`.
     ///
     /// # Errors
-    /// Returns what is invalid, and where.
+    /// The error says what is invalid, and at which byte.
     fn open(&self, source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<BoxReader, Error>;
 
     /// Returns the capabilities that the writer checks plans against; `None` if the format is read only.

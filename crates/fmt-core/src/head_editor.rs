@@ -16,16 +16,16 @@ use crate::{
     read_range,
 };
 
-/// Encodes the first part of a file from its tensors and metadata. The last argument is the length of the old
-/// first part, which the new one should match if possible. The data after the first part does not move.
+/// Encodes the head of a file, the bytes before the tensor data, from its tensors and metadata. The last
+/// argument is the length of the old head, which the new head should match if possible.
 pub type EncodeHead = fn(&[Entry], &Metadata, u64) -> Result<Vec<u8>, Error>;
 
 /// Changes names and metadata of a file with the index before the data, such as safetensors and GGUF.
 ///
-/// If the new index has the length of the old one, it is overwritten in place, and the data is not touched.
-/// Until that is complete, a journal next to the file, `NAME.head-journal`, holds the old bytes;
-/// [`HeadEditor::recover`] restores them after a crash. Otherwise the file is rewritten and replaced
-/// atomically, see [`AtomicFile`].
+/// If the new index is as long as the old one, the editor overwrites the old index in place and does not
+/// touch the data. During this change, a journal next to the file, `NAME.head-journal`, holds the old bytes;
+/// [`HeadEditor::recover`] restores them after a crash. Otherwise the editor writes a new file that replaces
+/// the old one atomically, see [`AtomicFile`].
 ///
 /// Created by the format crates: `fmt_safetensors::edit`, `fmt_gguf::edit`.
 #[derive(Debug)]
@@ -85,12 +85,12 @@ impl HeadEditor {
         };
     }
 
-    /// Saves the changes and syncs them. Returns whether that was done in place.
+    /// Saves the changes and syncs them. Returns whether the file was changed in place.
     ///
     /// # Errors
     /// The error of encoding for contents that the format cannot store; [`ErrorKind::Changed`] when the file
     /// has changed since it was opened; [`ErrorKind::Io`], also when another process is changing the file or
-    /// was interrupted. The file is then unchanged, or [`HeadEditor::recover`] restores it.
+    /// was interrupted. After an error, the file is unchanged, or [`HeadEditor::recover`] restores it.
     pub fn save(self) -> Result<bool, Error> {
         let old_len = self.head.len() as u64;
         let head = (self.encode)(&self.entries, &self.metadata, old_len)?;
@@ -107,7 +107,7 @@ impl HeadEditor {
                 let _ = fs::remove_file(&journal);
                 error
             }
-            // The journal stays for `recover`.
+            // The journal is kept, so that `recover` can restore the old bytes.
             Err(_) => error,
         })?;
         remove_journal(&journal)?;
@@ -185,10 +185,10 @@ fn journal_of(path: &Path) -> PathBuf {
     beside(path, ".head-journal")
 }
 
-/// The first bytes of a journal.
+/// Magic bytes at the start of a journal.
 const MARK: &[u8; 8] = b"TFHEAD1\n";
 
-/// Writes the journal: magic bytes, the file's length, the old bytes, and the same number of new ones.
+/// Writes the journal: magic bytes, the file's length, the old bytes, and the same number of new bytes.
 fn write_journal(journal: &Path, len: u64, old: &[u8], new: &[u8]) -> Result<(), Error> {
     let mut file = AtomicFile::create(journal)?;
     let parts = [&MARK[..], &len.to_le_bytes(), old, new];

@@ -67,7 +67,7 @@ impl FileIdentity {
     /// Checks that the path still leads to this file, and that it was not modified.
     ///
     /// # Errors
-    /// [`ErrorKind::Changed`] when it does not.
+    /// [`ErrorKind::Changed`] when the path leads to another file, or the file was modified.
     pub fn check(&self, path: &Path) -> Result<(), Error> {
         match fs::metadata(path) {
             Ok(found) if Self::from_metadata(&found) == *self => Ok(()),

@@ -72,7 +72,7 @@ mod tail_file;
 pub mod testing;
 mod writer;
 
-/// For [`open_by_path_and_bytes`].
+/// Used by the code that [`open_by_path_and_bytes`] generates.
 #[doc(hidden)]
 pub use bytes::Bytes as __Bytes;
 

@@ -33,7 +33,8 @@ struct Place {
 }
 
 impl Place {
-    /// The table uses the upper and the lower bits for different purposes.
+    /// Returns 64 bits that repeat the stored 32: the table uses the upper and the lower bits for different
+    /// purposes.
     fn full_hash(&self) -> u64 {
         u64::from(self.hash) << 32 | u64::from(self.hash)
     }
@@ -44,13 +45,13 @@ impl NameTable {
     #[must_use]
     pub fn with_capacity(count: usize) -> Self {
         let mut names = Self::default();
-        // If this fails, the table grows as it fills.
+        // If the reservation fails, the table grows as it fills.
         let _ = names.table.try_reserve(count, Place::full_hash);
         names
     }
 
     /// Creates a table of the names of tensors `0..count`, at most `u32::MAX`. Of two tensors with the same
-    /// name it contains the first; also returns the first such pair.
+    /// name, the table contains the first. Also returns the indices of the first pair with the same name.
     pub fn of<'a>(count: usize, name: impl Fn(u32) -> &'a str) -> (Self, Option<(u32, u32)>) {
         let mut names = Self::with_capacity(count);
         let mut twice = None;
@@ -62,7 +63,7 @@ impl NameTable {
         (names, twice)
     }
 
-    /// Creates a table of a reader's tensors.
+    /// Creates a table of the names of `entries`, like [`NameTable::of`].
     #[must_use]
     pub fn of_entries(entries: &[Entry]) -> (Self, Option<(u32, u32)>) {
         Self::of(entries.len(), |number| &*entries[number as usize].name)
@@ -101,7 +102,7 @@ impl NameTable {
         }
     }
 
-    /// Removes a tensor, before its name changes.
+    /// Removes the tensor named `wanted`; called before that tensor's name changes.
     pub fn remove<'a>(&mut self, wanted: &str, name: impl Fn(u32) -> &'a str) {
         let place = self.place(0, wanted);
         let is_it = |found: &Place| found.hash == place.hash && name(found.number) == wanted;

@@ -46,7 +46,7 @@ impl OpaqueDType {
         Self::new(name, elements, bits * elements / 8)
     }
 
-    /// Returns the name.
+    /// Returns the dtype's name, such as `F8_E4M3`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name

@@ -35,7 +35,7 @@ macro_rules! open_by_path_and_bytes {
             }
 
             /// Opens a file in memory, including a mapping of `tensor-mmap`. Unencoded tensors become slices
-            /// of it.
+            /// of that memory.
             ///
             /// # Errors
             /// The errors of `open`.

@@ -31,12 +31,12 @@ pub enum OutputFile {
 }
 
 impl OutputFile {
-    /// Starts writing to a path.
+    /// Opens the output at `path` for writing.
     ///
     /// # Errors
     /// The errors of [`AtomicFile::create_with`].
     pub fn create(path: &Path, options: &OutputOptions) -> Result<Self, Error> {
-        // Links are followed.
+        // `fs::metadata` follows links.
         let is_special = fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
         if !is_special {
             return AtomicFile::create_with(path, options).map(|file| Self::Atomic(Box::new(file)));

@@ -57,7 +57,7 @@ impl Outstanding {
         self.bytes = self.bytes.saturating_add(len);
     }
 
-    /// Returns the number of remaining bytes.
+    /// Returns the number of bytes that the tensors still expect.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -70,10 +70,10 @@ impl Outstanding {
         Some((*number, self.rest.is_some()))
     }
 
-    /// Checks that `bytes` are not more than the tensors still expect.
+    /// Checks that `bytes` is no longer than what the tensors still expect.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when there are more.
+    /// [`ErrorKind::SizeMismatch`] when `bytes` is longer.
     pub fn admit(&self, bytes: &[u8]) -> Result<(), Error> {
         if bytes.len() as u64 <= self.bytes {
             return Ok(());
@@ -84,8 +84,8 @@ impl Outstanding {
             .found(bytes.len()))
     }
 
-    /// Splits the next tensor's bytes off the front of `bytes`. An empty tensor is returned as soon as it is
-    /// next. Returns `None` if `bytes` is empty and the next tensor is not.
+    /// Splits the next tensor's bytes off the front of `bytes`. An empty tensor gives an empty piece as soon
+    /// as it is next. Returns `None` if no tensor is left, or if `bytes` is empty and the next tensor is not.
     pub fn take<'b>(&mut self, bytes: &mut &'b [u8]) -> Option<Piece<'b>> {
         let (number, len) = *self.tensors.front()?;
         if len > 0 && bytes.is_empty() {
@@ -110,7 +110,8 @@ impl Outstanding {
         })
     }
 
-    /// Fails when bytes are missing. `name` returns the name of a tensor, if the writer still has it.
+    /// Checks that all bytes have arrived. For the error, `name` returns the name of a tensor, if the writer
+    /// still has it.
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] when bytes are missing.

@@ -7,7 +7,7 @@ use crate::{ByteSource, Error, ErrorKind};
 
 /// Reads part of a source. `what` describes that part in errors.
 ///
-/// Readers validate at open that everything lies within the source, so missing bytes mean that the file has
+/// Readers validate at open that all ranges lie within the source, so missing bytes mean that the file has
 /// changed since.
 ///
 /// ```
@@ -67,8 +67,8 @@ pub fn source_error(error: io::Error, at: u64, what: &str) -> Error {
     Error::io(format!("{what} cannot be read"), error).at(at)
 }
 
-/// Returns dtype and shape of some rows of a tensor, and their range within its row-major bytes:
-/// [`TensorSpec::rows`] with the errors of readers.
+/// Returns dtype and shape of some rows of a tensor, and their range within its row-major bytes, like
+/// [`TensorSpec::rows`], but with an [`Error`].
 ///
 /// ```
 /// use fmt_core::{ErrorKind, row_range};

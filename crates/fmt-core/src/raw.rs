@@ -42,7 +42,7 @@ impl<'a> RawTensor<'a> {
     /// of its dtype and shape.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] when the entry is unsupported, and its bytes cannot be copied either.
+    /// [`ErrorKind::Unsupported`] when the tensor can be neither read as numbers nor copied.
     pub fn new(source: &'a dyn ByteSource, entry: &'a Entry) -> Result<Self, Error> {
         let spec = entry.spec().filter(|_| entry.unsupported.is_none());
         let reason = entry.unsupported.as_deref().unwrap_or("the tensor");
@@ -75,7 +75,7 @@ impl<'a> RawTensor<'a> {
     }
 
     /// Creates a raw tensor whose bytes begin at `start`, for readers without entries. Errors do not contain
-    /// its name.
+    /// the tensor's name.
     #[must_use]
     pub fn at(source: &'a dyn ByteSource, spec: TensorSpec, start: u64) -> Self {
         // The reader has validated that the bytes lie within the source.

@@ -37,8 +37,9 @@ pub trait TensorReader: Send + Sync {
         }
     }
 
-    /// Returns a tensor whose bytes are stored as in memory. Readers of formats that store nothing else
-    /// implement this and inherit all methods for reading dense tensors; others implement those methods.
+    /// Returns a tensor that is stored as in memory: raw, row-major, little-endian. A reader whose tensors
+    /// are all stored this way implements only this method and inherits the methods for reading dense
+    /// tensors; other readers implement those methods.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] when the tensor is stored differently, or cannot be read.
@@ -158,8 +159,8 @@ pub trait TensorReader: Send + Sync {
         self.raw(index).map(|_| Verification::Unchecked)
     }
 
-    /// Returns findings that are valid but suspicious in the file: bytes that belong to no tensor, nonzero
-    /// padding, and the lints of the format's page.
+    /// Returns what is valid but suspicious in the file: bytes that belong to no tensor, nonzero padding, and
+    /// the lints of the format's page.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] when the bytes cannot be read.
@@ -209,13 +210,13 @@ pub enum Verification {
     UnknownChecksum(String),
 }
 
-/// Something valid but suspicious in a file.
+/// A finding about a file: valid but suspicious.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lint {
-    /// The message.
+    /// The message to show to the user.
     pub message: String,
     /// The name of the tensor concerned, if any.
     pub tensor: Option<String>,
-    /// The bytes of the file concerned, if any.
+    /// The byte range of the file that the message is about, if any.
     pub range: Option<Range<u64>>,
 }

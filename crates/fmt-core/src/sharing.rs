@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use crate::{Encoding, Entry, Layout};
 
-/// Returns pairs `(tensor, first tensor with the same bytes)` of indices, in order. Use this in readers whose
-/// entries are all in one file, so that equal ranges are the same bytes.
+/// Returns pairs `(tensor, first tensor with the same bytes)` of indices, in order. Use this function in
+/// readers whose entries are all in one file, so that equal ranges are the same bytes.
 ///
 /// ```
 /// use fmt_core::{Entry, StoredDType, shared_ranges};

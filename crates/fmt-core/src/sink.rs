@@ -49,7 +49,7 @@ impl<W> Sink<W> {
         self.out
     }
 
-    /// Fails if an earlier call failed.
+    /// Checks that no earlier call failed.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] when an earlier call failed.

@@ -106,7 +106,7 @@ impl<S: ByteSource + ?Sized> ByteSource for Arc<S> {
 /// A regular file, read on demand.
 ///
 /// This is the safe way to read files: if the file changes meanwhile, reads return errors or different bytes,
-/// and never raise a signal (mappings can). The length is the one at opening.
+/// and never raise a signal (mappings can). The length is fixed at opening.
 #[derive(Debug)]
 pub struct FileSource {
     file: File,
@@ -115,7 +115,7 @@ pub struct FileSource {
 }
 
 impl FileSource {
-    /// Opens a file.
+    /// Opens the file at `path` for reading.
     ///
     /// # Errors
     /// [`ErrorKind::NotAFile`] unless it is a regular file (without blocking on a pipe); [`ErrorKind::Io`]
@@ -135,7 +135,7 @@ impl FileSource {
         Self::new(file)
     }
 
-    /// Takes ownership of an open file.
+    /// Creates a source from an open file.
     ///
     /// # Errors
     /// The errors of [`FileSource::open`].
@@ -203,7 +203,7 @@ impl ByteSource for FileSource {
         std::os::unix::fs::FileExt::read_exact_at(&self.file, out, offset)
     }
 
-    /// Fails: without a file system (WebAssembly), no file can be opened, so this is never called.
+    /// Fails: without a file system (WebAssembly), no file can be opened, so this method is never called.
     #[cfg(not(any(unix, windows)))]
     fn read_into(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())

@@ -1,4 +1,4 @@
-//! Changes to files with the index at the end, shared by all formats.
+//! Editing of files with the index at the end, shared by all formats.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,7 +9,7 @@ use crate::{AppendFile, AtomicFile, ByteSource, Error, FileSource, OutputOptions
 
 /// A file opened for editing, with its index after its data, and the reader of its format.
 ///
-/// Format editors contain one, and get their methods for saving changes from
+/// Format editors contain a `TailFile`, and get their methods for saving changes from
 /// [`edit_at_end`](crate::edit_at_end).
 #[derive(Debug)]
 pub struct TailFile<R> {
@@ -19,7 +19,7 @@ pub struct TailFile<R> {
 }
 
 impl<R> TailFile<R> {
-    /// Opens a file for editing.
+    /// Opens the file at `path` for editing.
     ///
     /// # Errors
     /// The errors of [`FileSource::open`] and `open`, which opens the reader.
@@ -97,8 +97,9 @@ macro_rules! edit_at_end {
                 self.append()?.finish()?.persist()
             }
 
-            /// Continues with tensors to append to the file's own. `finish` of the writer and
-            /// [`AtomicFile::persist`]($crate::AtomicFile::persist) save them together with the changes.
+            /// Returns a writer that appends tensors after those of the file. The writer's `finish` and
+            /// [`AtomicFile::persist`]($crate::AtomicFile::persist) save the new tensors together with the
+            /// changes.
             ///
             /// # Errors
             /// [`ErrorKind::Unsupported`]($crate::ErrorKind::Unsupported) when the index has contents that
@@ -117,8 +118,9 @@ macro_rules! edit_at_end {
                 self.append_in_place()?.commit()
             }
 
-            /// Like `append`, but adds tensors to the end of the existing file. `commit` of the writer makes
-            /// them and the changes valid; dropped before that, the file is truncated to its old length.
+            /// Like `append`, but adds tensors to the end of the existing file. The writer's `commit` makes
+            /// the new tensors and the changes valid; dropping the writer before truncates the file to its
+            /// old length.
             ///
             /// # Errors
             /// The errors of `append` and [`AppendFile::open`]($crate::AppendFile::open).
@@ -130,11 +132,11 @@ macro_rules! edit_at_end {
         }
 
         impl $writer<$crate::AppendFile> {
-            /// Commits what was appended to a file in place (`append_in_place` of the editor).
+            /// Commits the tensors and changes of the editor's `append_in_place`.
             ///
             /// # Errors
-            /// The errors of `finish` and [`AppendFile::commit`]($crate::AppendFile::commit). The file is
-            /// then truncated to its old length.
+            /// The errors of `finish` and [`AppendFile::commit`]($crate::AppendFile::commit). After an error,
+            /// the file is truncated to its old length.
             pub fn commit(mut self) -> Result<(), $crate::Error> {
                 let tail = self.write_all_but_tail()?;
                 self.into_sink().commit(&tail)

@@ -1,7 +1,7 @@
 //! Tests shared by all format crates (feature `testing`).
 //!
-//! Untrusted files are opened and read under harsh conditions: with a small stack, counting every allocated
-//! byte, from memory as well as from a file, with the same result.
+//! Untrusted files are opened and read on a small stack, and every allocated byte is counted. Reading from
+//! memory and from a file must give the same result.
 
 use std::{
     collections::BTreeMap,
@@ -110,10 +110,11 @@ fn open_from_disk(
     opened
 }
 
-/// Opens a file whose index has `index_len` bytes.
+/// Calls `open`, which opens a file whose index has `index_len` bytes, and checks the memory that it
+/// allocates.
 ///
 /// # Panics
-/// When that takes more than 10 bytes of memory for each byte of the index.
+/// When opening allocates more than 10 bytes for each byte of the index, beyond [`BASE_ALLOWANCE`].
 pub fn check_opening(what: &str, index_len: usize, open: impl FnOnce()) {
     const MOST: u64 = 10;
     let allocated = allocation_counter::measure(open);
@@ -231,8 +232,8 @@ pub enum Verdict {
 /// Checks a format's corpus against the files in `folder` (`accept/`, `reject/`, and `damaged/` if present)
 /// and against the reader.
 ///
-/// With `UPDATE_CORPUS` in the environment the files are written instead of compared; `cargo xtask corpus`
-/// does that.
+/// With `UPDATE_CORPUS` in the environment, which `cargo xtask corpus` sets, the files are written instead of
+/// compared.
 ///
 /// # Panics
 /// When files and cases differ, a case has no unique name, or a result differs from the expected one.

@@ -24,7 +24,7 @@ pub struct PlannedEntry {
     /// [`Layout::Dense`] or [`Layout::Coo`]. A COO tensor's bytes are its indices (`u64[nnz, rank]`) and then
     /// its values.
     pub layout: Layout,
-    /// Further attributes, as strings by key.
+    /// Attributes of the tensor, as strings by key.
     pub attributes: BTreeMap<String, String>,
     /// The actual dtype of the bytes, if it is opaque; `spec` then describes plain bytes.
     pub opaque: Option<(OpaqueDType, Shape)>,
@@ -101,8 +101,7 @@ impl PlannedEntry {
     }
 }
 
-/// A file of any format being written: takes the bytes of the planned tensors in order, in pieces of any
-/// size.
+/// Writes a file of any format: takes the bytes of the planned tensors in order, in pieces of any size.
 ///
 /// Memory holds only the index and one piece, whatever the file's size.
 pub trait TensorWriter: Send {
@@ -113,7 +112,7 @@ pub trait TensorWriter: Send {
     /// [`ErrorKind::Io`](crate::ErrorKind::Io).
     fn write(&mut self, bytes: &[u8]) -> Result<(), Error>;
 
-    /// Writes what follows the last tensor, and returns the file's length.
+    /// Completes the file after the last tensor, for example with an index, and returns the file's length.
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`](crate::ErrorKind::SizeMismatch) when bytes are missing;

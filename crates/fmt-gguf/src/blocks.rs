@@ -200,7 +200,7 @@ fn iq4_xs(block: &[u8], out: &mut [f32]) {
 fn tq1_0(block: &[u8], out: &mut [f32]) {
     const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
     let scale = half(block, 52);
-    // Groups of bytes, each with its number of digits.
+    // Groups of bytes, each with the number of digits per byte.
     let groups = [(&block[..32], 5), (&block[32..48], 5), (&block[48..52], 4)];
     let digits = groups.into_iter().flat_map(|(bytes, digits)| {
         POWERS[..digits].iter().flat_map(move |power| {
@@ -224,7 +224,7 @@ fn tq2_0(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The four-bit floats, doubled.
+/// The values of the sixteen four-bit floats, doubled to be integers.
 const DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// Decodes OCP microscaling (MXFP4): a power-of-two scale and four-bit floats.

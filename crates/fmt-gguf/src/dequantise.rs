@@ -12,8 +12,8 @@ use crate::{
 /// Dequantises blocks of GGML's quantised types.
 ///
 /// A decoder depends only on the dtype, so the tensor may come from any file with such blocks, not only GGUF.
-/// Results equal GGML's reference to the last bit as `f32`; other float types are rounded from these to
-/// nearest, ties to even.
+/// Results equal GGML's reference to the last bit as `f32`; other float types are rounded from the `f32`
+/// values to nearest, ties to even.
 ///
 /// ```
 /// use fmt_core::{BytesStream, OpaqueDType, TensorStream};
@@ -88,8 +88,8 @@ impl Dequantizer {
     /// Wraps a stream of blocks as a stream of `f32`, `f16`, `bf16` or `f64` elements, little-endian.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for any other dtype. The stream passes on errors of the wrapped one, and
-    /// fails with [`ErrorKind::Truncated`] when that ends within a block.
+    /// [`ErrorKind::Unsupported`] for any other dtype. The stream returns the errors of `blocks`, and fails
+    /// with [`ErrorKind::Truncated`] when `blocks` ends within a block.
     pub fn stream<'a>(
         &self,
         blocks: Box<dyn TensorStream + 'a>,
@@ -130,7 +130,7 @@ struct DequantizedStream<'a> {
 }
 
 impl DequantizedStream<'_> {
-    /// Decodes more blocks if no floats are left; leaves none at the end.
+    /// Decodes more blocks if all floats have been returned. At the end of the stream, no floats remain.
     fn fill(&mut self) -> Result<(), Error> {
         if self.at < self.end {
             return Ok(());

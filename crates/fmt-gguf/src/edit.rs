@@ -14,8 +14,8 @@ use crate::{
 
 /// Opens a file to edit names and metadata.
 ///
-/// A changed value keeps its type, and a new one is a string; `gguf.types` sets other types (G5). If the new
-/// header fits before the data (the alignment padding leaves a few bytes), the file is changed in place;
+/// A changed value keeps its type, and a new value is a string; `gguf.types` sets other types (G5). If the
+/// new header fits before the data (the alignment padding leaves a few bytes), the file is changed in place;
 /// otherwise it is rewritten.
 ///
 /// ```

@@ -57,13 +57,13 @@ fn moved(out: &mut [f32], point: u16, delta: f32, scale: f32) {
     }
 }
 
-/// Expands seven signs to eight; the last one makes the number of negative signs even.
+/// Expands seven signs to eight; the eighth sign makes the number of negative signs even.
 fn even_signs(packed: u32) -> u8 {
     let seven = (packed & 0x7f) as u8;
     seven | ((seven.count_ones() & 1) as u8) << 7
 }
 
-/// Returns a nibble by index.
+/// Returns the nibble at index `number` as a float.
 fn nibble(bytes: &[u8], number: usize) -> f32 {
     f32::from(bytes[number / 2] >> (number % 2 * 4) & 15)
 }
@@ -141,7 +141,7 @@ fn iq1_s(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The block's scale is spread over the top four bits of four words.
+/// Decodes `IQ1_M`, whose block scale is spread over the top four bits of four words.
 fn iq1_m(block: &[u8], out: &mut [f32]) {
     let scales = [48, 50, 52, 54].map(|at| short(block, at));
     let scale = (0..4).fold(0, |scale, at| scale | (scales[at] >> 12) << (4 * at));

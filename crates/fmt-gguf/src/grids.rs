@@ -1,5 +1,5 @@
 //! The codebooks of GGML's IQ types, copied from its reference: packed elements, the first in the lowest
-//! bits. IQ1 and IQ2 points have eight two-bit elements, IQ3 points four four-bit ones.
+//! bits. IQ1 and IQ2 points have eight two-bit elements, IQ3 points four four-bit elements.
 
 pub(crate) const IQ1: [u16; 2048] = [
     0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0015, 0x0020, 0x0022, 0x0028, 0x002a, 0x0045, 0x0051,

@@ -15,7 +15,7 @@ use crate::{
 pub(crate) const FORMAT: &str = "gguf";
 /// The magic number.
 pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
-/// The version written.
+/// The version that this crate writes.
 const VERSION: u32 = 3;
 /// The key of the data alignment, and its default.
 pub(crate) const ALIGNMENT_KEY: &str = "general.alignment";
@@ -28,13 +28,13 @@ pub(crate) const LONGEST_KEY: u64 = u16::MAX as u64;
 /// the file.
 pub(crate) const TYPES_KEY: &str = "gguf.types";
 
-/// A parsed header.
+/// A parsed and validated header.
 #[derive(Debug)]
 pub(crate) struct Header {
     pub(crate) entries: Vec<Entry>,
     pub(crate) metadata: Metadata,
     names: NameTable,
-    /// Offset of the data.
+    /// Offset in the file where the tensors' data starts.
     pub(crate) data: u64,
 }
 
@@ -209,7 +209,7 @@ pub(crate) fn checked_alignment(kind: Kind, text: &str) -> Result<u64, Error> {
 /// A tensor's header entry.
 struct Info<'a> {
     name: &'a str,
-    /// The dimensions in file order: the fastest-changing one first.
+    /// The dimensions in file order: the fastest-changing dimension first.
     dims: Vec<u64>,
     number: u32,
     offset: u64,
@@ -256,7 +256,8 @@ impl<'a> Info<'a> {
         data.checked_add(end)
     }
 
-    /// Converts to a validated entry inside the file. `starts` are the sorted offsets of all tensors.
+    /// Converts the description to an entry, and checks that its data lies within the file. `starts` are the
+    /// sorted offsets of all tensors.
     fn entry(mut self, data: u64, alignment: u64, starts: &[u64], file_len: u64) -> Result<Entry, Error> {
         let malformed = |kind, what: &str| Error::new(kind, what);
         if !self.offset.is_multiple_of(alignment) {
@@ -319,14 +320,14 @@ pub(crate) struct PlannedTensor<'a> {
     pub(crate) name: &'a str,
     pub(crate) dims: &'a [u64],
     pub(crate) ggml: GgmlType,
-    /// Relative to the start of the data.
+    /// Offset of the tensor's bytes, relative to the start of the data.
     pub(crate) offset: u64,
 }
 
-/// Encodes a complete header with padding, and returns the alignment.
+/// Encodes a complete header, padded to the alignment of the data.
 ///
 /// # Errors
-/// If a value's text does not match its type. The error names the key.
+/// When the string of a metadata value does not match the value's type. The error names the key.
 pub(crate) fn encode(tensors: &[PlannedTensor<'_>], metadata: &Metadata) -> Result<Vec<u8>, Error> {
     let types = types_of(metadata)?;
     let values = metadata.iter().filter(|(key, _)| *key != TYPES_KEY);
@@ -361,7 +362,7 @@ pub(crate) fn encode(tensors: &[PlannedTensor<'_>], metadata: &Metadata) -> Resu
     Ok(out)
 }
 
-/// Returns the data alignment for these metadata.
+/// Returns the data alignment that `metadata` sets, or the default.
 pub(crate) fn alignment_of(metadata: &Metadata) -> Result<u64, Error> {
     match metadata.get(ALIGNMENT_KEY) {
         None => Ok(DEFAULT_ALIGNMENT),
@@ -374,7 +375,7 @@ pub(crate) fn alignment_of(metadata: &Metadata) -> Result<u64, Error> {
 
 type Types = std::collections::BTreeMap<String, String>;
 
-/// Returns the types of values that are not strings.
+/// Returns the types of metadata values that are not strings, from the key `gguf.types`.
 fn types_of(metadata: &Metadata) -> Result<Types, Error> {
     let Some(text) = metadata.get(TYPES_KEY) else {
         return Ok(Types::new());
@@ -388,7 +389,7 @@ fn types_of(metadata: &Metadata) -> Result<Types, Error> {
 
 fn kind_of(types: &Types, key: &str) -> Result<Kind, ValueError> {
     match types.get(key) {
-        // llama.cpp expects these to be numbers, whichever program wrote them.
+        // llama.cpp expects the values of these keys to be numbers, whichever program wrote them.
         None if matches!(
             key,
             ALIGNMENT_KEY | "general.file_type" | "general.quantization_version"

@@ -95,7 +95,8 @@ impl Split {
         put_types(metadata, types);
     }
 
-    /// Returns the metadata of a shard: the first one has everything, the others only what their data needs.
+    /// Returns the metadata of a shard: the first shard has all of `whole`, every other shard only the data
+    /// alignment.
     #[must_use]
     pub fn metadata_of(&self, whole: &Metadata) -> Metadata {
         let mut own = whole.clone();

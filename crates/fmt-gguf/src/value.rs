@@ -13,7 +13,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visit
 use serde_json::Number;
 use tensor_core::Quoted;
 
-/// The type of a value: a base type, or nested arrays of it.
+/// The type of a value: a base type, or nested arrays of a base type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
     base: Base,
@@ -36,7 +36,7 @@ enum Base {
     F64,
     /// A string that is not UTF-8, in hexadecimal digits.
     Hex,
-    /// An empty array, or one with elements of several types.
+    /// An empty array, or an array with elements of several types.
     Mixed,
 }
 

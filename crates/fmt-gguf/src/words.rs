@@ -2,7 +2,8 @@
 
 use tensor_core::f16;
 
-/// Decodes one block. Both slices have exactly the block's lengths.
+/// A function that decodes one block. The slices have exactly the length of a block, in bytes and in
+/// elements.
 pub(crate) type Decode = fn(&[u8], &mut [f32]);
 
 pub(crate) fn half(block: &[u8], at: usize) -> f32 {

@@ -10,17 +10,17 @@ use crate::{
     types::GgmlType,
 };
 
-/// A file being written.
+/// Writes a GGUF file: the header, then the tensors in the order of the plan.
 pub(crate) struct GgufWriter<W> {
     sink: Sink<W>,
-    /// The header, until it is written.
+    /// The encoded header; `None` once it is written.
     header: Option<Vec<u8>>,
     outstanding: Outstanding,
     alignment: u64,
 }
 
 impl<W: Write> GgufWriter<W> {
-    /// Starts a planned file. Writes nothing yet.
+    /// Creates a writer for a plan. Nothing is written yet.
     pub(crate) fn planned(out: W, plan: &Plan) -> Result<Self, Error> {
         plan.check(&CAPABILITIES, &Limits::default())?;
         let alignment = header::alignment_of(&plan.metadata)?;

@@ -218,7 +218,8 @@ impl Array<'_> {
         })
     }
 
-    /// Returns the stored elements, inflated. Bytes that are copied anyway are checked against the checksum.
+    /// Returns the stored elements, inflated if necessary. The checksum is verified unless the bytes are a
+    /// slice of memory and `is_checked` is false.
     fn stored(&self, source: &dyn ByteSource, limits: &Limits, is_checked: bool) -> Result<Bytes, Error> {
         let (_, len) = self.sized()?;
         if let StorageKind::Deflated {
@@ -299,7 +300,7 @@ struct ArrayStream<'a> {
     input: Box<dyn Read + Send + 'a>,
     start: u64,
     is_deflated: bool,
-    /// Word size for byte swapping; 1 for none.
+    /// Size of the words that are byte-swapped; 1 if none are.
     swapped: usize,
     left: u64,
     check: Option<(crc32fast::Hasher, u32)>,
@@ -336,7 +337,7 @@ impl<'a> ArrayStream<'a> {
                 let stored = BufReader::with_capacity(PIECE.min(len as usize), cursor).take(len);
                 let mut inflating = flate2::bufread::DeflateDecoder::new(stored);
                 let mut head = Vec::new();
-                // Opening the file has limited the length.
+                // Opening the file has limited the length of the header.
                 let read = inflating.by_ref().take(*head_len).read_to_end(&mut head);
                 read.map_err(|_| stream.damaged())?;
                 let mut hasher = crc32fast::Hasher::new();
@@ -360,7 +361,7 @@ impl<'a> ArrayStream<'a> {
         error.at(self.start).rule("N11")
     }
 
-    /// Verifies the checksum, and that no data follows.
+    /// Verifies the checksum, and that no data follows the array.
     fn check_end(&mut self) -> Result<(), Error> {
         let Some((hasher, expected)) = self.check.take() else {
             return Ok(());
@@ -435,7 +436,7 @@ fn inflate(compressed: &[u8], head_len: u64, len: u64, crc: u32) -> Result<Vec<u
     let mut hasher = crc32fast::Hasher::new();
     let mut inflating = flate2::bufread::DeflateDecoder::new(compressed);
     let mut head = Vec::new();
-    // Opening the file has limited the length.
+    // Opening the file has limited the length of the header.
     inflating
         .by_ref()
         .take(head_len)

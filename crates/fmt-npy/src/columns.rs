@@ -13,11 +13,11 @@ pub(crate) struct RowsOfColumns<'a> {
     start: u64,
     element: Element,
     is_big_endian: bool,
-    /// Dimensions of the array; the first one counts rows.
+    /// Dimensions of the array; the first dimension is the number of rows.
     dims: Vec<u64>,
-    /// Remaining rows.
+    /// Rows that have not been read yet.
     rows: Range<u64>,
-    /// Rows per read.
+    /// Number of rows that are read and converted at a time.
     block: u64,
     column: Vec<u8>,
     /// Converted bytes not yet returned.
@@ -25,9 +25,10 @@ pub(crate) struct RowsOfColumns<'a> {
     at: usize,
 }
 
-/// Bytes of rows converted at a time.
+/// Number of bytes of rows that are converted at a time.
 const BLOCK: u64 = 16 << 20;
-/// For shorter contiguous runs, reading everything is cheaper.
+/// Minimum length in bytes of the run of a column that is read at a time; with shorter runs, reading the
+/// whole array is cheaper.
 const SHORTEST_RUN: u64 = 128;
 /// Cost of a separate read, as the number of bytes that a sequential read returns in the same time.
 const COST_OF_A_RUN: u64 = 4 << 10;
@@ -96,7 +97,7 @@ impl<'a> RowsOfColumns<'a> {
         self.at = 0;
         let mut index = vec![0; others.len()];
         for column in 0..columns {
-            // In the file the first of the other axes changes fastest, in a row the last one.
+            // In the file, the first of the other axes changes fastest; in a row, the last axis.
             let place = index
                 .iter()
                 .zip(others)

@@ -32,15 +32,15 @@ pub(crate) struct Header {
 /// The layout of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Element {
-    /// Size in bytes.
+    /// Size of an element in bytes.
     pub(crate) size: u64,
     /// Size of the words that are byte-swapped for big-endian data.
     pub(crate) word: u64,
 }
 
 impl Header {
-    /// Returns the header length from the file's first bytes: at least [`SHORTEST`], or as many as exist.
-    /// `at` is their offset in the file.
+    /// Returns the header length from the array's first bytes, at least [`SHORTEST`] of them or as many as
+    /// exist. `at` is the offset of `head` in the file.
     pub(crate) fn length(head: &[u8], at: u64) -> Result<u64, Error> {
         if !head.starts_with(&MAGIC[..head.len().min(MAGIC.len())]) {
             let error = Error::new(ErrorKind::BadMagic, "the first bytes")
@@ -148,7 +148,7 @@ impl Header {
 
     /// Returns the size of all elements; `None` when the dtype is unknown.
     pub(crate) fn byte_len(&self) -> Option<u64> {
-        // The product was checked.
+        // Parsing has checked that the product fits 64 bits.
         Some(self.shape.element_count() * self.element?.size)
     }
 
@@ -409,7 +409,7 @@ impl Literal<'_> {
                 .ok()
                 .and_then(|digits| digits.parse().ok());
             numbers.push(number.ok_or_else(|| self.error("the shape").expected("whole numbers of 64 bits"))?);
-            // Python 2 wrote long integers like this.
+            // Python 2 appended `L` to long integers.
             if self.bytes.get(self.position) == Some(&b'L') {
                 self.position += 1;
             }

@@ -18,7 +18,7 @@ use crate::{
 
 /// An open `.npy` file: one array, called `0`.
 ///
-/// Little-endian row-major elements are a slice of the source. Others are converted when read, within
+/// Little-endian row-major elements are a slice of the source. Other arrays are converted when read, within
 /// [`fmt_core::Limits::decoded_bytes`].
 ///
 /// ```
@@ -251,7 +251,7 @@ pub(crate) fn encode_header(entry: &PlannedEntry) -> Result<Vec<u8>, Error> {
 
 struct NpyWriter<W> {
     sink: Sink<W>,
-    /// The header, until it is written.
+    /// The encoded header; `None` once it is written.
     head: Option<Vec<u8>>,
     outstanding: Outstanding,
 }

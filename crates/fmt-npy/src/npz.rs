@@ -24,7 +24,7 @@ pub(crate) const SUFFIX: &str = ".npy";
 
 /// An open `.npz` file: a zip archive of `.npy` files, in directory order.
 ///
-/// Uncompressed arrays (`numpy.savez`) are slices of the source, as in [`crate::NpyReader`]. Deflated ones
+/// Uncompressed arrays (`numpy.savez`) are slices of the source, as in [`crate::NpyReader`]. Deflated arrays
 /// (`numpy.savez_compressed`) are inflated when read, within [`fmt_core::Limits::decoded_bytes`], and checked
 /// against their checksum.
 pub struct NpzReader {
@@ -33,7 +33,7 @@ pub struct NpzReader {
     metadata: Metadata,
     entries: Vec<Entry>,
     names: NameTable,
-    /// One item for each entry.
+    /// The form of each entry, in the order of the entries.
     forms: Vec<Form>,
     lints: Vec<Lint>,
     foreign: Vec<String>,

@@ -115,7 +115,7 @@ struct NpzWriter<W: Write> {
 }
 
 impl<W: Write> NpzWriter<W> {
-    /// Begins an array.
+    /// Begins the archive member of an array: its name and header.
     fn begin(&mut self, number: usize) -> Result<(), Error> {
         let PlannedArray { name, head, len } = std::mem::take(&mut self.members[number]);
         let options = SimpleFileOptions::default()
@@ -135,7 +135,7 @@ impl<W: Write> NpzWriter<W> {
     fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let written = self.zip()?.write_all(bytes);
         written.map_err(|error| Error::io("the file cannot be written", error))?;
-        // Writes from the archive writer's buffer may have failed without an error from it.
+        // The archive writer does not report when writing its buffer failed.
         self.valve.check()
     }
 

@@ -43,7 +43,7 @@ fn transpose_by<const WIDTH: usize>(stored: &[u8], dims: &[u64], out: &mut Vec<u
     in_row_major_order(dims, |at| out.extend_from_slice(&elements[at]));
 }
 
-/// Visits the elements in row-major order, passing each one's index in column-major order.
+/// Calls `visit` for each element in row-major order, with the element's index in column-major order.
 fn in_row_major_order(dims: &[u64], mut visit: impl FnMut(usize)) {
     let Some((&last, outer)) = dims.split_last() else {
         return;
@@ -51,7 +51,7 @@ fn in_row_major_order(dims: &[u64], mut visit: impl FnMut(usize)) {
     if dims.contains(&0) {
         return;
     }
-    // Strides in the file. The array is in memory, so they fit.
+    // Strides of the axes in the file, in elements. The array is in memory, so the strides fit `usize`.
     let mut strides = Vec::with_capacity(dims.len());
     let mut stride = 1;
     for &dim in dims {
@@ -63,7 +63,7 @@ fn in_row_major_order(dims: &[u64], mut visit: impl FnMut(usize)) {
     loop {
         let row = (start..).step_by(strides[outer.len()]).take(last as usize);
         row.for_each(&mut visit);
-        // Advance to the next row: the last outer axis that is not at its end.
+        // Advances to the next row along the last outer axis that is not at its end.
         let Some(axis) = (0..outer.len()).rfind(|&axis| index[axis] + 1 < outer[axis]) else {
             return;
         };

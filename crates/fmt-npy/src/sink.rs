@@ -20,7 +20,7 @@ pub(crate) struct Sink<W> {
     valve: Valve,
 }
 
-/// Shuts a sink from outside.
+/// A handle that shuts a [`Sink`] from outside.
 #[derive(Clone, Default)]
 pub(crate) struct Valve(Arc<AtomicBool>);
 

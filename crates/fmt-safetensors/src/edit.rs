@@ -13,8 +13,8 @@ use crate::{
 
 /// Opens a file to edit names and metadata.
 ///
-/// If the new header fits into the old one with its padding, it is written in place. Otherwise the file is
-/// rewritten with a kilobyte of padding, for later edits.
+/// If the new header fits into the old header with its padding, the file is changed in place. Otherwise the
+/// file is rewritten with a kilobyte of padding, for later edits.
 ///
 /// ```
 /// use fmt_core::TensorReader;
@@ -42,7 +42,7 @@ pub fn edit(path: &Path, options: &ReadOptions) -> Result<HeadEditor, Error> {
     HeadEditor::new(path, source, &reader, head_len, encode)
 }
 
-/// Padding for later edits in a rewritten file.
+/// Bytes of padding for later edits in a rewritten file.
 const SLACK: u64 = 1024;
 
 fn encode(entries: &[Entry], metadata: &Metadata, head_len: u64) -> Result<Vec<u8>, Error> {

@@ -1,4 +1,4 @@
-//! Parses and validates headers.
+//! Parses and validates the JSON headers of safetensors files.
 
 use std::fmt;
 
@@ -45,7 +45,7 @@ impl Header {
                 .rule("S2")
         })?;
         check_count(raw.tensors.len(), &options.limits)?;
-        // Most files are sorted, and sorting takes memory.
+        // Most headers are already in data order, and sorting takes memory.
         if !raw.tensors.is_sorted_by_key(|(_, tensor)| tensor.data_offsets) {
             raw.tensors.sort_by_key(|(_, tensor)| tensor.data_offsets);
         }
@@ -95,7 +95,7 @@ impl Header {
     }
 
     fn index_names(&mut self) -> Result<(), Error> {
-        // The number of entries was checked to be less than 2^32.
+        // The limit on tensors keeps the number of entries below 2^32.
         let (names, twice) = NameTable::of_entries(&self.entries);
         if let Some((_, number)) = twice {
             let error = Error::new(ErrorKind::Duplicate, "the name is given twice");
@@ -126,7 +126,7 @@ fn check_count(count: usize, limits: &Limits) -> Result<(), Error> {
     Ok(())
 }
 
-/// The header as written. Duplicate names are kept, to be rejected later.
+/// The header as the file has it. Duplicate names are kept, to be rejected later.
 #[derive(Default)]
 struct RawHeader {
     tensors: Vec<(String, RawTensor)>,
@@ -152,7 +152,7 @@ impl RawTensor {
         let shape = proven.map_err(|error| error.of_tensor(&name))?;
         let stored = match self.dtype {
             RawDType::Known(dtype) => StoredDType::Known(dtype),
-            // The reference crate supports these dtypes; here their elements can only be copied.
+            // The reference crate knows these dtypes, but this crate only copies their elements.
             RawDType::Other(name) => match bits_of(&name).and_then(|bits| u32::try_from(bits).ok()) {
                 Some(bits) => StoredDType::Opaque(OpaqueDType::of_bits(name, bits)),
                 None => StoredDType::Unknown(name.into()),
@@ -167,7 +167,7 @@ impl RawTensor {
             )),
         };
         let [start, end] = self.data_offsets;
-        // The data range was checked to be inside the file, so the sums do not overflow.
+        // `Header::parse` has checked that the data range is inside the file, so the sums do not overflow.
         let mut entry = Entry::new(name, stored, shape, data_start + start..data_start + end);
         entry.unsupported = unsupported;
         Ok(entry)
@@ -188,7 +188,7 @@ impl RawTensor {
         bits.is_multiple_of(8).then_some(bits / 8)
     }
 
-    /// Validates everything that does not depend on other tensors.
+    /// Validates name, shape and length of the tensor, without comparing it with other tensors.
     fn prove(&self, name: &str, data_start: u64, limits: &Limits) -> Result<Shape, Error> {
         if name.len() as u64 > limits.name_bytes {
             let error = Error::new(ErrorKind::BadName, "the length of the name").rule("S8");
@@ -306,7 +306,7 @@ impl<'de> Deserialize<'de> for RawHeader {
     }
 }
 
-/// Strings by unique key.
+/// A map of strings that rejects duplicate keys while parsing.
 struct UniqueKeys(Metadata);
 
 impl<'de> Deserialize<'de> for UniqueKeys {

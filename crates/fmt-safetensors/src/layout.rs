@@ -9,16 +9,16 @@ use serde::{
 /// The format's short name.
 pub(crate) const FORMAT: &str = "safetensors";
 
-/// Size of the header length field at the start of the file.
+/// Size in bytes of the field at the start of the file that holds the header's length.
 pub(crate) const LENGTH: u64 = 8;
 
 /// Maximum header size that the reference crate reads and writes.
 pub(crate) const LONGEST_HEADER: u64 = 100_000_000;
 
-/// The key of the file's metadata.
+/// The key of the header under which the file's metadata is.
 pub(crate) const METADATA: &str = "__metadata__";
 
-/// Returns the bits per element for dtypes of the reference crate.
+/// Returns the bits per element of a dtype; `None` if the reference crate does not know the dtype.
 pub(crate) fn bits_of(dtype: &str) -> Option<u64> {
     let name: value::StrDeserializer<'_, value::Error> = dtype.into_deserializer();
     let dtype = Dtype::deserialize(name).ok()?;

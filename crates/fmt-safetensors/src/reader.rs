@@ -16,8 +16,8 @@ use crate::{
 /// Opening reads and validates the header; each tensor is then one slice of the source: zero-copy for memory,
 /// one read for a file. Tensors are in data order.
 ///
-/// Tensors with a dtype that `tensor-core` lacks (FP8, FP4, complex numbers and future ones) are listed with
-/// [`Entry::unsupported`], and reading them fails.
+/// Tensors with a dtype that `tensor-core` lacks (FP8, FP4, complex numbers and future dtypes) are listed
+/// with [`Entry::unsupported`], and reading them fails.
 ///
 /// With [`ReadOptions::lenient`], the header may begin with white space (S2) and exceed the reference crate's
 /// maximum size (S1).
@@ -39,7 +39,8 @@ impl SafetensorsReader {
     /// docs/formats/safetensors.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let len = source.len();
-        // Other formats begin with numbers too, but only a header continues with a brace.
+        // Files of other formats may also begin with a number, but only a safetensors header follows with a
+        // brace.
         let of_length = |kind, what: &str| {
             let first = || read_range(&*source, LENGTH..LENGTH + 1, "the header");
             let what = match len > LENGTH && first().is_ok_and(|first| first.first() != Some(&b'{')) {
@@ -112,7 +113,7 @@ impl TensorReader for SafetensorsReader {
     }
 
     fn lints(&self) -> Result<Vec<Lint>, Error> {
-        // No host can view these elements in place.
+        // Misaligned elements cannot be viewed in place on any host.
         let is_misaligned = |entry: &&Entry| {
             let width = entry.dtype.known().map_or(1, |dtype| dtype.size() as u64);
             !entry.range.is_empty() && !entry.range.start.is_multiple_of(width)

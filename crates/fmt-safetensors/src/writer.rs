@@ -12,30 +12,30 @@ use crate::{
     layout::{LENGTH, LONGEST_HEADER, METADATA, bits_of},
 };
 
-/// A safetensors file being written sequentially to any sink.
+/// Writes a safetensors file sequentially to any [`Write`].
 ///
-/// The header comes first, so all tensors are planned up front, and unsupported ones are rejected before the
-/// first byte. Their bytes are then written in planned order, in pieces of any size. The same tensors in the
-/// same order give the same bytes.
+/// The header comes first, so all tensors are planned in advance, and unsupported tensors are rejected before
+/// the first byte. The tensors' bytes are then written in planned order, in pieces of any size. The same
+/// tensors in the same order give the same bytes.
 ///
 /// The data is aligned to 64; the format has no padding between tensors. Tensors with wide elements should
-/// come first, or they may not be viewable in place after narrow ones (S9).
+/// come first: after narrow elements, their data may be misaligned and then cannot be viewed in place (S9).
 ///
 /// See the crate documentation for an example.
 pub struct SafetensorsWriter<W> {
     sink: Sink<W>,
-    /// The header, until it is written.
+    /// The encoded header; `None` once it is written.
     header: Option<Vec<u8>>,
     /// The bytes that are still expected for the tensors.
     outstanding: Outstanding,
 }
 
 impl<W: Write> SafetensorsWriter<W> {
-    /// Starts a file with these tensors. Writes nothing yet.
+    /// Creates a writer for these tensors. Nothing is written yet.
     ///
     /// # Errors
     /// [`ErrorKind::BadName`] and [`ErrorKind::Duplicate`] for invalid names, [`ErrorKind::TooLarge`] for
-    /// anything that readers would reject as too large.
+    /// sizes that readers would reject.
     pub fn new(out: W, tensors: &[(String, TensorSpec)], metadata: &Metadata) -> Result<Self, Error> {
         let entries = tensors.iter();
         let entries = entries.map(|(name, spec)| PlannedEntry::dense(name, spec.clone()));
@@ -46,7 +46,7 @@ impl<W: Write> SafetensorsWriter<W> {
         Self::planned(out, plan)
     }
 
-    /// Starts a file from a plan.
+    /// Creates a writer for a plan. Nothing is written yet.
     ///
     /// # Errors
     /// The errors of [`SafetensorsWriter::new`]; [`ErrorKind::Unsupported`] for tensor attributes and sparse
@@ -72,7 +72,7 @@ impl<W: Write> SafetensorsWriter<W> {
     /// and begin the next.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when there are more bytes than the tensors have, in which case none are
+    /// [`ErrorKind::SizeMismatch`] when there are more bytes than the tensors have, in which case no byte is
     /// written; [`ErrorKind::Io`].
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
         self.sink.check()?;
@@ -86,7 +86,7 @@ impl<W: Write> SafetensorsWriter<W> {
         Ok(())
     }
 
-    /// Finishes the file and returns the sink, which is not flushed.
+    /// Finishes the file and returns the sink without flushing it.
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] when bytes are missing; [`ErrorKind::Io`].
@@ -104,7 +104,7 @@ impl<W: Write> SafetensorsWriter<W> {
 /// Alignment of the start of the data.
 pub(crate) const ALIGNMENT: u64 = 64;
 
-/// Encodes everything before the data; `padded` maps the minimum header length to the padded one.
+/// Encodes all bytes before the data; `padded` maps the minimum number of these bytes to the padded number.
 pub(crate) fn head(
     tensors: &[PlannedTensor],
     metadata: &Metadata,
@@ -198,7 +198,7 @@ impl PlannedTensor {
     }
 }
 
-/// The header's contents in data order.
+/// The contents of the header, serialized with the tensors in data order.
 struct HeaderText<'a> {
     tensors: &'a [PlannedTensor],
     metadata: &'a Metadata,
@@ -219,7 +219,8 @@ impl Serialize for HeaderText<'_> {
         }
         let mut start = 0;
         for tensor in self.tensors {
-            // The sum was checked for overflow before.
+            // The sum of all lengths fits 64 bits: plans are checked for this, and edited files have a valid
+            // length.
             let end = start + tensor.len;
             let text = TensorText {
                 dtype: &tensor.dtype,

@@ -170,8 +170,8 @@ fn write_many() {
     comparison.rounds(21).run();
 }
 
-/// A file that is removed after writing it was timed, so that data not yet on the disk is never written
-/// there.
+/// A file that is removed on drop, after writing it was timed, so that the system never writes its cached
+/// data to disk.
 struct Removed(PathBuf);
 
 impl Drop for Removed {

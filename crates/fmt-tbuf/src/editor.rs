@@ -99,7 +99,7 @@ impl TbufEditor {
     ///
     /// # Errors
     /// [`ErrorKind::OutOfBounds`] when there is no such tensor, [`ErrorKind::Duplicate`] when the new name is
-    /// taken, [`ErrorKind::BadName`] when it is not a valid name, [`ErrorKind::TooLarge`] when the index
+    /// taken, [`ErrorKind::BadName`] when the new name is invalid, [`ErrorKind::TooLarge`] when the index
     /// would become too large.
     pub fn rename(&mut self, from: &str, to: &str) -> Result<(), Error> {
         self.ledger.rename(from, to)
@@ -113,13 +113,13 @@ impl TbufEditor {
         self.ledger.set_model(model)
     }
 
-    /// Allows losing index fields beyond the specification ([`TbufReader::has_unknown_fields`]); otherwise
-    /// files with such fields are refused (T17).
+    /// Allows rewriting an index without the fields that the specification lacks
+    /// ([`TbufReader::has_unknown_fields`]). By default, files with such fields are refused (T17).
     pub fn lose_unknown_fields(&mut self) {
         self.may_lose_fields = true;
     }
 
-    /// Creates a writer that continues after `position` bytes of the file.
+    /// Creates a writer to `out`, which already has the first `position` bytes of the file.
     fn resume<W: Write>(mut self, out: W, position: u64) -> Result<TbufWriter<W>, Error> {
         let reader = self.file.reader();
         if reader.has_unknown_fields() && !self.may_lose_fields {

@@ -1,4 +1,4 @@
-//! Both ends of a file: the magic at the start; the length of the index and the magic at the end.
+//! Parses both ends of a file: the magic at the start; the length of the index and the magic at the end.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use tensor_core::Quoted;
 
 use crate::layout::{DATA_START, FAMILY, MAGIC, SHORTEST, TAIL};
 
-/// Checks both ends and returns the range of the index.
+/// Checks the magic at both ends of the file and the length of the index, and returns the range of the index.
 pub(crate) fn locate_index(source: &dyn ByteSource, limits: &Limits) -> Result<Range<u64>, Error> {
     let len = source.len();
     let head = read_range(source, 0..len.min(DATA_START), "the magic")?;
@@ -25,7 +25,7 @@ pub(crate) fn locate_index(source: &dyn ByteSource, limits: &Limits) -> Result<R
     check_magic(cursor.take(4, "the magic")?, len - 4, "the last four bytes")?;
 
     let at_size = |kind, what: &str| Error::new(kind, what).at(len - TAIL).found(size).rule("T2");
-    // The minimum consists of the root's offset and a table without fields.
+    // The shortest index, of 8 bytes, has the root's offset and a table without fields.
     if size < 8 {
         let error = at_size(ErrorKind::Malformed, "the length of the index");
         return Err(error.expected("at least 8"));

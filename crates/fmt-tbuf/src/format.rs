@@ -48,7 +48,8 @@ impl Format for TensorBuffers {
         if head.starts_with(&MAGIC) && len >= SHORTEST {
             Sniff::Certain
         } else if head.starts_with(FAMILY) {
-            // The file has another version or is truncated; opening it returns an error that says which.
+            // The file has another version or is truncated: `open` returns an error that distinguishes the
+            // two.
             Sniff::Possible
         } else {
             Sniff::No

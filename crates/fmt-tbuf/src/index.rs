@@ -18,7 +18,7 @@ pub(crate) struct Index {
     pub(crate) version: String,
     pub(crate) model: Option<String>,
     pub(crate) entries: Vec<Entry>,
-    /// Data of each tensor that [`Entry`] lacks, in the order of `entries`.
+    /// The data that [`Entry`] lacks, of each tensor in the order of `entries`.
     pub(crate) stored: Vec<Stored>,
     names: NameTable,
     /// Whether the root table has unknown fields.
@@ -35,7 +35,7 @@ pub(crate) struct Stored {
 }
 
 impl Index {
-    /// Parses and validates an index at byte `start` of its file. All data must be before it.
+    /// Parses and validates an index at byte `start` of its file. All tensor data must end before `start`.
     pub(crate) fn parse(bytes: &[u8], start: u64, options: &ReadOptions) -> Result<Self, Error> {
         let root = verify(bytes, start, options)?;
         let tensors = root.tensors().unwrap_or_default();
@@ -97,7 +97,7 @@ impl Index {
         Some(self.names.find(name, name_of)? as usize)
     }
 
-    /// Returns whether there are unknown fields (T17).
+    /// Returns whether any table of the index has fields that the schema lacks (T17).
     pub(crate) fn has_unknown_fields(&self) -> bool {
         self.root_has_unknown_fields || self.stored.iter().any(|stored| stored.has_unknown_fields)
     }
@@ -110,7 +110,7 @@ fn room_for<T>(count: u32, start: u64) -> Result<Vec<T>, Error> {
     Ok(room)
 }
 
-/// Returns whether a table has a field after the last one of the schema (T17).
+/// Returns whether a table has a field after the last field of the schema (T17).
 fn has_fields_behind(table: &Table<'_>, last: VOffsetT) -> bool {
     let vtable = table.vtable();
     let len = vtable.num_bytes();
@@ -119,8 +119,8 @@ fn has_fields_behind(table: &Table<'_>, last: VOffsetT) -> bool {
         .any(|at| VOffsetT::try_from(at).is_ok_and(|at| vtable.get(at) != 0))
 }
 
-/// Verifies that everything in the schema is in bounds, and that walking it takes time in proportion to the
-/// bytes.
+/// Verifies that all fields of the schema are in bounds, and that traversing the index takes time in
+/// proportion to its bytes.
 fn verify<'a>(
     bytes: &'a [u8],
     start: u64,
@@ -128,12 +128,12 @@ fn verify<'a>(
 ) -> Result<TensorBuffersMetadata<'a>, Error> {
     let tensors = usize::try_from(options.limits.tensors).unwrap_or(usize::MAX);
     let opts = VerifierOptions {
-        // The nesting consists of the root and its tensors.
+        // Tables nest two levels deep: the root and its tensors.
         max_depth: 2,
         // A separate tensor takes more than 16 bytes: its slot in the vector, its table, its name.
         max_tables: (bytes.len() / 16).min(tensors).saturating_add(1),
-        // Tables, vtables, shapes and names may be shared, but walking them must stay bounded. The verifier
-        // adds before it compares, so the limit leaves headroom on 32-bit systems.
+        // Tables, vtables, shapes and names may be shared, but traversing them must stay bounded. The
+        // verifier adds sizes before it compares, so the limit leaves headroom on 32-bit systems.
         max_apparent_size: bytes.len().saturating_mul(16).min(usize::MAX / 2),
         ignore_missing_null_terminator: false,
     };
@@ -141,7 +141,7 @@ fn verify<'a>(
         .map_err(|error| broken(error, start, bytes.len()))
 }
 
-/// Converts the verifier's error, with position and rule.
+/// Converts the verifier's error to one with the position in the file and the broken rule.
 fn broken(error: InvalidFlatbuffer, start: u64, len: usize) -> Error {
     let in_file = |at: usize| start.saturating_add(at as u64);
     let malformed = |what: &str, trace: &[ErrorTraceDetail], at: usize, rule| {
@@ -251,7 +251,7 @@ fn too_large(start: u64, what: &str) -> Error {
         .rule("F6")
 }
 
-/// The tensors of an index.
+/// The vector of tensors in an index.
 type Tensors<'a> = flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<TensorMetadata<'a>>>;
 
 /// Checks that names are unique (T7).
@@ -275,7 +275,7 @@ struct Check<'o> {
     /// The start of the index: data must be before it.
     start: u64,
     options: &'o ReadOptions,
-    /// For tensors with data: start in the upper half, length in the lower half.
+    /// Data ranges of nonempty tensors: the start in the upper 32 bits, the length in the lower 32 bits.
     ranges: Vec<u64>,
     /// Buffer for the dimensions of one tensor.
     dims: [u64; Shape::MAX_RANK],
@@ -337,8 +337,8 @@ impl Check<'_> {
         Shape::new(&self.dims[..dims.len()]).map_err(|error| place.overflow(&error))
     }
 
-    /// Checks that data lies between the magic and the index (T13); data of an empty tensor only has to be
-    /// before the index (T11).
+    /// Checks that data lies between the magic and the index (T13); the offset of an empty tensor only has to
+    /// be before the index (T11).
     fn range(&mut self, offset: u64, size: u64, place: &Place<'_>) -> Result<Range<u64>, Error> {
         let end = offset + size;
         let is_inside = end <= self.start && (size == 0 || offset >= DATA_START);
@@ -356,8 +356,9 @@ impl Check<'_> {
         Ok(offset..end)
     }
 
-    /// Checks that ranges are disjoint or equal (T12). Two 32-bit words sort as one 64-bit word, which is
-    /// much faster than sorting ranges; this takes a good part of the time to open a file.
+    /// Checks that ranges are disjoint or equal (T12). Start and length are packed into one 64-bit word,
+    /// because sorting words is much faster than sorting ranges, and takes a large part of the time to open a
+    /// file.
     fn overlaps(mut self, entries: &[Entry]) -> Result<(), Error> {
         let range = |packed: u64| (packed >> 32)..(packed >> 32) + (packed & u64::from(u32::MAX));
         self.ranges.sort_unstable();
@@ -390,7 +391,7 @@ impl Check<'_> {
     }
 }
 
-/// Positions of a table's fields, for errors.
+/// Finds positions of a table's fields, for errors.
 struct Place<'a> {
     /// The start of the index.
     start: u64,

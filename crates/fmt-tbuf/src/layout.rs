@@ -10,7 +10,7 @@ pub(crate) const MAGIC: [u8; 4] = *b"TBS1";
 pub(crate) const FAMILY: &[u8] = b"TBS";
 /// Size of the index's length and the final magic in bytes.
 pub(crate) const TAIL: u64 = 8;
-/// Minimum offset of data: after the magic.
+/// Minimum offset of tensor data: the end of the magic.
 pub(crate) const DATA_START: u64 = MAGIC.len() as u64;
 /// Minimum length of a file: magic, length, magic.
 pub(crate) const SHORTEST: u64 = DATA_START + TAIL;
@@ -35,13 +35,13 @@ pub(crate) const DTYPES: [(DataType, DType); 10] = [
     (DataType::UInt64, DType::U64),
 ];
 
-/// Returns the dtype with a number.
+/// Returns the dtype that a file's number stands for; `None` if the number is unknown.
 pub(crate) fn dtype_of(stored: DataType) -> Option<DType> {
     let found = DTYPES.iter().find(|(number, _)| *number == stored);
     found.map(|(_, dtype)| *dtype)
 }
 
-/// Returns the number of a dtype, if the format has it.
+/// Returns the number of `dtype` in files; `None` if the format lacks that dtype.
 pub(crate) fn number_of(dtype: DType) -> Option<DataType> {
     let found = DTYPES.iter().find(|(_, known)| *known == dtype);
     found.map(|(number, _)| *number)
@@ -49,8 +49,8 @@ pub(crate) fn number_of(dtype: DType) -> Option<DataType> {
 
 /// Returns the id of a tensor with this name: 64-bit FNV-1a over the name's UTF-8 bytes and one byte `0xFF`.
 ///
-/// The specification says only that an id is a hash of the name. This is the hash that the reference
-/// implementation writes, so ids agree between writers (rule T6). Readers must not rely on it.
+/// The specification says only that an id is a hash of the name. The reference implementation writes this
+/// hash, so ids agree between writers (rule T6). Readers must not rely on it.
 ///
 /// ```
 /// assert_eq!(fmt_tbuf::tensor_id("weights"), 0xc9cd_0e82_baed_f153);

@@ -32,13 +32,13 @@ pub(crate) struct Ledger {
     dims: Vec<u32>,
     /// Record indices by tensor id.
     ids: HashMap<u64, u32, IdHashing>,
-    /// The current end of the data.
+    /// Offset in the file where the data ends so far.
     end: u64,
     /// Maximum size of the index in bytes.
     index_bound: u64,
 }
 
-/// One tensor. A file may have very many, so a record has no allocations.
+/// One tensor. A file may have millions of tensors, so a record owns no allocation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record {
     pub(crate) offset: u32,
@@ -101,7 +101,7 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Moves the position of further tensors and the index to byte `end`.
+    /// Places further tensors and the index at or after byte `end`.
     pub(crate) fn go_on_behind(&mut self, end: u64) {
         self.end = self.end.max(end);
     }
@@ -115,7 +115,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Validates a tensor and assigns it a position after the data so far.
+    /// Validates a tensor and assigns it a position after the data of earlier tensors.
     pub(crate) fn admit(&mut self, name: &str, spec: &TensorSpec) -> Result<Record, Error> {
         let dtype = self.check(name, spec).map_err(|error| error.of_tensor(name))?;
         let offset = self.next_offset().map_err(|error| error.of_tensor(name))?;
@@ -126,7 +126,7 @@ impl Ledger {
         Ok(record)
     }
 
-    /// Adds a tensor that shares the bytes of another one.
+    /// Adds a tensor that shares the bytes of the tensor `of`.
     pub(crate) fn admit_alias(&mut self, name: &str, spec: &TensorSpec, of: &str) -> Result<(), Error> {
         let dtype = self.check(name, spec).map_err(|error| error.of_tensor(name))?;
         let original = self.find(of).ok_or_else(|| {
@@ -142,7 +142,7 @@ impl Ledger {
         self.push(name, spec.shape(), dtype, offset, size).map(drop)
     }
 
-    /// Checks that do not depend on the tensor's position.
+    /// Checks name, dtype and shape, and returns the dtype's number.
     fn check(&self, name: &str, spec: &TensorSpec) -> Result<DataType, Error> {
         let limits = &self.options.limits;
         CAPABILITIES.check_name(name, limits)?;
@@ -199,7 +199,7 @@ impl Ledger {
             rank: u8::try_from(shape.rank()).unwrap_or(u8::MAX),
             dtype,
         };
-        // Dimensions fit 32 bits whether they were added or read from a file.
+        // Dimensions fit 32 bits: `check` or the reader has verified them.
         self.dims.extend(
             shape
                 .dims()
@@ -245,7 +245,7 @@ impl Ledger {
         (self.name(number) == name).then_some(number)
     }
 
-    /// Returns the name of a record.
+    /// Returns the name of the tensor at index `number`.
     pub(crate) fn name(&self, number: usize) -> &str {
         &self.names[span(self.records[number].name)]
     }
@@ -272,7 +272,7 @@ impl Ledger {
         &self.records
     }
 
-    /// Returns the start of the index.
+    /// Returns the offset at which the index starts, after alignment.
     pub(crate) fn index_start(&self) -> u64 {
         self.end
             .next_multiple_of(u64::from(self.options.alignment.min(8)))
@@ -339,7 +339,7 @@ impl Encoded {
     }
 }
 
-/// Returns the span that an appended name will have.
+/// Returns the span that `name` will have once it is appended to `names`.
 fn name_span(names: &str, name: &str) -> Result<(u32, u32), Error> {
     // This limit is reached only if tensors are renamed so often that the names take gigabytes.
     let word = |len| {

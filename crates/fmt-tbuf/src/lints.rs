@@ -1,4 +1,4 @@
-//! Findings that are valid but suspicious in a file.
+//! Finds what is valid but suspicious in a file.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::{
 /// Up to this many zero bytes between tensors count as alignment padding.
 const PADDING: u64 = 4096;
 
-/// Collects the lints. `place` is the range of the index.
+/// Collects the lints of a file; `place` is the range of the index.
 pub(crate) fn of(index: &Index, place: &Range<u64>, source: &dyn ByteSource) -> Result<Vec<Lint>, Error> {
     let mut lints = Vec::new();
     of_index(index, place, &mut lints);

@@ -8,7 +8,7 @@ use crate::layout::tensor_id;
 /// writes are already in this order, and colliding names cost `log2 n` comparisons rather than a linear scan.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NameTable {
-    /// The names, sorted by hash, then by name, then by index.
+    /// Name hashes with tensor indices, sorted by hash, then by name, then by index.
     sorted: Vec<(u64, u32)>,
 }
 
@@ -26,10 +26,11 @@ impl NameTable {
         Self { sorted }
     }
 
-    /// Returns the first tensor with this name.
+    /// Returns the index of the first tensor called `wanted`.
     pub(crate) fn find<'a>(&self, wanted: &str, name: impl Fn(u32) -> &'a str) -> Option<u32> {
         let hash = tensor_id(wanted);
-        // Compares only hashes, which compiles without branches; few names share a hash, unless crafted.
+        // This search compares only hashes, which compiles without branches. Few names share a hash, unless
+        // crafted.
         let same_hash = &self.sorted[self.sorted.partition_point(|(found, _)| *found < hash)..];
         let number = match same_hash {
             [(first, number), rest @ ..]
@@ -47,7 +48,7 @@ impl NameTable {
         (name(number) == wanted).then_some(number)
     }
 
-    /// Returns the indices of two tensors with the same name.
+    /// Returns the indices of two tensors with the same name, if there are any.
     pub(crate) fn duplicate<'a>(&self, name: impl Fn(u32) -> &'a str) -> Option<(u32, u32)> {
         let is_same = |pair: &&[(u64, u32)]| pair[0].0 == pair[1].0 && name(pair[0].1) == name(pair[1].1);
         let pair = self.sorted.windows(2).find(is_same)?;

@@ -14,8 +14,9 @@ use crate::{
 
 /// An open TensorBuffers file.
 ///
-/// Opening reads both ends and the index and validates them, in time and memory proportional to the index.
-/// Then each tensor is one slice of the source: without a copy in memory, one read in a file.
+/// Opening reads and validates both ends of the file and the index, in time and memory proportional to the
+/// index. Then each tensor is one range of the source: a slice without a copy in memory, or one read of a
+/// file.
 ///
 /// ```
 /// use fmt_core::TensorReader;
@@ -81,14 +82,13 @@ impl TbufReader {
         })
     }
 
-    /// Returns the version of the format that the file claims, usually `1.0.0`. The version has no effect
-    /// (T8).
+    /// Returns the version of the format that the file claims, usually `1.0.0`. The reader ignores it (T8).
     #[must_use]
     pub fn version(&self) -> &str {
         &self.index.version
     }
 
-    /// Returns the name of the model (T9).
+    /// Returns the name of the model, if the file has one (T9).
     #[must_use]
     pub fn model(&self) -> Option<&str> {
         self.index.model.as_deref()
@@ -151,7 +151,7 @@ impl TensorReader for TbufReader {
     }
 
     fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
-        // Only empty tensors can have rows whose size overflows: `[0, 2^32 - 1, ...]`.
+        // Only the rows of an empty tensor, such as `[0, 2^32 - 1, ...]`, can have a size that overflows.
         self.raw(index)?.rows(rows).map_err(|error| match error.kind() {
             ErrorKind::Overflow => error.rule("T21"),
             _ => error,

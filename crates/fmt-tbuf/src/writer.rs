@@ -28,7 +28,7 @@ use crate::{
 /// let mut writer = TbufWriter::new(AtomicFile::create(&path)?, WriteOptions::default())?;
 /// writer.tensor("bias", &Tensor::from_vec(Shape::vector(2), vec![0.5f32, -0.5])?)?;
 ///
-/// // This tensor is never in memory as a whole.
+/// // This tensor is written in pieces and never in memory as a whole.
 /// writer.begin("counts", &TensorSpec::new(DType::U16, Shape::new(&[1000, 8])?)?)?;
 /// for row in 0..1000u16 {
 ///     writer.write(&[row.to_le_bytes(); 8].concat())?;
@@ -66,8 +66,8 @@ impl<W: Write> TbufWriter<W> {
     ///
     /// # Errors
     /// The errors of [`TbufWriter::new`] and [`TbufWriter::begin`];
-    /// [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for tensors that are not dense and for
-    /// metadata and attributes, of which the format has only `model` (T9).
+    /// [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for sparse tensors, attributes, and
+    /// metadata other than `model` (T9).
     pub fn planned(out: W, plan: &Plan, options: WriteOptions) -> Result<Self, Error> {
         let mut writer = Self::new(out, options)?;
         plan.check(&CAPABILITIES, writer.ledger.limits())?;
@@ -103,7 +103,7 @@ impl<W: Write> TbufWriter<W> {
     /// Begins a tensor; its bytes follow.
     ///
     /// # Errors
-    /// Nothing of the tensor is written, and others may follow:
+    /// After an error, nothing of the tensor is written, and other tensors may follow:
     /// [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) beyond the format's 32 bits or the limits,
     /// [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for a dtype that the format does not
     /// have, [`ErrorKind::BadName`](fmt_core::ErrorKind::BadName),
@@ -124,8 +124,8 @@ impl<W: Write> TbufWriter<W> {
     /// Writes the next bytes of the current tensor, row-major and little-endian, in pieces of any size.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) for bytes beyond the tensor, of which
-    /// none are written. [`ErrorKind::Io`](fmt_core::ErrorKind::Io).
+    /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) for bytes beyond the tensor; no byte is
+    /// written then. [`ErrorKind::Io`](fmt_core::ErrorKind::Io).
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
         self.sink.check()?;
         self.outstanding.admit(bytes)?;

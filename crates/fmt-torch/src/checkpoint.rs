@@ -13,18 +13,18 @@ use crate::{
 /// The magic number of the legacy layout (before PyTorch 1.6), as a pickle.
 pub(crate) const LEGACY: &[u8] = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
 
-/// The layout of a checkpoint file.
+/// An opened checkpoint: the values of its pickle, and where its storages are.
 pub(crate) struct Checkpoint {
     pub(crate) value: PickleResult,
     pub(crate) storages: HashMap<String, StorageLocation>,
     pub(crate) is_big_endian: bool,
     /// Whether the file is a `TorchScript` program.
     pub(crate) is_script: bool,
-    /// Archive members without tensors.
+    /// Names of archive members that contain no tensors.
     pub(crate) foreign: Vec<String>,
 }
 
-/// The location of a storage.
+/// The location of a storage in the file.
 #[derive(Clone, Debug)]
 pub(crate) struct StorageLocation {
     pub(crate) start: u64,
@@ -78,7 +78,7 @@ impl Checkpoint {
                 let place = StorageLocation {
                     start: member.range.start,
                     len: member.range.end - member.range.start,
-                    // Writers may omit checksums.
+                    // A CRC of 0 means that the writer omitted checksums.
                     crc: (member.crc != 0).then_some(member.crc),
                     unsupported: (!is_stored)
                         .then(|| "its storage is compressed or encrypted in the archive (P1)".to_owned()),

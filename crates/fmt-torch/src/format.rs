@@ -1,4 +1,4 @@
-//! The format for `fmt_core`'s registry.
+//! Implements `fmt_core`'s trait for formats.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The globals that a pickle may use, and their meaning. Everything else is rejected.
+//! The globals that a pickle may use, and their meaning. All other globals are rejected.
 
 use tensor_core::DType;
 
@@ -23,7 +23,8 @@ impl Elements {
         }
     }
 
-    /// Returns the size of words in host byte order; a complex number has two.
+    /// Returns the size of the words that are stored in the host's byte order; a complex number has two
+    /// words.
     pub(crate) fn word(self) -> u64 {
         match self {
             Self::Opaque(name, size) if name.starts_with('C') => u64::from(size) / 2,
@@ -44,11 +45,12 @@ pub(crate) enum Global {
     List,
     /// `_rebuild_tensor` and `_rebuild_tensor_v2`.
     Tensor,
-    /// `_rebuild_tensor_v3`, which specifies the dtype itself.
+    /// `_rebuild_tensor_v3`, whose arguments specify the dtype.
     TypedTensor,
     /// A parameter around a tensor.
     Parameter,
-    /// `_rebuild_from_type_v2`: calls another function for a tensor with attributes or of a subclass.
+    /// `_rebuild_from_type_v2`: calls another function, for a tensor that has attributes or belongs to a
+    /// subclass.
     FromType,
     /// A tensor class.
     TensorType,
@@ -59,7 +61,7 @@ pub(crate) enum Global {
     Elements(Elements),
     /// A constructor of a tensor or array that is listed but not read.
     Unread(UnreadKind),
-    /// Something whose value is ignored.
+    /// A function or class whose result is ignored.
     Inert,
     /// An unknown class, whose objects are represented by their attributes.
     Class,
@@ -135,7 +137,7 @@ pub(crate) fn find(module: &str, name: &str) -> Option<Global> {
         ("torch._utils", name) if name.starts_with("_rebuild_") => unread(UnreadKind::Other),
         ("numpy.core.multiarray" | "numpy._core.multiarray", "_reconstruct")
         | ("numpy.core.numeric" | "numpy._core.numeric", "_frombuffer") => unread(UnreadKind::NumPy),
-        // Checkpoints contain these for NumPy scalars, such as the best loss so far.
+        // Checkpoints contain these globals for NumPy scalars, such as the best loss so far.
         ("numpy", "ndarray")
         | (
             "torch",
@@ -160,7 +162,7 @@ pub(crate) fn find(module: &str, name: &str) -> Option<Global> {
     }
 }
 
-/// Describes well-known rejected globals, where that helps more than the name.
+/// Describes well-known rejected globals, where a description helps more than the name.
 pub(crate) fn refused(module: &str, name: &str) -> &'static str {
     match (module, name) {
         ("numpy.core.multiarray" | "numpy._core.multiarray", _) => {
@@ -198,7 +200,7 @@ fn elements_of(name: &str) -> Option<Elements> {
         "float8_e5m2fnuz" => Opaque("F8_E5M2FNUZ", 1),
         "float8_e8m0fnu" => Opaque("F8_E8M0", 1),
         "float4_e2m1fn_x2" => PairsOfF4,
-        // These occur only in tensors that are not read.
+        // The quantised types occur only in tensors that are not read.
         "QInt8Storage" | "qint8" => Opaque("QI8", 1),
         "QUInt8Storage" | "quint8" => Opaque("QU8", 1),
         "QInt32Storage" | "qint32" => Opaque("QI32", 4),

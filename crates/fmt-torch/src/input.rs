@@ -29,7 +29,7 @@ impl<'a> Input<'a> {
         self.rest.start - self.piece.len() as u64
     }
 
-    /// Reads `len` bytes.
+    /// Reads the next `len` bytes; `what` describes them in errors.
     pub(crate) fn take(&mut self, len: u64, what: &str) -> Result<Bytes, Error> {
         let left = self.rest.end - self.position();
         if len > left {

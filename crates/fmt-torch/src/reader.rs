@@ -21,7 +21,7 @@ use crate::{
 /// An open PyTorch checkpoint.
 ///
 /// Opening interprets the pickle within limits and checks that every tensor lies in its storage. Row-major
-/// tensors are slices of the source; transposed, sliced and expanded ones are gathered into a new buffer,
+/// tensors are slices of the source; transposed, sliced and expanded tensors are gathered into a new buffer,
 /// within [`Limits::decoded_bytes`].
 ///
 /// See the crate documentation for an example.
@@ -149,7 +149,7 @@ impl TorchReader {
 }
 
 /// Maps names to tensors. A lenient reader keeps the first of several tensors with the same name; otherwise
-/// duplicates are rejected, because only running the pickle would tell which one is meant.
+/// duplicates are rejected, because only running the pickle would show which tensor is meant.
 fn by_name(entries: &[Entry], is_lenient: bool) -> Result<NameTable, Error> {
     match NameTable::of_entries(entries) {
         (_, Some((_, twice))) if !is_lenient => {

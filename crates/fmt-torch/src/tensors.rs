@@ -14,14 +14,14 @@ pub(crate) struct TensorLocation {
     pub(crate) place: StorageLocation,
     /// Bytes per element.
     pub(crate) width: u64,
-    /// Word size for byte swapping.
+    /// Size in bytes of the words to byte-swap.
     pub(crate) word: u64,
     /// The strides in elements.
     pub(crate) strides: Vec<u64>,
     pub(crate) is_contiguous: bool,
 }
 
-/// The contents of a checkpoint.
+/// The tensors and metadata found in a checkpoint.
 #[derive(Default)]
 pub(crate) struct CheckpointContents {
     pub(crate) entries: Vec<Entry>,
@@ -29,7 +29,7 @@ pub(crate) struct CheckpointContents {
     pub(crate) metadata: Metadata,
 }
 
-/// Values still to visit, with their names.
+/// The traversal of a checkpoint's values: values still to visit, with their names.
 struct Walk {
     open: Vec<(String, Value, u64)>,
     /// Lists and dictionaries may be shared many times, so the number of steps and the total name length are
@@ -40,7 +40,7 @@ struct Walk {
 }
 
 impl Walk {
-    /// Queues a value under a key, unless the key is not part of the name.
+    /// Queues a value whose name is `name`, extended by `key` if there is one.
     fn push(&mut self, name: &str, key: Option<&str>, value: Value, depth: u64) -> Result<(), Error> {
         let dot = if name.is_empty() || key.is_none() { "" } else { "." };
         let key = key.unwrap_or("");
@@ -164,7 +164,7 @@ impl CheckpointContents {
         Ok(found)
     }
 
-    /// Lists a tensor that is not read.
+    /// Adds an entry for a tensor that is listed but not read.
     fn add_unread(&mut self, name: String, tensor: &UnreadTensor, limits: &Limits) -> Result<(), Error> {
         self.check_room(&name, limits)?;
         let (dtype, reason) = tensor.kind.texts();
@@ -231,7 +231,7 @@ impl CheckpointContents {
             error.found(Quoted(&tensor.storage.key))
         })?;
         let width = tensor.elements.size();
-        // The offset after the tensor's last element.
+        // Offset of the end of the tensor's last element, relative to the storage.
         let end = if shape.element_count() == 0 {
             Some(0)
         } else {
@@ -277,7 +277,8 @@ impl CheckpointContents {
                 LazyOperation::Conj => "conj",
                 LazyOperation::Neg => "neg",
             };
-            // Copying the raw elements would be wrong too, so the dtype becomes unknown.
+            // The raw elements are not the tensor's, so they must not be copied either: the dtype becomes
+            // unknown.
             entry.dtype = StoredDType::Unknown(format!("{} before {step}()", entry.dtype));
             let reason =
                 format!("its elements are those before {step}(); call resolve_{step}() and save it again");
@@ -309,7 +310,7 @@ impl CheckpointContents {
     }
 }
 
-/// Returns the shape in elements of a tensor whose dtype stores pairs: the last dimension doubles.
+/// Returns the shape in elements of a tensor that stores two elements per byte: the last dimension doubles.
 fn doubled(shape: &Shape, is_contiguous: bool) -> Option<Shape> {
     let mut dims = shape.dims().to_vec();
     let last = dims.last_mut().filter(|_| is_contiguous)?;

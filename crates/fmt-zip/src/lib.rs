@@ -48,11 +48,11 @@ pub struct Member {
     pub name: String,
     /// The range of the member's stored bytes in the archive.
     pub range: Range<u64>,
-    /// Its uncompressed size.
+    /// Size of the member's uncompressed bytes.
     pub size: u64,
     /// The CRC-32 of the uncompressed bytes.
     pub crc: u32,
-    /// Its compression method.
+    /// Compression method of the stored bytes.
     pub method: CompressionMethod,
     /// Whether the member is encrypted.
     pub is_encrypted: bool,
@@ -61,21 +61,21 @@ pub struct Member {
 /// Reads the directory of an archive.
 ///
 /// The directory must end with the file, or up to 65,557 bytes earlier because of a comment; otherwise the
-/// file is refused without reading the rest. [`fmt_core::Limits::index_bytes`] bounds how much of the
-/// directory is read, and [`fmt_core::Limits::tensors`] the number of members.
+/// file is refused without searching all of it for a directory. [`fmt_core::Limits::index_bytes`] bounds how
+/// much of the directory is read, and [`fmt_core::Limits::tensors`] the number of members.
 ///
 /// # Errors
-/// [`ErrorKind::Malformed`] for a file that is not an archive or has data before it, [`ErrorKind::Duplicate`]
-/// for two members with the same name, [`ErrorKind::Overlap`], [`ErrorKind::OutOfBounds`],
-/// [`ErrorKind::BadName`] for a name that is not UTF-8, [`ErrorKind::TooLarge`] beyond the limits,
-/// [`ErrorKind::Io`].
+/// [`ErrorKind::Malformed`] for a file that is not an archive or has data before the archive,
+/// [`ErrorKind::Duplicate`] for two members with the same name, [`ErrorKind::Overlap`],
+/// [`ErrorKind::OutOfBounds`], [`ErrorKind::BadName`] for a name that is not UTF-8, [`ErrorKind::TooLarge`]
+/// beyond the limits, [`ErrorKind::Io`].
 pub fn members(source: &dyn ByteSource, options: &ReadOptions) -> Result<Directory, Error> {
     check_end(source)?;
     let cursor = SourceCursor::new(source, 0);
     let budget = Arc::clone(&cursor.budget);
     budget.store(options.limits.index_bytes.max(LONGEST_END), Relaxed);
     let mut archive = ZipArchive::new(BufReader::with_capacity(512, cursor)).map_err(not_an_archive)?;
-    // The directory has been read; only one short read per member follows.
+    // The directory has been read, so the limit no longer applies: only one short read per member follows.
     budget.store(u64::MAX, Relaxed);
     let count = archive.len() as u64;
     if count > options.limits.tensors {
@@ -102,8 +102,8 @@ pub fn members(source: &dyn ByteSource, options: &ReadOptions) -> Result<Directo
     Ok(Directory { members })
 }
 
-/// Checks that the file ends with a directory, because the `zip` crate would search the whole file for one
-/// from the end.
+/// Checks that the file ends with a directory, because the `zip` crate would search the whole file backwards
+/// for a directory.
 fn check_end(source: &dyn ByteSource) -> Result<(), Error> {
     const MARK: &[u8; 4] = b"PK\x05\x06";
     const FIXED: usize = 22;
@@ -173,7 +173,7 @@ impl Member {
     }
 }
 
-/// A source as a file that is read from a position.
+/// A reader over a source, with a position, for crates that require [`Read`] and [`Seek`].
 #[derive(Clone)]
 pub struct SourceCursor<'a> {
     source: &'a dyn ByteSource,
@@ -273,7 +273,7 @@ mod tests {
         assert!(read <= LONGEST_END, "{read}");
     }
 
-    /// This end record refers to a directory that does not exist.
+    /// The file's end record refers to a directory that does not exist.
     #[test]
     fn a_directory_that_is_not_there_is_looked_for_within_bounds() {
         let mut end = b"PK\x05\x06\0\0\0\0\x01\0\x01\0".to_vec();

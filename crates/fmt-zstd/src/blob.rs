@@ -38,19 +38,19 @@ use crate::{
 /// # Ok::<(), fmt_core::Error>(())
 /// ```
 pub struct Blob<'a> {
-    /// The source, and the limits for decoding.
+    /// The file, the limits, and the number of threads for decoding.
     pub decoding: Decoding<'a>,
     /// The tensor's name, for errors.
     pub tensor: &'a str,
-    /// The range of the bytes in the file.
+    /// The range of the stored bytes in the file.
     pub range: Range<u64>,
-    /// The decoded length.
+    /// The number of bytes once decoded.
     pub len: u64,
     /// Whether the bytes are Zstandard frames.
     pub is_zstd: bool,
-    /// Width of elements that must be byte-swapped; 1 for none.
+    /// Width in bytes of elements that must be byte-swapped; 1 if they need not be.
     pub swapped: usize,
-    /// The checksum in the file.
+    /// The checksum that the file declares, as a string.
     pub checksum: Option<&'a str>,
     /// Which bytes the checksum covers; this also determines its notation.
     pub checksum_is_of: ChecksumOf,
@@ -70,7 +70,7 @@ pub enum ChecksumOf {
 }
 
 impl<'a> Blob<'a> {
-    /// Returns whether the bytes are stored as in memory.
+    /// Returns whether the bytes are stored as in memory: neither compressed nor byte-swapped.
     fn is_plain(&self) -> bool {
         !self.is_zstd && self.swapped <= 1
     }
@@ -87,7 +87,8 @@ impl<'a> Blob<'a> {
         Some((claim, hasher))
     }
 
-    /// Returns the checksum of the decoded bytes, if they differ from the stored ones.
+    /// Returns the checksum of the decoded bytes and a hasher for it, if the blob is compressed and has such
+    /// a checksum.
     fn claim_of_decoded(&self) -> Option<(Claim, Hasher)> {
         if !self.is_zstd || self.checksum_is_of == ChecksumOf::Stored {
             return None;
@@ -97,12 +98,13 @@ impl<'a> Blob<'a> {
         Some((claim, hasher))
     }
 
-    /// Adds the tensor's name to an error, and renames its rule.
+    /// Adds the tensor's name to an error, and renames the error's rule.
     fn named<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
         result.map_err(|error| error.rename_rule(self.rules).of_tensor(self.tensor))
     }
 
-    /// Returns all bytes: without a copy if they are plain and in memory; otherwise the checksum is verified.
+    /// Returns all decoded bytes. Plain bytes in memory are not copied, and their checksum is not verified;
+    /// all other checksums are.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`](fmt_core::ErrorKind::Corrupt) for damaged frames and checksum mismatches,
@@ -181,7 +183,7 @@ impl<'a> Blob<'a> {
             let by_table = tables.read(self.decoding, index, &self.range, self.len, wanted.clone())?;
             match by_table {
                 Some(bytes) => bytes,
-                // These are the bytes of a tensor in memory, so the range fits `usize`.
+                // `all` has returned the whole tensor in memory, so the range fits `usize`.
                 None => self.all()?.slice(wanted.start as usize..wanted.end as usize),
             }
         } else {
@@ -199,7 +201,7 @@ impl<'a> Blob<'a> {
         Ok(part)
     }
 
-    /// Returns a stream of all bytes that verifies all checksums.
+    /// Returns a stream of all decoded bytes, which verifies all checksums.
     ///
     /// # Errors
     /// The errors of [`Blob::bytes`].
@@ -232,7 +234,8 @@ impl<'a> Blob<'a> {
         Compressed::new(self.decoding, self.range.clone(), self.len, claim)
     }
 
-    /// Wraps the stream to verify the checksum of the decoded bytes, if the blob has one.
+    /// Wraps the stream `inner` to verify the checksum of the decoded bytes and the values of booleans, if
+    /// the blob requires either.
     fn checked(&self, inner: Box<dyn TensorStream + 'a>) -> Box<dyn TensorStream + 'a> {
         let claim = self.claim_of_decoded();
         if claim.is_none() && !self.is_zero_or_one {
@@ -247,7 +250,7 @@ impl<'a> Blob<'a> {
         ))
     }
 
-    /// Verifies all checksums.
+    /// Reads the whole blob and verifies all checksums.
     ///
     /// # Errors
     /// The errors of [`Blob::bytes`].

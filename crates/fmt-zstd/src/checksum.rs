@@ -1,4 +1,4 @@
-//! Checksums of blobs, and their text forms in files.
+//! Checksums of blobs, and the strings that represent them in files.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::rules::CHECKSUMS;
 
-/// A kind of checksum.
+/// The algorithm of a checksum.
 ///
 /// ```
 /// use fmt_zstd::{ChecksumKind, Hasher};
@@ -21,13 +21,14 @@ use crate::rules::CHECKSUMS;
 pub enum ChecksumKind {
     /// CRC-32C (Castagnoli): detects damage, almost for free on CPUs with an instruction for it.
     Crc32c,
-    /// SHA-256: also detects tampering, if the index itself can be trusted. It is about ten times slower.
+    /// SHA-256: also detects tampering, if the index itself can be trusted. SHA-256 is about ten times slower
+    /// than CRC-32C.
     Sha256,
     /// 64-bit XXH3: detects damage, fast on any CPU.
     Xxh3,
 }
 
-/// A checksum, from a file or computed.
+/// The value of a checksum, either parsed from a file or computed.
 ///
 /// ```
 /// use fmt_zstd::Claim;
@@ -39,7 +40,7 @@ pub enum ChecksumKind {
 pub enum Claim {
     /// CRC-32C.
     Crc32c(u32),
-    /// SHA-256. Boxed, because few tensors have one.
+    /// SHA-256, boxed because few tensors have such a checksum.
     Sha256(Box<[u8; 32]>),
     /// 64-bit XXH3.
     Xxh3(u64),
@@ -48,7 +49,7 @@ pub enum Claim {
 }
 
 impl Claim {
-    /// Creates a placeholder of this kind whose text has the same length as a real checksum.
+    /// Creates a placeholder of this kind whose string has the same length as that of a real checksum.
     #[must_use]
     pub fn blank(kind: ChecksumKind) -> Self {
         match kind {
@@ -59,7 +60,7 @@ impl Claim {
     }
 
     /// Parses a string like `crc32c:0x1234ABCD` or `sha256:...`, with digits in either case. Any other string
-    /// is of an unknown kind.
+    /// gives [`Claim::Unknown`].
     #[must_use]
     pub fn parse(text: &str) -> Self {
         fn digits(text: &str) -> Option<&str> {
@@ -148,7 +149,7 @@ impl Claim {
         }))
     }
 
-    /// Compares a computed checksum with this one.
+    /// Compares the checksum `computed` from the data with this checksum.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] when they differ.
@@ -173,7 +174,7 @@ fn sha256_of(hex: &[u8]) -> Option<[u8; 32]> {
     Some(value)
 }
 
-/// Formats as in files: CRC-32C as in the reference implementation, SHA-256 as in `sha256sum`.
+/// Formats the checksum as in files: CRC-32C as in the reference implementation, SHA-256 as in `sha256sum`.
 impl fmt::Display for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = Vec::new();
@@ -189,13 +190,13 @@ pub struct Hasher(pub(crate) State);
 #[derive(Clone)]
 pub(crate) enum State {
     Crc32c(u32),
-    // Boxed, because it takes 112 bytes instead of 4, and most files use another kind.
+    // Boxed, because the state of SHA-256 takes 112 bytes instead of 4, and most files use another kind.
     Sha256(Box<Sha256>),
     Xxh3(Box<Xxh3Default>),
 }
 
 impl Hasher {
-    /// Creates a hasher without input.
+    /// Creates a hasher that has not hashed any bytes.
     #[must_use]
     pub fn new(kind: ChecksumKind) -> Self {
         Self(match kind {
@@ -214,7 +215,7 @@ impl Hasher {
         }
     }
 
-    /// Returns the checksum of all bytes.
+    /// Returns the checksum of all bytes that were hashed.
     #[must_use]
     pub fn finish(self) -> Claim {
         match self.0 {

@@ -15,7 +15,7 @@ use zstd::zstd_safe::{CCtx, CParameter};
 
 use crate::{Compression, frames::SeekTable, parallel::default_threads, rules::TABLES, sink::HashingSink};
 
-/// Compresses tensors one by one into frames, which depend only on the bytes and the options.
+/// Compresses tensors one by one into frames. The output depends only on the bytes and the options.
 ///
 /// ```
 /// use fmt_zstd::{Compression, Compressor, HashingSink};
@@ -38,7 +38,7 @@ pub struct Compressor {
     /// Input size of a frame of the current tensor.
     frame_bytes: usize,
     level: i32,
-    /// Maximum number of frames in flight; 0 if this thread compresses them.
+    /// Maximum number of frames in flight; 0 if the calling thread compresses them.
     most_under_way: usize,
     table: SeekTable,
     crew: Option<Crew>,
@@ -48,7 +48,7 @@ pub struct Compressor {
     spare: Vec<Frame>,
 }
 
-/// A frame on its way to a thread and back.
+/// A frame that is passed to a compression thread and back.
 #[derive(Default)]
 struct Frame {
     bytes: Vec<u8>,
@@ -61,7 +61,7 @@ struct Frame {
 const MOST_UNDER_WAY: usize = 256 << 20;
 
 impl Compressor {
-    /// Creates a compressor, without threads yet.
+    /// Creates a compressor, which starts threads only when a tensor needs them.
     ///
     /// # Errors
     /// [`ErrorKind::TooLarge`] when memory is exhausted.
@@ -91,14 +91,14 @@ impl Compressor {
             .map_err(|_| Error::new(ErrorKind::TooLarge, "the bytes of a frame").found(frame_bytes))?;
         self.table.frames.clear();
         self.gathered.clear();
-        // After an error, some jobs may be left.
+        // After an error, frames of the previous tensor may still be in flight.
         self.under_way.clear();
         self.level = options.level;
         let threads = match options.threads {
             0 => default_threads(),
             threads => threads,
         };
-        // Twice the number of threads, so that no thread waits.
+        // Frames in flight are twice the number of threads, so that no thread waits.
         let most = (2 * threads).min(MOST_UNDER_WAY / (2 * self.frame_bytes.max(1)));
         self.most_under_way = if is_whole || threads == 1 || most < 2 {
             0
@@ -153,14 +153,14 @@ impl Compressor {
         Ok(())
     }
 
-    /// Compresses the collected bytes into a frame, on this thread or another.
+    /// Compresses the collected bytes into a frame, on the calling thread or another one.
     fn gathered_frame<W: Write>(&mut self, sink: &mut HashingSink<W>) -> Result<(), Error> {
         let mut gathered = std::mem::take(&mut self.gathered);
         if self.most_under_way > 0
             && let Some(crew) = &self.crew
         {
             let mut frame = self.spare.pop().unwrap_or_default();
-            // The buffer of an earlier frame is filled next.
+            // The next input is collected in the buffer of an earlier frame.
             std::mem::swap(&mut frame.bytes, &mut gathered);
             gathered.clear();
             self.gathered = gathered;
@@ -234,7 +234,7 @@ impl Encoder {
     }
 }
 
-/// Compression threads, which end when this is dropped.
+/// Compression threads, which end when the value is dropped.
 struct Crew {
     threads: usize,
     jobs: Sender<(Frame, Sender<Frame>)>,
@@ -272,7 +272,7 @@ fn work(waiting: &Mutex<Receiver<(Frame, Sender<Frame>)>>) {
         };
         let made = made.and_then(|encoder| encoder.encode(&frame.bytes, frame.level, &mut frame.compressed));
         frame.outcome = Some(made);
-        // After an error, the frame is not collected.
+        // Sending fails if the compressor has discarded the frame after an error.
         let _ = done.send(frame);
     }
 }

@@ -1,4 +1,4 @@
-//! How tensors are compressed.
+//! Options for compressing tensors.
 
 use fmt_core::{Error, ErrorKind};
 
@@ -9,8 +9,8 @@ use crate::{
 
 /// How a tensor is compressed.
 ///
-/// Tensors of more than 4 MiB are split into frames with a table at the end, Zstandard's *seekable format*:
-/// parts can be read without the rest, and several threads can decode one tensor.
+/// Tensors of more than 4 MiB are split into frames with a table at the end, Zstandard's *seekable format*: a
+/// part can be read without decoding the whole tensor, and several threads can decode one tensor.
 ///
 /// ```
 /// use fmt_zstd::Compression;
@@ -24,8 +24,8 @@ pub struct Compression {
     /// Input size of one frame in bytes, for tensors of more than 4 MiB: from 4 KiB to 1 GiB (default 1 MiB).
     pub frame_bytes: u64,
     /// Threads that compress one tensor; 0, the default, uses one per CPU, at most 16. The output is the same
-    /// for any number. Each thread takes the memory of two frames and their compressed bytes, at most 256 MiB
-    /// in total; if two frames exceed that, only one frame is compressed at a time.
+    /// for any number of threads. Each thread takes the memory of two frames and their compressed bytes, at
+    /// most 256 MiB in total; if two frames exceed that, only one frame is compressed at a time.
     pub threads: usize,
 }
 
@@ -33,7 +33,7 @@ impl Compression {
     /// Tensors up to this size in bytes are not split.
     pub(crate) const WHOLE: u64 = 4 << 20;
 
-    /// Creates options with this level and the default frame size.
+    /// Creates options with the compression level `level` and the default frame size.
     #[must_use]
     pub fn level(level: i32) -> Self {
         Self {

@@ -19,10 +19,10 @@ const WORTH_A_JOB: usize = 64 << 10;
 /// A frame with its position in the blob, and the memory to decode it into.
 type Job<'b, 'o> = (&'b [u8], u64, &'o mut [u8]);
 
-/// The reader's limits and settings that decoding needs.
+/// The source of a blob, and the reader's limits and settings for decoding.
 #[derive(Clone, Copy)]
 pub struct Decoding<'a> {
-    /// The file.
+    /// The source of the file's bytes.
     pub source: &'a dyn ByteSource,
     /// Limits on memory and windows.
     pub limits: &'a Limits,
@@ -67,7 +67,8 @@ pub(crate) struct Survey {
     pub(crate) has_table: bool,
 }
 
-/// Decodes a blob at byte `start` of the file. Returns whether frame checksums cover all of it.
+/// Decodes a blob at byte `start` of the file into `out`. Returns whether frame checksums cover the whole
+/// blob.
 pub(crate) fn decode(
     blob: &[u8],
     start: u64,
@@ -77,10 +78,11 @@ pub(crate) fn decode(
 ) -> Result<bool, Error> {
     let table = SeekTable::of_blob(blob);
     let survey = survey(blob, table.as_ref(), start, out.len() as u64, limits)?;
-    // Several threads are faster only for large frames. The limit also bounds the memory for jobs.
+    // Several threads are faster only for large frames. The minimum frame size also bounds the memory for
+    // jobs.
     let are_large = out.len() / WORTH_A_JOB >= survey.frames;
     if survey.is_sized && are_large && threads > 1 && survey.frames > 1 && out.len() >= WORTH_THREADS {
-        // The survey has already walked all frames.
+        // `survey` has already parsed all frames, so no error is dropped here.
         let frames = Pieces::new(blob, start, limits).filter_map(|piece| match piece {
             Ok(Piece::Frame(frame)) => Some((frame.range, frame.content)),
             _ => None,
@@ -92,7 +94,7 @@ pub(crate) fn decode(
     Ok(survey.have_checksums)
 }
 
-/// Checks that a blob of this size can decode to `decoded` bytes at all.
+/// Checks that a blob of `stored` bytes can decode to `decoded` bytes at all.
 pub(crate) fn check_ratio(stored: u64, decoded: u64, start: u64) -> Result<(), Error> {
     // Positions in a blob are `usize`, which has 32 bits on some machines.
     if usize::try_from(stored).is_err() {
@@ -113,9 +115,10 @@ pub(crate) fn check_ratio(stored: u64, decoded: u64, start: u64) -> Result<(), E
         .found(format_args!("{stored}, which hold {most} at most")))
 }
 
-/// Walks the frames and checks them against the expected size. If there is a seek table, checks it against
-/// the frames, because reading a part by the table must give the same bytes as reading everything. So the
-/// table must be the only skippable frame: another one could hide frames from one of the two ways to read.
+/// Parses the frame headers and checks them against the expected size. Checks a seek table against the
+/// frames, because reading a part by the table must give the same bytes as reading everything. So the table
+/// must be the only skippable frame: another skippable frame could hide frames from one of the two ways to
+/// read.
 pub(crate) fn survey(
     blob: impl Look,
     table: Option<&(usize, SeekTable)>,
@@ -154,7 +157,7 @@ pub(crate) fn survey(
             }
         }
     }
-    // Frames without a declared size may hold any amount.
+    // Frames without a declared size may decode to any number of bytes.
     if total > expected || (survey.is_sized && total != expected) {
         let error = corrupt(start, "the compressed data");
         return Err(error
@@ -177,7 +180,7 @@ pub(crate) fn survey(
     Ok(survey)
 }
 
-/// Decodes frames, each with its position in the blob and its declared size, into memory for all of them.
+/// Decodes frames, each with its range in the blob and its declared size, into consecutive parts of `out`.
 pub(crate) fn decode_frames(
     blob: &[u8],
     start: u64,
@@ -196,7 +199,7 @@ pub(crate) fn decode_frames(
     for_each(jobs, threads, decode_frame)
 }
 
-/// Decodes a frame that must fill `out`.
+/// Decodes a frame; fails unless its content fills the job's memory.
 fn decode_frame((frame, at, out): Job<'_, '_>) -> Result<(), Error> {
     let expected = out.len();
     let written = decompress(frame, at, out)?;

@@ -7,13 +7,13 @@ use tensor_core::Bytes;
 
 use crate::rules::FRAMES;
 
-/// The magic of frames.
+/// The magic number of frames with data.
 const MAGIC: u32 = 0xfd2f_b528;
-/// The magic of skippable frames; the last four bits are free.
+/// The magic number of skippable frames; the last four bits may have any value.
 const SKIPPABLE: u32 = 0x184d_2a50;
-/// The magic of skippable frames with a table.
+/// The magic number of a skippable frame that contains a seek table.
 const TABLE: u32 = 0x184d_2a5e;
-/// The magic at the end of a table.
+/// The magic number at the end of a seek table.
 const TABLE_END: u32 = 0x8f92_eab1;
 /// Maximum size of a frame header in bytes.
 pub(crate) const MAX_HEAD: usize = 18;
@@ -35,7 +35,7 @@ pub(crate) enum Piece {
 /// A frame with data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
-    /// The range of the frame in the blob.
+    /// The range of the frame, with its header, in the blob.
     pub(crate) range: Range<usize>,
     /// The declared content size of the frame, if any.
     pub(crate) content: Option<u64>,
@@ -70,7 +70,7 @@ impl Head {
         } else {
             let (&window, behind) = rest.split_first()?;
             rest = behind;
-            // The window is at most 2^41 plus seven eighths.
+            // The window is at most 2^41 plus seven eighths of that, so the sum does not overflow.
             let base = 1u64 << (10 + (window >> 3));
             Some(base + base / 8 * u64::from(window & 7))
         };
@@ -105,11 +105,11 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes))
 }
 
-/// A blob that is examined a few bytes at a time.
+/// A blob whose frame headers are read a few bytes at a time.
 pub(crate) trait Look {
     fn len(&self) -> usize;
 
-    /// Returns the bytes starting at `at`: `most` of them, or fewer at the end.
+    /// Returns `most` bytes starting at `at`, or fewer at the end of the blob.
     fn look(&mut self, at: usize, most: usize) -> Result<&[u8], Error>;
 }
 
@@ -124,7 +124,7 @@ impl Look for &[u8] {
     }
 }
 
-/// A blob in a file. Little of it is held in memory, and a sequential scan reads nothing twice.
+/// A blob in a file. Little of the blob is held in memory, and a sequential scan reads nothing twice.
 pub(crate) struct Window<'a> {
     source: &'a dyn ByteSource,
     blob: Range<u64>,
@@ -224,7 +224,7 @@ impl<B: Look> Pieces<B> {
                 3 => return Err(corrupt(at, "a block of a frame has the reserved type")),
                 _ => block as usize >> 3,
             };
-            // On 32-bit systems, a blob may end at the last address.
+            // The sum saturates, because a blob may end at the last address on 32-bit systems.
             at = at.saturating_add(3 + size);
             if block & 1 != 0 {
                 break;
@@ -285,7 +285,7 @@ pub(crate) fn corrupt(at: u64, what: &str) -> Error {
 /// The table of the seekable format: compressed and decoded size of each frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SeekTable {
-    /// Sizes in the file and decoded.
+    /// For each frame, its stored size and its decoded size in bytes.
     pub(crate) frames: Vec<(u32, u32)>,
 }
 
@@ -293,7 +293,8 @@ impl SeekTable {
     /// Maximum decoded size of a frame in a table.
     pub(crate) const MAX_FRAME: u64 = 1 << 30;
 
-    /// Returns the size of the table in a blob that ends with `foot`, if that is the end of a table.
+    /// Returns the size of the table in a blob that ends with `foot`; `None` if `foot` is not the end of a
+    /// table.
     pub(crate) fn len_by_foot(foot: &[u8]) -> Option<u64> {
         let foot: &[u8; TABLE_FOOT] = foot.last_chunk()?;
         let (count, flags) = (word(foot, 0)?, foot[4]);
@@ -305,11 +306,12 @@ impl SeekTable {
     }
 
     fn entry_len(flags: u8) -> u64 {
-        // The highest bit announces checksums in the table, which are ignored: frames have their own.
+        // The highest bit announces checksums in the table, which are ignored, because frames have their own
+        // checksums.
         if flags & 0x80 != 0 { 12 } else { 8 }
     }
 
-    /// Parses a skippable frame as a table; `None` if it is something else.
+    /// Parses a skippable frame as a table; `None` if the frame contains anything else.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let len = Self::len_by_foot(bytes)?;
         let is_whole = word(bytes, 0)? == TABLE
@@ -404,7 +406,7 @@ mod tests {
         assert_eq!(SeekTable::parse(&bytes), Some(table));
         assert_eq!(SeekTable::parse(&bytes[1..]), None);
         assert_eq!(SeekTable::parse(&[]), None);
-        // This table has checksums, which are ignored.
+        // A table with checksums, which are ignored.
         let with_checksums =
             b"\x5e\x2a\x4d\x18\x15\0\0\0\x0a\0\0\0\x14\0\0\0cccc\x01\0\0\0\x80\xb1\xea\x92\x8f";
         assert_eq!(SeekTable::parse(with_checksums).unwrap().frames, [(10, 20)]);

@@ -9,7 +9,7 @@ use crate::{
 
 /// Bytes read and hashed at once.
 pub(crate) const CHUNK: usize = 256 << 10;
-/// Bytes that a thread processes per turn.
+/// Number of bytes that a thread reads and hashes per job.
 const TURN: usize = 4 << 20;
 
 /// Fills `out` with the bytes starting at `start`, and returns their checksum. The CRC-32C of many bytes is

@@ -1,4 +1,4 @@
-//! Work shared by several threads.
+//! Runs jobs on several threads.
 
 use std::{
     num::NonZeroUsize,
@@ -8,8 +8,8 @@ use std::{
 
 use fmt_core::Error;
 
-/// Runs all jobs, on this thread and `threads - 1` others. Of several errors, the one nearest to the start of
-/// the file is returned; jobs that have not started by then are skipped.
+/// Runs all jobs, on the calling thread and `threads - 1` others. After an error, jobs that have not started
+/// are skipped. Of several errors, the one nearest to the start of the file is returned.
 pub(crate) fn for_each<J: Send>(
     jobs: Vec<J>,
     threads: usize,
@@ -41,7 +41,7 @@ pub(crate) fn for_each<J: Send>(
     };
     thread::scope(|scope| {
         for _ in 1..threads {
-            // If a thread cannot be started, this one does its share.
+            // If a thread cannot be started, the calling thread runs its jobs.
             let _ = thread::Builder::new().spawn_scoped(scope, work);
         }
         work();

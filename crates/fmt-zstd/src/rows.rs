@@ -56,14 +56,14 @@ impl ProvenTables {
         let mut memory = memory(part.decoded.end - part.decoded.start, limits)?;
         decode(&stored, part.stored.start, &mut memory, limits, threads)?;
         let bytes = Bytes::from(memory);
-        // Both offsets are within the part just decoded into memory.
+        // Both offsets are within the part that was just decoded into memory, so they fit `usize`.
         let start = (wanted.start - part.decoded.start) as usize;
         let len = (wanted.end - wanted.start) as usize;
         Ok(Some(bytes.slice(start..start + len)))
     }
 
-    /// Compares a frame table with the frame headers, unless that was done before. Returns false if the blob
-    /// has no table, or the headers lack sizes.
+    /// Compares a frame table with the frame headers, unless an earlier call has compared them. Returns false
+    /// if the blob has no table, or the headers lack sizes.
     fn prove(
         &self,
         decoding: Decoding<'_>,
@@ -111,7 +111,8 @@ struct Part {
 }
 
 impl Part {
-    /// Returns `None` if the table's sizes do not add up to the size of all frames and of the tensor.
+    /// Finds the frames that contain the range `wanted`. Returns `None` if the table's sizes do not add up to
+    /// the size of all frames and of the tensor.
     fn find(table: &SeekTable, blob: &Range<u64>, whole: u64, wanted: &Range<u64>) -> Option<Self> {
         let mut part: Option<Self> = None;
         let (mut stored, mut decoded) = (blob.start, 0u64);

@@ -1,14 +1,14 @@
-//! Rules that errors name.
+//! Names of the rules that errors cite; format crates rename them.
 
-/// Frames are well-formed, within the window limit, and have the expected content size.
+/// The rule that frames are well-formed, within the window limit, and have the expected content size.
 pub const FRAMES: &str = "zstd";
-/// A frame table matches the frames.
+/// The rule that a frame table matches the frames.
 pub const TABLES: &str = "zstd-table";
-/// Valid compression levels.
+/// The rule about valid compression levels.
 pub const LEVELS: &str = "zstd-level";
-/// Decoded bytes are within the limits and fit into memory.
+/// The rule that decoded bytes are within the limits and fit into memory.
 pub const MEMORY: &str = "memory";
-/// Bytes match their checksum.
+/// The rule that bytes match their checksum.
 pub const CHECKSUMS: &str = "checksum";
-/// Booleans are 0 or 1.
+/// The rule that the bytes of booleans are 0 or 1.
 pub const BOOLEANS: &str = "boolean";

@@ -6,7 +6,7 @@ use fmt_core::{Error, Sink};
 
 use crate::{Claim, Hasher, parallel::default_threads};
 
-/// A [`Sink`] that computes the checksum of the bytes written, on request.
+/// A [`Sink`] that can compute the checksum of the bytes written.
 ///
 /// ```
 /// use fmt_zstd::{ChecksumKind, Hasher, HashingSink};
@@ -20,7 +20,7 @@ use crate::{Claim, Hasher, parallel::default_threads};
 /// ```
 pub struct HashingSink<W> {
     sink: Sink<W>,
-    /// Hashes the bytes written, if present.
+    /// Hasher of the bytes written; `None` if they are not hashed.
     hasher: Option<Hasher>,
 }
 
@@ -55,7 +55,7 @@ impl<W> HashingSink<W> {
         self.sink.fail();
     }
 
-    /// Fails if an earlier call failed.
+    /// Checks that no earlier call failed.
     ///
     /// # Errors
     /// [`fmt_core::ErrorKind::Io`] when an earlier call failed.
@@ -63,7 +63,7 @@ impl<W> HashingSink<W> {
         self.sink.check()
     }
 
-    /// Sets the hasher for everything written after this call.
+    /// Sets the hasher for all bytes written after this call; `None` ends hashing.
     pub fn hash(&mut self, hasher: Option<Hasher>) {
         self.hasher = hasher;
     }

@@ -19,13 +19,13 @@ pub(crate) struct Stored<'a> {
     source: &'a dyn ByteSource,
     start: u64,
     rest: Range<u64>,
-    /// Width of elements that are byte-swapped.
+    /// Width of elements that are byte-swapped, in bytes; 1 if they are not.
     swapped: usize,
     claim: Option<(Claim, Hasher)>,
 }
 
 impl<'a> Stored<'a> {
-    /// Creates a stream. `swapped` is the width of elements to byte-swap; 1 for none.
+    /// Creates a stream of the bytes in `range`. `swapped` is the width of elements to byte-swap, or 1.
     pub(crate) fn new(
         source: &'a dyn ByteSource,
         range: Range<u64>,
@@ -60,7 +60,7 @@ impl TensorStream for Stored<'_> {
     }
 }
 
-/// Converts elements from big-endian to little-endian.
+/// Converts elements of `width` bytes from big-endian to little-endian.
 pub(crate) fn swap(bytes: &mut [u8], width: usize) {
     fn turn<const N: usize>(bytes: &mut [u8]) {
         let (elements, _) = bytes.as_chunks_mut::<N>();
@@ -157,7 +157,7 @@ pub(crate) struct Compressed<'a> {
     taken: usize,
     /// A frame that is decoded incrementally.
     open: Option<OpenFrame>,
-    /// Remaining decoded bytes.
+    /// Number of decoded bytes that have not been returned yet.
     left: u64,
     whole: u64,
 }
@@ -232,7 +232,7 @@ impl<'a> Compressed<'a> {
         Ok(true)
     }
 
-    /// Decodes this frame and the small ones after it.
+    /// Decodes the frame `first` and the small frames after it.
     fn decode_group(&mut self, first: Frame) -> Result<(), Error> {
         let mut content = first.content.unwrap_or(0);
         let mut range = first.range.clone();
@@ -248,7 +248,7 @@ impl<'a> Compressed<'a> {
         }
         let blob = read_range(self.source, self.in_file(&range), "the compressed data")?;
         self.hash(&blob);
-        // The buffer has at most twice the group size, and no more than the survey found.
+        // The buffer has at most [`GROUP`] bytes.
         self.ready.clear();
         self.ready.resize(content as usize, 0);
         self.taken = 0;
@@ -317,7 +317,7 @@ impl TensorStream for Compressed<'_> {
     }
 }
 
-/// A frame without a declared size, or with a large one.
+/// A frame that is decoded incrementally: its size is large or not declared.
 struct OpenFrame {
     decoder: Decoder<'static>,
     /// The range of the frame's unread bytes in the file.
@@ -356,7 +356,7 @@ impl OpenFrame {
         })
     }
 
-    /// Decodes as many bytes as fit. Returns whether the frame is complete.
+    /// Decodes as many bytes as fit into `out`. Returns their number, and whether the frame is complete.
     fn read(
         &mut self,
         source: &dyn ByteSource,

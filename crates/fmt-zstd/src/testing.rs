@@ -55,7 +55,7 @@ pub fn table(frames: &[(usize, usize)]) -> Vec<u8> {
     frame
 }
 
-/// Returns bytes that compress moderately.
+/// Returns `len` bytes that compress moderately.
 #[must_use]
 pub fn sample(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * at / 97 + at / 7) as u8).collect()

@@ -17,7 +17,8 @@ pub(crate) fn unsupported(entry: &Entry, says_big: bool) -> Option<String> {
     }
 }
 
-/// Checks an offset: data begins after the magic, at a multiple of 64; for an empty tensor 0 is allowed too.
+/// Checks an offset: data begins after the magic, at a multiple of 64. An empty tensor may also have offset
+/// 0.
 pub(crate) fn check_offset(offset: u64, size: u64) -> Result<(), Error> {
     if !offset.is_multiple_of(ALIGNMENT) {
         let error = Error::new(ErrorKind::Misaligned, "the offset").rule("Z10");
@@ -34,7 +35,8 @@ pub(crate) fn check_offset(offset: u64, size: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the offset where the data ends, and checks that it is before the index at `index_start`.
+/// Returns the offset where a tensor's data ends, and checks that the data is before the index at
+/// `index_start`.
 pub(crate) fn check_end(offset: u64, size: u64, index_start: u64) -> Result<u64, Error> {
     let Some(end) = offset.checked_add(size) else {
         let error = Error::new(ErrorKind::Overflow, "offset and size together").rule("Z10");
@@ -51,7 +53,8 @@ pub(crate) fn check_end(offset: u64, size: u64, index_start: u64) -> Result<u64,
     Ok(end)
 }
 
-/// Checks the stored size against the size of the elements; the error tells whether the stored size is wrong.
+/// Checks the stored size against dtype and shape. The flag next to the error is true if the stored size is
+/// wrong, and false if dtype and shape are.
 pub(crate) fn check_size(
     dtype: DType,
     shape: &Shape,

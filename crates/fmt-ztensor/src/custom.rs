@@ -25,7 +25,7 @@ pub struct CustomField {
 }
 
 impl CustomField {
-    /// Creates a field.
+    /// Creates a custom field with this key and value.
     ///
     /// # Errors
     /// [`ErrorKind::Duplicate`] for the keys of the format itself, including `layout` (Z1).
@@ -40,19 +40,19 @@ impl CustomField {
         Ok(Self { key, value })
     }
 
-    /// Creates a field from a file, whose keys were checked.
+    /// Creates a field from an index whose keys the reader has checked.
     pub(crate) fn of_file((key, value): (Cow<'_, str>, CborValue)) -> Self {
         let key = key.into_owned();
         Self { key, value }
     }
 
-    /// Returns the key.
+    /// Returns the key, which the specification does not define.
     #[must_use]
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// Returns the value.
+    /// Returns the value, any CBOR item.
     #[must_use]
     pub fn value(&self) -> &CborValue {
         &self.value

@@ -7,7 +7,8 @@ use crate::{CustomField, WriteOptions, ZtensorReader, ZtensorWriter, ledger::Led
 
 /// Edits a file without rewriting its tensors: renames tensors, changes custom fields, and appends tensors.
 ///
-/// The rest of the index is kept, in the form that this crate writes. Changes can be saved in two ways (Z28):
+/// All other values of the index are kept, in the form that this crate writes. Changes can be saved in two
+/// ways (Z28):
 ///
 /// | | [`save`](Self::save), [`append`](Self::append) | [`save_in_place`](Self::save_in_place), [`append_in_place`](Self::append_in_place) |
 /// |---|---|---|
@@ -108,7 +109,7 @@ impl ZtensorEditor {
     /// # Errors
     /// [`ErrorKind::OutOfBounds`](fmt_core::ErrorKind::OutOfBounds) when there is no such tensor,
     /// [`ErrorKind::Duplicate`](fmt_core::ErrorKind::Duplicate) when the new name is taken,
-    /// [`ErrorKind::BadName`](fmt_core::ErrorKind::BadName) when it is not a valid name,
+    /// [`ErrorKind::BadName`](fmt_core::ErrorKind::BadName) when the new name is invalid,
     /// [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) when the index would become too large.
     pub fn rename(&mut self, from: &str, to: &str) -> Result<(), Error> {
         self.ledger.rename(from, to)
@@ -135,7 +136,7 @@ impl ZtensorEditor {
         self.ledger.remove_field(tensor, key)
     }
 
-    /// Creates a writer that continues after `position` bytes of the file.
+    /// Creates a writer to `out`, which already has the first `position` bytes of the file.
     fn resume<W: Write>(self, out: W, position: u64) -> Result<ZtensorWriter<W>, Error> {
         Ok(ZtensorWriter::resume(out, self.options, self.ledger, position))
     }

@@ -48,7 +48,7 @@ impl Format for Ztensor {
         if head.starts_with(&MAGIC) {
             Sniff::Certain
         } else if head.starts_with(FAMILY) || head.starts_with(FAMILY_V2) {
-            // This is another version; opening the file reports that.
+            // The file has another version: `open` returns an error that says so.
             Sniff::Possible
         } else {
             Sniff::No

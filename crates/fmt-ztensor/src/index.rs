@@ -18,12 +18,12 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     pub(crate) entries: Vec<Entry>,
-    /// One item for each entry.
+    /// The details of each entry, in the order of `entries`.
     pub(crate) details: Vec<Details>,
     names: NameTable,
 }
 
-/// Data of an entry that other formats lack.
+/// Data of an entry that [`Entry`] lacks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Details {
     pub(crate) fields: Fields,
@@ -52,7 +52,7 @@ impl Index {
 
     fn proven(bytes: &[u8], start: u64, options: &ReadOptions) -> Result<Self, Error> {
         let mut index = Self::default();
-        // Only lenient readers get here with an empty index (Z11).
+        // Only a lenient reader parses an empty index (Z11).
         if bytes.is_empty() {
             return Ok(index);
         }
@@ -101,7 +101,7 @@ impl Index {
         Ok(index)
     }
 
-    /// Adds a parsed entry; moves its values out of the draft.
+    /// Validates a parsed entry and adds it to the index; moves its values out of `draft`.
     fn add(&mut self, draft: &mut Draft<'_>, index_start: u64, options: &ReadOptions) -> Result<(), Error> {
         let at = draft.at;
         let finished = draft.finish(self, index_start, options);
@@ -143,7 +143,7 @@ fn make_room<T>(list: &mut Vec<T>, count: usize) -> Result<(), Error> {
     reserve(list, count as u64).map_err(|error| error.rule("Z12"))
 }
 
-/// Stores a value; returns whether there was none before.
+/// Stores `value` in `place`; returns whether `place` was empty.
 fn set<T>(place: &mut Option<T>, value: T) -> bool {
     place.replace(value).is_none()
 }
@@ -151,7 +151,7 @@ fn set<T>(place: &mut Option<T>, value: T) -> bool {
 /// A partially parsed entry: values with their positions in the file.
 #[derive(Default)]
 struct Draft<'a> {
-    /// The position of the entry.
+    /// Position of the entry in the file.
     at: u64,
     name: Option<(u64, Cow<'a, str>)>,
     offset: Option<(u64, u64)>,
@@ -202,7 +202,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Adds the tensor's name to an error, if it is known.
+    /// Adds the tensor's name to an error, if the name has been parsed.
     #[cold]
     fn about_this(&self, error: Error) -> Error {
         match &self.name {

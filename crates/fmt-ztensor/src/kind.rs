@@ -8,17 +8,17 @@ use crate::{
     layout::{RAW, ZSTD, dtype_name},
 };
 
-/// How a tensor is stored, in few bytes because there may be many.
+/// How a tensor is stored. The type is small, because a file may have millions of tensors.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
-    /// A kind that this crate writes.
+    /// A tensor as this crate writes it.
     Known {
         dtype: DType,
         is_zstd: bool,
         says_layout: bool,
         says_big: Option<bool>,
     },
-    /// A kind found in an existing file.
+    /// A tensor of the edited file, as the file's index describes it.
     Other(Box<OtherKind>),
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct OtherKind {
 }
 
 impl Kind {
-    /// Returns the dtype, if the stored bytes are its elements, contiguously.
+    /// Returns the dtype, if the tensor's bytes are contiguous elements of a known dtype, raw or compressed.
     pub(crate) fn dtype_of_elements(&self) -> Option<DType> {
         match self {
             Self::Known { dtype, .. } => Some(*dtype),
@@ -73,7 +73,7 @@ impl Kind {
         }
     }
 
-    /// Returns the value of `layout`, as CBOR.
+    /// Returns the value of the key `layout` as CBOR; `None` if the entry has no such key.
     pub(crate) fn layout(&self) -> Option<&[u8]> {
         const DENSE: &[u8] = b"\x65dense";
         match self {

@@ -31,7 +31,7 @@ pub(crate) const RULES: &[(&str, &str)] = &[
     (fmt_zstd::CHECKSUMS, "Z4"),
 ];
 
-/// Gives the rule in a lower crate's error its name in this format.
+/// Renames the rule in an error of a lower crate, such as `fmt-cbor`, to the rule of this format.
 pub(crate) fn named(error: Error) -> Error {
     error.rename_rule(RULES)
 }
@@ -51,7 +51,7 @@ pub(crate) enum Key {
 }
 
 impl Key {
-    /// Returns the key's name in files.
+    /// Returns the name of the key in files.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Name => "name",
@@ -66,7 +66,7 @@ impl Key {
         }
     }
 
-    /// Returns the key with this name.
+    /// Returns the key called `name`; `None` for custom fields.
     pub(crate) fn of(name: &[u8]) -> Option<Self> {
         Some(match name {
             b"name" => Self::Name,
@@ -89,14 +89,14 @@ pub(crate) const ZSTD: &str = "zstd";
 pub(crate) const LITTLE: &str = "little";
 pub(crate) const BIG: &str = "big";
 
-/// Returns the format's name for a dtype.
+/// Returns the name of `dtype` in files.
 pub(crate) fn dtype_name(dtype: DType) -> &'static str {
     dtype.name_in(Naming::Numpy)
 }
 
-/// Returns the dtype with this name in the format.
+/// Returns the dtype called `name` in files; `None` if unknown.
 pub(crate) fn dtype_of(name: &str) -> Option<DType> {
-    // A match is faster than searching the list of all names; a test below compares the two.
+    // A match is faster than searching the list of all names; a test below compares the match with the list.
     Some(match name {
         "bool" => DType::Bool,
         "uint8" => DType::U8,

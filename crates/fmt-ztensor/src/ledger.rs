@@ -26,7 +26,7 @@ pub(crate) struct Ledger {
     data_bound: u64,
 }
 
-/// One tensor.
+/// A tensor of the file: its name, its location, and the other values of its entry in the index.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) name: String,
@@ -41,9 +41,9 @@ pub(crate) struct Record {
 #[derive(Clone, Debug)]
 pub(crate) enum Checksum {
     Absent,
-    /// The checksum as it is in the file.
+    /// The checksum as a string, as the edited file has it.
     Text(String),
-    /// A checksum of this kind, computed once all bytes are written; a placeholder until then.
+    /// A checksum that the writer computes once all bytes are written; a placeholder until then.
     Computed(Claim),
 }
 
@@ -62,7 +62,7 @@ pub(crate) enum Place {
 
 impl Record {
     /// Returns the maximum size of the record in the index: the size of its encoding, with the longest offset
-    /// and size if these are not known yet.
+    /// and size if the tensor is not written yet.
     fn index_bound(&self) -> u64 {
         let (offset, size) = match self.place {
             Place::Written { offset, size } => (offset, size),
@@ -89,7 +89,7 @@ impl Ledger {
         }
     }
 
-    /// Creates a ledger from the tensors of a file.
+    /// Creates a ledger from the tensors of a file that is edited.
     pub(crate) fn resume<'a>(
         options: &WriteOptions,
         entries: impl Iterator<Item = (&'a Entry, &'a Details)>,
@@ -161,7 +161,7 @@ impl Ledger {
         Ok(self.records.len() - 1)
     }
 
-    /// Validates a tensor that shares the bytes of another.
+    /// Validates a tensor that shares the bytes of the tensor `of`.
     pub(crate) fn admit_alias(
         &mut self,
         name: &str,
@@ -251,9 +251,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// Returns the maximum size of the index with one record replaced.
+    /// Returns the maximum size of the index with `record` in place of the record `number`.
     fn bound_with(&self, number: usize, record: &Record) -> u64 {
-        // Cannot underflow: the bound of a record does not grow after the record was added.
+        // The subtraction cannot underflow: the bound of a record does not grow after the record was added.
         self.index_bound - self.records[number].index_bound() + record.index_bound()
     }
 
@@ -265,7 +265,7 @@ impl Ledger {
             .ok_or_else(|| Error::new(ErrorKind::OutOfBounds, "there is no such tensor").of_tensor(name))
     }
 
-    /// Records the location of a tensor's written bytes.
+    /// Sets the location and checksum of a tensor whose bytes are written.
     pub(crate) fn settle(&mut self, number: usize, offset: u64, size: u64, checksum: Option<Claim>) {
         let record = &mut self.records[number];
         record.place = Place::Written { offset, size };
@@ -347,7 +347,7 @@ impl Ledger {
             };
             let (offset, size) = match root.place {
                 Place::Written { offset, size } => (offset, size),
-                // The index is encoded only when all bytes are written.
+                // Unreachable: the index is encoded only when all bytes are written.
                 _ => (0, 0),
             };
             encode_record(&mut out, record, offset, size, &root.checksum);

@@ -1,4 +1,4 @@
-//! Findings that are valid but suspicious in a file.
+//! Finds what is valid but suspicious in a file.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::{index::Index, layout::MAGIC};
 /// Up to this many zero bytes between tensors count as alignment padding.
 const PADDING: u64 = 4096;
 
-/// Collects the lints. `index_start` is the start of the index.
+/// Collects the lints of a file whose index starts at byte `index_start`.
 pub(crate) fn of(index: &Index, index_start: u64, source: &dyn ByteSource) -> Result<Vec<Lint>, Error> {
     let mut lints = Vec::new();
     of_tensors(index, &mut lints);

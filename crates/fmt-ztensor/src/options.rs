@@ -13,12 +13,12 @@ use crate::{CustomField, layout::ALIGNMENT};
 /// ```
 #[derive(Clone, Debug)]
 pub struct WriteOptions {
-    /// How tensors without separate options are stored.
+    /// Storage options of tensors that are written without options of their own.
     pub tensors: TensorOptions,
     /// Alignment of data: a power of two from 64 to [`WriteOptions::MAX_ALIGNMENT`] (default 64).
     pub alignment: u64,
-    /// Omit the key `layout`, which the specification lacks but all published readers of version 0.1 require
-    /// (Z1).
+    /// Whether to omit the key `layout`, which the specification lacks but all published readers of version
+    /// 0.1 require (Z1).
     pub strict_spec: bool,
     /// Limits of the expected readers: a file that they would reject is not written.
     pub limits: Limits,
@@ -63,7 +63,7 @@ pub struct TensorOptions {
     pub compression: Option<Compression>,
     /// The checksum over the stored bytes ([`ChecksumKind::Crc32c`]).
     pub checksum: Option<ChecksumKind>,
-    /// Store elements big-endian. Cannot be combined with compression (Z7, Z8).
+    /// Whether to store elements big-endian. Cannot be combined with compression (Z7, Z8).
     pub big_endian: bool,
     /// Custom fields of the tensor, in this order.
     pub fields: Vec<CustomField>,

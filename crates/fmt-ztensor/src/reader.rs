@@ -17,9 +17,9 @@ use crate::{
 
 /// An open zTensor file.
 ///
-/// Opening reads and validates both ends and the index, in time and memory proportional to the index. Then a
-/// raw little-endian tensor is one slice of the source: without a copy in memory, one read in a file. Others
-/// are decoded or byte-swapped into new memory.
+/// Opening reads and validates both ends of the file and the index, in time and memory proportional to the
+/// index. Then a raw little-endian tensor is one range of the source: a slice without a copy in memory, or
+/// one read of a file. Compressed and big-endian tensors are decoded or byte-swapped into new memory.
 ///
 /// ```
 /// use fmt_core::TensorReader;
@@ -49,7 +49,7 @@ use crate::{
 /// # Checksums
 /// Copied data is checked against the checksum: always by [`TensorReader::read_into`], and by
 /// [`TensorReader::tensor`] unless the tensor is a slice of memory. [`TensorReader::rows`] does not check raw
-/// tensors, because a checksum covers a whole tensor; use [`TensorReader::verify`] for that (Z6).
+/// tensors, because a checksum covers a whole tensor; [`TensorReader::verify`] checks it (Z6).
 ///
 /// # What cannot be read
 /// Tensors of unknown dtype, encoding or layout are listed with [`Entry::unsupported`], and reading them
@@ -59,7 +59,7 @@ use crate::{
 /// or contain zero bytes, tensors may share parts of their data, and an empty index means no tensors (Z9,
 /// Z10, Z11, Z24).
 ///
-/// [`Entry::attributes`] has the custom fields as strings: text unchanged, everything else in diagnostic
+/// [`Entry::attributes`] has the custom fields as strings: text unchanged, all other values in diagnostic
 /// notation. [`ZtensorReader::fields`] returns the original values.
 pub struct ZtensorReader {
     source: Arc<dyn ByteSource>,
@@ -79,7 +79,7 @@ impl ZtensorReader {
     /// Opens a file from any source.
     ///
     /// # Errors
-    /// An error for an invalid file, with the position: [`Error::broken_rule`] is the rule of
+    /// An invalid file gives an error with the position; [`Error::broken_rule`] is the broken rule of
     /// docs/formats/ztensor.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let range = locate_index(&*source, options)?;
@@ -98,7 +98,7 @@ impl ZtensorReader {
     }
 
     /// Sets the number of threads that decode one compressed tensor, or read and hash one large tensor
-    /// (default: one per CPU). 1 uses only the caller's thread.
+    /// (default: one per CPU). With 1, only the caller's thread works.
     #[must_use]
     pub fn with_threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
@@ -125,7 +125,7 @@ impl ZtensorReader {
         &self.index.details
     }
 
-    /// Returns dtype and shape of a tensor that can be read.
+    /// Returns the entry of a dense tensor with its dtype and shape; fails if the tensor is unsupported.
     fn readable(&self, index: usize) -> Result<(&Entry, TensorSpec), Error> {
         let entry = &self.index.entries[index];
         let spec = entry.spec().filter(|_| entry.unsupported.is_none());
@@ -140,7 +140,7 @@ impl ZtensorReader {
         Ok((entry, spec))
     }
 
-    /// Returns the blob of a tensor that can be read.
+    /// Returns the blob of a tensor, from an entry that [`Self::readable`] has returned.
     fn blob<'a>(&'a self, entry: &'a Entry, spec: &TensorSpec) -> Blob<'a> {
         Blob {
             decoding: Decoding {

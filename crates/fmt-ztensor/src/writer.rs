@@ -56,7 +56,7 @@ pub struct ZtensorWriter<W> {
     outstanding: Outstanding,
     /// Storage of the tensors whose bytes are still expected.
     pending: VecDeque<Pending>,
-    /// Created on first use.
+    /// Created when the first compressed tensor begins.
     compressor: Option<Compressor>,
     /// The first bytes of an incomplete element that must be byte-swapped.
     partial: Vec<u8>,
@@ -65,11 +65,11 @@ pub struct ZtensorWriter<W> {
 /// Storage of a tensor whose bytes are still expected.
 struct Pending {
     len: u64,
-    /// The offset of the tensor's bytes, once the first was written.
+    /// The offset of the tensor's bytes, once the first byte was written.
     offset: u64,
     compression: Option<Compression>,
     checksum: Option<ChecksumKind>,
-    /// Width of elements that must be byte-swapped.
+    /// Width in bytes of elements that must be byte-swapped; `None` if they need not be.
     turn: Option<usize>,
 }
 
@@ -143,7 +143,7 @@ impl<W: Write> ZtensorWriter<W> {
     /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when the previous tensor is incomplete;
     /// [`ErrorKind::BadName`](fmt_core::ErrorKind::BadName),
     /// [`ErrorKind::Duplicate`](fmt_core::ErrorKind::Duplicate) and
-    /// [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) for anything that readers would reject;
+    /// [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) for a tensor that readers would reject;
     /// [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for invalid options.
     pub fn begin_with(
         &mut self,
@@ -181,7 +181,7 @@ impl<W: Write> ZtensorWriter<W> {
         self.put(bytes)
     }
 
-    /// Writes bytes of pending tensors, and the empty tensors that are next.
+    /// Writes `bytes` to the pending tensors, and completes empty tensors that are next.
     fn put(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
         while let Some(piece) = self.outstanding.take(&mut bytes) {
             if piece.begins {
@@ -204,7 +204,7 @@ impl<W: Write> ZtensorWriter<W> {
         Ok(())
     }
 
-    /// Prepares for writing the first pending tensor.
+    /// Begins the first pending tensor: sets its offset, and starts its compressor.
     fn begin_front(&mut self) -> Result<(), Error> {
         let Some(front) = self.pending.front_mut() else {
             return Ok(());
@@ -223,7 +223,7 @@ impl<W: Write> ZtensorWriter<W> {
         Ok(())
     }
 
-    /// Completes a tensor after its last byte.
+    /// Completes the first pending tensor, after its last byte: records location and checksum.
     fn end_front(&mut self, number: usize) -> Result<(), Error> {
         let Some(front) = self.pending.pop_front() else {
             return Ok(());
@@ -237,7 +237,7 @@ impl<W: Write> ZtensorWriter<W> {
         Ok(())
     }
 
-    /// Writes a tensor.
+    /// Writes a whole tensor.
     ///
     /// # Errors
     /// The errors of [`ZtensorWriter::begin`] and [`ZtensorWriter::write`].
@@ -246,7 +246,7 @@ impl<W: Write> ZtensorWriter<W> {
         self.write(tensor.bytes())
     }
 
-    /// Writes a tensor with storage options.
+    /// Writes a whole tensor with storage options.
     ///
     /// # Errors
     /// The errors of [`ZtensorWriter::begin_with`] and [`ZtensorWriter::write`].
@@ -259,8 +259,8 @@ impl<W: Write> ZtensorWriter<W> {
     ///
     /// # Errors
     /// The errors of [`ZtensorWriter::begin`]; [`ErrorKind::OutOfBounds`](fmt_core::ErrorKind::OutOfBounds)
-    /// when there is no tensor `of`, [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when it
-    /// has a different number of bytes, or big-endian elements of a different size.
+    /// when there is no tensor `of`, [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when that
+    /// tensor has a different number of bytes, or big-endian elements of a different size.
     pub fn alias(&mut self, name: &str, spec: &TensorSpec, of: &str) -> Result<(), Error> {
         self.ledger.admit_alias(name, spec, of, &[])
     }
@@ -309,7 +309,8 @@ fn begin<W: Write>(sink: &mut HashingSink<W>) -> Result<(), Error> {
     }
 }
 
-/// Writes byte-swapped elements; keeps an incomplete element until its remaining bytes arrive.
+/// Writes elements of `width` bytes byte-swapped; keeps an incomplete element in `partial` until its
+/// remaining bytes arrive.
 fn turn_around<W: Write>(
     mut bytes: &[u8],
     width: usize,
@@ -330,7 +331,7 @@ fn turn_around<W: Write>(
     }
     let (whole, rest) = bytes.split_at(bytes.len() - bytes.len() % width);
     let mut turned = Vec::with_capacity(whole.len().min(PIECE));
-    // Elements have 2, 4 or 8 bytes, so no piece splits one.
+    // Elements have 2, 4 or 8 bytes, so no piece splits an element.
     for piece in whole.chunks(PIECE) {
         turned.clear();
         turned.extend_from_slice(piece);

@@ -1,5 +1,5 @@
-//! Prints how the readers of both versions judge files: for each tensor a line with its SHA-256, or why it is
-//! rejected. `cargo xtask interop` compares the output with that of the Python packages.
+//! Prints how the readers of both versions judge files: for each tensor a line with its SHA-256, or the
+//! reason why it is rejected. `cargo xtask interop` compares the output with that of the Python packages.
 #![allow(clippy::print_stdout, reason = "it prints what it finds")]
 
 use std::{env, error::Error, sync::Arc};
@@ -61,7 +61,7 @@ fn list(reader: &dyn TensorReader) {
     }
 }
 
-/// Returns the bytes of a tensor, as every command reads them.
+/// Returns the bytes of a tensor, read as a stream.
 fn read(reader: &dyn TensorReader, index: usize) -> Result<Vec<u8>, fmt_core::Error> {
     let mut stream = reader.stream(index)?;
     let (mut bytes, mut buffer) = (Vec::new(), vec![0; 1 << 16]);

@@ -50,7 +50,7 @@ impl Version {
         }
     }
 
-    /// Returns the maximum manifest size: readers reject larger ones.
+    /// Returns the maximum manifest size in bytes: readers reject larger manifests.
     fn most_manifest_bytes(self) -> u64 {
         1 << 30
     }
@@ -60,11 +60,11 @@ impl Version {
 #[derive(Debug)]
 pub(crate) struct Container {
     pub(crate) version: Version,
-    /// The range of the manifest.
+    /// The range of the manifest in the file.
     pub(crate) manifest: Range<u64>,
     /// XXH3-64 of the manifest, in version 2.
     pub(crate) hash: Option<u64>,
-    /// The maximum end of a blob.
+    /// Offset where the last blob must end at the latest.
     pub(crate) data_end: u64,
 }
 
@@ -179,7 +179,7 @@ fn check_size(
     Ok(())
 }
 
-/// Creates the error for a file without a manifest: a shard of tensors that another file names.
+/// Creates the error for a file without a manifest: a shard whose tensors another file names.
 fn no_manifest(at: u64, offset: u64, hash: u64) -> Error {
     if (offset, hash) == (0, 0) {
         let what = "the file is a shard of data: it has no list of its tensors";

@@ -16,7 +16,7 @@ struct Level {
 /// definite lengths, ascending keys without duplicates, shortest floats, no tags, and at most `depth` levels
 /// of arrays and maps.
 ///
-/// The caller checks that texts are UTF-8 and that lengths do not exceed the bytes.
+/// The caller checks that text strings are UTF-8 and that lengths do not exceed the bytes.
 pub(crate) fn check(bytes: &[u8], start: u64, depth: u64) -> Result<(), Error> {
     let mut cursor = Cursor::new(bytes, start);
     let mut levels: Vec<Level> = Vec::new();
@@ -38,7 +38,7 @@ pub(crate) fn check(bytes: &[u8], start: u64, depth: u64) -> Result<(), Error> {
                 }
             }
         };
-        // A nonempty array or map begins here; anything else is complete.
+        // A nonempty array or map continues with its items; any other item is complete.
         let opened = match major {
             2 | 3 => {
                 cursor
@@ -98,7 +98,7 @@ pub(crate) fn check(bytes: &[u8], start: u64, depth: u64) -> Result<(), Error> {
     }
 }
 
-/// Reads the number in a header; `None` if it is not in its shortest form.
+/// Reads the number in an item's header; `None` if the number is not in its shortest form.
 fn argument(cursor: &mut Cursor<'_>, info: u8) -> Result<Option<u64>, Error> {
     const WHAT: &str = "a head of the manifest";
     Ok(match info {

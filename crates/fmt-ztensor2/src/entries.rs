@@ -1,4 +1,4 @@
-//! Converts objects to tensors: dense ones, sparse ones, and those that are only listed (O10, O11).
+//! Converts objects to tensors: dense, sparse, or only listed (O10, O11).
 
 use std::borrow::Cow;
 
@@ -31,7 +31,7 @@ pub(crate) enum Content {
         is_zero_or_one: bool,
     },
     Sparse(Box<Sparse>),
-    /// Unreadable: only listed.
+    /// The object cannot be read, and is only listed.
     Listed,
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn made_of(
         Kind::Coo => &["values", "coords"],
         Kind::Csr => &["values", "indices", "indptr"],
         Kind::Other => {
-            // Show the dtype of the part closest to the elements.
+            // Lists the dtype of the part that most likely holds the elements.
             let shown = ["data", "values", "packed_weight"]
                 .into_iter()
                 .find_map(&mut part);
@@ -122,7 +122,7 @@ pub(crate) fn made_of(
             let indptr = roles.get(2).and_then(|role| part(role));
             sparse(&mut entry, values, indices, indptr, version)?
         }
-        // The reason was set above.
+        // Unreachable: all parts of the layout are present, as checked above.
         (_, None) => Content::Listed,
     };
     Ok((entry, content))
@@ -275,7 +275,7 @@ fn index_width(part: &Part, version: Version) -> Result<u64, Error> {
 }
 
 impl Part {
-    /// Creates the placeholder for a part that has been moved out.
+    /// Creates a placeholder for a part that has been moved elsewhere.
     fn taken() -> Self {
         Self {
             range: 0..0,

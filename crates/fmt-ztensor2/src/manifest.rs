@@ -20,9 +20,9 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Manifest {
     pub(crate) entries: Vec<Entry>,
-    /// One item for each entry.
+    /// The content of each entry, in the order of `entries`.
     pub(crate) contents: Vec<Content>,
-    /// The file's attributes.
+    /// The attributes of the file, not of its objects.
     pub(crate) attributes: Fields,
     /// The ranges of blobs in this file.
     pub(crate) blobs: Vec<Range<u64>>,

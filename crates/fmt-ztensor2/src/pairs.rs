@@ -6,11 +6,11 @@ use fmt_cbor::{Header, Items, wrong_type};
 use fmt_core::{Error, ErrorKind};
 use tensor_core::Quoted;
 
-/// The pairs of a map with text keys.
+/// The pairs of a map with text keys, read one by one.
 pub(crate) struct Pairs {
     rest: Option<usize>,
     what: &'static str,
-    /// The position of the last key.
+    /// The position in the file of the last key that was read.
     pub(crate) at: u64,
 }
 

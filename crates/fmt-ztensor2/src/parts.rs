@@ -175,7 +175,7 @@ impl Part {
         }
     }
 
-    /// Checks the declared decoded size, if any, against the expected one.
+    /// Checks the part's declared decoded size, if any, against the expected size `len`.
     pub(crate) fn check_len(&self, len: Option<u64>, of: &str) -> Result<(), Error> {
         if self.decoded.is_none() || self.decoded == len {
             return Ok(());
@@ -202,7 +202,7 @@ fn types_of(
     let dtype = match (draft.dtype.as_deref(), shared) {
         (Some(name), _) => match dtype_of(name, version) {
             Some(dtype) => dtype,
-            // Version 2 does not allow dtypes beyond the specified ones.
+            // Version 2 does not allow dtypes that the specification lacks.
             None if version == Version::V2 => {
                 let error = Error::new(ErrorKind::Malformed, "the dtype").rule("O9");
                 return Err(error.expected("one of the twelve").found(Quoted(name)));
@@ -227,7 +227,7 @@ fn types_of(
     }
 }
 
-/// Checks the location of a blob.
+/// Checks offset and length of a blob that must end by `end`, and returns its range.
 fn check_place(offset: u64, length: u64, end: u64, version: Version) -> Result<Range<u64>, Error> {
     let error = |kind, what: &str| Error::new(kind, what).rule("O8");
     let alignment = version.alignment();

@@ -18,10 +18,10 @@ use crate::{
 
 /// An open file of zTensor 1.x or 2.x, whose tensors are objects of one or more parts.
 ///
-/// Opening reads and validates both ends and the manifest, in time and memory proportional to the manifest.
-/// Dense objects are tensors; [`TensorReader::sparse`] reads sparse ones (coordinates or compressed rows) as
-/// coordinates. Objects with other layouts, with unknown logical types or encodings, and with parts in other
-/// files are listed with the reason why they cannot be read ([`Entry::unsupported`]).
+/// Opening reads and validates both ends of the file and the manifest, in time and memory proportional to the
+/// manifest. Dense objects are tensors; [`TensorReader::sparse`] reads sparse objects (coordinates or
+/// compressed rows) as coordinates. Objects with other layouts, with unknown logical types or encodings, and
+/// with parts in other files are listed with the reason why they cannot be read ([`Entry::unsupported`]).
 ///
 /// ```
 /// use fmt_core::TensorReader;
@@ -57,7 +57,7 @@ impl ObjectsReader {
     /// Opens a file from any source.
     ///
     /// # Errors
-    /// An error for an invalid file, with the position: [`Error::broken_rule`] is the rule of
+    /// An invalid file gives an error with the position; [`Error::broken_rule`] is the broken rule of
     /// docs/formats/ztensor2.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let container = locate(&*source, options)?;
@@ -183,7 +183,7 @@ impl ObjectsReader {
         let all = [Some(&parts.values), Some(&parts.indices), parts.indptr.as_ref()];
         let mut verdict = Verification::Ok;
         for part in all.into_iter().flatten() {
-            // The result is the weakest of all parts.
+            // The tensor's result is the weakest result of its parts.
             match (self.part_blob(entry, part)?.verify()?, &verdict) {
                 (Verification::Ok, _) | (_, Verification::Unchecked) => {}
                 (other, _) => verdict = other,

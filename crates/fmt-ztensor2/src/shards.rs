@@ -22,9 +22,9 @@ pub(crate) struct Shards {
 
 /// Maximum number of shards of a file.
 const MOST_SHARDS: usize = 65_536;
-/// Maximum length of a name in bytes.
+/// Maximum length of a shard's name in bytes.
 const LONGEST_NAME: usize = 64;
-/// Minimum size of a file in bytes.
+/// Minimum size of a shard in bytes: magic number and footer.
 const SHORTEST_FILE: u64 = 48;
 
 impl Shards {
@@ -79,7 +79,7 @@ impl Shards {
     }
 }
 
-/// Reads the size of a shard.
+/// Reads the description of a shard, and returns the shard's size in bytes.
 fn shard(items: &mut Items<'_>, limits: &Limits) -> Result<u64, Error> {
     let (mut size, mut has_digest) = (None, false);
     let mut pairs = Pairs::begin(items, "a shard")?;

@@ -6,7 +6,7 @@ use tensor_core::{Bytes, DType, Shape, SparseCoo, SparseError, Tensor, TensorSpe
 
 use crate::{container::Version, entries::Sparse};
 
-/// The bytes of the parts.
+/// The decoded bytes of a sparse tensor's parts.
 pub(crate) struct Read {
     pub(crate) values: Bytes,
     pub(crate) indices: Bytes,
@@ -88,7 +88,7 @@ pub(crate) fn joined(
         .map_err(SparseError::Spec)
         .and_then(|(indices, values)| SparseCoo::new(entry.shape.clone(), indices, values));
     let joined = joined.map_err(|error| of_sparse(&error))?;
-    // Any order is fine; sorting only checks for duplicate coordinates.
+    // The entries may be in any order. Sorting only checks for duplicate coordinates.
     joined.sorted().map_err(|error| of_sparse(&error))?;
     Ok(joined)
 }

@@ -15,7 +15,7 @@ pub(crate) struct PartType {
     bits: u64,
 }
 
-/// Returns the dtype with a name of versions 1.1 to 2.
+/// Returns the dtype called `name` in versions 1.1 to 2.
 pub(crate) fn dtype_of(name: &str, version: Version) -> Option<DType> {
     Some(match name {
         "f64" => DType::F64,
@@ -36,7 +36,7 @@ pub(crate) fn dtype_of(name: &str, version: Version) -> Option<DType> {
     })
 }
 
-/// Returns the dtype with a name of version 1.0, which has the names of version 0.1.
+/// Returns the dtype called `name` in version 1.0, which has the names of version 0.1.
 pub(crate) fn dtype_of_v1_0(name: &str) -> Option<DType> {
     DType::ALL
         .into_iter()
@@ -107,8 +107,8 @@ fn plain(dtype: DType) -> PartType {
 }
 
 impl PartType {
-    /// Returns the size of `count` elements in bytes; `None` if it overflows 64 bits. Unused bits of the last
-    /// byte are padding.
+    /// Returns the size of `count` elements in bytes; `None` if the size overflows 64 bits. Unused bits of
+    /// the last byte are padding.
     pub(crate) fn byte_len(&self, count: u64) -> Option<u64> {
         let bits = u128::from(count) * u128::from(self.bits);
         u64::try_from(bits.div_ceil(8)).ok()

@@ -15,10 +15,10 @@ use crate::{
     types::names_of,
 };
 
-/// Keys and values, both encoded.
+/// Keys and values of a map, all encoded as CBOR.
 type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// A file of version 2 being written.
+/// Writes a file of version 2: a blob for each tensor, then the manifest.
 pub(crate) struct ObjectsWriter<'w> {
     sink: HashingSink<Box<dyn Write + Send + 'w>>,
     objects: Vec<Object>,
@@ -35,7 +35,7 @@ struct Object {
     attributes: Pairs,
     offset: u64,
     len: u64,
-    /// The digest, set once all bytes are written.
+    /// The digest of the tensor's bytes; `None` until all of them are written.
     digest: Option<String>,
 }
 
@@ -60,7 +60,7 @@ impl<'w> ObjectsWriter<'w> {
         Ok(writer)
     }
 
-    /// Checks that a manifest of at most `most` bytes is small enough for readers.
+    /// Checks that the manifest will take at most `most` bytes, the limit of readers.
     fn check_manifest(&self, most: u64) -> Result<(), Error> {
         let longest = self.manifest().len() as u64 + 8 * self.objects.len() as u64;
         if longest <= most {

@@ -90,7 +90,7 @@ impl<'a> TensorDisplay<'a> {
         Self { line_width, ..self }
     }
 
-    /// Returns which entries each axis shows.
+    /// Returns the number of entries that each axis shows at its head and tail.
     fn axes(&self) -> Vec<Axis> {
         let dims = self.view.shape().dims();
         let summarise = self.view.spec().element_count() > self.threshold;
@@ -217,7 +217,7 @@ impl Axis {
     }
 }
 
-/// Tracks the column, for wrapping.
+/// Writes output lines, and tracks the column to wrap them.
 struct Lines<'f, 'a> {
     f: &'f mut fmt::Formatter<'a>,
     column: usize,
@@ -249,8 +249,8 @@ impl Lines<'_, '_> {
         self.text("]")
     }
 
-    /// Writes an element after `space` columns, or on a new line if it does not fit together with the closing
-    /// brackets.
+    /// Writes an element after `space` columns, or on a new line if the element and the closing brackets do
+    /// not fit.
     fn word(&mut self, word: &str, space: usize) -> fmt::Result {
         let fits = self.column + space + word.chars().count() + self.indent <= self.line_width;
         if space > 0 && !fits && self.column > self.indent {
@@ -357,7 +357,7 @@ impl Float {
         split_at(&text, '.')
     }
 
-    /// Returns the integer part, the fraction, the exponent's sign, and its digits.
+    /// Returns the integer part, the fraction, and the sign and digits of the exponent.
     fn scientific(&self, precision: usize) -> (String, String, char, String) {
         let fraction_digits = self.significant_digits() - 1;
         let text = format!("{:.1$e}", self.value, fraction_digits.min(precision));
@@ -370,7 +370,7 @@ impl Float {
     }
 }
 
-/// Splits a number at its decimal point, without trailing zeros in the fraction.
+/// Splits `number` at the decimal point `point`, without trailing zeros in the fraction.
 fn split_at(number: &str, point: char) -> (String, String) {
     let (integer, fraction) = number.split_once(point).unwrap_or((number, ""));
     (integer.to_owned(), fraction.trim_end_matches('0').to_owned())
@@ -422,7 +422,7 @@ fn format_floats(floats: &[Float], precision: usize, decimal_digits: i32) -> Vec
     pad_left(all.collect())
 }
 
-/// Right-aligns all cells to the widest one.
+/// Right-aligns all cells to the width of the widest cell.
 fn pad_left(cells: Vec<String>) -> Vec<String> {
     let width = cells.iter().map(String::len).max().unwrap_or(0);
     cells.into_iter().map(|cell| format!("{cell:>width$}")).collect()
@@ -438,7 +438,7 @@ mod tests {
             .to_string()
     }
 
-    /// The expected output is NumPy 2.4's for the same arrays.
+    /// The expected output is what NumPy 2.4 prints for the same arrays.
     #[test]
     fn prints_like_numpy() {
         assert_eq!(show(&[3], &[0.5f32, 1.0, 0.1]), "[0.5 1.  0.1]");

@@ -66,7 +66,7 @@ impl DType {
         Self::F64,
     ];
 
-    /// Returns the bytes per element.
+    /// Returns the size of an element in bytes.
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
@@ -77,7 +77,7 @@ impl DType {
         }
     }
 
-    /// Returns the kind of number.
+    /// Returns the kind of number: bool, unsigned, signed or float.
     #[must_use]
     pub const fn kind(self) -> DTypeKind {
         match self {
@@ -94,7 +94,7 @@ impl DType {
         self.name_in(Naming::Canonical)
     }
 
-    /// Returns the name of the dtype in another project.
+    /// Returns the name of the dtype in another project's naming scheme.
     #[must_use]
     pub const fn name_in(self, naming: Naming) -> &'static str {
         let row = NAMES[self as usize];
@@ -110,8 +110,8 @@ impl DType {
     /// Looks up a name of one naming scheme. Names are case-sensitive.
     ///
     /// # Errors
-    /// [`UnknownDType`] when the scheme lacks the name; carries a suggestion if the name differs only in case
-    /// or belongs to another scheme.
+    /// [`UnknownDType`] when the scheme lacks the name. The error has a suggestion if the name differs only
+    /// in case or belongs to another scheme.
     pub fn from_name(naming: Naming, name: &str) -> Result<Self, UnknownDType> {
         Self::ALL
             .into_iter()
@@ -173,9 +173,9 @@ pub enum DTypeKind {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Naming {
-    /// This crate's own: `f32`, `bf16`, `bool`.
+    /// The names of this crate: `f32`, `bf16`, `bool`.
     Canonical,
-    /// NumPy and `ml_dtypes`: `float32`, `bfloat16`, `bool`. zTensor 0.1 uses the same.
+    /// NumPy and `ml_dtypes`: `float32`, `bfloat16`, `bool`. zTensor 0.1 uses the same names.
     Numpy,
     /// The Open Inference Protocol: `FP32`, `BF16`, `BOOL`.
     Oip,
@@ -221,7 +221,7 @@ impl UnknownDType {
         &self.name
     }
 
-    /// Returns the dtype that was probably meant.
+    /// Returns the dtype that was probably meant, if a similar name is known.
     #[must_use]
     pub fn suggestion(&self) -> Option<DType> {
         self.suggestion

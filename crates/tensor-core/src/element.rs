@@ -21,7 +21,7 @@ use crate::{CastError, DType};
 pub trait Element:
     sealed::Layout + Copy + PartialEq + fmt::Debug + fmt::Display + Send + Sync + 'static
 {
-    /// The dtype these values belong to.
+    /// The dtype of tensors whose elements have this type.
     const DTYPE: DType;
 }
 
@@ -76,7 +76,7 @@ mod sealed {
         fn cast(bytes: &[u8]) -> Result<&[Self], CastError>;
         /// Copies native-endian bytes of any alignment.
         fn copy(bytes: &[u8]) -> Vec<Self>;
-        /// Reads one element from exactly its size in little-endian bytes.
+        /// Reads one element from its little-endian bytes; `bytes` has exactly the element's size.
         fn read_le(bytes: &[u8]) -> Self;
     }
 }

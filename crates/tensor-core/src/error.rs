@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{DType, Shape, SpecError, TensorSpec};
 
-/// The error when bytes cannot be cast to a slice of a Rust type.
+/// The reason why bytes cannot be cast to a slice of a Rust type.
 ///
 /// ```
 /// use tensor_core::{CastError, DType, Tensor};
@@ -23,22 +23,22 @@ pub enum CastError {
     },
     /// The bytes do not start at a multiple of the element's alignment; a copy is needed.
     Misaligned {
-        /// The element type.
+        /// The dtype of the elements.
         dtype: DType,
     },
     /// A byte of a bool tensor is neither 0 nor 1, so it cannot be cast to `bool` in place.
     NotBool {
-        /// The index of the first element with such a value.
+        /// The index of the first element that is neither 0 nor 1.
         index: usize,
-        /// Its byte.
+        /// The byte of that element.
         byte: u8,
     },
-    /// The host is big-endian and the elements have several bytes; a swapped copy is needed.
+    /// The host is big-endian and the elements have several bytes; a byte-swapped copy is needed.
     Endianness {
-        /// The element type.
+        /// The dtype of the elements.
         dtype: DType,
     },
-    /// The shape exceeds what the other crate's arrays support.
+    /// The shape exceeds what the arrays of another crate, such as `ndarray`, support.
     Shape {
         /// The dimensions.
         shape: Shape,
@@ -68,7 +68,7 @@ impl fmt::Display for CastError {
 
 impl std::error::Error for CastError {}
 
-/// Prints the message, because the error is shown like this when a program's `main` returns it.
+/// Prints the message, because Rust prints an error that `main` returns with `Debug`.
 impl fmt::Debug for CastError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -91,32 +91,32 @@ impl fmt::Debug for CastError {
 pub enum SparseError {
     /// The index tensor is not `u64[nnz, rank]` or the value tensor is not `[nnz]`.
     Layout {
-        /// `indices` or `values`.
+        /// The tensor that is wrong: `indices` or `values`.
         part: &'static str,
-        /// The required spec.
+        /// The dtype and shape that are required.
         expected: String,
-        /// The spec found.
+        /// The dtype and shape found.
         found: TensorSpec,
     },
     /// A coordinate lies outside its dimension.
     IndexOutOfRange {
-        /// The index of the stored entry.
+        /// The index of the entry, in stored order.
         entry: u64,
-        /// The axis.
+        /// The axis whose coordinate is out of range.
         axis: usize,
-        /// The coordinate.
+        /// The coordinate found.
         index: u64,
         /// The size of the dimension.
         dim: u64,
     },
     /// Two entries have the same coordinates.
     Duplicate {
-        /// The later of the two, in stored order.
+        /// The index of the later entry, in stored order.
         entry: u64,
     },
     /// The dense tensor would exceed the caller's budget.
     OverBudget {
-        /// The spec of the dense tensor.
+        /// The dtype and shape of the dense tensor.
         spec: TensorSpec,
         /// The caller's budget in bytes.
         budget: u64,
@@ -161,7 +161,7 @@ impl fmt::Display for SparseError {
 
 impl std::error::Error for SparseError {}
 
-/// Prints the message, because the error is shown like this when a program's `main` returns it.
+/// Prints the message, because Rust prints an error that `main` returns with `Debug`.
 impl fmt::Debug for SparseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::Quoted;
 
 /// The kind of a file, detected from its first bytes and its length. Every reader that fails to open a file
-/// reports the kind, so that a Git LFS pointer or an error page in place of a model is reported as such.
+/// reports the kind, so that the user learns of a Git LFS pointer or an error page in place of a model.
 ///
 /// ```
 /// use tensor_core::FileKind;
@@ -69,8 +69,8 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// Detects the kind of a file of `len` bytes that starts with `head`, of which 512 bytes suffice; `None`
-    /// if unknown.
+    /// Detects the kind of a file of `len` bytes that starts with `head`, of which 512 bytes suffice. Returns
+    /// `None` for an unknown kind.
     #[must_use]
     pub fn of(head: &[u8], len: u64) -> Option<Self> {
         let has = |at: usize, mark: &[u8]| head.get(at..at + mark.len()) == Some(mark);
@@ -110,7 +110,8 @@ impl FileKind {
         })
     }
 
-    /// Returns advice that ends a sentence; `None` if it depends on what the user wanted.
+    /// Returns advice to append to an error message; `None` if the advice would depend on what the user
+    /// wanted.
     #[must_use]
     pub fn advice(&self) -> Option<&'static str> {
         Some(match self {
@@ -204,7 +205,7 @@ fn of_archive(head: &[u8]) -> FileKind {
     }
 }
 
-/// Returns whether there is a header length followed by a header.
+/// Returns whether `head` starts with a header length and the first brace of a JSON header.
 fn is_safetensors(head: &[u8]) -> bool {
     const LONGEST: u64 = 100_000_000;
     let length = head.first_chunk().map(|length| u64::from_le_bytes(*length));

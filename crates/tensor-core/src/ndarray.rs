@@ -62,7 +62,7 @@ impl<T: Element> TryFrom<&Tensor> for ArrayD<T> {
     }
 }
 
-/// Does not copy if the array is row-major, on little-endian hosts.
+/// On little-endian hosts, a row-major array is converted without a copy.
 impl<T: Element, D: Dimension> TryFrom<Array<T, D>> for Tensor {
     type Error = SpecError;
 
@@ -74,7 +74,7 @@ impl<T: Element, D: Dimension> TryFrom<Array<T, D>> for Tensor {
         let shape = shape_of(array.shape())?;
         let (mut elements, offset) = array.into_raw_vec_and_offset();
         elements.drain(..offset.unwrap_or(0));
-        // The array is in memory, so the count fits `usize`.
+        // The array is in memory, so the number of elements fits `usize`.
         elements.truncate(shape.element_count() as usize);
         Self::from_vec(shape, elements)
     }

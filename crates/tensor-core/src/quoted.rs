@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 /// Displays an untrusted name: quoted, escaped, and truncated to [`Quoted::MAX_CHARS`] characters.
 ///
 /// Control characters, line breaks and invisible formatting (such as right-to-left overrides) are escaped, so
-/// a hostile name can neither forge a log line nor flood one.
+/// a hostile name can neither forge nor flood lines of a log.
 ///
 /// ```
 /// use tensor_core::Quoted;
@@ -15,17 +15,17 @@ use std::fmt::{self, Write};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Quoted<'a>(
-    /// The name.
+    /// The untrusted name, unescaped.
     pub &'a str,
 );
 
 impl Quoted<'_> {
-    /// Maximum number of characters shown; an ellipsis replaces the rest.
+    /// Maximum number of characters shown; an ellipsis replaces further characters.
     pub const MAX_CHARS: usize = 64;
 }
 
-/// Returns whether a character is invisible or changes how others are displayed: control characters, line and
-/// paragraph separators, bidirectional overrides, zero-width joiners, tags.
+/// Returns whether a character is invisible or changes how other characters are displayed: control
+/// characters, line and paragraph separators, bidirectional overrides, zero-width joiners, tags.
 ///
 /// ```
 /// assert!(tensor_core::is_invisible('\u{202e}') && !tensor_core::is_invisible(' '));

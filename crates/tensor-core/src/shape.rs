@@ -9,7 +9,7 @@ use crate::DType;
 /// The dimensions of a tensor, outermost first, whose product fits `u64`.
 ///
 /// A shape without dimensions is a scalar with one element. A shape with a dimension of 0 has no elements,
-/// whatever the order and size of the others.
+/// whatever the size of its other dimensions.
 ///
 /// ```
 /// use tensor_core::Shape;
@@ -150,7 +150,7 @@ impl TryFrom<Vec<u64>> for Shape {
 /// # Ok::<(), tensor_core::SpecError>(())
 /// ```
 pub trait IntoShape {
-    /// Returns the shape.
+    /// Converts the value into a shape.
     ///
     /// # Errors
     /// See [`Shape::new`].
@@ -196,7 +196,7 @@ fn checked_product(dims: &[u64]) -> Option<u64> {
         .try_fold(1u64, |product, &dim| product.checked_mul(dim))
 }
 
-/// The error when a dtype, a shape and bytes do not form a tensor, or a requested part of it.
+/// The reason why a dtype, a shape and bytes do not form a tensor, or why a part of a tensor cannot be taken.
 ///
 /// ```
 /// use tensor_core::{Shape, SpecError};
@@ -217,16 +217,16 @@ pub enum SpecError {
         /// The dimensions.
         dims: Vec<u64>,
     },
-    /// Elements times element size do not fit `u64`.
+    /// The number of elements times their size does not fit `u64`.
     ByteLengthOverflow {
-        /// The element type.
+        /// The dtype of the elements.
         dtype: DType,
         /// The dimensions.
         shape: Shape,
     },
-    /// The number of bytes differs from the spec's.
+    /// The number of bytes is not the one that dtype and shape require.
     LengthMismatch {
-        /// The element type.
+        /// The dtype of the elements.
         dtype: DType,
         /// The dimensions.
         shape: Shape,
@@ -239,16 +239,16 @@ pub enum SpecError {
     ScalarHasNoRows,
     /// The row range exceeds the leading dimension, or ends before it starts.
     RowsOutOfRange {
-        /// The requested rows.
+        /// The range of rows that the caller asked for.
         rows: Range<u64>,
-        /// The leading dimension.
+        /// The number of rows that the tensor has: its leading dimension.
         available: u64,
     },
     /// The new shape has a different number of elements.
     ReshapeMismatch {
-        /// The tensor's shape.
+        /// The shape that the tensor has.
         from: Shape,
-        /// The requested shape.
+        /// The shape that the caller asked for.
         to: Shape,
     },
 }
@@ -295,7 +295,7 @@ impl fmt::Display for SpecError {
 
 impl std::error::Error for SpecError {}
 
-/// Prints the message, because the error is shown like this when a program's `main` returns it.
+/// Prints the message, because Rust prints an error that `main` returns with `Debug`.
 impl fmt::Debug for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

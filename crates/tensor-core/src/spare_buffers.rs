@@ -38,12 +38,13 @@ struct Pool {
     buffers: BTreeMap<(usize, u64), Vec<u8>>,
     bytes: u64,
     arrivals: u64,
-    /// The lowest total size in bytes since the last [`SpareBuffers::trim`]: this much was never needed.
+    /// The lowest total size in bytes since the last [`SpareBuffers::trim`]: buffers of this total size were
+    /// never taken.
     lowest: u64,
 }
 
 impl SpareBuffers {
-    /// Minimum size of a pooled buffer in bytes. Smaller ones are cheap to allocate.
+    /// Minimum size of a pooled buffer in bytes. Smaller buffers are cheap to allocate.
     pub const LEAST_KEPT: usize = 64 << 10;
 
     /// Creates a pool of at most `most` bytes.
@@ -62,8 +63,8 @@ impl SpareBuffers {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Takes a buffer with at least this capacity, and at most a quarter more. The buffer still has its old
-    /// contents.
+    /// Takes a buffer from the pool that has at least `capacity` bytes, and at most a quarter more. The
+    /// buffer still has its old contents.
     #[must_use]
     pub fn take(&self, capacity: usize) -> Option<Vec<u8>> {
         if capacity < Self::LEAST_KEPT || self.bytes() == 0 {
@@ -80,7 +81,8 @@ impl SpareBuffers {
         Some(buffer)
     }
 
-    /// Adds a buffer to the pool, if it is large enough and there is room.
+    /// Adds `buffer` to the pool, and frees the largest pooled buffers to make room. A buffer smaller than
+    /// [`SpareBuffers::LEAST_KEPT`] or larger than the pool is freed instead.
     pub fn put(&self, buffer: Vec<u8>) {
         let bytes = buffer.capacity() as u64;
         if buffer.capacity() < Self::LEAST_KEPT || bytes > self.most {
@@ -96,12 +98,12 @@ impl SpareBuffers {
         kept.buffers.insert(key, buffer);
         self.count(&mut kept);
         drop(kept);
-        // Freeing takes a while, so it happens outside the lock.
+        // Freeing memory takes time, so it happens outside the lock.
         drop(excess);
     }
 
-    /// Returns the first `len` bytes of a buffer. When their last slice is dropped, the buffer returns to the
-    /// pool if that still exists.
+    /// Returns the first `len` bytes of a buffer. When the last slice of these bytes is dropped, the buffer
+    /// returns to the pool, if the pool still exists.
     ///
     /// # Panics
     /// When the buffer has fewer than `len` bytes.
@@ -119,7 +121,7 @@ impl SpareBuffers {
         })
     }
 
-    /// Frees at least `bytes`, or everything.
+    /// Frees pooled buffers of at least `bytes` bytes in total, or all buffers.
     pub fn free(&self, bytes: u64) {
         let mut freed = Vec::new();
         let mut kept = self.lock();
@@ -129,7 +131,7 @@ impl SpareBuffers {
         drop(freed);
     }
 
-    /// Frees the memory that was unused since the last call.
+    /// Frees the pooled memory that was not needed since the last call of `trim`.
     pub fn trim(&self) {
         let mut freed = Vec::new();
         let mut kept = self.lock();
@@ -141,7 +143,7 @@ impl SpareBuffers {
         drop(freed);
     }
 
-    /// Updates the counters.
+    /// Updates the copy of the pool's size and its lowest size.
     fn count(&self, kept: &mut Pool) {
         self.bytes.store(kept.bytes, Ordering::Relaxed);
         kept.lowest = kept.lowest.min(kept.bytes);
@@ -247,7 +249,7 @@ mod tests {
         }
         spare.trim();
         assert_eq!(spare.bytes(), 400 << 10, "they have just come");
-        // At most three of the four buffers are in use at the same time, so one is not needed.
+        // At most three of the four buffers are in use at the same time, so one buffer is not needed.
         let used: Vec<_> = (0..3).map(|_| spare.take(100 * KIB).unwrap()).collect();
         used.into_iter().for_each(|buffer| spare.put(buffer));
         spare.trim();

@@ -7,8 +7,8 @@ use crate::{Bytes, DType, Shape, SparseError, Tensor, TensorSpec, TensorView, el
 /// A sparse tensor in coordinate (COO) form: `nnz` values, each with its coordinates.
 ///
 /// Indices are a `u64[nnz, rank]` tensor and values a `[nnz]` tensor; every index is smaller than its
-/// dimension. Entries may be in any order and may repeat; the last one wins when the tensor is made dense.
-/// [`SparseCoo::sorted`] gives the canonical form, row-major and without duplicates.
+/// dimension. Entries may be in any order. Coordinates may repeat; the last entry wins when the tensor is
+/// made dense. [`SparseCoo::sorted`] gives the canonical form, row-major and without duplicates.
 ///
 /// ```
 /// use tensor_core::{Shape, SparseCoo, Tensor};
@@ -82,7 +82,7 @@ impl SparseCoo {
 
     /// Keeps the elements of a dense tensor whose bytes are not all zero, in row-major order.
     ///
-    /// -0.0 has a bit set and is kept.
+    /// An element of -0.0 has a bit set and is kept.
     #[must_use]
     pub fn from_dense(dense: &TensorView<'_>) -> Self {
         let width = dense.spec().dtype().size();
@@ -212,7 +212,7 @@ impl SparseCoo {
         Ok(Tensor::new_unchecked_len(self.spec.clone(), dense.into()))
     }
 
-    /// Returns the indices, `rank` per entry; [`SparseCoo::entries`] splits them.
+    /// Returns all coordinates as one slice, `rank` per entry; [`SparseCoo::entries`] splits the slice.
     fn flat_indices(&self) -> Cow<'_, [u64]> {
         cast_or_copy(self.indices.bytes())
     }

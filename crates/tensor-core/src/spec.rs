@@ -25,7 +25,7 @@ impl TensorSpec {
     /// Combines a dtype and a shape.
     ///
     /// # Errors
-    /// [`SpecError::ByteLengthOverflow`] when elements times element size do not fit `u64`.
+    /// [`SpecError::ByteLengthOverflow`] when the number of elements times their size does not fit `u64`.
     pub fn new(dtype: DType, shape: Shape) -> Result<Self, SpecError> {
         match shape.element_count().checked_mul(dtype.size() as u64) {
             Some(_) => Ok(Self { dtype, shape }),
@@ -97,13 +97,13 @@ impl TensorSpec {
         Self::new(self.dtype, shape)
     }
 
-    /// Splits into dtype and shape.
+    /// Splits the spec into dtype and shape.
     #[must_use]
     pub fn into_parts(self) -> (DType, Shape) {
         (self.dtype, self.shape)
     }
 
-    /// Checks that `found` bytes are exactly what this spec requires.
+    /// Checks that a tensor of this spec has exactly `found` bytes.
     pub(crate) fn check_len(&self, found: usize) -> Result<(), SpecError> {
         if self.byte_len() == found as u64 {
             return Ok(());

@@ -6,10 +6,10 @@ use crate::{
     Bytes, CastError, Element, IntoShape, Shape, SpecError, TensorSpec, TensorView, element::le_bytes,
 };
 
-/// An owned tensor: a spec and exactly that many row-major little-endian bytes, shared.
+/// An owned tensor: a spec, and shared bytes of exactly the spec's length, row-major and little-endian.
 ///
-/// Cloning, taking rows and reshaping share the bytes. They may come from any source that [`Bytes`] supports:
-/// a file read or mapped, a frame of a socket, a `Vec`.
+/// Cloning, taking rows and reshaping share the bytes. The bytes may come from any source that [`Bytes`]
+/// supports: a file read or mapped, a frame of a socket, a `Vec`.
 ///
 /// Equality compares specs and bytes: two NaNs with the same bits are equal, 0.0 and -0.0 are not.
 ///
@@ -104,7 +104,7 @@ impl Tensor {
         &self.bytes
     }
 
-    /// Converts into the bytes.
+    /// Returns the bytes, without the spec.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
         self.bytes
@@ -124,7 +124,7 @@ impl Tensor {
         self.view().to_cow().map(Cow::into_owned)
     }
 
-    /// Returns entries `rows` along axis 0, sharing the bytes.
+    /// Returns the entries `rows` along axis 0 as a tensor that shares the bytes.
     ///
     /// # Errors
     /// [`SpecError::ScalarHasNoRows`], or [`SpecError::RowsOutOfRange`] when the range leaves the leading
@@ -136,7 +136,7 @@ impl Tensor {
         Ok(Self { spec, bytes })
     }
 
-    /// Returns the same elements with another shape, sharing the bytes.
+    /// Returns a tensor of another shape that shares the bytes.
     ///
     /// # Errors
     /// [`SpecError::ReshapeMismatch`] when the element counts differ.
@@ -149,7 +149,7 @@ impl Tensor {
 }
 
 impl TensorView<'_> {
-    /// Copies into an owned tensor.
+    /// Copies the view into an owned tensor.
     #[must_use]
     pub fn to_tensor(&self) -> Tensor {
         Tensor::new_unchecked_len(self.spec().clone(), Bytes::copy_from_slice(self.bytes()))

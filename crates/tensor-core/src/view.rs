@@ -7,7 +7,7 @@ use crate::{
     element::{cast, cast_or_copy, iter},
 };
 
-/// A borrowed tensor: a spec and exactly that many row-major little-endian bytes that live elsewhere.
+/// A borrowed tensor: a spec, and a slice of bytes of exactly the spec's length, row-major and little-endian.
 ///
 /// Typed access is zero-copy when dtype, alignment and host allow it, and otherwise an error or a copy:
 ///
@@ -72,7 +72,8 @@ impl<'a> TensorView<'a> {
     ///
     /// # Errors
     /// [`CastError`] when the dtype differs, the bytes are misaligned for `T`, a bool is neither 0 nor 1, or
-    /// the host is big-endian and `T` has several bytes. [`TensorView::to_cow`] handles all but the first.
+    /// the host is big-endian and `T` has several bytes. [`TensorView::to_cow`] fails only when the dtype
+    /// differs.
     pub fn as_slice<T: Element>(&self) -> Result<&'a [T], CastError> {
         self.expect_dtype::<T>()?;
         cast(self.bytes)
@@ -97,7 +98,7 @@ impl<'a> TensorView<'a> {
         Ok(iter(self.bytes))
     }
 
-    /// Returns entries `rows` along axis 0 without copying.
+    /// Returns a view of the entries `rows` along axis 0.
     ///
     /// # Errors
     /// [`SpecError::ScalarHasNoRows`], or [`SpecError::RowsOutOfRange`] when the range leaves the leading

@@ -53,12 +53,12 @@ pub fn read_ahead(
             let (empty, spare) = mpsc::channel();
             let reading = move || read_all(&mut *stream, piece, &full, &spare);
             thread::Builder::new().spawn_scoped(scope, reading).ok()?;
-            // If this returns early, the other thread's send fails, and it ends.
+            // If `show_all` returns early, the reading thread's next send fails, and that thread ends.
             Some(show_all(&arriving, &empty, see))
         });
         match tried {
             Some(outcome) => return outcome,
-            // If no thread can be started, this thread also reads.
+            // If no thread can be started, the calling thread reads.
             None => stream = reader.stream(index)?,
         }
     }
@@ -71,7 +71,7 @@ pub fn read_ahead(
     }
 }
 
-/// A buffer, and the length of its filled part.
+/// A buffer and the length of its filled part, or the error of reading.
 type Piece = Result<(Vec<u8>, usize), Error>;
 
 fn read_all(
@@ -102,7 +102,7 @@ fn show_all(
     for piece in arriving {
         let (piece, len) = piece?;
         see(&piece[..len])?;
-        // If the other thread has ended, sending fails, and the buffer is no longer needed.
+        // If the reading thread has ended, sending fails, and the buffer is not needed any more.
         let _ = empty.send(piece);
     }
     Ok(())

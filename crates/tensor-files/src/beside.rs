@@ -22,8 +22,8 @@ pub(crate) fn open_onnx(
     Ok(Box::new(OnnxReader::open_with(source, options, &beside)?))
 }
 
-/// The model chooses the names of these files, and this process may have more rights than the model's author.
-/// So links must not lead out of the directory.
+/// Opens the external file `name` of a model in `folder`. The model chooses the name, and this process may
+/// have more rights than the model's author, so links must not lead out of the directory.
 fn open_beside(folder: &Path, name: &Path) -> Result<Arc<dyn ByteSource>, Error> {
     let is_below = |component| matches!(component, Component::Normal(_) | Component::CurDir);
     let outside = || {

@@ -7,17 +7,18 @@ use fmt_core::{ByteSource, Error, FileSource, ReadOptions, TensorReader, behind_
 
 use crate::composite::Composite;
 
-/// A longer file is not accepted as a names file.
+/// Maximum number of bytes that are read of a names file.
 const LONGEST: u64 = 256 << 20;
 
-/// Opens a BTF file. Its tensors get the names from the file next to it, if that exists and matches.
+/// Opens a BTF file. Its tensors get the names from the names file next to it, if that file exists and
+/// matches.
 pub(crate) fn open_btf(
     source: Arc<dyn ByteSource>,
     path: &Path,
     options: &ReadOptions,
 ) -> Result<Box<dyn TensorReader>, Error> {
     let reader = BtfReader::open(source, options)?;
-    // A link may have its own names next to it, as in a cache where all files are links.
+    // The names file may also be next to a link to the BTF file, as in a cache where all files are links.
     let mut names_paths = [&behind_links(path), path].map(Names::path_for).into_iter();
     let Some(names_path) = names_paths.find(|path| path.exists()) else {
         return Ok(Box::new(reader));

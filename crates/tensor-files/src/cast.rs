@@ -19,8 +19,8 @@ impl Cast {
         are_floats.then_some(Self { from, to })
     }
 
-    /// Appends the converted elements of `bytes`, which has whole elements. Returns the number of finite ones
-    /// that became infinite.
+    /// Appends the converted elements of `bytes`, which has whole elements. Returns the number of finite
+    /// elements that became infinite.
     fn append(self, bytes: &[u8], out: &mut Vec<u8>) -> u64 {
         match self.from {
             DType::F64 => each(
@@ -83,7 +83,7 @@ fn from_f32(out: &mut Vec<u8>, to: DType, value: f32) -> bool {
     }
 }
 
-/// Converts to one of the two 16-bit floats.
+/// Appends `value` as a 16-bit float, `F16` or `BF16`. Returns whether a finite value became infinite.
 fn narrow(out: &mut Vec<u8>, to: DType, value: f32, is_finite: bool) -> bool {
     if to == DType::F16 {
         let new = f16::from_f32(value);
@@ -175,8 +175,8 @@ mod tests {
         (out, beyond)
     }
 
-    /// Returns the nearer of two neighbours, by distances in doubles, which are exact here; the even one on a
-    /// tie.
+    /// Returns the nearer of two neighbours, by distances in doubles, which are exact here; the even
+    /// neighbour on a tie.
     fn nearest(value: f64, below: f64, below_is_even: bool, above: f64) -> f64 {
         let (down, up) = (value - below, above - value);
         if down < up || (down == up && below_is_even) {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     /// Rounds values at and next to every positive 16-bit float, and at and next to the midpoint to the
-    /// following one.
+    /// following float.
     #[test]
     fn rounding_is_to_the_nearest_and_even() {
         around_all(DType::F16, |bits| f16::from_bits(bits).to_f64(), 0x7bff);
@@ -266,7 +266,7 @@ mod tests {
                     back.as_chunks().0.iter().copied(),
                 );
                 for (a, b) in a.zip(b).filter(differ) {
-                    // NaNs may differ: signalling ones become quiet.
+                    // NaNs may differ: signalling NaNs become quiet.
                     let is_nan = |bytes: [u8; 2]| match from {
                         DType::F16 => f16::from_le_bytes(bytes).is_nan(),
                         _ => bf16::from_le_bytes(bytes).is_nan(),

@@ -10,16 +10,16 @@ use crate::{
     shards::{Checkpoint, Found, find, open_index, open_set, read_index},
 };
 
-/// Opens a file of any format, or a checkpoint of several files as one. Tensors are read on demand.
+/// Opens a file of any format, or a checkpoint of several files as one reader. Tensors are read on demand.
 ///
 /// - A directory is read as the checkpoint in it: `model.safetensors` or its index, as Hugging Face's
 ///   libraries write them.
 /// - An index (`NAME.index.json`, or `NAME.index.VARIANT.json`) is read as the files that it names; see
 ///   [`open_shards`](crate::open_shards).
 /// - A complete set of files called `NAME-00001-of-00003.EXTENSION` and so on is a checkpoint without an
-///   index. It is also found as `NAME.EXTENSION` if no file has that name.
-/// - A BTF file stores no names. Its tensors get those of the file next to it (`NAME.btf.names.json`), if it
-///   exists and matches; a file that does not match is reported as a lint.
+///   index. The checkpoint is also found as `NAME.EXTENSION` if no file has that name.
+/// - A BTF file stores no names. Its tensors get the names in the file next to it (`NAME.btf.names.json`), if
+///   that file exists and matches; a file that does not match is reported as a lint.
 ///
 /// # Errors
 /// The errors of [`FileSource::open`](fmt_core::FileSource::open), [`detect`](crate::detect) and the format's
@@ -35,7 +35,7 @@ pub fn open(path: &Path, options: &ReadOptions) -> Result<Box<dyn TensorReader>,
     }
 }
 
-/// Like [`open`], also returns the name of each tensor's file.
+/// Like [`open`], but the reader also knows the name of each tensor's file.
 ///
 /// # Errors
 /// See [`open`].

@@ -58,7 +58,7 @@ pub struct Composite<'r> {
 
 /// Selected tensors, with their order and names.
 struct Chosen {
-    /// For each tensor, the part and its index there.
+    /// For each tensor, the index of its part, and the tensor's index within that part.
     places: Vec<(usize, usize)>,
     entries: Vec<Entry>,
 }
@@ -204,8 +204,8 @@ impl<'r> Composite<'r> {
         Ok(())
     }
 
-    /// Returns the keys whose values differ from an earlier file's, with the file's label.
-    /// [`TensorReader::metadata`] has the first file's value.
+    /// Returns the metadata keys whose values differ from those of an earlier file, each with the label of
+    /// the later file. [`TensorReader::metadata`] has the first file's value.
     pub fn conflicts(&self) -> impl Iterator<Item = (&str, &str)> {
         let label = |part: &usize| self.parts[*part].label.as_str();
         self.conflicts
@@ -221,7 +221,7 @@ impl<'r> Composite<'r> {
     /// Returns the label of a tensor's file.
     ///
     /// # Panics
-    /// When there is no such index.
+    /// When there is no tensor with this index.
     #[must_use]
     pub fn file_of(&self, index: usize) -> &str {
         &self.parts[self.place_of(index).0].label
@@ -230,7 +230,7 @@ impl<'r> Composite<'r> {
     /// Returns a tensor's original name in its file.
     ///
     /// # Panics
-    /// When there is no such index.
+    /// When there is no tensor with this index.
     #[must_use]
     pub fn name_in_file(&self, index: usize) -> &str {
         let (reader, own) = self.place(index);
@@ -262,7 +262,7 @@ impl<'r> Composite<'r> {
     /// Renames tensors simultaneously, so that names can be swapped.
     ///
     /// # Errors
-    /// [`ErrorKind::Duplicate`] when two would get the same name. No name is changed then.
+    /// [`ErrorKind::Duplicate`] when two tensors would get the same name. No name is changed then.
     pub fn rename_all(&mut self, mut name: impl FnMut(&str) -> Option<String>) -> Result<(), Error> {
         let new: Vec<Option<String>> = self.entries().iter().map(|entry| name(&entry.name)).collect();
         if new.iter().all(Option::is_none) {
@@ -320,14 +320,14 @@ impl<'r> Composite<'r> {
         });
     }
 
-    /// Calls `watch` with the number of tensor bytes after each read; its error ends the reading.
+    /// Calls `watch` with the number of tensor bytes after each read; an error of `watch` ends the reading.
     #[must_use]
     pub fn watched(mut self, watch: impl Fn(u64) -> Result<(), Error> + Send + Sync + 'r) -> Self {
         self.watch = Some(Box::new(watch));
         self
     }
 
-    /// Returns the tensors as a separate list for modification.
+    /// Returns the list of selected tensors for modification; creates the list on first use.
     fn own_entries(&mut self) -> &mut Chosen {
         self.chosen.get_or_insert_with(|| Chosen::all_of(&self.parts[0]))
     }
@@ -436,7 +436,7 @@ impl TensorReader for Composite<'_> {
         if firsts.iter().all(HashMap::is_empty) {
             return Vec::new();
         }
-        // The file's first tensor with these bytes may not be among the selected ones.
+        // The file's first tensor with these bytes may not be among the selected tensors.
         let (mut chosen, mut shared) = (HashMap::new(), Vec::new());
         for index in 0..self.entries().len() {
             let (part, own) = self.place_of(index);
@@ -468,7 +468,7 @@ impl TensorReader for Composite<'_> {
     }
 }
 
-/// A stream that reports bytes read.
+/// A stream that passes the number of bytes read to `watch`.
 struct Watched<'r> {
     inner: Box<dyn TensorStream + 'r>,
     watch: &'r Watch<'r>,

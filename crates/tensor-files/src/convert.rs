@@ -26,7 +26,7 @@ pub struct ConvertOptions<'a> {
     pub names_beside: bool,
     /// Maximum size in bytes of a sparse tensor that is made dense under `allow_loss`.
     pub dense_budget: u64,
-    /// The source files, which writing the target must not endanger.
+    /// The source files; [`SourceFiles`] says which of them the target may replace.
     pub sources: SourceFiles,
     /// Options for the target: whether it may replace a file, and its permissions.
     pub output: OutputOptions,
@@ -152,7 +152,7 @@ fn own_metadata(reader: &dyn TensorReader) -> Metadata {
     metadata
 }
 
-/// Fails if a loss is not allowed.
+/// Checks that `allowed` permits all losses.
 pub(crate) fn refuse(losses: &[Loss], target: &dyn Format, allowed: AllowedLoss) -> Result<(), Error> {
     const SHOWN: usize = 5;
     // Tensors refused for the same reason are listed together.
@@ -190,7 +190,7 @@ pub(crate) fn refuse(losses: &[Loss], target: &dyn Format, allowed: AllowedLoss)
     Err(Error::new(ErrorKind::Unsupported, what))
 }
 
-/// A file's plan, reduced to what the target can store, and what that loses.
+/// A plan for the target, reduced to what the target can store, with the losses.
 pub(crate) struct AdaptedPlan {
     plan: Plan,
     /// For each planned tensor, its index in the source.
@@ -284,7 +284,7 @@ impl AdaptedPlan {
         adapted
     }
 
-    /// Plans to write bytes shared by tensors only once, if the target supports that.
+    /// Plans to write shared bytes only once if the target can share them; otherwise records the loss.
     fn settle_sharing(&mut self, reader: &dyn TensorReader, target: &dyn Format) {
         for (index, first) in reader.shared() {
             // The indices are in ascending order, because tensors were planned in this order.
@@ -317,7 +317,7 @@ impl AdaptedPlan {
         for (number, entry) in numbered.entries.iter_mut().enumerate() {
             entry.name = number.to_string();
         }
-        // A name that is invalid for other reasons is left for the format to refuse.
+        // The target has names, but one is invalid: the plan keeps that name, and the format refuses it.
         if accepts(numbered.clone()).is_err() {
             return;
         }
@@ -349,7 +349,8 @@ impl AdaptedPlan {
         }
     }
 
-    /// Fails if a loss is not allowed, with the name that the target rejects.
+    /// Checks that `allowed` permits all losses. If names would be lost, the error contains the name that the
+    /// target rejects.
     pub(crate) fn refuse(&self, target: &dyn Format, allowed: AllowedLoss) -> Result<(), Error> {
         refuse(&self.losses, target, allowed).map_err(|error| {
             let is_about_names = self.losses.contains(&Loss::Names) && !allowed.names;
@@ -360,7 +361,7 @@ impl AdaptedPlan {
         })
     }
 
-    /// Returns all losses, after everything is written.
+    /// Returns all losses, including those found while reading; called after all tensors are written.
     fn all_losses(&self, target: &dyn Format, options: &ConvertOptions<'_>) -> Result<Vec<Loss>, Error> {
         let late = options.lost_on_the_way.map(|lost| lost()).unwrap_or_default();
         refuse(&late, target, options.allow_loss)?;
@@ -438,8 +439,8 @@ impl AdaptedPlan {
     }
 }
 
-/// Splits metadata into what a format can store and the keys of the rest. Each is tried alone if all together
-/// are refused.
+/// Splits `texts` into the entries that a format can store and the keys of all others. Tries each entry alone
+/// if the format refuses all together.
 fn held_by(texts: Metadata, holds: impl Fn(Metadata) -> bool) -> (Metadata, impl Iterator<Item = String>) {
     if texts.is_empty() || holds(texts.clone()) {
         return (texts, Vec::new().into_iter());
@@ -460,9 +461,9 @@ fn without_name(error: &Error, name: &str) -> String {
     stripped.unwrap_or(text)
 }
 
-/// Removes the names files of the file to be replaced, next to it and next to a link to it: other tensors
-/// must not get them. They are removed first: if a later step fails, a file without names is better than one
-/// with wrong names.
+/// Removes the names files next to the file to be replaced and next to a link to it, because the new tensors
+/// must not get the old names. The old file is replaced afterwards: if that fails, a file without names is
+/// better than a file with wrong names.
 #[cfg(feature = "btf")]
 pub(crate) fn remove_names_beside(target: &dyn Format, path: &Path) -> Result<(), Error> {
     if target.id() != "btf" {
@@ -506,7 +507,7 @@ impl fmt::Display for Unplanned {
     }
 }
 
-/// Plans a tensor as if the target could store everything; fails if it cannot be read.
+/// Plans a tensor as if the target could store everything; fails if the tensor cannot be read.
 fn planned(entry: &Entry) -> Result<PlannedEntry, Unplanned> {
     if let (StoredDType::Opaque(dtype), true) = (&entry.dtype, entry.is_copied_only()) {
         let planned = PlannedEntry::opaque(&*entry.name, dtype.clone(), entry.shape.clone());
@@ -537,7 +538,7 @@ fn copy(
     options: &ConvertOptions<'_>,
     write: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    /// Small enough to stay in the CPU cache between reading and writing.
+    /// Bytes per piece, few enough to stay in the CPU cache between reading and writing.
     const PIECE: usize = 1 << 20;
     let entry = &reader.entries()[index];
     if let Layout::Coo { .. } = entry.layout {

@@ -34,7 +34,7 @@ pub struct Difference {
     pub kind: DifferenceKind,
 }
 
-/// Kinds of differences.
+/// What differs between two files.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum DifferenceKind {
@@ -42,28 +42,28 @@ pub enum DifferenceKind {
     OnlyInFirst,
     /// Only the second file has this tensor.
     OnlyInSecond,
-    /// Dtype, shape or layout.
+    /// Dtype, shape or layout differ.
     Form {
-        /// In the first file.
+        /// Dtype, shape and layout in the first file.
         first: String,
-        /// In the second file.
+        /// Dtype, shape and layout in the second file.
         second: String,
     },
     /// Some elements differ.
     Values {
         /// Number of different elements.
         elements: u64,
-        /// Maximum absolute difference; NaN if one is NaN and the other is not. 0 if only bits differ: signs
-        /// of zeros, NaN payloads.
+        /// Maximum absolute difference; NaN if one element is NaN and the other is not. 0 if only bits
+        /// differ: signs of zeros, NaN payloads.
         farthest: f64,
         /// The distance between the tensors as vectors; `None` if elements are not numeric or not finite.
         distance: Option<Distance>,
     },
-    /// A metadata value.
+    /// The values of a metadata key differ.
     Metadata,
-    /// A tensor's attribute with this key.
+    /// The tensor's attributes with this key differ.
     Attribute(String),
-    /// The stored entries of a sparse tensor, or their values.
+    /// The stored entries of a sparse tensor differ, in coordinates or values.
     Entries,
     /// One of the two tensors cannot be read.
     Unreadable(String),
@@ -86,7 +86,7 @@ impl fmt::Display for Difference {
                 match *farthest {
                     0.0 => f.write_str("in bits only: signs of zeros, kinds of NaN"),
                     far if far.is_nan() => f.write_str("not all of them numbers"),
-                    // Does not print the many digits of very small or very large numbers.
+                    // Prints very small and very large numbers with an exponent instead of many digits.
                     far => write!(f, "at most by {far:?}"),
                 }?;
                 match distance {
@@ -157,7 +157,7 @@ fn by_name(reader: &dyn TensorReader) -> BTreeMap<(&str, usize), usize> {
     numbered
 }
 
-/// Returns the keys that differ or are present on one side only, sorted.
+/// Returns the keys that only one of the maps has, or whose values differ, sorted.
 fn different_keys(first: &Metadata, second: &Metadata) -> Vec<String> {
     let keys: BTreeSet<&String> = first.keys().chain(second.keys()).collect();
     let differ = keys.into_iter().filter(|key| first.get(*key) != second.get(*key));
@@ -274,7 +274,7 @@ enum Apart {
 impl Found {
     fn compare(&mut self, a: &[u8], b: &[u8], dtype: Option<DType>, tolerance: Tolerance) {
         let Some(dtype) = dtype else {
-            // Bytes that are not numeric.
+            // The elements are not numeric, so different bytes are counted.
             self.elements += a.iter().zip(b).filter(|(x, y)| x != y).count() as u64;
             self.farthest = f64::NAN;
             return;
@@ -327,8 +327,8 @@ impl Found {
         let mut part = vec![0; PART];
         while self.front > 0 {
             let len = stream.read(&mut part)?;
-            // This stream may return pieces of other lengths than before, so the last one may exceed the
-            // prefix.
+            // The stream may return pieces of other lengths than in the first pass, so the last piece may
+            // exceed the prefix.
             let equal = self.front.min(len as u64);
             self.add_equal(&part[..equal as usize], dtype);
             self.front = if len == 0 { 0 } else { self.front - equal };
@@ -361,7 +361,7 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// Returns the difference of two elements, and the size of the second.
+/// Returns the difference of two elements, and the absolute value of the second.
 fn apart(dtype: DType, x: &[u8], y: &[u8]) -> (Apart, f64) {
     let integer = |bytes: &[u8]| match dtype.kind() {
         DTypeKind::Signed => {

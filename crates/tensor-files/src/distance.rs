@@ -13,9 +13,9 @@ use std::fmt;
 pub struct Distance {
     /// The L2 norm of the difference.
     pub l2: f64,
-    /// `l2` divided by the L2 norm of the second; infinite if that is 0.
+    /// `l2` divided by the L2 norm of the second tensor; infinite if that norm is 0.
     pub relative_l2: f64,
-    /// Cosine similarity of the tensors; NaN if either is zero.
+    /// Cosine similarity of the tensors; NaN if either tensor is all zeros.
     pub cosine: f64,
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use tensor_core::Quoted;
 
-/// Something that the target cannot store.
+/// A part of the source that the target cannot store, or stores differently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Loss {
@@ -77,17 +77,17 @@ impl fmt::Display for Loss {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllowedLoss {
-    /// Tensors that cannot be read or stored.
+    /// Whether to leave out tensors that cannot be read or stored.
     pub tensors: bool,
-    /// Sparse tensors become dense.
+    /// Whether sparse tensors may become dense.
     pub sparsity: bool,
     /// Whether names may be lost.
     pub names: bool,
-    /// Metadata of the file and attributes of tensors.
+    /// Whether metadata of the file and attributes of tensors may be lost.
     pub metadata: bool,
-    /// Content that is neither a tensor nor metadata.
+    /// Whether content that is neither a tensor nor metadata may be lost.
     pub foreign_parts: bool,
-    /// Finite numbers beyond the range of a new dtype, which become infinite.
+    /// Whether finite numbers beyond the range of a new dtype may become infinite.
     pub range: bool,
 }
 

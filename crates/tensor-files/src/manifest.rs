@@ -16,10 +16,10 @@ use tensor_core::Quoted;
 ///
 /// The bytes are row-major and little-endian; for a sparse tensor they are its indices (`u64`, a row per
 /// stored entry, sorted), then the values. So equal tensors have equal manifests, whatever the format, order,
-/// compression and number of files. Metadata is not part of it.
+/// compression and number of files. Metadata is not part of a manifest.
 ///
-/// Text and JSON form are byte-identical for equal tensors, so either can be signed. docs/tensor.md describes
-/// both.
+/// Text and JSON form are byte-identical for equal tensors, so either form can be signed. docs/tensor.md
+/// describes both forms.
 ///
 /// ```
 /// use tensor_files::Manifest;
@@ -56,7 +56,7 @@ pub struct ManifestEntry {
     pub dtype: String,
     /// The dimensions.
     pub shape: Vec<u64>,
-    /// Number of stored entries of a sparse tensor.
+    /// Number of stored entries of a sparse tensor; `None` for a dense tensor.
     pub nnz: Option<u64>,
     /// The SHA-256 in lower-case hexadecimal digits.
     pub sha256: String,
@@ -126,7 +126,7 @@ impl Manifest {
             })
     }
 
-    /// Formats as text: a header, a line per tensor by name, and the digest of all.
+    /// Formats as text: a header, a line per tensor, sorted by name, and the digest of all tensors.
     #[must_use]
     pub fn to_text(&self) -> String {
         format!("{HEAD}\n{}{}  content\n", self.lines(), self.content_sha256())
@@ -153,11 +153,11 @@ impl Manifest {
         json
     }
 
-    /// Parses either form.
+    /// Parses the text form or the JSON form.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] when it is not a manifest, [`ErrorKind::BadVersion`] for another version,
-    /// [`ErrorKind::Corrupt`] when the tensors do not match the manifest's digest.
+    /// [`ErrorKind::Malformed`] when `bytes` is not a manifest, [`ErrorKind::BadVersion`] for another
+    /// version, [`ErrorKind::Corrupt`] when the tensors do not match the manifest's digest.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         let text = std::str::from_utf8(bytes).map_err(|error| {
             let error_at = error.valid_up_to() as u64;

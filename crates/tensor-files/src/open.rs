@@ -7,7 +7,7 @@ use tensor_core::Bytes;
 
 use crate::{explain::explain, registry::detect};
 
-/// Opens one file.
+/// Opens a single file of any format by path.
 pub(crate) fn open_file(path: &Path, options: &ReadOptions) -> Result<Box<dyn TensorReader>, Error> {
     open_source(Arc::new(FileSource::open(path)?), Some(path), options)
 }

@@ -57,7 +57,7 @@ pub struct Recast<'r> {
 #[derive(Clone, Copy)]
 enum Change {
     None,
-    /// Reinterprets the same bytes.
+    /// Keeps the bytes, and changes only the dtype.
     Bits,
     Float(Cast),
     /// 8-bit floats multiplied by their scales.
@@ -67,15 +67,15 @@ enum Change {
 }
 
 impl<'r> Recast<'r> {
-    /// Converts floats, and quantised blocks of known types, to one float dtype; except the tensors to keep,
-    /// by index. Rounds to nearest, ties to even. 8-bit floats are multiplied by their scales,
-    /// `NAME_scale_inv` (DeepSeek) or `NAME_scale` (compressed-tensors), which are omitted from the result.
-    /// Integers and bools keep their dtype, because they are positions, steps or masks; see
+    /// Converts floats, and quantised blocks of known types, to the float dtype `dtype`, except the tensors
+    /// for whose index `stays` returns true. Rounds to nearest, ties to even. 8-bit floats are multiplied by
+    /// their scales, `NAME_scale_inv` (DeepSeek) or `NAME_scale` (compressed-tensors), which are omitted from
+    /// the result. Integers and bools keep their dtype, because they are positions, steps or masks; see
     /// [`Recast::unconverted`].
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for sparse tensors and opaque elements, unless they are kept, and for a
-    /// dtype that is not a float.
+    /// [`ErrorKind::Unsupported`] for sparse tensors and opaque elements, unless `stays` excepts them, and
+    /// for a `dtype` that is not a float.
     pub fn to_float(
         inner: &'r dyn TensorReader,
         dtype: DType,
@@ -225,7 +225,7 @@ impl<'r> Recast<'r> {
         Ok(bytes)
     }
 
-    /// Returns a tensor's converted elements.
+    /// Returns a tensor from its converted bytes.
     fn of_spec(
         &self,
         index: usize,
@@ -271,15 +271,15 @@ fn to_float(entry: &Entry, dtype: DType) -> Result<Change, Error> {
     }
 }
 
-/// Removes attributes of a tensor's original bytes, which do not apply to the converted ones.
+/// Resets the properties of a tensor's stored bytes, which do not apply to the converted bytes.
 fn forget_bytes(entry: &mut Entry) {
     entry.encoding = Encoding::Raw;
     entry.is_big_endian = false;
     entry.checksum = None;
 }
 
-/// Returns dtype and shape of opaque elements or blocks as bytes: one per element of one byte, otherwise
-/// several along the last axis.
+/// Returns the dtype and shape with which opaque elements are stored as `u8`. Elements of one byte keep the
+/// shape; wider elements and blocks become several bytes along the last axis.
 fn bytes_of(dtype: &OpaqueDType, shape: &Shape) -> Option<(DType, Shape)> {
     let (elements, bytes) = (u64::from(dtype.block_elements()), u64::from(dtype.block_bytes()));
     if (elements, bytes) == (1, 1) {
@@ -293,7 +293,7 @@ fn bytes_of(dtype: &OpaqueDType, shape: &Shape) -> Option<(DType, Shape)> {
     Some((DType::U8, Shape::new(&dims).ok()?))
 }
 
-/// Returns the unsigned integer dtype of a dtype's width.
+/// Returns the unsigned integer dtype with the width of `dtype`.
 fn bits_of(dtype: DType) -> Option<DType> {
     match dtype.size() {
         1 => Some(DType::U8),

@@ -42,7 +42,7 @@ pub fn formats() -> &'static [&'static dyn Format] {
     FORMATS
 }
 
-/// Returns the format with a short name.
+/// Returns the format with the short name `id`.
 ///
 /// ```
 /// assert_eq!(tensor_files::format("npz").map(|format| format.extensions()), Some(&["npz"][..]));
@@ -72,8 +72,8 @@ pub fn format_of_path(path: &Path) -> Option<&'static dyn Format> {
 /// Detects the format of a file that begins with `head` (512 bytes are enough) and has `len` bytes and an
 /// optional path.
 ///
-/// A magic number decides; without one the file name does; without a known extension, the only format that
-/// the bytes could be.
+/// A magic number decides. Without a magic number, the file name's extension decides; without a known
+/// extension, the only format that the bytes could be.
 ///
 /// ```
 /// let format = tensor_files::detect(b"\x93NUMPY\x01\0", 128, Some("misnamed.btf".as_ref())).unwrap();

@@ -11,9 +11,10 @@ pub(crate) struct Scaled {
     pub(crate) scales: usize,
     /// The last two dimensions; `[1, n]` for a vector.
     dims: [u64; 2],
-    /// Rows and columns that share a scale.
+    /// Height and width of a block whose elements share a scale.
     block: [u64; 2],
-    /// Number of blocks per row and per column of a matrix.
+    /// Number of blocks in a row of blocks, and in a whole matrix; 0 in a matrix if all elements share one
+    /// scale.
     blocks: [u64; 2],
 }
 
@@ -28,15 +29,15 @@ enum Float8 {
 /// scales, despite the name `inv`.
 const ENDINGS: [&str; 2] = ["_scale_inv", "_scale"];
 
-/// The side length of a block used by DeepSeek and most others.
+/// Side length of the blocks that DeepSeek and most other writers use.
 const USUAL_BLOCK: u64 = 128;
 
 impl Scaled {
-    /// Finds the scales of a tensor of 8-bit floats; `None` if it has other elements.
+    /// Finds the scales of a tensor of 8-bit floats; `None` if the tensor has other elements.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] when there are no scales, without which its numbers would be wrong, or
-    /// their shape does not match.
+    /// [`ErrorKind::Unsupported`] when the file has no scales for the tensor, without which its numbers would
+    /// be wrong, or when the shape of the scales does not match.
     pub(crate) fn of(reader: &dyn TensorReader, entry: &Entry) -> Result<Option<Self>, Error> {
         let StoredDType::Opaque(dtype) = &entry.dtype else {
             return Ok(None);
@@ -135,13 +136,13 @@ fn fit(tensor: &Shape, scales: &Shape) -> Option<([u64; 2], [u64; 2], [u64; 2])>
         blocks if len.div_ceil(USUAL_BLOCK) == blocks => Some(USUAL_BLOCK),
         blocks => len.is_multiple_of(blocks).then(|| len / blocks),
     };
-    // A single block gets the length of its side. The writer may have meant the larger usual size, which
-    // makes no difference, because no element is beyond the side.
+    // A single block along a side gets the length of the side. The writer may have meant the usual size if
+    // that is larger, which makes no difference, because no element is beyond the side.
     let block = [side(rows, down)?, side(columns, across)?];
     Some((dims, block, [across, down * across]))
 }
 
-/// Splits dimensions into the outer ones and the last two.
+/// Splits dimensions into the outer dimensions and the last two.
 fn matrix_of(dims: &[u64]) -> (&[u64], [u64; 2]) {
     match dims {
         [] => (&[], [1, 1]),

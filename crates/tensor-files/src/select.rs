@@ -8,10 +8,11 @@ use regex::{Captures, Regex};
 use crate::composite::Composite;
 
 /// A pattern for names: a glob that matches the whole name, or a regular expression after `re:` that matches
-/// a part.
+/// a part of the name.
 ///
-/// In a glob `*` matches any string, `?` any character, `[a-c]` a character in the set, `[!a-c]` one outside,
-/// `{x,y}` one of several strings; `\` escapes the next character. Dots and slashes are ordinary characters.
+/// In a glob `*` matches any string, `?` any character, `[a-c]` a character in the set, `[!a-c]` a character
+/// outside the set, `{x,y}` one of several strings; `\` escapes the next character. Dots and slashes are
+/// ordinary characters.
 ///
 /// ```
 /// let pattern: tensor_files::Pattern = "model.layers.{0,1}.*.weight".parse()?;
@@ -24,7 +25,7 @@ use crate::composite::Composite;
 pub struct Pattern {
     text: String,
     regex: Regex,
-    /// Number of the glob's stars, each of which is a group. `None` for a regular expression.
+    /// Number of the glob's stars, each of which is a group of `regex`. `None` for a regular expression.
     stars: Option<usize>,
 }
 
@@ -152,7 +153,7 @@ pub struct Renaming {
 }
 
 impl Renaming {
-    /// Returns the new name, if the old one matches.
+    /// Returns the new name of the tensor `name`, if the pattern matches.
     #[must_use]
     pub fn of(&self, name: &str) -> Option<String> {
         if self.from.stars.is_none() {
@@ -195,9 +196,9 @@ impl FromStr for Renaming {
 pub struct Selection {
     /// Patterns of the tensors to keep; empty for all.
     pub include: Vec<Pattern>,
-    /// Remove these.
+    /// Patterns of the tensors to leave out.
     pub exclude: Vec<Pattern>,
-    /// Rename these.
+    /// Renamings of the selected tensors, in order of precedence.
     pub rename: Vec<Renaming>,
 }
 
@@ -208,7 +209,7 @@ impl Selection {
         self.include.is_empty() && self.exclude.is_empty() && self.rename.is_empty()
     }
 
-    /// Applies the selection to files that belong together, such as two to compare.
+    /// Applies the selection to files that belong together, such as two files to compare.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfBounds`] for a pattern that matches no tensor of any file, which is usually a typo;

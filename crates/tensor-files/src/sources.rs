@@ -13,7 +13,7 @@ use crate::checkpoint::checkpoint_files;
 ///
 /// If the target is one of the sources, it replaces only the file that was read, not a file that has since
 /// taken its place. Files of a sharded checkpoint are never replaced by a conversion's result: if the process
-/// were killed meanwhile, neither checkpoint would be complete.
+/// were killed during the replacement, neither the old nor the new checkpoint would be complete.
 ///
 /// ```
 /// use tensor_files::{ConvertOptions, SourceFiles, convert, format, open};
@@ -57,7 +57,8 @@ impl SourceFiles {
         Self(sources)
     }
 
-    /// Returns the options for creating a target: if it is one of these files, only that file is replaced.
+    /// Returns the options for creating a target: if `target` is one of these files, the options allow
+    /// replacing only the recorded file.
     #[must_use]
     pub fn output_for(&self, target: &Path, output: &OutputOptions) -> OutputOptions {
         let mut output = output.clone();
@@ -66,7 +67,7 @@ impl SourceFiles {
         output
     }
 
-    /// Fails if the target is a file of a sharded checkpoint.
+    /// Checks that the target is not a file of a sharded checkpoint among the sources.
     pub(crate) fn check_target(&self, target: &Path) -> Result<(), Error> {
         match self.at(target) {
             Some(source) if source.is_part => Err(in_the_way(target)),
@@ -74,7 +75,7 @@ impl SourceFiles {
         }
     }
 
-    /// Fails if one of the files that are written, replaced or removed together is a source file.
+    /// Checks that none of the files that are written, replaced or removed together is a source file.
     pub(crate) fn check_targets<'p>(&self, mut targets: impl Iterator<Item = &'p Path>) -> Result<(), Error> {
         match targets.find(|target| self.at(target).is_some()) {
             Some(target) => Err(in_the_way(target)),

@@ -3,7 +3,7 @@
 
 use fmt_core::Metadata;
 
-/// Removes GGUF's shard numbers from metadata, so that the result is no longer a shard.
+/// Removes GGUF's shard numbers from metadata, so that the merged file is not taken for a shard.
 pub(crate) fn remove_split(metadata: &mut Metadata) {
     #[cfg(feature = "gguf")]
     fmt_gguf::Split::remove(metadata);

@@ -81,7 +81,7 @@ pub unsafe fn map(file: &File) -> io::Result<Bytes> {
 pub struct Promise(());
 
 impl Promise {
-    /// Gives the guarantee.
+    /// Gives the guarantee for all files that are mapped through the value.
     ///
     /// # Safety
     /// The caller must fulfil the contract of [`map`] for every file that is mapped through this value or a
@@ -98,7 +98,7 @@ impl Promise {
     /// See [`map`].
     #[expect(unsafe_code, reason = "the promise vouches for the file")]
     pub fn map(self, file: &File) -> io::Result<Bytes> {
-        // SAFETY: the value was created by an unsafe function with the same contract.
+        // SAFETY: the caller of `Promise::new` has given the guarantee that `map` requires.
         unsafe { map(file) }
     }
 }

@@ -15,7 +15,7 @@ use rustix::fs::{
 /// Memory shared with another process, which may change its contents at any time but never its size.
 ///
 /// Bytes are copied in and out without creating references: whatever the other process does, the worst effect
-/// is wrong values in the copies. Linux only, because it relies on memfd seals to fix the size.
+/// is wrong values in the copies. Linux only, because the type relies on memfd seals to fix the size.
 ///
 /// ```
 /// use tensor_mmap::SharedMemory;
@@ -47,7 +47,7 @@ impl fmt::Debug for SharedMemory {
 /// may run out of them on first access, which ends the process.
 const TMPFS: u64 = 0x0102_1994;
 
-/// Seals that fix the size.
+/// Seals that fix the size of the memory.
 const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 impl SharedMemory {
@@ -68,14 +68,15 @@ impl SharedMemory {
     /// Maps memory that another process created, of at most `most` bytes. Closes the descriptor.
     ///
     /// # Errors
-    /// `InvalidInput`, with the expectation, when the descriptor is not writable memory with a sealed size,
-    /// or is empty; `FileTooLarge` when it is larger than `most`; `Unsupported` when strict overcommit
-    /// (`vm.overcommit_memory=2`) could make a page unavailable on access, which ends the process.
+    /// `InvalidInput` when the descriptor is not writable memory with a sealed size, or when the memory is
+    /// empty; the message says what is expected; `FileTooLarge` when it is larger than `most`; `Unsupported`
+    /// when strict overcommit (`vm.overcommit_memory=2`) could make a page unavailable on access, which ends
+    /// the process.
     pub fn open(file: OwnedFd, most: u64) -> io::Result<Self> {
         check_overcommit()?;
         let expected =
             "expected a descriptor of memfd_create with the seals F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL";
-        // Only memfds and files on tmpfs have seals, and files on tmpfs never have these.
+        // Only memfds and files on tmpfs have seals, and files on tmpfs never have the size seals.
         let seals = fcntl_get_seals(&file)
             .map_err(|_| wrong(format!("{expected}, found a descriptor that cannot have seals")))?;
         if !seals.contains(SIZE_SEALS) {
@@ -119,13 +120,13 @@ impl SharedMemory {
         self.len
     }
 
-    /// Returns whether a range is within the memory.
+    /// Returns whether the `len` bytes at `offset` are within the memory.
     #[must_use]
     pub fn has(&self, offset: u64, len: u64) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.len)
     }
 
-    /// Appends a copy of a range to a buffer.
+    /// Appends a copy of the `len` bytes at `offset` to `buffer`.
     ///
     /// # Errors
     /// `InvalidInput` when the range is out of bounds; `OutOfMemory` when the buffer cannot grow.
@@ -153,7 +154,7 @@ impl SharedMemory {
     /// Copies `bytes` to `offset`.
     ///
     /// # Errors
-    /// `InvalidInput` when they do not fit.
+    /// `InvalidInput` when the bytes do not fit into the memory.
     #[expect(unsafe_code, reason = "shared memory is reached by its pointer")]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.check(offset, bytes.len() as u64)?;
@@ -198,7 +199,7 @@ fn wrong(message: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, message)
 }
 
-/// Names the missing seals.
+/// Returns the names of the size seals among `seals`, for messages.
 fn shown(seals: SealFlags) -> String {
     let known = [
         (SealFlags::SHRINK, "F_SEAL_SHRINK"),

@@ -110,7 +110,7 @@ fn counts(cases: &mut Cases) {
     count("bt-04-count-beyond-what-readers-take", OutOfBounds, 2_000_001, 16);
     count("bt-25-count-1-in-big-endian", OutOfBounds, 1u64.swap_bytes(), 16);
     count("bt-25-count-2-in-big-endian", OutOfBounds, 2u64.swap_bytes(), 16);
-    // The count is in the wrong byte order: read as little-endian, the table would not fit 63 bits.
+    // The count of tensors has the wrong byte order: read as little-endian, the table would not fit 63 bits.
     count(
         "bt-25-count-128-in-big-endian",
         OutOfBounds,
@@ -345,7 +345,7 @@ fn payloads(cases: &mut Cases) {
 }
 
 fn sparse_lengths(cases: &mut Cases) {
-    // A matrix with two entries, except for the claimed sizes.
+    // Returns a 4 x 4 matrix with two entries that claims other sizes.
     let claiming = |claims: [u64; 3]| Forged::coo_claiming(&[4, 4], claims, &[0, 1, 2, 3], &[5, 6]).file();
     let mut mismatch = |name: &str, bytes: Vec<u8>| cases.reject(name, SizeMismatch, "B13", bytes);
     mismatch("bt-21-one-column-too-many", claiming([2, 3, 2]));

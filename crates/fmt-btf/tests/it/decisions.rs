@@ -100,7 +100,7 @@ fn b4_places_of_records() {
     let reader = open_leniently(&old).unwrap();
     assert_eq!(reader.tensor(1).unwrap().to_vec::<i8>().unwrap(), [1, 2]);
     assert_eq!(reader.lints().unwrap().len(), 1);
-    // Even then, records may not overlap.
+    // A lenient reader also refuses records that overlap.
     let overlapping = at_offsets(&[24, 123], &[first.bytes(), vec![0; 40]].concat());
     assert_eq!(open_leniently(&overlapping).unwrap_err().kind(), Overlap);
 }
@@ -152,7 +152,7 @@ fn b9_scalars_and_tensors_without_elements() {
     assert_eq!(reader.rows(1, 1..3).unwrap().shape().dims(), [2, 0]);
 }
 
-/// TFRT reads indices as signed integers and accepts negative ones.
+/// TFRT reads indices as signed integers and accepts negative indices.
 #[test]
 fn b10_indices_are_unsigned() {
     for index in [u64::MAX, 1 << 63, 3] {
@@ -290,7 +290,7 @@ fn b17_limits_of_readers() {
     };
     let limits = Limits::default;
     let too_large = Err((TooLarge, Some("B17")));
-    // The counts are below, at and above the limit.
+    // The limits are below, at and above the file's counts.
     for (tensors, wanted) in [(2, too_large), (3, Ok(())), (4, Ok(()))] {
         assert_eq!(opened(Limits { tensors, ..limits() }), wanted);
     }
@@ -342,7 +342,7 @@ fn b17_limits_of_writers() {
         ..limits()
     };
     assert!(BtfWriter::new(Vec::new(), records(), limited(exact)).is_ok());
-    // Each tensor fits, but their sum does not.
+    // Each tensor fits 63 bits, but the sum of their sizes does not.
     let large = RecordSpec::dense(spec(DType::I8, &[1 << 62]));
     assert_eq!(
         refused(vec![large.clone(), large], WriteOptions::default()),

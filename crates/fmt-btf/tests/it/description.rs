@@ -1,4 +1,4 @@
-//! docs/formats/btf.md matches the code.
+//! Checks that docs/formats/btf.md matches the code.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ fn description() -> String {
     fs::read_to_string(path).unwrap()
 }
 
-/// The bytes of the worked example equal the named file.
+/// The bytes of the page's worked example equal the file that the page names.
 #[test]
 fn the_hexdump_is_that_of_the_file() {
     let text = description();

@@ -1,4 +1,4 @@
-//! A hundred thousand mutants of valid files.
+//! Tests with a hundred thousand mutants of valid files.
 
 use fmt_btf::Btf;
 use fmt_core::{

@@ -1,4 +1,4 @@
-//! BTF files, read, written and attacked.
+//! Tests that read, write and damage BTF files.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod corpus;

@@ -71,7 +71,8 @@ fn fs_02_a_file_that_is_empty_when_it_is_read() {
     });
 }
 
-/// FS-03: overwritten bytes are read as they are at that time; a sparse tensor is validated on each read.
+/// FS-03: a reader returns bytes as they are at the time of reading; a sparse tensor is validated on each
+/// read.
 #[test]
 fn fs_03_a_file_that_is_overwritten() {
     in_folder(|folder| {
@@ -159,7 +160,8 @@ fn fs_08_files_that_cannot_be_opened() {
     });
 }
 
-/// A source whose reads fail starting at some offset, or return fewer bytes than requested.
+/// A source that serves `good` reads; further reads fail, or return a byte less than requested if
+/// `gives_less`.
 struct Failing {
     bytes: Bytes,
     reads: AtomicU64,

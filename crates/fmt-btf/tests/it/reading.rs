@@ -105,7 +105,7 @@ fn bt_09_records_in_any_order() {
     let (a, b) = (counting(DType::I8, &[8]), counting(DType::I16, &[2, 2]));
     let body = [&written(&[&a])[16..], &written(&[&b])[16..]].concat();
     let reader = open(&at_offsets(&[56, 24], &body)).unwrap();
-    // Tensors have the table's order.
+    // Tensors are in the order of the table, not of the records.
     assert_eq!([reader.tensor(0).unwrap(), reader.tensor(1).unwrap()], [b, a]);
     assert_eq!(reader.lints().unwrap(), []);
 }
@@ -141,7 +141,7 @@ fn bt_12_dtypes() {
         let error = reader.tensor(0).unwrap_err();
         assert_eq!((error.kind(), error.byte()), (Unsupported, Some(24)));
     }
-    // The other tensors can still be read.
+    // Other tensors of the file can still be read.
     let bytes = file(&[Forged::dense(10, &[2], 4), Forged::plain()]);
     let reader = open(&bytes).unwrap();
     let entry = &reader.entries()[0];
@@ -210,7 +210,7 @@ fn bt_16_products_that_do_not_fit() {
             (Overflow, "B19")
         );
     }
-    // The tensor has no elements, whatever its other dimensions are (B9).
+    // A tensor with a dimension of 0 has no elements, whatever its other dimensions are (B9).
     let reader = open(&Forged::new(F64, 0, &[0, 1 << 63, 1 << 63], &[]).file()).unwrap();
     assert!(reader.tensor(0).unwrap().bytes().is_empty());
 }
@@ -218,7 +218,7 @@ fn bt_16_products_that_do_not_fit() {
 #[test]
 fn bt_17_payloads_cut_short() {
     assert_eq!(kind(&cut(Forged::plain().file(), 1)), Truncated);
-    // Before another record, a truncated payload makes the two records overlap.
+    // If another record follows, a truncated payload makes the two records overlap.
     let mut short = Forged::plain();
     short.payload.truncate(8);
     assert_eq!(kind(&file(&[short, Forged::plain()])), Overlap);
@@ -352,8 +352,8 @@ fn bt_25_big_endian_files_are_told_so() {
     );
 }
 
-/// Without a magic number, only the structure distinguishes BTF from other files. None of these random files
-/// may be detected as BTF.
+/// Without a magic number, only the structure distinguishes BTF from other files. No random file may be
+/// detected as BTF.
 #[test]
 fn bt_26_other_files() {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;

@@ -1,4 +1,4 @@
-//! Builds files record by record that this crate's writer would never write.
+//! Builds files record by record, including invalid files that this crate's writer would never write.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub(crate) fn spec(dtype: DType, dims: &[u64]) -> TensorSpec {
     TensorSpec::new(dtype, Shape::new(dims).unwrap()).unwrap()
 }
 
-/// Returns a tensor whose bytes count up.
+/// Returns a tensor whose bytes are 0, 1, 2 and so on.
 pub(crate) fn counting(dtype: DType, dims: &[u64]) -> Tensor {
     let spec = spec(dtype, dims);
     let bytes: Vec<u8> = (0..spec.byte_len()).map(|byte| byte as u8).collect();
@@ -49,7 +49,7 @@ pub(crate) fn sparse(dims: &[u64], indices: &[u64], values: &[i32]) -> SparseCoo
     SparseCoo::new(Shape::new(dims).unwrap(), indices.unwrap(), values.unwrap()).unwrap()
 }
 
-/// Returns the file that this crate writes for some tensors.
+/// Returns the file that this crate's writer writes for `tensors`.
 pub(crate) fn written(tensors: &[&Tensor]) -> Vec<u8> {
     let records = tensors.iter().map(|tensor| RecordSpec::from(*tensor)).collect();
     let mut writer = BtfWriter::new(Vec::new(), records, WriteOptions::default()).unwrap();
@@ -59,14 +59,14 @@ pub(crate) fn written(tensors: &[&Tensor]) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// Returns the file that this crate writes for a sparse tensor.
+/// Returns the file that this crate's writer writes for one sparse tensor.
 pub(crate) fn written_sparse(sparse: &SparseCoo, options: WriteOptions) -> Vec<u8> {
     let mut writer = BtfWriter::new(Vec::new(), vec![sparse.into()], options).unwrap();
     writer.sparse(sparse).unwrap();
     writer.finish().unwrap()
 }
 
-/// A handmade record.
+/// A record to build, with any field wrong.
 #[derive(Clone, Debug)]
 pub(crate) struct Forged {
     pub(crate) rank: u64,
@@ -93,7 +93,7 @@ impl Forged {
         }
     }
 
-    /// Creates a dense tensor whose bytes count up from 1.
+    /// Creates a dense tensor of `len` bytes: 1, 2, 3 and so on.
     pub(crate) fn dense(dtype: u8, dims: &[u64], len: u8) -> Self {
         Self::new(dtype, 0, dims, &(1..=len).collect::<Vec<u8>>())
     }
@@ -103,7 +103,7 @@ impl Forged {
         Self::dense(I32, &[2, 2], 16)
     }
 
-    /// Creates a sparse tensor of i32, valid or not.
+    /// Creates a sparse tensor of i32 with these coordinates and values, which need not be valid.
     pub(crate) fn coo(dims: &[u64], indices: &[u64], values: &[i32]) -> Self {
         let rank = dims.len() as u64;
         let count = values.len() as u64;
@@ -136,7 +136,7 @@ impl Forged {
     }
 }
 
-/// Returns a file with the plain record after `change`.
+/// Returns a file with one record: [`Forged::plain`], modified by `change`.
 pub(crate) fn with(change: impl FnOnce(&mut Forged)) -> Vec<u8> {
     let mut record = Forged::plain();
     change(&mut record);
@@ -169,7 +169,7 @@ pub(crate) fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Removes the last `last` bytes.
+/// Returns `bytes` without the last `last` bytes.
 pub(crate) fn cut(mut bytes: Vec<u8>, last: usize) -> Vec<u8> {
     bytes.truncate(bytes.len() - last);
     bytes

@@ -38,7 +38,7 @@ fn records() -> Vec<RecordSpec> {
     tensors.chain(sparse.iter().map(RecordSpec::from)).collect()
 }
 
-/// Returns all bytes to be written, concatenated.
+/// Returns the bytes of all tensors, in the order in which they are written.
 fn all_bytes() -> Vec<u8> {
     let (tensors, sparse) = everything();
     let mut bytes: Vec<u8> = tensors
@@ -86,7 +86,7 @@ fn wr_12_the_same_tensors_give_the_same_bytes() {
     }
 }
 
-/// A sink that takes one byte at a time, and fails after a limit.
+/// A sink that accepts at most `at_once` bytes per call and `room` bytes in total, and then fails.
 struct Sink {
     taken: Vec<u8>,
     room: usize,

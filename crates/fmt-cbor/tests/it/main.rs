@@ -6,7 +6,7 @@ use ciborium::Value;
 use fmt_cbor::{CborValue, Fields, Header, Items, push_head};
 use proptest::prelude::*;
 
-/// The caller limits the depth; deep nesting must not exhaust the stack.
+/// The caller's limit on depth applies. Deep nesting must not exhaust the stack.
 #[test]
 fn deep_nesting_takes_no_stack() {
     let deep = [vec![0x81; 1 << 20], vec![0]].concat();

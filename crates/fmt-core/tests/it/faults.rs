@@ -1,4 +1,4 @@
-//! WR-02 and WR-03: a disk that fails or is full, simulated at system calls.
+//! WR-02 and WR-03: the disk fails or is full, simulated by system calls that fail.
 //!
 //! A seccomp filter makes selected system calls of one thread fail. The filter cannot be removed, so each
 //! test uses a separate thread.
@@ -27,8 +27,8 @@ const ENOSPC: u32 = libc::ENOSPC as u32;
 /// Descriptors belong to the whole process, so tests that depend on the next number run one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Makes this thread's `call` fail from now on if its first argument, a descriptor, satisfies all of these
-/// comparisons.
+/// Makes the system call `call` fail with `error` on this thread whenever its first argument, a descriptor,
+/// satisfies all comparisons in `descriptors`.
 fn fail(call: libc::c_long, error: u32, descriptors: &[(SeccompCmpOp, RawFd)]) {
     let conditions = descriptors.iter().map(|(compares, descriptor)| {
         SeccompCondition::new(0, SeccompCmpArgLen::Dword, compares.clone(), *descriptor as u64).unwrap()
@@ -65,8 +65,8 @@ fn names(folder: &TempDir) -> Vec<String> {
     names
 }
 
-/// Starts replacing `old` by `new`, and passes the file and its descriptor to `and`, on a thread whose system
-/// calls it may break.
+/// Starts replacing a file with `content` on a new thread, and passes the new file and its descriptor to
+/// `and`, which may make that thread's system calls fail.
 fn replace(
     content: &'static [u8],
     and: impl FnOnce(AtomicFile, RawFd) -> Result<(), Error> + Send + 'static,
@@ -77,14 +77,14 @@ fn replace(
     let outcome = thread::spawn(move || {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         // A new file gets the lowest free descriptor. The file must not have a descriptor that a later file
-        // could get, so all lower ones must be in use. Tests that run concurrently may free a lower one
-        // meanwhile.
+        // could get, so all lower descriptors must be in use. Tests that run concurrently may free a lower
+        // descriptor meanwhile.
         let (mut file, descriptor) = loop {
             let lower: Vec<File> = (0..64)
                 .map(|_| File::open("/proc/self/status").unwrap())
                 .collect();
             let file = AtomicFile::create(&target).unwrap();
-            // The new file is the only open one in the directory; it has a random name or none.
+            // The new file is the only open file in the directory; it has a random name or none.
             let descriptor = descriptors_of(target.parent().unwrap())[0];
             if lower.iter().all(|lower| lower.as_raw_fd() < descriptor) {
                 break (file, descriptor);
@@ -136,7 +136,8 @@ fn wr_03_trying_again_writes_again() {
     assert_eq!(names(&folder), ["a"]);
 }
 
-/// By then the new file has its final name, but a power failure may undo the rename, so this is an error.
+/// When the directory cannot be synced, the new file already has its final name. A power failure may undo the
+/// rename, so `persist` returns an error.
 #[test]
 fn wr_03_a_folder_that_does_not_reach_the_disk_is_no_success() {
     let (outcome, folder) = replace(b"new", |file, descriptor| {
@@ -182,8 +183,8 @@ fn wr_02_a_full_disk_leaves_the_target() {
     assert_eq!(names(&folder), ["a"]);
 }
 
-/// Appends to a file on a thread whose system calls `breaking` breaks just before the commit. `breaking` gets
-/// the file's descriptors.
+/// Appends to a file on a new thread. Just before the commit, `breaking` gets the file's descriptors and may
+/// make that thread's system calls fail.
 fn append(breaking: impl FnOnce(&[RawFd]) + Send + 'static) -> (Result<(), Error>, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a");

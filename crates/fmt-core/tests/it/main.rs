@@ -1,4 +1,4 @@
-//! Files on a system whose calls fail.
+//! Tests of writing files while system calls fail.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]

@@ -4,7 +4,7 @@ use fmt_core::{BytesStream, ErrorKind, OpaqueDType, TensorStream};
 use fmt_gguf::Dequantizer;
 use tensor_core::{DType, bf16, f16};
 
-/// Each type with the digest of its decoded blocks; `tests/python/dequantised.py` prints this.
+/// Each type with the digest of its decoded blocks; `tests/python/dequantised.py` prints this table.
 const EXPECTED: [(&str, u64); 24] = [
     ("Q4_0", 0xe2a4cff3c5628a74),
     ("Q4_1", 0x73aa2dd8bcdadebe),
@@ -81,7 +81,7 @@ fn every_type_comes_to_what_the_reference_makes_of_it() {
     assert!(wrong.is_empty(), "{wrong:x?}");
 }
 
-/// Reads a stream to its end in pieces of a given size.
+/// Reads a stream to its end in pieces of `piece` bytes.
 fn drained(mut stream: Box<dyn TensorStream + '_>, piece: usize) -> Vec<u8> {
     let (mut all, mut buffer) = (Vec::new(), vec![0; piece]);
     loop {

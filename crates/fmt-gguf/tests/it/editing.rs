@@ -18,7 +18,7 @@ fn values_keep_their_types_and_tensors_their_place() {
         editor.set(key, value);
         editor.save()
     };
-    // The value has the same length as before, so the data is not touched.
+    // The new value has the length of the old value, so the file is changed in place.
     assert!(set("general.file_type", Some("8")).unwrap());
     assert_eq!(fs::metadata(&path).unwrap().len(), sample().len() as u64);
     assert!(!set("general.name", Some(&"long".repeat(20))).unwrap());

@@ -1,4 +1,4 @@
-//! Damaged files.
+//! Tests of damaged and hostile files.
 
 use fmt_core::{
     Error,
@@ -70,7 +70,7 @@ fn what_is_wrong_is_told() {
     assert_eq!(refused(five), (Malformed, Some("G2")));
     let odd = file(&[("general.alignment", 4, 33u32.to_le_bytes().to_vec())], &[]);
     assert_eq!(refused(odd), (Malformed, Some("G2")));
-    // Arrays nested without end.
+    // A thousand nested arrays.
     let mut nested = Vec::new();
     for _ in 0..1000 {
         nested.extend(9u32.to_le_bytes());
@@ -104,7 +104,7 @@ fn limits_hold() {
     assert_eq!((error.kind(), error.broken_rule()), (TooLarge, Some("G2")));
 }
 
-/// Names come from the file, and messages are printed to terminals.
+/// Names come from untrusted files, and the messages that contain them are printed to terminals.
 #[test]
 fn control_characters_do_not_reach_messages() {
     let name = "\x1b[31mred";

@@ -1,4 +1,4 @@
-//! Valid and damaged GGUF files.
+//! Tests with valid and damaged GGUF files.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod dequantising;

@@ -1,4 +1,4 @@
-//! Written files, and contents that the format cannot hold.
+//! Tests of written files, and of contents that the format cannot hold.
 
 use fmt_core::{ErrorKind, Format, Metadata, OpaqueDType, Plan, PlannedEntry, TensorReader};
 use fmt_gguf::{Gguf, GgufReader};
@@ -164,7 +164,7 @@ fn what_has_no_place_is_refused() {
         refused(opaque("F8_E4M3", 1, 1, &[4]), &[]).0,
         ErrorKind::Unsupported
     );
-    // 64 64 elements fill two blocks, but a block would span two rows.
+    // The 64 elements fill two blocks, but a block would span two rows.
     assert_eq!(
         refused(opaque("Q8_0", 32, 34, &[4, 16]), &[]).0,
         ErrorKind::Unsupported

@@ -36,7 +36,7 @@ fn n8_members_are_arrays() {
     }
     let bytes = small_archive();
     assert_eq!(Npz.sniff(&bytes, bytes.len() as u64), Sniff::Certain);
-    // An archive whose first member is something else may be another kind of file.
+    // An archive whose first member is not an array may be another kind of file.
     let other = archive(&[("readme.txt", b"hello"), ("z.npy", &array)], false);
     assert_eq!(Npz.sniff(&other, other.len() as u64), Sniff::Possible);
     assert_eq!(verdict(open_archive(b"")), Err((Malformed, "N8")));
@@ -102,7 +102,7 @@ fn n10_names_occur_once() {
 
 #[test]
 fn n11_checksums_and_lengths() {
-    // Incompressible data, so that the last bytes are data.
+    // The data is incompressible, so that the last bytes of the member are data even when it is deflated.
     let data: Vec<u8> = (0..400u32)
         .map(|byte| (byte.wrapping_mul(0x9e37_79b9) >> 24) as u8)
         .collect();

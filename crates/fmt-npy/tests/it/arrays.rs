@@ -105,7 +105,7 @@ fn n4_dtypes() {
         ("?", DType::Bool),
         ("<f2", DType::F16),
         ("u1", DType::U8),
-        // ml_dtypes saves bfloat16 like this; genuine raw bytes have no byte order.
+        // ml_dtypes saves bfloat16 as `<V2`; genuine raw bytes have no byte order.
         ("<V2", DType::BF16),
     ] {
         let bytes = vec![1; dtype.size()];
@@ -195,7 +195,7 @@ fn n7_byte_order_and_memory_order() {
             is_column_major
         );
 
-        // Conversion respects the limit.
+        // Conversion respects the limit on decoded bytes.
         let limits = Limits {
             decoded_bytes: 11,
             ..Limits::default()

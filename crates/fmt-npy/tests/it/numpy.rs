@@ -1,4 +1,5 @@
-//! Comparison with files of NumPy, if present: see `tests/python/check_against_numpy.py`.
+//! Compares this crate's readers and writers with files of NumPy, if present: see
+//! `tests/python/check_against_numpy.py`.
 
 use std::{fs, path::Path};
 

@@ -1,4 +1,4 @@
-//! Builds files by hand.
+//! Builds files byte by byte, and with the crate's writers.
 
 use fmt_core::{Error, ErrorKind, Format, Plan, PlannedEntry};
 use fmt_npy::{NpyReader, Npz, NpzReader};
@@ -39,7 +39,7 @@ pub(crate) fn counting(dtype: DType, dims: &[u64]) -> Tensor {
     Tensor::new(spec, bytes).unwrap()
 }
 
-/// Writes tensors in pieces of a given size and returns the file.
+/// Writes tensors in pieces of `piece` bytes and returns the file.
 pub(crate) fn written(format: &dyn Format, tensors: &[(&str, &Tensor)], piece: usize) -> Vec<u8> {
     let entries = tensors
         .iter()

@@ -5,8 +5,8 @@ use std::{fs, os::unix::fs::MetadataExt, path::Path};
 use fmt_core::{ErrorKind, TensorReader};
 use fmt_safetensors::{SafetensorsReader, edit};
 
-/// Writes a file with a header of `header_len` bytes, a tensor of unknown dtype, one of a known dtype, and an
-/// unknown key.
+/// Writes a file with a header of `header_len` bytes, a tensor of an unknown dtype, a tensor of a known
+/// dtype, and an unknown key.
 fn file(path: &Path, header_len: usize) {
     let json = r#"{"w":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"n":{"dtype":"NEW","shape":[2],"data_offsets":[3,5]}}"#;
     let mut bytes = (header_len as u64).to_le_bytes().to_vec();
@@ -80,7 +80,8 @@ fn what_cannot_be_is_refused_and_nothing_changes() {
     assert_eq!(fs::read(&path).unwrap(), other);
 }
 
-/// A trainer replaces its checkpoint by rename: same length, same header, other numbers.
+/// While an editor is open, a trainer replaces the checkpoint by rename: same length, same header, other
+/// numbers.
 #[test]
 fn a_checkpoint_that_took_the_files_name_meanwhile_stays() {
     let folder = tempfile::tempdir().unwrap();

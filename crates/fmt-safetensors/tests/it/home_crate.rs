@@ -1,4 +1,5 @@
-//! Comparison with the crate `safetensors`: each reads what the other writes, and both reject the same files.
+//! Comparison with the crate `safetensors`: each crate reads what the other writes, and both reject the same
+//! files.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Mutations of valid files.
+//! Tests with mutations of valid files.
 
 use fmt_core::{
     Metadata, ReadOptions,

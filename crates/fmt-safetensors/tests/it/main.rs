@@ -1,4 +1,4 @@
-//! safetensors files, read, written, attacked, and compared with the reference crate.
+//! Tests that read, write and damage safetensors files, and compare the crate with the reference crate.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod editing;

@@ -25,7 +25,7 @@ fn s1_the_length_of_the_header() {
         bytes[..8].copy_from_slice(&len.to_le_bytes());
         assert_eq!(refusal(&bytes), (kind, "S1"), "{len}");
     }
-    // A length without a header after it is another kind of file.
+    // If no header follows the length, the error says that the file may be of another kind.
     for (header, is_other) in [(GOOD, false), ("GARBAGE", true)] {
         let mut bytes = file(header, 0);
         bytes[..8].copy_from_slice(&u64::MAX.to_le_bytes());
@@ -33,7 +33,7 @@ fn s1_the_length_of_the_header() {
         let is_told = error.starts_with("the file is not of safetensors, or it is damaged: the length of");
         assert_eq!(is_told, is_other, "{error}");
     }
-    // Old writers produced files like this; the reference crate rejects them.
+    // Old writers produced files with a longer header than the reference crate accepts.
     let len = 100_000_008;
     let mut bytes = (len as u64).to_le_bytes().to_vec();
     bytes.extend(b"{}");
@@ -86,7 +86,7 @@ fn s2_the_header_is_an_object() {
     // The seven is the 47th byte of the header.
     assert_eq!(error.byte(), Some(8 + 46));
 
-    // Leading white space is accepted only leniently, trailing always.
+    // Only a lenient reader accepts leading white space; trailing white space is always accepted.
     let spaced = Bytes::from(file(&format!(" \n{GOOD}"), 2));
     assert!(open(&spaced).is_err());
     let lenient = ReadOptions {
@@ -108,7 +108,7 @@ fn s3_names_occur_once() {
         (error.kind(), error.broken_rule(), error.tensor()),
         (Duplicate, Some("S3"), Some("a"))
     );
-    // The name is the same even when it is escaped differently.
+    // A name that is escaped differently is still the same name.
     assert_eq!(
         refusal(&file(&twice.replacen("\"a\"", r#""\u0061""#, 1), 2)),
         (Duplicate, "S3")

@@ -1,10 +1,10 @@
-//! Builds files by hand.
+//! Builds files from a header, or with the crate's writer.
 
 use fmt_core::{Error, ErrorKind, Metadata};
 use fmt_safetensors::{SafetensorsReader, SafetensorsWriter};
 use tensor_core::{DType, Shape, Tensor, TensorSpec};
 
-/// Returns a header followed by `data` bytes that count up.
+/// Returns a file with this header and `data` bytes of data: 0, 1, 2 and so on.
 pub(crate) fn file(header: &str, data: usize) -> Vec<u8> {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend(header.as_bytes());

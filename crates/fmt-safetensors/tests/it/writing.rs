@@ -41,7 +41,7 @@ fn wr_11_what_the_format_cannot_hold() {
         ]),
         TooLarge
     );
-    // The reference crate cannot read this.
+    // The reference crate cannot read a shape whose product overflows before a dimension of 0.
     assert_eq!(refused(&[("a", spec(&[1 << 63, 4, 0]))]), TooLarge);
 
     let create = |entry: PlannedEntry| {

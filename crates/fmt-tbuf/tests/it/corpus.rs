@@ -23,7 +23,7 @@ fn files_are_judged_as_their_cases_say() {
     let cases = cases();
     check_corpus(&TensorBuffers, Path::new(FOLDER), &cases);
 
-    // This list is for readers in other languages.
+    // Tests of readers in other languages use this list.
     let mut lines: Vec<String> = cases
         .iter()
         .map(|case| match &case.verdict {

@@ -79,7 +79,7 @@ fn t3_alignment_of_data_and_index() {
             (ErrorKind::Unsupported, Some("T3"))
         );
     }
-    // Everything between the tensors is zero.
+    // The bytes before and between the tensors' data are zero.
     let file = written(WriteOptions::default(), &[("a", &a), ("b", &b)]);
     assert!(file[4..64].iter().chain(&file[67..128]).all(|byte| *byte == 0));
     assert_eq!(lint_rules(&open(&file).unwrap()), Vec::<String>::new());
@@ -106,7 +106,7 @@ fn t4_what_32_bits_cannot_hold_is_refused_before_the_first_byte() {
             "{name}"
         );
     }
-    // Data must begin below 4 GiB, so the last tensor may end above.
+    // Data must begin below 4 GiB, so only the last tensor may end above 4 GiB.
     assert!(planned(&[("a", DType::U8, &[word - 200]), ("b", DType::U8, &[word])]).is_ok());
     let error = planned(&[("a", DType::U8, &[word]), ("b", DType::U8, &[1])]).unwrap_err();
     assert_eq!(
@@ -349,7 +349,7 @@ fn t12_holes_are_reported() {
     };
     let lints = open(&forge.file()).unwrap().lints().unwrap();
     let ranges: Vec<_> = lints.iter().filter_map(|lint| lint.range.clone()).collect();
-    // The first hole is longer than any padding, and the second one has nonzero bytes.
+    // The lints name two holes: one longer than any padding, and one with nonzero bytes.
     assert_eq!(ranges.last(), Some(&(7004..7014)));
     assert!(ranges.contains(&(8..5000)), "{lints:?}");
 }
@@ -547,7 +547,8 @@ fn tensors_of_bytes_in_memory_are_slices_of_them() {
 #[test]
 fn tb_25_misaligned_data() {
     let mut aligned = Forge::of(&[Forged::new("a", 2, &[2], 5, 16)]).file();
-    // Whatever the alignment of the allocation is, some of the eight shifts misalign the data.
+    // The data is at offset 5 of the file, so its alignment depends on that of the allocation. The test
+    // allows for both.
     let tensor = tensor(&aligned, "a").unwrap();
     let expected: Vec<f64> = aligned[5..21]
         .chunks_exact(8)

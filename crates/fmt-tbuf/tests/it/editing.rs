@@ -258,7 +258,7 @@ fn wr_01_a_change_in_place_that_is_given_up_leaves_the_old_file() {
     drop(writer);
     assert_eq!(fs::read(&path).unwrap(), before);
 
-    // With bytes missing, the change is not committed and the file is truncated.
+    // When bytes are missing, the commit fails and the file is truncated to its old length.
     let mut writer = TbufEditor::open(&path).unwrap().append_in_place().unwrap();
     writer.begin("c", &spec(DType::U8, &[4])).unwrap();
     assert_eq!(writer.commit().unwrap_err().kind(), ErrorKind::SizeMismatch);
@@ -285,7 +285,7 @@ fn wr_01_recovery_after_any_prefix_of_a_change_in_place() {
     for len in before.len()..=after.len() {
         fs::write(&path, &after[..len]).unwrap();
         fs::write(&journal, &announced).unwrap();
-        // A change is committed when its journal is removed, because success is reported only after that.
+        // A change is committed once its journal is removed, because `commit` returns only after that.
         assert_eq!(recover(&path).unwrap(), (len - before.len()) as u64);
         assert_eq!(fs::read(&path).unwrap(), before);
         assert!(!journal.exists());
@@ -328,7 +328,7 @@ fn wr_07_one_change_in_place_at_a_time() {
     assert_eq!(second.append_in_place().unwrap_err().kind(), ErrorKind::Io);
     drop(first);
 
-    // The file was replaced after it was opened.
+    // One editor replaces the file after another editor has opened it.
     let mut early = TbufEditor::open(&path).unwrap();
     early.rename("a", "c").unwrap();
     let mut late = TbufEditor::open(&path).unwrap();
@@ -338,7 +338,8 @@ fn wr_07_one_change_in_place_at_a_time() {
     assert_eq!(names(&TbufReader::from_path(&path).unwrap()), ["a", "d"]);
 }
 
-/// A trainer replaces its checkpoint by rename: same length, same index, other numbers.
+/// While an editor is open, a trainer replaces the checkpoint by rename: same length, same index, other
+/// numbers.
 #[test]
 fn t16_a_checkpoint_that_took_the_files_name_meanwhile_stays() {
     type Save = fn(TbufEditor, &dyn Fn()) -> Result<(), fmt_core::Error>;

@@ -139,7 +139,7 @@ fn assert_quick_rejection(file: Bytes, expected: ErrorKind) {
     let start = Instant::now();
     let allocated =
         allocation_counter::measure(|| found = TbufReader::from_bytes(file).err().map(|error| error.kind()));
-    // The limit is many times what a release build takes, for slow and busy machines.
+    // The time limit is many times what a release build takes, for slow and busy machines.
     assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
     assert_eq!(found, Some(expected));
     assert!(allocated.bytes_max < 64 << 10, "{allocated:?}");
@@ -234,7 +234,7 @@ fn tb_15_dtypes_that_are_none() {
                 (ErrorKind::Unsupported, Some("a"))
             );
         }
-        // The other tensors can be read.
+        // Other tensors of the file can be read.
         assert_eq!(reader.tensor(b).unwrap().bytes()[..], [16, 17]);
     }
 }

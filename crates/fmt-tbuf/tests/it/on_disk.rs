@@ -70,7 +70,7 @@ fn fs_03_overwritten_while_it_is_read() {
         thread::spawn(move || (0..50).for_each(|byte| file.write_all_at(&vec![byte; 1 << 20], 64).unwrap()))
     };
     for _ in 0..20 {
-        // The bytes may be old or new, but their number is right.
+        // The tensor's bytes may be old or new, but their number is right.
         assert_eq!(reader.tensor(0).unwrap().bytes().len(), 1 << 20);
     }
     writer.join().unwrap();
@@ -89,7 +89,7 @@ fn fs_04_replaced_while_it_is_open() {
     assert_eq!(TbufReader::from_path(&path).unwrap().find("new"), Some(0));
 }
 
-/// FS-05: a file is saved over the file that it is read from, also while that is mapped.
+/// FS-05: a file is saved over the file that its tensors are read from, which may be mapped.
 #[test]
 #[expect(unsafe_code, reason = "the file is this test's own")]
 fn fs_05_saved_to_where_it_was_read_from() {
@@ -121,7 +121,7 @@ fn fs_06_sparse_files() {
     let (index, _) = Forge::new().index();
     let end = 1u64 << 40;
     if file.set_len(end).is_err() {
-        // The file system does not support files of that size, so the test is skipped.
+        // The file system does not support files of a terabyte, so the test is skipped.
         return;
     }
     {
@@ -172,7 +172,7 @@ fn fs_07_what_is_no_file() {
     assert_eq!(kind(TbufReader::from_path(path("socket"))), Some(ErrorKind::Io));
 }
 
-/// A source whose reads fail starting at the n-th.
+/// A source that serves `reads_left` reads, and then fails.
 struct Failing {
     bytes: Bytes,
     reads_left: std::sync::atomic::AtomicI32,

@@ -1,4 +1,4 @@
-//! Builds files field by field that this crate's writer would never write.
+//! Builds files field by field, including invalid files that this crate's writer would never write.
 
 use fmt_core::{Error, ReadOptions, TensorReader};
 use fmt_tbuf::{TbufReader, TbufWriter, WriteOptions, tensor_id};
@@ -29,14 +29,14 @@ pub(crate) fn spec(dtype: DType, dims: &[u64]) -> TensorSpec {
     TensorSpec::new(dtype, Shape::new(dims).unwrap()).unwrap()
 }
 
-/// Returns a tensor whose bytes count up.
+/// Returns a tensor whose bytes are 0, 1, 2 and so on.
 pub(crate) fn counting(dtype: DType, dims: &[u64]) -> Tensor {
     let spec = spec(dtype, dims);
     let bytes: Vec<u8> = (0..spec.byte_len()).map(|byte| byte as u8).collect();
     Tensor::new(spec, bytes).unwrap()
 }
 
-/// Returns the file that this crate writes for some tensors.
+/// Returns the file that this crate's writer writes for `tensors`.
 pub(crate) fn written(options: WriteOptions, tensors: &[(&str, &Tensor)]) -> Vec<u8> {
     let mut writer = TbufWriter::new(Vec::new(), options).unwrap();
     for (name, tensor) in tensors {
@@ -53,7 +53,7 @@ pub(crate) fn back_to_back() -> WriteOptions {
     }
 }
 
-/// A tensor of a [`Forge`]. `None` omits a field.
+/// The fields of a tensor's table in a [`Forge`]; `None` omits a field.
 #[derive(Clone, Debug)]
 pub(crate) struct Forged {
     pub(crate) id: Option<u64>,
@@ -62,7 +62,7 @@ pub(crate) struct Forged {
     pub(crate) dtype: Option<i8>,
     pub(crate) offset: Option<u32>,
     pub(crate) size: Option<u32>,
-    /// A field that the schema lacks.
+    /// The value of a seventh field, which the schema lacks.
     pub(crate) unknown: Option<u32>,
 }
 
@@ -85,7 +85,7 @@ impl Forged {
     }
 }
 
-/// A handmade file.
+/// A file to build, with any field missing or wrong.
 #[derive(Clone, Debug)]
 pub(crate) struct Forge {
     /// The bytes between the magic and the index.
@@ -95,7 +95,7 @@ pub(crate) struct Forge {
     pub(crate) tensors: Option<Vec<Forged>>,
     /// Number of additional references to the first tensor's table.
     pub(crate) repeats: usize,
-    /// A fourth field of the root, as in files with operations.
+    /// The value of a fourth field of the root, as in files with operations.
     pub(crate) operations: Option<u32>,
 }
 
@@ -133,12 +133,12 @@ impl Forge {
         }
     }
 
-    /// Creates a file with the plain tensor under another name.
+    /// Creates a file with one tensor, `f32[3]` called `name`.
     pub(crate) fn with_name(name: &str) -> Self {
         Self::of(&[Forged::new(name, 1, &[3], 4, 12)])
     }
 
-    /// Returns a file with one tensor, the plain one after `change`.
+    /// Returns a file with one tensor: [`Forged::plain`], modified by `change`.
     pub(crate) fn with(change: impl FnOnce(&mut Forged)) -> Vec<u8> {
         let mut tensor = Forged::plain();
         change(&mut tensor);
@@ -162,14 +162,14 @@ impl Forge {
         [b"TBS1", &self.data[..], index, &len.to_le_bytes(), b"TBS1"].concat()
     }
 
-    /// Encodes the index from front to back: root, tables, strings and shapes, each after the reference to
-    /// it.
+    /// Encodes the index from front to back: root, tables, strings and shapes, each after its first
+    /// reference.
     pub(crate) fn index(&self) -> (Vec<u8>, Places) {
         let mut out = vec![0; 4];
         let mut places = Places::default();
         let tensors = self.tensors.as_deref().unwrap_or_default();
 
-        // Fields of four bytes each follow the table's own four.
+        // A table begins with four bytes of its own, followed by fields of four bytes each.
         let present = [
             self.version.is_some(),
             self.model.is_some(),
@@ -210,7 +210,7 @@ impl Forge {
             }
         }
         if self.operations.is_some() {
-            // The vector is empty.
+            // An empty vector of tensors.
             align(&mut out, 4);
             let vector = push_word(&mut out, 0);
             point_to(&mut out, slots.next().unwrap(), vector);
@@ -231,7 +231,7 @@ fn push_tensor(out: &mut Vec<u8>, places: &mut Places, tensor: &Forged) {
         tensor.unknown.map_or(0, |_| 4),
     ];
     align(out, 2);
-    // Fields are ordered by width, with the id first, at a multiple of 8.
+    // Fields are ordered by decreasing width: the id is first, at a multiple of 8.
     places.fields.push(out.len());
     let fields = push_fields_placed(out, &widths);
     while out.len() % 8 != 4 {

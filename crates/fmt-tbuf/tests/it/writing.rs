@@ -9,7 +9,7 @@ use tensor_core::{DType, Shape, Tensor, TensorSpec};
 
 use crate::support::{counting, open, spec, tensor, written};
 
-/// A sink that takes a limited number of bytes per call and in total, and then fails.
+/// A sink that accepts at most `at_a_time` bytes per call and `room` bytes in total, and then fails.
 #[derive(Debug, Default)]
 struct Sink {
     bytes: Vec<u8>,
@@ -32,7 +32,7 @@ impl Write for Sink {
     }
 }
 
-/// Counts the bytes written to it.
+/// A sink that counts the bytes written.
 #[derive(Default)]
 struct Counter(u64);
 
@@ -104,7 +104,7 @@ fn wr_02_a_sink_without_room() {
             .try_for_each(|(name, tensor)| writer.tensor(name, tensor));
         if let Err(error) = &result {
             assert_eq!(error.kind(), ErrorKind::Io);
-            // No later call completes the file.
+            // After a failed write, no later call completes the file.
             let finished = writer.finish();
             assert!(finished.is_err());
         } else {

@@ -9,7 +9,7 @@ use crate::pickle::values::{Node, PickleResult, Value};
 /// The unknown classes to accept. Their objects are represented by attributes; none of their code is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Classes {
-    /// None: the first unknown class is rejected, and the error names it.
+    /// No unknown classes: the first one is rejected, and the error names it.
     Known,
     /// The classes of a `TorchScript` program, which the archive describes.
     TorchScript,
@@ -21,7 +21,8 @@ pub(crate) enum Classes {
 pub(super) struct Machine {
     pub(super) built: PickleResult,
     pub(super) classes: Classes,
-    /// Rejected globals, by node number, with their errors; they are only accepted as tensor subclasses.
+    /// Rejected globals, by node number, with their errors; such a global is accepted only as a tensor
+    /// subclass.
     pub(super) refused: BTreeMap<u32, (String, Error)>,
     pub(super) stack: Vec<Value>,
     /// Maximum stack depth reached so far.
@@ -35,13 +36,13 @@ pub(super) struct Machine {
     pub(super) at: u64,
 }
 
-/// Memory charged for a value on the stack, in a list or in the memo: twice its size, since vectors may
+/// Bytes charged for a value on the stack, in a list or in the memo: twice its size, since vectors may
 /// reserve up to twice the needed capacity.
 pub(super) const VALUE: u64 = 2 * size_of::<Value>() as u64;
 const NODE: u64 = 2 * size_of::<Node>() as u64;
 
 impl Machine {
-    /// Creates a machine. `most` limits the memory for values.
+    /// Creates a machine. `most` limits the memory for values, in bytes.
     pub(super) fn new(most: u64, classes: Classes) -> Self {
         Self {
             built: PickleResult {
@@ -126,7 +127,7 @@ impl Machine {
         self.push_node(Node::Tuple(values.into()))
     }
 
-    /// Returns the container to append to.
+    /// Returns the node on top of the stack, which opcodes append to.
     pub(super) fn last(&mut self) -> Option<&mut Node> {
         match self.stack.last()? {
             Value::Node(number) => self.built.nodes.get_mut(*number as usize),
@@ -138,7 +139,7 @@ impl Machine {
         self.charge(VALUE * values.len() as u64)?;
         match self.last() {
             Some(Node::List(list)) => list.extend(values),
-            // Append to an object of a list subclass.
+            // An object of a list subclass: the values become pairs with consecutive numbers.
             Some(Node::Object(pairs)) => {
                 let first = pairs.len() as i64;
                 pairs.extend((first..).map(Value::Int).zip(values));
@@ -158,7 +159,7 @@ impl Machine {
         Err(self.malformed("the target is not a dictionary, or a key has no value"))
     }
 
-    /// Returns the pairs to construct a dictionary from.
+    /// Returns the pairs for a dictionary that is constructed from `of`.
     pub(super) fn pairs(&mut self, of: Option<Value>) -> Result<Vec<(Value, Value)>, Error> {
         let pairs = match of.and_then(|list| self.built.node(list)) {
             None => Vec::new(),
@@ -185,7 +186,7 @@ impl Machine {
             Some(Node::List(values)) => values.clone(),
             _ => return Err(self.malformed("a value is not a tuple")),
         };
-        // The copy is short-lived, but there could be many calls with the same long tuple.
+        // The copy is short-lived, but a pickle could copy the same long tuple many times.
         self.charge(values.len() as u64)?;
         Ok(values)
     }

@@ -14,7 +14,7 @@ pub(crate) use values::{LazyOperation, Node, PickleResult, Storage, StoredTensor
 
 use machine::{Machine, VALUE};
 
-/// Interprets one pickle to its end. `most` limits the memory for values.
+/// Interprets one pickle to its end. `most` limits the memory for values, in bytes.
 pub(crate) fn run(input: &mut Input<'_>, most: u64, classes: Classes) -> Result<PickleResult, Error> {
     let mut machine = Machine::new(most, classes);
     loop {
@@ -38,7 +38,7 @@ impl Machine {
         self.push_node(Node::Text(text.into()))
     }
 
-    /// Reads a Python 2 string, which may be bytes.
+    /// Reads a Python 2 string, which need not be UTF-8.
     fn string(&mut self, len: u64, input: &mut Input<'_>) -> Result<bool, Error> {
         self.charge(len.saturating_mul(2))?;
         let bytes = input.take(len, "a string")?;
@@ -74,12 +74,12 @@ impl Machine {
         self.push(value)
     }
 
-    /// Executes an opcode; returns true at the end.
+    /// Executes an opcode; returns true at the end of the pickle.
     fn step(&mut self, opcode: u8, input: &mut Input<'_>) -> Result<bool, Error> {
         const WHAT: &str = "an operand of the pickle";
         match opcode {
             b'.' => Ok(true),
-            // PROTO, FRAME
+            // The opcodes PROTO and FRAME.
             0x80 => match input.byte(WHAT)? {
                 2..=5 => Ok(false),
                 version => {
@@ -147,7 +147,7 @@ impl Machine {
                 let len = input.number(8, WHAT)?;
                 self.bytes(len, input)
             }
-            // Sets, also frozen ones, are represented as lists.
+            // Sets and frozen sets are represented as lists.
             b']' | 0x8f => self.push_node(Node::List(Vec::new())),
             0x91 => {
                 let values = self.pop_mark()?;

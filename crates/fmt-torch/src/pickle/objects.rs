@@ -14,7 +14,7 @@ use crate::{
 
 impl Machine {
     /// Sets an object's attributes. Attributes of known values are ignored: for example, a state dictionary
-    /// records module versions in some.
+    /// records module versions in an attribute.
     pub(super) fn build(&mut self) -> Result<bool, Error> {
         let state = self.pop()?;
         match self.last() {
@@ -24,7 +24,7 @@ impl Machine {
             }
             _ => return Ok(false),
         }
-        // Attributes, or a pair: instance dictionary and slots.
+        // The state is a dictionary of attributes, or a pair of that dictionary and slots.
         let states = match self.built.node(state) {
             Some(Node::Tuple(states)) => states.to_vec(),
             _ => vec![state],
@@ -101,7 +101,7 @@ impl Machine {
         self.call(global, &arguments, 0)
     }
 
-    /// Fails for globals that may not be called.
+    /// Checks that the global `callable` may be called.
     pub(super) fn check_allowed(&mut self, callable: Value) -> Result<(), Error> {
         match callable {
             Value::Node(number) => self
@@ -262,7 +262,7 @@ impl Machine {
         {
             Some(Some(Node::Dict(notes))) => {
                 let (pending, count) = (self.pending(notes), notes.len());
-                // The metadata is scanned for each tensor, and tensors may share it.
+                // The metadata is scanned for each tensor, and tensors may share the dictionary.
                 self.charge(count as u64)?;
                 pending
             }
@@ -291,8 +291,9 @@ impl Machine {
         }
     }
 
-    /// Resolves a persistent id to a storage: `('storage', type, key, location, count)`, plus `None` unless
-    /// the storage is a view of another one, which is refused.
+    /// Resolves a persistent id to a storage: `('storage', type, key, location, count)`. In the legacy
+    /// layout, the id has one more value: `None`, unless the storage is a view of another storage, which is
+    /// refused.
     pub(super) fn persistent(&mut self) -> Result<bool, Error> {
         let id = self.pop()?;
         let id = self.tuple_of(id)?;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::globals::{Elements, Global, UnreadKind};
 
-/// A value: small ones inline, others by node number.
+/// A value: small values are inline, all others refer to a node by number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Value {
     None,
@@ -21,7 +21,7 @@ pub(crate) enum Node {
     Tuple(Box<[Value]>),
     List(Vec<Value>),
     Dict(Vec<(Value, Value)>),
-    /// An object of an unknown class: its attributes.
+    /// An object of an unknown class, represented by its attributes.
     Object(Vec<(Value, Value)>),
     Global(Global),
     Storage(Box<Storage>),
@@ -45,7 +45,7 @@ pub(crate) struct Storage {
 pub(crate) struct StoredTensor {
     pub(crate) storage: Storage,
     pub(crate) elements: Elements,
-    /// The offset in elements, like the strides.
+    /// The offset in the storage, in elements, like the strides.
     pub(crate) offset: u64,
     pub(crate) dims: Vec<u64>,
     pub(crate) strides: Vec<u64>,
@@ -77,7 +77,7 @@ pub(crate) struct PickleResult {
     pub(crate) root: Value,
     /// Unknown globals that were ignored.
     pub(crate) unknown: BTreeSet<String>,
-    /// Unknown tensor subclasses. Their tensors are read like plain ones.
+    /// Unknown tensor subclasses. Their tensors are read like plain tensors.
     pub(crate) tensor_classes: BTreeSet<String>,
 }
 

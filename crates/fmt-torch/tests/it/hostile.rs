@@ -75,7 +75,7 @@ fn bombs_are_bounded() {
             Some(ErrorKind::TooLarge)
         );
     }
-    // Opcodes that only use a stack entry per byte fit the budget.
+    // Opcodes that take one stack entry per byte fit the budget, but the pickle has no end.
     for opcode in [b"(", b"N"] {
         assert!(open(Pickle::new().raw(&opcode.repeat(1 << 20))).is_err());
     }
@@ -86,7 +86,7 @@ fn bombs_are_bounded() {
         .raw(b"q\x01")
         .raw(&b"h\x01h\x00R".repeat(10_000));
     assert!(open(calls).is_err());
-    // A string claims to be longer than the file.
+    // A string that claims to be longer than the file.
     assert_eq!(
         open(Pickle::new().raw(b"X\xff\xff\xff\x7f")),
         Err(ErrorKind::TooLarge)
@@ -190,7 +190,7 @@ fn views_of_a_large_storage_read_their_part() {
     assert_eq!(source.1.load(Relaxed), storage.len() as u64);
 }
 
-/// The range that is read to gather a tensor counts towards the limit.
+/// The range of the storage that is read to gather a tensor counts towards the limit.
 #[test]
 fn what_is_held_to_gather_is_limited() {
     let wide = View {

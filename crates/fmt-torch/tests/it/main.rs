@@ -1,4 +1,4 @@
-//! PyTorch checkpoints: valid, unsupported and hostile ones.
+//! Tests with valid, unsupported and hostile PyTorch checkpoints.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod hostile;

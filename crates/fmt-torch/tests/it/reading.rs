@@ -1,4 +1,4 @@
-//! Supported and rejected checkpoint contents.
+//! Tests of supported and rejected checkpoint contents.
 
 use std::sync::Arc;
 
@@ -99,7 +99,7 @@ fn big_endian_hosts() {
     assert_eq!(values(&reader, "w"), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
 }
 
-/// Legacy files are little-endian, whatever they say about their host.
+/// Files of the legacy layout are little-endian, whatever they say about the host that wrote them.
 #[test]
 fn the_old_form_of_big_endian_hosts() {
     let mut file = legacy();
@@ -223,12 +223,12 @@ fn code_is_refused_by_name() {
             "{text}"
         );
     }
-    // NEWOBJ is applied to something that is not a class.
+    // NEWOBJ and REDUCE are applied to values that are not classes or functions.
     assert_eq!(refused(Pickle::new().raw(b"))\x81.")).0, ErrorKind::Malformed);
     assert_eq!(refused(Pickle::new().int(1).raw(b")R.")).0, ErrorKind::Malformed);
 }
 
-/// Returns a dictionary with a plain tensor and other contents.
+/// Returns a checkpoint whose dictionary has a plain tensor, and what `other` appends.
 fn beside(other: impl FnOnce(Pickle) -> Pickle) -> Vec<u8> {
     let pickle = Pickle::new().raw(b"}(").text("w").tensor(&MATRIX).text("other");
     let pickle = other(pickle).raw(b"u.");
@@ -251,7 +251,7 @@ fn of_class(pickle: Pickle, function: &str, arguments: impl FnOnce(Pickle) -> Pi
     pickle.raw(b"utR")
 }
 
-/// A tensor that is not read does not prevent reading others.
+/// A tensor that cannot be read does not prevent reading other tensors.
 #[test]
 fn tensors_beside_others_that_are_not_read() {
     let storage = |pickle: Pickle| {
@@ -302,7 +302,7 @@ fn tensors_beside_others_that_are_not_read() {
             .contains("'mylib.tensors.Tagged'")
     );
 
-    // This subclass wraps other tensors.
+    // A subclass that wraps other tensors.
     let arguments = |pickle: Pickle| {
         let pickle = pickle.raw(b"(").raw(b"N").global("torch", "float32");
         pickle.ints(&[4, 5]).raw(b"t")

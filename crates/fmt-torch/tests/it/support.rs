@@ -61,7 +61,7 @@ impl Pickle {
         let filled = tensors
             .iter()
             .fold(begun, |pickle, (name, view)| pickle.text(name).tensor(view));
-        // The attribute `_metadata`, which modules set.
+        // Modules set the attribute `_metadata`.
         filled.raw(b"u}").text("_metadata").raw(b"}sb.")
     }
 }
@@ -120,7 +120,7 @@ pub(crate) fn legacy() -> Vec<u8> {
     let mut file = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.".to_vec();
     file.extend(Pickle::new().raw(b"M\xe9\x03.").0);
     file.extend(Pickle::new().raw(b"}(").text("little_endian").raw(b"\x88u.").0);
-    // In this layout a storage has one more value.
+    // In the legacy layout, the persistent id of a storage has one more value.
     let state = Pickle::state(&[("w", MATRIX)]).0;
     let id = state.windows(3).position(|bytes| bytes == b"tQJ").unwrap();
     file.extend([&state[..id], b"N", &state[id..]].concat());

@@ -12,7 +12,7 @@ const RULES: &[(&str, &str)] = &[
     (fmt_zstd::MEMORY, "X3"),
 ];
 
-/// Returns bytes that compress moderately.
+/// Returns `len` bytes that compress moderately.
 fn sample(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * at / 97 + at / 7) as u8).collect()
 }

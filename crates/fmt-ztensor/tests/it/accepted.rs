@@ -7,7 +7,7 @@ use fmt_core::{
 
 use crate::support::*;
 
-/// Returns the files, by name.
+/// Returns the accepted and the damaged files of the corpus.
 pub(crate) fn cases() -> Vec<CorpusFile> {
     let mut files = frame_of_the_file();
     files.extend(cbor());
@@ -573,8 +573,8 @@ fn damaged() -> Vec<CorpusFile> {
                 500,
             ),
         ),
-        // Decoding everything skips the frame that is hidden in a skippable one; a row must not be read from
-        // it either.
+        // The table refers to a frame that is hidden in a skippable frame. Decoding the whole blob skips the
+        // hidden frame; a row must not be read from it either.
         ("z16-a-frame-that-is-swallowed", corrupt, {
             let (second, hidden) = (frame(&a[..100]), frame(&a[100..200]));
             let table = table(&[(whole.len() + second.len() + 8, 500), (hidden.len(), 100)]);

@@ -242,7 +242,7 @@ fn z11_an_index_of_no_bytes() {
 }
 
 /// Before the data is written, only the offsets and sizes are unknown, so the bound may exceed the index
-/// length only by these.
+/// length only by the size of their encodings.
 #[test]
 fn z12_the_bound_of_an_index_is_near_its_length() {
     const COUNT: usize = 1000;
@@ -369,7 +369,7 @@ fn streamed(reader: &ZtensorReader, index: usize) -> Result<Vec<u8>, fmt_core::E
     }
 }
 
-/// A tensor above the memory limit can be streamed, however the frames are cut, and streaming verifies
+/// A tensor above the memory limit can be streamed, whatever the size of its frames, and streaming verifies
 /// checksums. Only reading the whole tensor fails.
 #[test]
 fn z12_tensors_beyond_the_limit_for_memory_are_streamed() {
@@ -595,7 +595,7 @@ fn values_go_to_ciborium_and_back() {
     ]);
     let encoded = CborValue::try_from(&value).unwrap();
     assert_eq!(Value::try_from(&encoded).unwrap(), value);
-    // A file keeps a simple value that `ciborium` has no variant for; converting it fails.
+    // [`CborValue`] holds a simple value that `ciborium` has no variant for; converting the value fails.
     let simple = CborValue::from_cbor([0xe0]).unwrap();
     let refused = Value::try_from(&simple).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);

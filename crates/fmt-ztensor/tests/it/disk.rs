@@ -150,8 +150,7 @@ fn fs_07_fs_08_what_is_no_file() {
     assert_eq!(kind(&path(&"n".repeat(5000))), ErrorKind::Io);
 }
 
-/// FS-09, FS-10: a source that fails at the n-th read, for every n. A failed read must not return partial
-/// data.
+/// FS-09, FS-10: the source fails at the n-th read, for every n. A failed read must not return partial data.
 #[test]
 fn fs_09_every_read_fails_once() {
     struct Failing {
@@ -375,7 +374,8 @@ fn z28_appending_and_editing_as_a_copy() {
     assert!(reader.entries()[1].is_big_endian);
 }
 
-/// Meanwhile a trainer replaces its checkpoint by rename: same length, same index, other numbers.
+/// While an editor is open, a trainer replaces the checkpoint by rename: same length, same index, other
+/// numbers.
 #[test]
 fn z28_a_checkpoint_that_took_the_files_name_meanwhile_stays() {
     type Save = fn(ZtensorEditor, &dyn Fn()) -> Result<(), fmt_core::Error>;
@@ -413,7 +413,7 @@ fn z28_a_checkpoint_that_took_the_files_name_meanwhile_stays() {
     }
 }
 
-/// Rewriting an index keeps all its values, including unknown ones, in this crate's encoding.
+/// Rewriting an index keeps all its values, including unknown values, in this crate's encoding.
 #[test]
 fn z28_what_is_not_understood_survives() {
     let folder = tempfile::tempdir().unwrap();
@@ -432,7 +432,7 @@ fn z28_what_is_not_understood_survives() {
     fs::write(&path, file_of(&W, &entries)).unwrap();
     ZtensorEditor::open(&path).unwrap().save().unwrap();
     let once = fs::read(&path).unwrap();
-    // The writer sorts the keys; the values are the same.
+    // The editor sorts the known keys; the values are unchanged.
     let mut sorted = entries.clone();
     let order = [
         "name",
@@ -467,7 +467,7 @@ fn z28_appending_and_editing_in_place() {
     let mut writer = editor.append_in_place().unwrap();
     writer.tensor("more", &numbers(4, 100_000)).unwrap();
     assert_eq!(names(folder.path()), ["a.zt", "a.zt.append-journal"]);
-    // Another process cannot change the file at the same time.
+    // A second editor cannot change the file at the same time.
     let other = ZtensorEditor::open(&path).and_then(ZtensorEditor::save_in_place);
     assert_eq!(
         other.unwrap_err().kind() == ErrorKind::Io,

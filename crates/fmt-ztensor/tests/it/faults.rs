@@ -1,5 +1,5 @@
-//! Limits on hostile files, one test per numbered case. The corpus has most of the files; these tests check
-//! facts that its verdicts do not contain.
+//! Limits on hostile files, one test per numbered case. Most files are in the corpus; these tests check facts
+//! that the corpus's verdicts do not contain.
 
 use std::{
     fs::File,
@@ -41,7 +41,7 @@ fn message(file: &[u8]) -> String {
     open(file).unwrap_err().to_string()
 }
 
-/// Returns the error of reading the only tensor.
+/// Returns the error of reading the file's only tensor.
 fn failure(file: &[u8]) -> Error {
     open(file).unwrap().tensor(0).unwrap_err()
 }
@@ -139,7 +139,7 @@ fn zt_07_nesting() {
         assert_eq!(error.kind(), ErrorKind::Malformed, "{byte:#x}");
         assert!(start.elapsed() < Duration::from_secs(1));
     }
-    // The limit is the one that the caller sets.
+    // The limit on depth is the caller's.
     let mut options = ReadOptions::default();
     for (depth, is_taken) in [(4, false), (5, true), (6, true)] {
         options.limits.depth = depth;
@@ -342,7 +342,7 @@ fn zt_23_products_and_ranks() {
         let file = one(&w().with("shape", dims(&[1, 3, 1])));
         assert_eq!(open_with(&file, &options).is_ok(), is_taken, "{limit}");
     }
-    // A higher limit does not exceed the maximum rank of a shape.
+    // Even with a higher limit, the maximum rank of a [`Shape`](tensor_core::Shape) applies.
     let file = file_of(&[7], &[entry("r", 64, 1, "uint8", &[1; 65], "raw")]);
     assert_eq!(
         open_with(&file, &options).unwrap_err().kind(),
@@ -413,7 +413,7 @@ fn zt_27_claims_beyond_the_budget() {
 #[test]
 fn zt_28_windows() {
     let mut options = ReadOptions::default();
-    // The frame header declares a window of 2 KiB; one raw block of one byte follows.
+    // The frame header declares a window of 2 KiB; a raw block of one byte follows.
     let frame = [0x28, 0xb5, 0x2f, 0xfd, 0, 1 << 3, 9, 0, 0, 7];
     for (window_log, is_taken) in [(10, false), (11, true), (12, true), (200, true)] {
         options.limits = Limits {

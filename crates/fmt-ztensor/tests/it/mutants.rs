@@ -1,4 +1,4 @@
-//! Mutations of valid files.
+//! Tests with mutations of valid files.
 
 use std::{io::Cursor, sync::Arc, thread};
 
@@ -91,8 +91,8 @@ fn zt_37_a_hundred_thousand_mutants() {
     let counts: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
     let total: usize = counts.iter().map(|(_, total)| total).sum();
     assert_eq!(total, 100_000);
-    // Most files with changed data open, and most with a changed index do not. If all or none opened, the
-    // test would check nothing.
+    // Most files with changed data open, and most files with a changed index do not. If all files or none
+    // opened, the test would check nothing.
     assert!(
         counts
             .iter()
@@ -165,8 +165,8 @@ fn zt_37_each_field_with_each_value() {
     open_all(files.into_iter());
 }
 
-/// ZT-38: compares this reader with an independent CBOR reader. A difference means that one of the two is
-/// wrong.
+/// ZT-38: compares this crate's reader with an independent CBOR reader. A difference means that one of the
+/// readers is wrong.
 #[test]
 fn zt_38_another_cbor_reader_sees_the_same() {
     let corpus = corpus::cases().into_iter();

@@ -9,7 +9,7 @@ use crate::support::*;
 
 type Case = (&'static str, ErrorKind, &'static str, Vec<u8>);
 
-/// Returns the files, by name.
+/// Returns the rejected files of the corpus.
 pub(crate) fn cases() -> Vec<CorpusFile> {
     let mut files = frame_of_the_file();
     files.extend(grammar());

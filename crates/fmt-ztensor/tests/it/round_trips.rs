@@ -245,7 +245,7 @@ impl fmt_core::ByteSource for Counting {
     }
 }
 
-/// The file is the same for any number of threads and any size of writes.
+/// A compressed file has the same bytes for any number of threads and any size of writes.
 #[test]
 fn compressed_by_any_number_of_threads() {
     let bytes: Vec<u8> = (0..9_000_001_u64).map(|at| (at * at / 977) as u8).collect();
@@ -293,7 +293,7 @@ fn a_compressed_file_that_is_given_up() {
 }
 
 /// The checksum does not depend on the size of the writes. When a tensor is written in one call, another
-/// thread hashes it meanwhile.
+/// thread hashes it concurrently.
 #[test]
 fn checksums_are_those_of_the_bytes_however_they_come() {
     let bytes: Vec<u8> = (0..20_000_001_u64).map(|at| (at * at / 977) as u8).collect();

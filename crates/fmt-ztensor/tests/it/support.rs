@@ -45,7 +45,7 @@ pub(crate) fn file_of(data: &[u8], entries: &[Map]) -> Vec<u8> {
     file(data, &array(&entries.iter().map(Map::encode).collect::<Vec<_>>()))
 }
 
-/// Returns a file with three floats and this one entry.
+/// Returns a file with the data [`W`] and an index of this one entry.
 pub(crate) fn one(entry: &Map) -> Vec<u8> {
     file_of(&W, std::slice::from_ref(entry))
 }

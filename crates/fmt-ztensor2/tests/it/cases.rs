@@ -80,7 +80,7 @@ pub(crate) fn cases(version: Version) -> Vec<CorpusFile> {
 }
 
 impl Cases {
-    /// Adds cases for O1 and O2.
+    /// Adds cases for the rules O1 and O2.
     fn ends(&mut self) {
         let version = self.version;
         let good = one(version, w(version));
@@ -128,7 +128,7 @@ impl Cases {
         );
     }
 
-    /// Adds cases for O3 and O4.
+    /// Adds cases for the rules O3 and O4.
     fn cbor(&mut self) {
         let version = self.version;
         let of = |manifest: &[u8]| file_of(version, &[&W], manifest);
@@ -211,7 +211,7 @@ impl Cases {
         );
     }
 
-    /// Adds cases for O4 to O7.
+    /// Adds cases for the rules O4 to O7.
     fn objects(&mut self) {
         let version = self.version;
         let (layout, parts) = (
@@ -273,7 +273,7 @@ impl Cases {
         );
     }
 
-    /// Adds cases for O8 to O10.
+    /// Adds cases for the rules O8 to O10.
     fn parts(&mut self) {
         let version = self.version;
         let shaped =
@@ -375,7 +375,7 @@ impl Cases {
         self.damaged("o13-a-digest-that-does-not-hold", Corrupt, digest(&wrong));
     }
 
-    /// Adds cases for O11 and O14.
+    /// Adds cases for the rules O11 and O14.
     fn layouts(&mut self) {
         let version = self.version;
         let data = || part(version, "f32", 0, 12);
@@ -501,7 +501,7 @@ impl Cases {
         });
     }
 
-    /// Adds cases for O12.
+    /// Adds cases for the rule O12.
     fn encodings(&mut self) {
         let version = self.version;
         let encoding = version.key("zstd", "zt.zstd-seekable/1");
@@ -768,7 +768,7 @@ impl Cases {
         self.shards();
     }
 
-    /// Adds cases for O15.
+    /// Adds cases for the rule O15.
     fn shards(&mut self) {
         let shard = |size: u64| {
             let digest = format!("sha256:{}", "0".repeat(64));

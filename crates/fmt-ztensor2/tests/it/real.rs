@@ -61,7 +61,7 @@ fn files_of_the_python_packages() {
         assert_eq!(verified == Verification::Ok, has_checksum, "{file} {name}");
         assert!(reader.lints().unwrap().iter().all(|lint| lint.tensor.is_some()));
     }
-    // An object that cannot be read as a tensor is listed.
+    // An object that cannot be read as a tensor is listed with the reason.
     let sparse = ObjectsReader::from_path(Path::new(FOLDER).join("1.2.3-sparse.zt")).unwrap();
     let quantised = &sparse.entries()[sparse.find("q").unwrap()];
     assert_eq!(

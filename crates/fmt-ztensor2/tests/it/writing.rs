@@ -18,7 +18,8 @@ fn opaque(name: &str, dtype: OpaqueDType, dims: &[u64]) -> PlannedEntry {
     PlannedEntry::opaque(name, dtype, Shape::new(dims).unwrap()).unwrap()
 }
 
-/// Writes tensors of counting bytes, `piece` bytes at a time. Returns the file and the tensors' bytes.
+/// Writes tensors whose bytes are consecutive numbers, `piece` bytes at a time. Returns the file and the
+/// tensors' bytes.
 fn written(plan: &Plan, piece: usize) -> Result<(Vec<u8>, Vec<Vec<u8>>), Error> {
     let mut file = Vec::new();
     let contents: Vec<Vec<u8>> = plan
@@ -40,7 +41,8 @@ fn written(plan: &Plan, piece: usize) -> Result<(Vec<u8>, Vec<Vec<u8>>), Error> 
     Ok((file, contents))
 }
 
-/// Plans tensors of every dtype, with shapes from a scalar to one without elements.
+/// Plans tensors of every dtype, with several shapes: a scalar, a vector, a shape without elements, and a
+/// large one.
 fn everything() -> Plan {
     let shapes: [&[u64]; 4] = [&[], &[3], &[2, 0, 5], &[17, 2, 31]];
     let known = DType::ALL.iter().zip(shapes.iter().cycle());

@@ -66,7 +66,7 @@ fn what_does_not_fit_is_refused() {
             found: DType::F32
         }
     );
-    // This tensor has no elements, but dimensions beyond `ndarray`'s limit.
+    // The tensor has no elements, but a dimension beyond `ndarray`'s limit.
     let shape = Shape::new(&[0, u64::MAX, 4]).unwrap();
     let spec = TensorSpec::new(DType::U8, shape).unwrap();
     let tensor = Tensor::new(spec, Vec::new()).unwrap();

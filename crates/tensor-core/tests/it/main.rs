@@ -1,4 +1,4 @@
-//! Tensors through their public interface.
+//! Tests of tensors through their public interface.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod access;

@@ -1,4 +1,4 @@
-//! Rows and reshapes share the bytes and stay within them.
+//! Taking rows and reshaping share the tensor's bytes and stay within them.
 
 use proptest::prelude::*;
 use tensor_core::{DType, Shape, SpecError, Tensor, TensorSpec};

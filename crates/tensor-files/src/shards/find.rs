@@ -12,7 +12,7 @@ use tensor_core::Quoted;
 use super::names::{PartName, index_for};
 use crate::registry::format_of_path;
 
-/// The kind of object at a path.
+/// The checkpoint that a path leads to.
 #[derive(Debug)]
 pub(crate) enum Checkpoint {
     /// A single file.
@@ -72,8 +72,8 @@ fn parts_of(whole: &Path) -> Option<Vec<PathBuf>> {
     Some(parts.iter().map(|name| folder.join(name)).collect())
 }
 
-/// Lists the names in a directory without hidden ones. Checkpoints have only Unicode names, so others are
-/// skipped.
+/// Lists the names in a directory, except hidden names, and names that are not Unicode, which no checkpoint
+/// has.
 fn names_in(folder: &Path) -> Result<BTreeSet<String>, Error> {
     let cannot_read = |error| Error::io("the folder cannot be read", error);
     let mut names = BTreeSet::new();
@@ -96,11 +96,11 @@ const PREFERRED: [&str; 3] = [
 struct Candidate<'n> {
     file: Option<&'n str>,
     index: Option<&'n str>,
-    /// Shards, keyed by the number of files in their names.
+    /// Shards, keyed by the number of files and by the shard's number, both from the file name.
     parts: BTreeMap<u32, BTreeMap<u32, PartName<'n>>>,
 }
 
-/// The form to read.
+/// The form in which the checkpoint is read.
 #[derive(Debug)]
 enum Form<'n> {
     File(&'n str),
@@ -155,7 +155,7 @@ impl<'n> Candidate<'n> {
     fn form(&self) -> Result<Option<Chosen<'n>>, Error> {
         let chosen = |form, note| Ok(Some(Chosen { form, note }));
         match (self.file, self.index) {
-            // Hugging Face's libraries do the same.
+            // Hugging Face's libraries also prefer the single file.
             (Some(file), Some(index)) => {
                 let note = format!(
                     "{} is read, and not the files that {} names",
@@ -266,12 +266,12 @@ mod tests {
         assert_eq!(with(&["a.safetensors", "b.npz"]).as_deref(), Ok("a.safetensors"));
         assert_eq!(with(&["a.zt", "b.npz"]), Err(ErrorKind::NotAFile));
         assert_eq!(with(&[]), Err(ErrorKind::NotAFile));
-        // Hugging Face's libraries do the same; MLX repositories have both.
+        // Hugging Face's libraries also prefer the single file; MLX repositories have both forms.
         assert_eq!(
             with(&[index, "model.safetensors"]).as_deref(),
             Ok("model.safetensors with a note")
         );
-        // All files are present.
+        // All shards are present.
         assert_eq!(with(&[first, second]), Ok(format!("{first} {second}")));
         // The set of shards is incomplete, or there are two sets.
         assert_eq!(with(&[first]), Err(ErrorKind::Truncated));

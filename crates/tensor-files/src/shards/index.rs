@@ -1,4 +1,4 @@
-//! The index: `{"metadata": {"total_size": 123}, "weight_map": {"name":
+//! The index of a sharded checkpoint: `{"metadata": {"total_size": 123}, "weight_map": {"name":
 //! "model-00001-of-00002.safetensors"}}`.
 
 use std::{collections::BTreeMap, fmt, path::Path};
@@ -72,8 +72,8 @@ impl ShardIndex {
     /// Parses an index.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] unless it is JSON of this form, [`ErrorKind::Duplicate`] when a name occurs
-    /// twice, [`ErrorKind::BadName`] when a file's name leads out of the directory.
+    /// [`ErrorKind::Malformed`] unless `json` has the form of an index, [`ErrorKind::Duplicate`] when a name
+    /// occurs twice, [`ErrorKind::BadName`] when a file's name leads out of the directory.
     pub fn from_json(json: &[u8]) -> Result<Self, Error> {
         let index: Self = serde_json::from_slice(json).map_err(|error| {
             let kind = match error.to_string().starts_with(TWICE) {
@@ -143,8 +143,8 @@ impl ShardIndex {
         files
     }
 
-    /// Returns the declared total size of all tensors in bytes. Some tools count fractions of bytes, so it is
-    /// a double.
+    /// Returns the declared total size of all tensors in bytes. Some tools count fractions of bytes, so the
+    /// size is a double.
     pub(crate) fn total_size(&self) -> Option<f64> {
         self.metadata.get("total_size")?.as_f64()
     }
@@ -168,7 +168,7 @@ fn leads_below(file: &str) -> bool {
 
 const TWICE: &str = "the tensor's name occurs twice";
 
-/// Deserializes a map without duplicate keys; serde's own keeps the last duplicate.
+/// Deserializes a map without duplicate keys; serde's own implementation keeps the last duplicate.
 fn without_duplicates<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
     struct Once;
 

@@ -10,15 +10,14 @@ use tensor_core::{DType, Quoted};
 use super::index::ShardIndex;
 use crate::composite::Composite;
 
-/// Opens the files that an index names, by calling a function with each name, and checks them against the
-/// index.
+/// Opens the files that an index names, by calling `open` with each name, and checks them against the index.
 ///
-/// Every tensor must be in the file that the index says. Tensors that the index lacks are read too, unless it
-/// has a tensor of that name in another file; [`Composite::notes`] reports these cases and a wrong total
-/// size.
+/// Every tensor must be in the file that the index says. Tensors that the index lacks are read too, unless
+/// the index has a tensor of that name in another file; [`Composite::notes`] reports these cases and a wrong
+/// total size.
 ///
 /// # Errors
-/// The function's errors, with the file's name; [`ErrorKind::OutOfBounds`] for tensors that are not where the
+/// The errors of `open`, with the file's name; [`ErrorKind::OutOfBounds`] for tensors that are not where the
 /// index says; [`ErrorKind::Duplicate`] when two files have a tensor that is not in the index, which
 /// [`ReadOptions::lenient`] turns into a note.
 pub fn open_shards(
@@ -71,7 +70,7 @@ pub fn open_shards(
     Ok(whole)
 }
 
-/// Reads an index.
+/// Reads the index at `path`.
 pub(crate) fn read_index(path: &Path, options: &ReadOptions) -> Result<ShardIndex, Error> {
     let source = FileSource::open(path)?;
     let most = options.limits.index_bytes;
@@ -98,7 +97,7 @@ pub(crate) fn open_index(path: &Path, options: &ReadOptions) -> Result<Composite
 
 type Shards<'i> = [(&'i str, Box<dyn TensorReader>)];
 
-/// Fails if a tensor is not in the file that the index names; returns notes about tensors that the index
+/// Checks that each tensor is in the file that the index names. Returns notes about tensors that the index
 /// lacks.
 fn held_against(index: &ShardIndex, readers: &Shards<'_>) -> Result<Vec<String>, Error> {
     let mut places: HashMap<&str, Vec<&str>> = HashMap::new();
@@ -146,9 +145,9 @@ fn held_against(index: &ShardIndex, readers: &Shards<'_>) -> Result<Vec<String>,
     Ok(unnamed.into_iter().chain(elsewhere).collect())
 }
 
-/// Returns a note if the total size matches neither all tensors nor those that do not share bytes; a bool may
-/// count as a byte or a bit. Writers differ in both respects, and some have other rules, so a mismatch is not
-/// an error.
+/// Returns a note if the total size in the index is neither that of all tensors nor that of tensors that do
+/// not share bytes; a bool may count as a byte or a bit. Writers count differently in both respects, and some
+/// have other rules, so a mismatch is not an error.
 fn total_size(index: &ShardIndex, readers: &Shards<'_>) -> Option<String> {
     let claimed = index.total_size()?;
     let bits = |entry: &Entry, bool_bits: u128| match &entry.dtype {

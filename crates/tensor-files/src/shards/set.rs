@@ -1,5 +1,5 @@
 //! Opens a sharded checkpoint without an index: file names contain the number of shards, and GGUF's metadata
-//! identifies those that belong together.
+//! identifies files that belong together.
 
 use std::path::PathBuf;
 

@@ -57,13 +57,13 @@ pub struct Sharded {
 }
 
 /// Writes tensors into as many files as needed, `NAME-00001-of-00003.EXTENSION` for a path `NAME.EXTENSION`,
-/// and an index `NAME.EXTENSION.index.json`; or into a single file of that name if that is enough. GGUF files
-/// have no index but `split.no`, `split.count` and `split.tensors.count` in each of them, as llama.cpp
+/// and an index `NAME.EXTENSION.index.json`; or into a single file of that name if that is enough. Instead of
+/// an index, each GGUF file has the keys `split.no`, `split.count` and `split.tensors.count`, as llama.cpp
 /// expects.
 ///
-/// Tensors keep their order. All files are written before any is renamed to its final name; the first file
-/// comes last, followed only by the index. Files of the old checkpoint that the new one lacks are removed. If
-/// the process is killed meanwhile, the old checkpoint remains, or files without the first, which
+/// Tensors keep their order. All files are written before any is renamed to its final name. The first file is
+/// renamed last, followed only by the index. Files of the old checkpoint that the new one lacks are removed.
+/// If the process is killed meanwhile, the old checkpoint remains, or files without the first, which
 /// [`open`](crate::open()) refuses. The directory is created if necessary.
 ///
 /// # Errors
@@ -83,7 +83,7 @@ pub fn convert_sharded(
     fs::create_dir_all(folder).map_err(|error| Error::io("the folder cannot be made", error))?;
     let written = write(reader, target, path, shards, options);
     if written.is_err() && is_made {
-        // A nonempty directory stays.
+        // `remove_dir` removes only an empty directory.
         let _ = fs::remove_dir(folder);
     }
     written
@@ -124,7 +124,8 @@ fn write(
     let mut adapted = adapt(reader, target, &parts, reader.entries().len(), options)?;
     let kept = adapted.iter().map(|(_, part)| part.tensors().count()).sum();
     if kept != reader.entries().len() {
-        // Each GGUF file contains the number of files.
+        // Tensors are left out, and each GGUF file contains the total number of tensors, so the files are
+        // planned again.
         adapted = adapt(reader, target, &parts, kept, options)?;
     }
     let mut losses = Vec::<Loss>::new();
@@ -324,13 +325,14 @@ impl Names {
 
     fn part(&self, number_from_zero: usize, count: usize) -> String {
         let (stem, extension) = self.whole.rsplit_once('.').unwrap_or((&self.whole, ""));
-        // Each open file takes a descriptor, and their number is limited, so this fits 32 bits.
+        // Each open file takes a descriptor, and the number of descriptors is limited, so the number of files
+        // fits 32 bits.
         let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         part_of(stem, extension, number(number_from_zero + 1), number(count))
     }
 
-    /// Fails when the directory has the checkpoint in the other form, a single file or shards: it would be
-    /// unclear which of the two is valid.
+    /// Checks that the directory does not have the checkpoint in the other form, a single file or shards: it
+    /// would be unclear which of the two is valid.
     fn check_other_form(&self, parts: usize) -> Result<(), Error> {
         let others = match parts {
             1 => [vec![self.index.clone()], self.parts()?].concat(),
@@ -368,7 +370,7 @@ impl Names {
         PartName::parse(name).is_some_and(|part| part.whole() == self.whole)
     }
 
-    /// Lists the files of the replaced checkpoint whose names have this pattern.
+    /// Lists the shards of the checkpoint to be replaced, by its index or, without an index, by their names.
     fn replaced_files(&self) -> Result<Vec<PathBuf>, Error> {
         if !self.has_index {
             return self.parts();

@@ -1,4 +1,4 @@
-//! Differences are reported; a different storage of equal content is not.
+//! Tests that differences are reported, and that a different storage of equal content is not.
 
 use fmt_core::{Metadata, Plan, PlannedEntry, ReadOptions};
 use tensor_core::{DType, Shape, Tensor, TensorSpec};
@@ -42,7 +42,7 @@ fn every_kind_of_difference() {
     let values = DifferenceKind::Values {
         elements: 1,
         farthest: 0.5,
-        // One element is NaN.
+        // The distance is unknown, because one element is NaN.
         distance: None,
     };
     assert_eq!(
@@ -150,7 +150,7 @@ fn sparse_tensors_are_compared_as_such() {
     assert_eq!(found[0].kind, DifferenceKind::Entries);
 }
 
-/// The distance covers all elements, also if the first difference comes after megabytes of equal ones.
+/// The distance covers all elements, also if the first difference comes after megabytes of equal elements.
 #[test]
 fn the_distance_is_over_all_elements() {
     let folder = tempfile::tempdir().unwrap();
@@ -205,7 +205,7 @@ fn attributes_are_compared_and_so_is_every_tensor_of_a_name() {
             .unwrap();
         writer.write(&values).unwrap();
         writer.finish().unwrap();
-        // After this, both tensors have the same name.
+        // Renames the tensor `v` to `w`, so that both tensors have the same name.
         let index = file.windows(2).rposition(|bytes| bytes == b"av").unwrap();
         file[index + 1] = b'w';
         std::fs::write(&path, file).unwrap();

@@ -30,7 +30,7 @@ fn allowing() -> ConvertOptions<'static> {
 #[test]
 fn from_everywhere_to_everywhere() {
     let folder = tempfile::tempdir().unwrap();
-    // This is larger than a piece, so it is copied in rows.
+    // The tensor is larger than a piece.
     let large = tensor(DType::F32, &[300, 10_000]);
     for from in writable() {
         let name = format!("from.{}", from.extensions()[0]);
@@ -48,7 +48,8 @@ fn from_everywhere_to_everywhere() {
     }
 }
 
-/// Plain tensors of GGUF convert to every format and back; quantized ones only to formats with blocks.
+/// Plain tensors of GGUF convert to every format and back; quantized tensors convert only to formats with
+/// blocks.
 #[test]
 fn from_gguf_and_back() {
     let folder = tempfile::tempdir().unwrap();
@@ -163,7 +164,7 @@ fn b14_names_go_beside_a_file_without_names() {
     assert_eq!(copy.metadata(), &metadata);
     assert_eq!(diff(&*reader, &*copy, Default::default()), []);
 
-    // Converts it back.
+    // Converts the BTF file back to safetensors.
     let back = folder.path().join("back.safetensors");
     convert(
         &*copy,
@@ -466,7 +467,7 @@ fn tied_weights_stay_tied() {
         assert!(converted.len < 2 * 8192 + 1024, "{} bytes", converted.len);
         assert!(diff(&cast, &*open(&target), Default::default()).is_empty());
     }
-    // A format that cannot share bytes writes them once for each name, which is reported.
+    // A format that cannot share bytes writes them once for each name, which is reported as a loss.
     let target = folder.path().join("b.safetensors");
     let reader = open(&source);
     let converted = convert(
@@ -477,7 +478,7 @@ fn tied_weights_stay_tied() {
     )
     .unwrap();
     let sharing = |name: &str| Loss::Sharing(name.to_owned(), "a".to_owned(), 4096);
-    // The tensors are in file order; the file sorts them by hashes of names.
+    // Losses are in the order of the source's index, which is sorted by hashes of names.
     assert_eq!(converted.losses, [sharing("c"), sharing("b")]);
     assert!(diff(&*reader, &*open(&target), Default::default()).is_empty());
 }
@@ -603,7 +604,7 @@ fn a_file_as_a_composite_takes_little_more_memory() {
 #[test]
 fn floats_of_eight_bits_are_multiplied_by_their_scales() {
     let folder = tempfile::tempdir().unwrap();
-    // Contains all values of the dtype except NaN, over two blocks of rows and three of columns.
+    // The matrices repeat five values of the dtype, and have two rows and three columns of blocks.
     let (rows, columns) = (130usize, 300usize);
     let bits: Vec<u8> = (0..rows * columns)
         .map(|at| [0x38, 0x40, 0xb8, 0x01, 0x7e][at % 5])

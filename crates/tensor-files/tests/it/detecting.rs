@@ -16,7 +16,7 @@ fn every_format_opens_its_own_files() {
         let reader = open(&path, &Default::default()).unwrap();
         assert_eq!(reader.format(), format.id());
         assert_eq!(reader.tensor(0).unwrap(), values);
-        // The file is detected without a name, and with a wrong one if the format has a magic number.
+        // The file is detected without a name, and with a wrong name if the format has a magic number.
         let bytes = std::fs::read(&path).unwrap();
         assert_eq!(
             detect(&bytes, bytes.len() as u64, None).unwrap().id(),

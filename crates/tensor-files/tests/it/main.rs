@@ -1,4 +1,4 @@
-//! Files of all formats: detected, opened, converted, verified, compared.
+//! Tests that detect, open, convert, verify and compare files of all formats.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod comparing;

@@ -1,4 +1,4 @@
-//! Sharded checkpoints.
+//! Tests of sharded checkpoints.
 
 use std::{fs, path::Path};
 
@@ -185,8 +185,8 @@ fn an_index_that_lies_is_refused() {
     assert_eq!(refused(&out).0, ErrorKind::Truncated);
 }
 
-/// If two files have the same tensor, the index decides which is read; without an entry in the index it is an
-/// error.
+/// If two files have the same tensor, the index decides which is read; if the index does not name the tensor,
+/// opening fails.
 #[test]
 fn the_index_decides_between_two_files() {
     let folder = tempfile::tempdir().unwrap();
@@ -244,7 +244,7 @@ fn other_layouts_of_checkpoints_are_read_with_a_note() {
     fs::remove_file(&index).unwrap();
     let without = "no index says what belongs together: all 3 files that are called so are read";
     assert_eq!(same(&[without]), 3);
-    // The single-file name also finds them.
+    // The single-file name also leads to the shards.
     let named = open_composite(&out.join("model.safetensors"), &ReadOptions::default()).unwrap();
     assert_eq!(named.entries().len(), 3);
     for number in 1..=3 {
@@ -299,7 +299,7 @@ fn files_without_the_first_are_refused() {
 }
 
 /// If renaming stops halfway, old and new files exist next to each other. They are never combined, because
-/// the old first file is already removed and the new one comes last.
+/// the old first file is already removed and the new first file is renamed last.
 #[test]
 fn old_and_new_files_are_never_taken_together() {
     for extension in ["safetensors", "gguf"] {
@@ -373,7 +373,7 @@ fn files_of_gguf_have_no_index() {
     };
     assert_eq!(&convert(&whole), whole.metadata());
     assert_eq!(&convert(&*open(&sharded.files[0])), whole.metadata());
-    // With another division, the old files are removed.
+    // Dividing the checkpoint differently removes the old files.
     divide(folder.path(), "out/model.gguf", 50);
     assert_eq!(
         names(&out),

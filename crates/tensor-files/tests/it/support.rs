@@ -1,4 +1,4 @@
-//! Test files.
+//! Writes test files.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! The files that are accepted.
+//! The files of the corpus that readers accept.
 
 use fmt_btf::{BtfWriter, CooCode, WriteOptions};
 use tensor_core::{DType, Shape, Tensor};

@@ -108,7 +108,7 @@ pub(super) fn accepted_layouts(cases: &mut Cases) {
         put_word(index, places.tables[0], forwards);
     });
     cases.accept("f6-a-list-of-fields-behind-its-table", behind);
-    // Both tensors are `f32[3]`, and the first one's shape is the second one's.
+    // Both tensors are `f32[3]`, and the first tensor refers to the shape of the second.
     let two = Forge::of(&[Forged::plain(), Forged::new("b", 1, &[3], 16, 12)]);
     let shared = two.patched(|index, places| {
         let slot = places.tables[0] + 16;

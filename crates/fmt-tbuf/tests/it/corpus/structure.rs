@@ -101,7 +101,7 @@ pub(super) fn ends(cases: &mut Cases) {
     cases.reject("tb-06-size-covers-the-magic", OutOfBounds, "T2", sized(len - 8));
     cases.reject("tb-06-size-one-too-many", OutOfBounds, "T2", sized(len - 11));
     cases.reject("tb-06-size-of-everything", OutOfBounds, "T2", sized(len));
-    // All of the data is interpreted as the index, whose root is then far out of bounds.
+    // The declared index covers all tensor data, so its first bytes lead to a root far out of bounds.
     cases.reject("tb-06-size-covers-the-data", Malformed, "F1", sized(len - 12));
     cases.reject(
         "tb-06-size-in-big-endian",
@@ -206,7 +206,8 @@ pub(super) fn index_structure(cases: &mut Cases) {
     let slot = |offset: u32| forge.patched(|index, places| put_word(index, places.vector + 4, offset));
     cases.reject("tb-10-tensor-far-outside", Malformed, "F1", slot(0x7fff_fffc));
     cases.reject("tb-10-tensor-not-aligned", Malformed, "F2", slot(1));
-    // The count is two, so the bytes after the first offset are interpreted as a table's offset.
+    // The vector claims two tensors but has one, so the bytes after its first offset are interpreted as a
+    // second offset.
     let two = forge.patched(|index, places| put_word(index, places.vector, 2));
     cases.reject("tb-10-one-tensor-fewer-than-counted", Malformed, "F1", two);
 

@@ -4,7 +4,7 @@ use fmt_core::ErrorKind::*;
 
 use super::Cases;
 use crate::support::{Forge, Forged};
-/// Tests the valid positions of data. The forge's data is bytes 4 to 64.
+/// Adds files whose tensor data is out of bounds or overlaps. The data of a [`Forge`] is bytes 4 to 64.
 pub(super) fn places(cases: &mut Cases) {
     for offset in [0, 1, 3] {
         let file = Forge::with(|tensor| tensor.offset = Some(offset));
