@@ -42,6 +42,7 @@ CHOICES = [
     (r"MultiHeadAttention: (?!.*present).*past", "ONNX Runtime reads keys that it has not written where the present ones are not wanted"),
     (r"Tokenizer: .*nothing", "ONNX Runtime leaves an axis out where there are no texts"),
     (r"GatherBlockQuantized: .*beyond|Unique: .*NaN", "such values are an error"),
+    (r"MatMulNBits: zero points.*order of groups", "ONNX Runtime ignores the zero points where g_idx is given"),
 ]
 # Keys of a change that are neither inputs nor attributes.
 SPECIAL = ("outputs", "free", "computed")
@@ -208,8 +209,11 @@ def judged(server, reference, repository, case):
     if choice := chosen(case):
         return "choice", choice
     pairs = [(a.astype(int), b.astype(int)) for a, b in zip(wanted, found) if a.dtype in (np.uint8, np.int8) and a.shape == b.shape]
-    if len(pairs) == len(wanted) and all(np.abs(a - b).max() <= 1 and (a != b).sum() <= max(1, a.size // 20) for a, b in pairs):
+    if len(pairs) == len(wanted) and all(np.abs(a - b).max() <= 1 and (a != b).sum() <= max(1, a.size // 10) for a, b in pairs):
         return "noise", f"{differences[0]}, by 1"
+    # The state is quantized to 8 bits in each step, so a difference in the last bit can become one of these steps.
+    if case.op == "DynamicQuantizeLSTM" and all(np.abs(a - b).max() <= np.abs(a).max() / 127 for a, b in zip(wanted, found)):
+        return "noise", f"{differences[0]}, at most a step of 8 bits"
     return "differs", differences[0]
 
 
