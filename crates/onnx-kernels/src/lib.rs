@@ -1,9 +1,10 @@
 //! CPU kernels for ONNX operators, for tensors of any shape.
 //!
-//! Modules are ONNX's operator families, and each operator has a file. A function such as [`shape::reshape`]
-//! builds an operator from a node's attributes: a [`Compute`](onnx_tensor::operator::Compute). It infers the
-//! types and dimensions of its outputs before it computes them, reserves their memory, and checks the
-//! deadline while it runs. It knows neither graphs nor files. Results equal ONNX Runtime's: integers wrap,
+//! Modules are ONNX's operator families; a file holds an operator, or a few that share an algorithm. A
+//! function such as [`shape::reshape`] builds an operator from a node's attributes: a
+//! [`Compute`](onnx_tensor::operator::Compute). It infers the types and dimensions of its outputs before it
+//! computes them, so that the caller can reserve their memory, and checks the deadline while it runs. It
+//! knows neither graphs nor files. Results equal ONNX Runtime's: integers wrap,
 //! NaN propagates, and FP32 sums may differ in their last bits.
 //!
 //! Inner loops are vectorized at run time by `pulp`, without `unsafe`; `onnx-gemm` computes matrix products.
