@@ -138,7 +138,8 @@ fn computed<T: Element + Copy, const IS_WIDE: bool>(
     }
 }
 
-/// Calls `block` with contiguous elements of `a`, which it overwrites, and the corresponding elements of `b`.
+/// Calls `block` with contiguous elements of `a` and the corresponding elements of `b`. `block` overwrites
+/// the elements of `a`.
 fn replaced<T: Element>(
     mut a: Tensor,
     b: &Tensor,

@@ -1,4 +1,4 @@
-//! The operators `Cast` and `CastLike`. Numbers are formatted and parsed as by ONNX Runtime.
+//! The operators `Cast` and `CastLike`. Numbers are formatted and parsed as in ONNX Runtime.
 
 use std::{fmt, sync::Arc};
 
