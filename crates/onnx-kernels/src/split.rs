@@ -29,7 +29,7 @@ const SLOW_ROWS: usize = 8;
 /// Minimum number of rows per part of a product, since each part reads or packs the whole right-hand matrix.
 const LEAST_ROWS: usize = 16;
 
-/// Minimum number of rows for which each part packs the right-hand matrix itself.
+/// A product with more rows than this is split by rows instead of columns, and each part packs its own rows.
 const MANY_ROWS: usize = 1 << 10;
 
 /// Returns the number of multiplications of a product.
