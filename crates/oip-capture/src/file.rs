@@ -119,7 +119,7 @@ fn encode(tensors: Vec<(&str, &TensorValue)>, mut metadata: Metadata) -> Result<
     writer.finish()
 }
 
-/// Decodes a request's file; the inner error explains why it is not a request.
+/// Decodes a request's file; the inner error explains why the file is not a request.
 pub(crate) fn read_request(reader: &SafetensorsReader) -> Result<Result<InferRequest, String>, Error> {
     let metadata = reader.metadata();
     let Some(model) = metadata.get(MODEL) else {

@@ -103,7 +103,7 @@ impl IntegerConv {
         let kept = packs.shared(&sources, order, BYTES * weights.len() as u64, || {
             Weights::new(&self.shape, weights, zero_points.map(|given| &**given))
         });
-        // The error for wrong types or zero points is ignored here; the run of the node reports it.
+        // An error about wrong types or zero points is ignored here, since the node reports it when it runs.
         self.weights = kept.ok().flatten();
     }
 

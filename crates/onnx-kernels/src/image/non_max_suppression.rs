@@ -148,7 +148,8 @@ impl Area {
         self.0.iter().map(|[start, end]| end - start).product()
     }
 
-    /// Returns whether the intersection of both boxes divided by their union exceeds `part`.
+    /// Returns whether the area of the boxes' intersection, divided by the area of their union, exceeds
+    /// `part`.
     fn hides(&self, other: &Self, part: f32) -> bool {
         let mut shared = 1.0;
         for ([start, end], [other_start, other_end]) in self.0.iter().zip(&other.0) {

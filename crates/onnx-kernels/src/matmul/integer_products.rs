@@ -60,7 +60,7 @@ fn packed(
             .map(|matrix| PackedIntegers::new(matrix, [depth, columns]))
             .collect())
     });
-    // The error for wrong types or zero points is ignored here; the run of the node reports it.
+    // An error about wrong types or zero points is ignored here, since the node reports it when it runs.
     packed.ok().flatten()
 }
 

@@ -201,7 +201,7 @@ impl Compute for Recurrent {
         let bytes = weights.map(|weights| size_of::<i16>() as u64 * weights.len() as u64);
         let order = Order::Panels { is_turned: true };
         let turned = packs.shared(&sources, order, bytes.sum(), || self.made(input));
-        // The error for wrong types or sizes is ignored here; the run of the node reports it.
+        // An error about wrong types or sizes is ignored here, since the node reports it when it runs.
         self.turned = turned.ok().flatten();
         Ok(None)
     }
