@@ -15,15 +15,15 @@ const MODEL: &str = "model";
 const VERSION: &str = "version";
 const ID: &str = "id";
 const PARAMETERS: &str = "parameters";
-/// The names of inputs in order, and of requested outputs.
+/// Keys whose values are the names of the inputs and of the requested outputs, in order.
 const INPUTS: &str = "inputs";
 const OUTPUTS: &str = "outputs";
 /// Prefix of the key with the shape of a byte string tensor. safetensors has no strings, so they are stored
 /// as U8 in the protocol's raw form.
 const STRINGS: &str = "strings:";
 
-/// The key of an object that replaces a number that JSON cannot express, with the value `NaN`, `inf` or
-/// `-inf`.
+/// JSON cannot express NaN and the infinities. Such a number is stored as an object with this key, whose
+/// value is `NaN`, `inf` or `-inf`.
 const NON_FINITE: &str = "double";
 
 /// Encodes a request as a file.
@@ -119,7 +119,7 @@ fn encode(tensors: Vec<(&str, &TensorValue)>, mut metadata: Metadata) -> Result<
     writer.finish()
 }
 
-/// Decodes a request's file; the inner error explains why it is not a request.
+/// Decodes a request's file; the inner error explains why the file is not a request.
 pub(crate) fn read_request(reader: &SafetensorsReader) -> Result<Result<InferRequest, String>, Error> {
     let metadata = reader.metadata();
     let Some(model) = metadata.get(MODEL) else {

@@ -169,7 +169,7 @@ impl Recorder {
         self.shared.recorded.load(Relaxed)
     }
 
-    /// Returns the number of exchanges dropped or failed.
+    /// Returns the number of exchanges that were dropped or could not be written.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.shared.dropped.load(Relaxed)
@@ -315,8 +315,9 @@ impl Writer {
         }
     }
 
-    /// Returns the outcome for an exchange of `bytes` that does not fit: [`WriteOutcome::Full`] if it has a
-    /// typical size, since later exchanges will not fit either.
+    /// Returns the outcome for an exchange of `bytes` bytes that does not fit; `None` if it fits. The outcome
+    /// is [`WriteOutcome::Full`] if the exchange has a typical size, since later exchanges will not fit
+    /// either.
     fn beyond(&self, bytes: u64) -> Option<WriteOutcome> {
         let left = self.limit.saturating_sub(self.used);
         if bytes <= left {

@@ -95,7 +95,7 @@ impl EncodedAnswer {
 /// Creates the response to an inference request.
 pub(crate) fn inference(encoded: EncodedAnswer) -> Response {
     let mut response = Response::new(Body::new(Parts(encoded.parts.into())));
-    // Reserves room for the headers added here and by outer layers.
+    // Reserves capacity for the headers added here and by outer layers.
     let headers = response.headers_mut();
     headers.reserve(8);
     headers.insert(VARY, HeaderValue::from_static("accept, accept-encoding"));
@@ -112,8 +112,8 @@ pub(crate) fn inference(encoded: EncodedAnswer) -> Response {
     response
 }
 
-/// A body of known length in several buffers, which are not joined. Each buffer is charged to the request
-/// until it is sent.
+/// A body of known length in several buffers, which are sent without being copied into one. Each buffer is
+/// charged to the request until it is sent.
 struct Parts(VecDeque<Bytes>);
 
 impl http_body::Body for Parts {

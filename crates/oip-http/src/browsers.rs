@@ -65,7 +65,7 @@ impl AllowedHosts {
     /// Returns whether pages of this origin may change the server that was requested as `host`.
     fn allow_origin(&self, origin: &HeaderValue, host: Option<&HeaderValue>) -> bool {
         let Some((scheme, page)) = origin.to_str().ok().and_then(|origin| origin.split_once("://")) else {
-            // The origin `null` has no host, for example a sandboxed page.
+            // The origin `null`, for example of a sandboxed page, has no host.
             return false;
         };
         let Some(page) = authority(page.as_bytes()) else {

@@ -282,8 +282,8 @@ fn response_schema(model: &ModelMetadata) -> Value {
     })
 }
 
-/// Returns the schema of a list item: one of these tensors, in any order; or any tensor, if not all of them
-/// are described.
+/// Returns the schema of a list item, which is one of `tensors`. If there are more than [`MAX_TENSORS`], the
+/// item may have the component schema `general` instead.
 fn one_of(tensors: &[TensorMetadata], general: &str, schema: &dyn Fn(&TensorMetadata) -> Value) -> Value {
     let mut schemas: Vec<Value> = tensors.iter().take(MAX_TENSORS).map(schema).collect();
     if schemas.len() < tensors.len() {

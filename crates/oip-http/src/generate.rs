@@ -40,8 +40,8 @@ use crate::{
     leased::mark,
 };
 
-/// Maximum size in bytes of a request, and of a response's tensors; ample for text. The rest of the protocol
-/// has no such limit.
+/// Maximum size in bytes of a request, and of a response's tensors. The limit is ample for text; `infer` does
+/// not have it.
 const MAX_BYTES: usize = 1 << 20;
 
 /// Maximum number of values in a response; the connection's thread encodes them as JSON.
@@ -214,7 +214,7 @@ impl Events {
         if error.code() == ErrorCode::Internal {
             tracing::error!(error = error.report(), "a request failed");
         }
-        // Error messages are short, and there may be no memory left to charge.
+        // An error event is not charged: its message is short, and the budget may be exhausted.
         Some(framed(&error_body(&error)).into())
     }
 
@@ -345,7 +345,8 @@ fn tensor(input: &TensorMetadata, value: Value) -> Result<Value, ServiceError> {
     Ok(json!({ "name": input.name, "datatype": input.datatype.name(), "shape": shape, "data": data }))
 }
 
-/// Encodes a response for this extension: a tensor of one element as a value, of several as a list.
+/// Encodes a response for this extension: a tensor of one element becomes a value, a tensor of several
+/// elements becomes a list.
 fn show(response: &InferResponse, lease: &Lease, model: ModelRef<'_>) -> Result<Bytes, ServiceError> {
     lease.note_version(response.model_version.as_deref());
     let outputs = response.outputs.iter();

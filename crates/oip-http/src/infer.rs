@@ -114,7 +114,8 @@ where
 
     let answered = async {
         let mut response = oip_service::respond(&app.service, &app.config.cpu, request, cx).await?;
-        // The model sees the request as the client sent it, without an id, as over gRPC.
+        // A generated id is added only to the response: the model sees the request without an id, as over
+        // gRPC.
         response.id.get_or_insert_with(|| app.request_ids.next_id());
         drop(overhead);
         lease.note_version(response.model_version.as_deref());

@@ -27,7 +27,7 @@ const SMALL: u64 = 1 << 10;
 /// Charges a response's body to a lease, for as long as any byte of the body is in memory. Call this function
 /// on the pool thread that creates the body, not only when the response reaches its connection.
 ///
-/// Bodies of unknown length pass through unchanged, since they charge what they send themselves.
+/// Bodies of unknown length pass through unchanged, since these bodies charge their own data.
 ///
 /// # Errors
 /// See [`Lease::charge`].

@@ -10,7 +10,7 @@ use crate::app::App;
 
 /// Maximum number of models listed.
 const NAMED: usize = 5;
-/// Estimated cost of reading the list, for the pool's queue: a small job.
+/// Assumed number of bytes that listing the models reads; makes it a small job in the pool's queue.
 const JOB_BYTES: u64 = 64 << 10;
 
 /// Checks that a model is ready.

@@ -20,7 +20,7 @@ use crate::head::HEADER_LENGTH;
 ///
 /// A body whose declared length exceeds the limit or the total budget is rejected before it is read. The
 /// bytes of other bodies are charged as they arrive, so that clients that declare a large length and send
-/// little do not occupy memory. A body in a single frame is not copied. Several frames are joined in one
+/// little do not occupy memory. A body in a single frame is not copied. Several frames are copied into one
 /// buffer, which grows up to the declared length and is padded so that binary tensors after the JSON are
 /// aligned.
 pub(crate) async fn read_body<B>(
@@ -49,7 +49,7 @@ where
     drop(lease.charge(announced.unwrap_or(0))?);
     let mut first: Option<(Bytes, Charge)> = None;
     let mut joined: Option<Buffer> = None;
-    // Padding before the first byte of the joined buffer.
+    // Number of padding bytes before the body in `joined`.
     let mut gap = 0;
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(|error| broken(&*error.into()))?.into_data() else {

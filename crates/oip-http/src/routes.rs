@@ -57,8 +57,9 @@ pub fn router_with(service: Arc<dyn InferenceService>, config: HttpConfig, more:
 /// Creates only the routes under `/v1` and `/v2`, without a fallback, to be merged into a program's router
 /// with its own fallback and pages.
 ///
-/// Under a prefix, `oip-auth`'s gate and any other reader of [`Route`](oip_service::route::Route) must come
-/// after the prefix is removed: with the route of another path, all requests get 404.
+/// If you mount these routes under a prefix, strip the prefix before `oip-auth`'s gate and before any other
+/// layer that reads [`Route`](oip_service::route::Route). Otherwise the route is that of the prefixed path,
+/// and every request gets 404.
 ///
 /// ```
 /// use std::sync::Arc;

@@ -75,7 +75,7 @@ impl OpenConnectionMemory for ConnectionRegions {
                 let message = format!("other connections use the {max} bytes that there are for them");
                 ServiceError::new(ErrorCode::Overloaded, message)
             })?;
-        // Dropping `share` returns the bytes if the budget has no room.
+        // If the budget is exhausted, dropping `share` returns the bytes.
         let share = Share {
             bytes,
             used: self.used.clone(),

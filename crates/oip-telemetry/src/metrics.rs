@@ -34,7 +34,7 @@ pub struct MetricFamily {
     pub description: &'static str,
     /// The kind of the metric: counter, gauge or histogram.
     pub kind: MetricKind,
-    /// The samples, each with other labels.
+    /// The samples, each with different labels.
     pub samples: Vec<Sample>,
 }
 
@@ -72,7 +72,7 @@ pub enum SampleValue {
     Histogram {
         /// Upper bounds (inclusive) of all buckets except the last.
         bounds: Vec<f64>,
-        /// Count of each bucket, not cumulative; one more than bounds.
+        /// Count of each bucket, not cumulative. There is one count more than there are bounds.
         counts: Vec<u64>,
         /// The sum of all observations.
         sum: f64,

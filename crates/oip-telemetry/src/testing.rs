@@ -1,5 +1,6 @@
 //! A test collector: responds to `POST /v1/traces` and `/v1/metrics` as scripted, and records messages. It
-//! decodes messages by field number, independently of the exporter, so that both cannot share an error.
+//! decodes messages by field number, independently of the exporter, so that encoder and decoder cannot share
+//! a bug.
 #![allow(
     clippy::unwrap_used,
     clippy::missing_panics_doc,
@@ -94,8 +95,8 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Starts a collector that sends `answers` in turn, and then status 200. An answer is the end of a status
-    /// line and a body.
+    /// Starts a collector that sends `answers` in turn, and then status 200. An answer consists of the end of
+    /// a status line, such as `200 OK`, and a body.
     #[must_use]
     pub fn start(answers: Vec<(&'static str, Vec<u8>)>) -> Self {
         Self::on(TcpListener::bind("127.0.0.1:0").unwrap(), answers)

@@ -31,8 +31,8 @@ fn expect_rows(depth: usize, len: usize, stride: usize, rows: usize) {
     );
 }
 
-/// Writes a linear combination of rows to `y`: the sum over `k` of `x[k] * values[offsets[k]..]`, `y = x * B`
-/// for a row-major `B`.
+/// Writes a linear combination of rows to `y`: the sum over `k` of `x[k] * values[offsets[k]..]`. If the rows
+/// are those of a matrix `B`, the result is `y = x * B`.
 ///
 /// # Panics
 /// Panics if `offsets` is shorter than `x`, or a row extends past the end of `values`.

@@ -1,9 +1,9 @@
 //! Indirect GEMM: each row of the second factor is a contiguous run of one slice, at an offset given by the
 //! caller.
 //!
-//! A convolution needs no im2col matrix then: row `k` of the second factor is the part of the image that tap
-//! `k` of the kernel covers. A panel of columns is multiplied by all rows before the next panel, so that it
-//! stays in the L1 and L2 caches.
+//! With such a product, a convolution needs no im2col matrix: row `k` of the second factor is the part of the
+//! image that tap `k` of the kernel covers. A panel of columns is multiplied by all rows before the next
+//! panel, so that it stays in the L1 and L2 caches.
 
 use crate::{
     Pace,
@@ -18,8 +18,8 @@ const RUN: usize = 2048;
 /// Their values do not affect the result.
 pub const SLACK: usize = PANEL;
 
-/// The number of row blocks from which a panel is first copied to contiguous memory. Without the copy, each
-/// block would read the panel's rows, which are far apart.
+/// The minimum number of row blocks for which a panel is first copied to contiguous memory. Without the copy,
+/// each block would read the panel's rows, which are far apart.
 const COPIED_FROM: usize = 5;
 
 /// Returns whether this processor has vectors of at least 8 `f32`, for which the kernels of this crate are

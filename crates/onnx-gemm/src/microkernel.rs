@@ -20,7 +20,7 @@ pub(crate) const DEPTH: usize = 512;
 /// The number of multiplications in one step of [`Pace`](crate::Pace).
 pub(crate) const PER_STEP: u64 = 16;
 
-/// A packed first factor, and the bias of its rows.
+/// A packed left-hand matrix, and the bias of its rows.
 pub(crate) struct Rows<'r> {
     /// The elements in the layout that [`pack_rows`](crate::pack_rows) has for more than one row.
     pub(crate) weights: &'r [[f32; BLOCK]],
@@ -72,7 +72,7 @@ impl Rows<'_> {
     }
 
     /// Adds the products of all rows and `VECTORS` vectors of a panel, starting at `column`, and returns
-    /// `VECTORS`. Columns are the outer loop, because this part of the panel then stays in the L1 cache.
+    /// `VECTORS`. Columns are the outer loop, because these columns of the panel then stay in the L1 cache.
     #[inline(always)]
     fn add_columns<S: pulp::Simd, const VECTORS: usize>(
         &self,
@@ -130,7 +130,7 @@ pub(crate) fn copy_panel(values: &[f32], offsets: &[usize], panel: &mut [[f32; G
     }
 }
 
-/// A range of consecutive terms of a product, with the rows of the second factor for them.
+/// A range of consecutive terms of a product, with the corresponding rows of the right-hand matrix.
 pub(crate) struct Part<'p> {
     /// The index of the first term of the range.
     pub(crate) term: usize,

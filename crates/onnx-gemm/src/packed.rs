@@ -1,4 +1,4 @@
-//! Packs a constant second factor of FP32 products once, in the layout in which all products read it.
+//! Packs a constant right-hand matrix of FP32 products once, in the layout in which all products read it.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -19,8 +19,8 @@ pub enum Order {
     ColumnMajor,
 }
 
-/// A second factor of FP32 products, stored in groups of 16 columns, each row-major. The last group is padded
-/// with zeros.
+/// The right-hand matrix of FP32 products, stored in groups of 16 columns, each row-major. The last group is
+/// padded with zeros.
 ///
 /// ```
 /// use onnx_gemm::{Order, PackedMatrix, Unpaced};
@@ -97,8 +97,8 @@ impl PackedMatrix {
     /// Returns the error of [`Pace::spend`].
     ///
     /// # Panics
-    /// Panics if `a` does not consist of rows of [`depth`](Self::depth) elements, `c` not of rows of
-    /// [`columns`](Self::columns) elements, or their row counts differ.
+    /// Panics if `a` does not consist of whole rows of [`depth`](Self::depth) elements, if `c` does not
+    /// consist of whole rows of [`columns`](Self::columns) elements, or if their row counts differ.
     pub fn multiply<P: Pace>(&self, a: &[f32], c: &mut [f32], pace: &mut P) -> Result<(), P::Stopped> {
         expect_rows(a.len(), self.depth, c.len(), self.columns);
         if self.depth == 0 {
@@ -212,8 +212,8 @@ impl PackedMatrix {
     }
 }
 
-/// The rows of a first factor, packed once for several column ranges of the second factor. A factor of up to
-/// four rows is not packed.
+/// The left-hand matrix of a product, packed once for several column ranges of the right-hand matrix. A
+/// matrix of up to four rows is not packed.
 #[derive(Debug)]
 pub struct FirstFactor<'a> {
     rows: usize,

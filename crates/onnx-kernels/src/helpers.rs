@@ -49,7 +49,7 @@ pub(crate) fn known_integers(fact: &Fact) -> Result<Option<Vec<i64>>> {
     fact.constant.as_deref().map(integers).transpose()
 }
 
-/// Converts the numbers of a request to sizes. Refuses negative numbers.
+/// Converts `numbers` to sizes. Refuses negative numbers.
 pub(crate) fn sizes(numbers: &[i64]) -> Result<ShortVec<usize>> {
     let sizes: Option<ShortVec<usize>> = numbers
         .iter()

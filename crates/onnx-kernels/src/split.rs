@@ -13,22 +13,23 @@ use onnx_tensor::{
 /// Minimum number of multiplications per part: 25 us at 80 GFLOP/s per core.
 pub(crate) const PRODUCTS: u64 = if cfg!(test) { 1 << 10 } else { 1 << 20 };
 
-/// Minimum number of elements per part that are read, computed and written: 25 us at 10 GB/s.
+/// Minimum number of elements to read, compute and write per part: 25 us at 10 GB/s.
 pub(crate) const ELEMENTS: u64 = if cfg!(test) { 1 << 8 } else { 1 << 15 };
 
-/// Minimum number of bytes per part that are copied.
+/// Minimum number of bytes to copy per part.
 pub(crate) const BYTES: u64 = 4 * ELEMENTS;
 
-/// Number of elements of which each part is a multiple, so that no two threads write to the same cache line.
+/// Parts consist of multiples of this number of elements, so that no two threads write to the same cache
+/// line.
 pub(crate) const LINE: usize = 64;
 
 /// Maximum number of rows for which reading the matrix dominates the time of a product.
 const SLOW_ROWS: usize = 8;
 
-/// Minimum number of rows per part of a product, since each part reads or packs the whole second factor.
+/// Minimum number of rows per part of a product, since each part reads or packs the whole right-hand matrix.
 const LEAST_ROWS: usize = 16;
 
-/// Minimum number of rows for which each part packs the second factor itself.
+/// A product with more rows than this is split by rows instead of columns, and each part packs its own rows.
 const MANY_ROWS: usize = 1 << 10;
 
 /// Returns the number of multiplications of a product.

@@ -96,7 +96,7 @@ impl Kernel for OneHotEncoder {
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let input = &inputs[0];
-        // Checks the memory for two lists: the elements as integers, and their columns.
+        // Checks that there is enough memory for two lists: the elements as integers, and their columns.
         size::admit_now(input.len() as u64 * 24)?;
         let mut pace = Pace::default();
         let columns: Vec<Option<usize>> = match &self.categories {

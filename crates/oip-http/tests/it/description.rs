@@ -94,7 +94,7 @@ fn check_keyword(
                 .for_each(|part| check(description, part, value, place));
             true
         }
-        // Used for plain types only, so comparing the types suffices.
+        // The description has `oneOf` for plain types only, so comparing the types suffices.
         "oneOf" => {
             let parts = rule.as_array().unwrap();
             parts.iter().filter(|part| has_type(&part["type"], value)).count() == 1
@@ -113,7 +113,8 @@ fn check_keyword(
             both.for_each(|(rule, item)| check(description, rule, item, place));
             true
         }
-        // Tensors by name: the alternative with the name is the more specific one.
+        // The alternatives are schemas of tensors. Checks the one for the tensor's name, or else the general
+        // one.
         "anyOf" => {
             let parts = rule.as_array().unwrap();
             let name = |part: &&Value| part.pointer("/properties/name/const") == value.get("name");
@@ -142,7 +143,8 @@ fn check_keyword(
                 match (rule.get(name), schema.get("additionalProperties")) {
                     (Some(rule), _) => check(description, rule, member, &format!("{place}.{name}")),
                     (None, Some(rule)) if rule != &Value::Bool(false) => {}
-                    // A part of `allOf` refines only some members; the part before it has all of them.
+                    // A later schema in `allOf` refines only some members; the schema before it describes all
+                    // of them.
                     (None, None) if is_part(schema) => {}
                     // Every response field must be described, although clients must tolerate more fields.
                     (None, _) => panic!("{place}: {name} is not described"),

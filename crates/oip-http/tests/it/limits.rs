@@ -59,7 +59,7 @@ async fn bodies_without_tensors_have_a_megabyte() {
     let all_blank = vec![b' '; 1 << 20];
     let answer = send(&app, Method::POST, CONTROL[0].0, Body::from(all_blank)).await;
     assert_eq!(answer.status, StatusCode::OK);
-    // A lower limit for bodies with tensors applies to these bodies too.
+    // If the limit for bodies with tensors is below 1 MiB, it also applies to bodies without tensors.
     let (small, _) = app_with(HttpConfig::default().with(|config| config.max_body_bytes = 10));
     let answer = send(&small, Method::POST, CONTROL[0].0, Body::from("           ")).await;
     assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);

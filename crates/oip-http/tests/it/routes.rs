@@ -143,7 +143,8 @@ fn words() -> Vec<&'static str> {
     words
 }
 
-/// Generates a known path with such names as parameters, or any sequence of segments and names.
+/// Generates a known path with names from [`segment`] as parameters, or any sequence of literal segments and
+/// such names.
 fn path() -> impl Strategy<Value = String> {
     let known = (
         select(PATHS),

@@ -27,7 +27,7 @@ fn span(name: &'static str) -> Span {
     )
 }
 
-/// Waits until `is_so`.
+/// Waits until `is_so` returns true; panics with `what` after a minute.
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !is_so() {

@@ -15,7 +15,8 @@ use crate::{
     transpose,
 };
 
-/// The number of columns in a panel of each packed layout. Parts consist of whole panels.
+/// Column ranges begin at multiples of this number, which is a multiple of the panel width of every packed
+/// layout.
 const PANEL: usize = 48;
 
 /// The number of multiplications between two calls of [`Pace::spend`].
@@ -24,7 +25,7 @@ const PART: usize = 1 << 22;
 /// The number of multiplications in one step of [`Pace`].
 const PER_STEP: u64 = 32;
 
-/// A second factor of integer products, packed once in the layout in which the kernel reads it.
+/// The right-hand matrix of integer products, packed once in the layout in which the kernel reads it.
 ///
 /// Products of two elements, and the sum of two adjacent products, must fit an `i32`. Differences of 8-bit
 /// numbers and 8-bit zero points always do.
@@ -125,8 +126,8 @@ impl PackedIntegers {
     /// Returns the error of [`Pace::spend`].
     ///
     /// # Panics
-    /// Panics if `a` does not consist of rows of [`depth`](Self::depth) elements, `c` not of rows of
-    /// [`columns`](Self::columns) elements, or their row counts differ.
+    /// Panics if `a` does not consist of whole rows of [`depth`](Self::depth) elements, if `c` does not
+    /// consist of whole rows of [`columns`](Self::columns) elements, or if their row counts differ.
     pub fn multiply<P: Pace>(&self, a: &[i16], c: &mut [i32], pace: &mut P) -> Result<(), P::Stopped> {
         self.multiply_part(a, 0..self.columns, c, pace)
     }

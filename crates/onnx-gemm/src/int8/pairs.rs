@@ -19,8 +19,8 @@ type Sums = [i32; COLUMNS / 2];
 /// The sums of all rows and columns of a tile.
 type Tile = [[Sums; 2]; ROWS];
 
-/// A second factor in panels of [`COLUMNS`] columns. Two terms of a column are adjacent; terms and columns
-/// are padded with zeros.
+/// A right-hand matrix in panels of [`COLUMNS`] columns. Two terms of a column are adjacent; terms and
+/// columns are padded with zeros.
 #[derive(Debug)]
 pub(super) struct PackedPairs {
     blocks: Vec<Pairs>,

@@ -62,7 +62,8 @@ impl Vnni {
 #[repr(align(64))]
 struct Vector([[i8; TERMS]; LANES]);
 
-/// A second factor in panels of at most 48 columns. Within a panel, groups of four rows follow each other.
+/// A right-hand matrix in panels of at most 48 columns. Within a panel, groups of four rows follow each
+/// other.
 #[derive(Debug)]
 pub(super) struct PackedBytes {
     vectors: Vec<Vector>,
@@ -235,7 +236,7 @@ impl pulp::WithSimd for Fill<'_> {
     }
 }
 
-/// A panel of columns of a second factor.
+/// A panel of columns of a right-hand matrix.
 struct Panel<'p> {
     vectors: &'p [Vector],
     /// The number of vectors per group of terms.
@@ -248,7 +249,7 @@ struct Panel<'p> {
     columns: usize,
 }
 
-/// Rows of a first factor, converted to 8 bits.
+/// Rows of a left-hand matrix, converted to 8 bits.
 #[derive(Default)]
 struct Rows {
     /// The elements in row-major order, in groups of four terms. The last group of a row is padded with

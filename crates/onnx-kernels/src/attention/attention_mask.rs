@@ -69,7 +69,7 @@ impl Kernel for AttentionMask {
                     let end = usize::try_from(end).map(|end| end.min(columns));
                     end.map_err(|_| BadInput("a length or place of a mask is below zero".to_owned()))
                 };
-                // The mask has start positions if there is one for each end position.
+                // If `batch` more numbers follow the end positions, they are the start positions.
                 let starts = mask.get(batch..).filter(|starts| starts.len() == batch);
                 let mut values = Vec::with_capacity(batch * columns);
                 for (index, length) in mask.iter().take(batch).enumerate() {

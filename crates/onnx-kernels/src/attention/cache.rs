@@ -104,7 +104,8 @@ impl Compute for TensorScatter {
 }
 
 /// Builds the operator `CachedRows`, which reads the first rows of a buffer of `batch` x heads x rows x
-/// width. Their number is the number of past rows (second input) plus the number of rows of the third input.
+/// width. The number of rows read is the number of past rows (second input) plus the number of rows of the
+/// third input.
 ///
 /// The optional fourth input is the indirection of a beam search. For each group of beams, each beam and each
 /// past row, it contains the index (within the group) of the beam that owns the row.

@@ -141,7 +141,8 @@ impl Kernel for CausalConv {
             pace: Pace::default(),
         };
         let (y, state_made) = (made.as_slice_mut::<f32>()?, state.as_slice_mut::<f32>()?);
-        // A token of a row has one channel, or all channels if these are contiguous.
+        // With channels last, each token of a row has all channels. Otherwise, each channel is a row of its
+        // own, whose tokens have one element.
         let row = if self.is_channels_last { channels } else { 1 };
         let rows = if self.is_channels_last {
             shape[0]
@@ -169,7 +170,8 @@ impl Kernel for CausalConv {
     }
 }
 
-/// The tokens of one row, each of `row` elements, and the tokens of the previous step before them.
+/// The tokens of one row (`now`), preceded by the kept tokens of the previous step (`before`). Each token has
+/// `row` elements.
 struct Steps<'s> {
     before: &'s [f32],
     now: &'s [f32],

@@ -119,7 +119,7 @@ struct GroupedAttention {
 }
 
 impl GroupedAttention {
-    /// Returns the head size in rows of `row` elements.
+    /// Returns the head size, for rows of `row` elements; `None` if the heads do not divide the row.
     fn width(&self, row: usize) -> Option<usize> {
         let heads = match self.keys {
             Some(_) => self.heads,
@@ -284,7 +284,8 @@ impl Kernel for GroupedAttention {
         let [mut queries, mut keys, values] = self.parts(inputs, width)?;
         if let Some(caches) = self.caches {
             let places = match self.places {
-                // In a prompt, only the first position is read, and later rows follow it, as in ONNX Runtime.
+                // For a prompt, only the first position is read, as in ONNX Runtime. The rows of each batch
+                // entry are numbered from this position on.
                 Some(place) if is_prompt => {
                     let given = whole_numbers(&inputs[place])?;
                     let first = given.first().copied().unwrap_or(0);

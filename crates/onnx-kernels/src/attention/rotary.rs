@@ -148,8 +148,8 @@ impl Kernel for RotaryEmbedding {
     }
 }
 
-/// Returns the index of the cache row (below `count`) for each row of the batch. A single position is that of
-/// the first row; later rows follow it.
+/// Returns the index of the cache row (below `count`) for each row of the batch. A single position applies to
+/// the first row of each batch entry; the later rows have the next positions.
 fn places(given: &Tensor, batch: usize, rows: usize, count: usize) -> Result<Vec<usize>> {
     let given_shape = given.shape();
     let given = given.cast_to::<i64>()?;
@@ -176,8 +176,8 @@ fn places(given: &Tensor, batch: usize, rows: usize, count: usize) -> Result<Vec
     given.iter().map(|&place| line(place)).collect()
 }
 
-/// Rotates the pairs of elements of a head. Pairs are adjacent elements if `is_interleaved`, otherwise one
-/// element of each half.
+/// Rotates the pairs of elements of a head. A pair consists of two adjacent elements if `is_interleaved`,
+/// otherwise of one element from each half of the head.
 pub(crate) fn turn(head: &mut [f32], [cos, sin]: [&[f32]; 2], is_interleaved: bool) {
     let angles = cos.iter().zip(sin);
     if is_interleaved {

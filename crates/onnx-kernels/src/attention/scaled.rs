@@ -406,7 +406,7 @@ impl Mask {
         Ok(Self { numbers, dims })
     }
 
-    /// Adds the mask term to the scores of the consecutive rows of a head that start at row `first`.
+    /// Adds the mask term to `scores`, which are consecutive rows of a head, starting at row `first`.
     pub(crate) fn add(&self, [batch, head, first]: [usize; 3], scores: &mut [f32]) {
         let [batches, heads, rows, total] = self.dims;
         let place = |at: usize, count: usize| if count == 1 { 0 } else { at };
@@ -477,8 +477,8 @@ impl Work {
         }
     }
 
-    /// Computes the softmax of the scores, with an optional sink score that has no value. Fully masked rows
-    /// become 0.
+    /// Computes the softmax of the scores. The optional `sink` is an additional score without a value vector.
+    /// Fully masked rows become 0.
     pub(crate) fn weigh(&mut self, sink: Option<f32>) -> Result<()> {
         let total = self.total.max(1);
         let counts: Vec<f32> = self

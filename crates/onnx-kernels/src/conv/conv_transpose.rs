@@ -80,7 +80,7 @@ fn numbers(attributes: Attributes<'_>, name: &str, least: i64) -> Result<Vec<usi
 enum Padding {
     /// The begin pads of all axes, followed by the end pads; empty if there is no padding.
     Given(Vec<usize>),
-    /// Padding such that the result is `stride` times the image (`auto_pad` SAME).
+    /// Padding such that each axis of the result has `stride` times the size of the image (`auto_pad` SAME).
     Same,
     /// Padding such that the result has these sizes, which may include batch and channels (`output_shape`).
     For(Vec<usize>),
@@ -259,7 +259,8 @@ impl Compute for ConvTranspose {
     }
 }
 
-/// Receives a part of one row of an image's columns: the row, the first column, and the values.
+/// Callback that receives consecutive values of one row of an image's columns: the row, the first column, and
+/// the values.
 type Columns<'c, T> = &'c mut dyn FnMut(usize, usize, &[T]);
 
 /// The two factors whose product is the columns of one image: its elements (`depth` x `positions`), and the
@@ -316,7 +317,7 @@ const LEAST_ROWS: usize = 64;
 /// Number of blocks into which the channels are split, within the limits on rows.
 const BLOCKS: usize = 4;
 
-/// Returns the number of result channels per block. The rows of packed weights for a block are whole panels.
+/// Returns the number of result channels per block. The packed weights of each block begin at a panel.
 fn channels_together(made: usize, window: usize) -> usize {
     let channels = |rows: usize| (rows / window.max(1)).next_multiple_of(4).max(4);
     made.div_ceil(BLOCKS)

@@ -1,7 +1,7 @@
 //! FP32 convolutions in one and two dimensions, with bias and activation in the epilogue.
 //!
-//! The padded image is copied once into one plane per offset within a stride. All elements of a line that a
-//! weight is multiplied by are then contiguous, so [`IndirectGemm`] can read them (implicit im2col).
+//! The padded image is copied once into one plane per offset within a stride. The elements of a line by which
+//! a weight is multiplied are then contiguous, so [`IndirectGemm`] can read them (implicit im2col).
 
 use std::ops::Range;
 
@@ -188,8 +188,8 @@ impl Layout {
         &scratch.0
     }
 
-    /// Returns the columns of the product for `lines` output lines. The columns at the end of each line that
-    /// are not part of the result are discarded.
+    /// Returns the number of columns of the product for `lines` output lines. The columns at the end of each
+    /// line that are not part of the result are discarded.
     fn columns(&self, lines: usize, width: usize) -> usize {
         (lines - 1) * self.plane[1] + width
     }
@@ -315,7 +315,7 @@ const ROWS: usize = 8;
 /// Minimum number of terms per sum in the cost estimate, since short sums are memory-bound.
 const LEAST_TERMS: usize = 32;
 
-/// The minimum like [`LEAST_TERMS`], for a single output channel, which reuses no input element.
+/// The same minimum as [`LEAST_TERMS`], but for a single output channel, which reuses no input element.
 const ALONE_TERMS: usize = 128;
 
 /// Minimum number of positions in the cost estimate: with fewer positions, reading the weights dominates.

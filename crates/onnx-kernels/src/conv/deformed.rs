@@ -200,8 +200,7 @@ struct Image<'i> {
     size: [usize; 2],
 }
 
-/// One tap of the kernel: its index in the kernel, and its offsets along both axes and its mask for all
-/// output positions.
+/// One tap of the kernel: its index along both axes, and for all output positions its offsets and its mask.
 struct KernelTap<'m> {
     offsets: &'m [f32],
     mask: Option<&'m [f32]>,

@@ -36,8 +36,8 @@ pub fn q_linear_conv(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(QLinearConv::of(Attributes(node))?))
 }
 
-/// Maximum number of products of 8-bit integers whose sum is exact in FP32. The FP32 convolution then
-/// computes the sums, since it needs no im2col buffer.
+/// Maximum number of products of 8-bit integers whose sum is exact in FP32. Up to this number, the FP32
+/// convolution computes the sums, since it needs no im2col buffer.
 const EXACT_DEPTH: usize = (1 << 24) / (255 * 255);
 
 /// The state that `ConvInteger` and `QLinearConv` share.
@@ -103,7 +103,7 @@ impl IntegerConv {
         let kept = packs.shared(&sources, order, BYTES * weights.len() as u64, || {
             Weights::new(&self.shape, weights, zero_points.map(|given| &**given))
         });
-        // The error for wrong types or zero points is ignored here; the run of the node reports it.
+        // An error about wrong types or zero points is ignored here, since the node reports it when it runs.
         self.weights = kept.ok().flatten();
     }
 

@@ -25,8 +25,8 @@ pub(crate) struct Window {
 enum Padding {
     /// The begin pads of all axes, followed by the end pads; empty if there is no padding.
     Given(ShortVec<usize>),
-    /// Padding such that the result is the image divided by the stride, rounded up. An odd element of padding
-    /// is at the end.
+    /// Padding such that the size of the result is the size of the image divided by the stride, rounded up.
+    /// An odd element of padding is at the end.
     SameUpper,
     /// Padding like [`Self::SameUpper`], with the odd element at the beginning.
     SameLower,

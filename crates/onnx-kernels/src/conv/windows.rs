@@ -160,8 +160,8 @@ impl Shape {
     }
 }
 
-/// Returns a number per axis of an image with one or two axes. An image with one axis counts as one row, for
-/// which the number is `other`.
+/// Returns `number` for the height and the width of an image; `None` unless the image has one or two axes. If
+/// only the width is an axis, the number for the height is `other`.
 fn plane(axes: &[Axis], number: impl Fn(&Axis) -> usize, other: usize) -> Option<[usize; 2]> {
     match axes {
         [width] => Some([other, number(width)]),

@@ -138,7 +138,8 @@ fn computed<T: Element + Copy, const IS_WIDE: bool>(
     }
 }
 
-/// Calls `block` with contiguous elements of `a`, which it overwrites, and the corresponding elements of `b`.
+/// Calls `block` with contiguous elements of `a` and the corresponding elements of `b`. `block` overwrites
+/// the elements of `a`.
 fn replaced<T: Element>(
     mut a: Tensor,
     b: &Tensor,
@@ -186,8 +187,8 @@ pub(crate) fn pairs<T: Element, R: Element + Copy, const IS_WIDE: bool>(
 /// A loop over contiguous elements of two tensors and the result.
 type Block<'b, T, R> = &'b (dyn Fn(Side<'_, T>, Side<'_, T>, &mut [R]) + Sync);
 
-/// Calls `block` with elements of both tensors, broadcast to `shape`. The trait object `block` lets this be
-/// compiled once per type, instead of once per function.
+/// Calls `block` with elements of both tensors, broadcast to `shape`. The trait object `block` lets `met` be
+/// compiled once per type, instead of once per elementwise function.
 fn met<T: Element, R: Element + Copy>(
     a: &Tensor,
     b: &Tensor,

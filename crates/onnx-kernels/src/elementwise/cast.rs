@@ -1,4 +1,4 @@
-//! The operators `Cast` and `CastLike`. Numbers are formatted and parsed as by ONNX Runtime.
+//! The operators `Cast` and `CastLike`. Numbers are formatted and parsed as in ONNX Runtime.
 
 use std::{fmt, sync::Arc};
 
@@ -208,7 +208,8 @@ where
     let parse = |text: &String| {
         pace.spend(16 + text.len() as u64)?;
         let text = text.trim();
-        // Parses integers as such, since they may have more digits than a float can represent.
+        // Parses integers without a detour through floats, since they may have more digits than a float can
+        // represent.
         if !T::element_type().is_float() {
             if let Ok(number) = text.parse::<i64>() {
                 return Ok(number.as_());

@@ -139,7 +139,8 @@ impl<const ABOVE: usize, const BELOW: usize> pulp::WithSimd for Quotients<'_, AB
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, _: S) {
-        // ONNX Runtime uses fused multiply-add on processors that support it, as all with wide vectors do.
+        // ONNX Runtime uses fused multiply-add on processors that support it. All processors with wide
+        // vectors do.
         match S::F32_LANES >= 8 {
             true => self.all::<true>(),
             false => self.all::<false>(),

@@ -138,7 +138,7 @@ mod tests {
                 .map(|numbers| numbers.cast_to_type(element_type).unwrap().into_owned());
             assert_eq!(all_of(&a, &b), expected, "{element_type:?}");
         }
-        // Both numbers differ only in the last bit of INT64.
+        // The two INT64 numbers differ only in the last bit.
         let close = [Tensor::scalar((1i64 << 53) + 1), Tensor::scalar(1i64 << 53)];
         assert_eq!(
             all_of(&close[0], &close[1]).concat(),

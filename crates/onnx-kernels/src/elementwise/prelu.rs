@@ -94,8 +94,8 @@ fn curved<T: Real>(inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
     if values.is_empty() {
         return Ok(smallvec![tensor(shape, values)?]);
     }
-    // Each slope applies to the elements after its last dimension other than 1; the slopes repeat along the
-    // dimensions before.
+    // Each slope applies to `inner` consecutive elements, which cover the trailing dimensions in which the
+    // slopes have size 1. The list of slopes repeats along the leading dimensions.
     let dims = inputs[1].shape();
     let behind = dims.iter().rev().take_while(|&&dim| dim == 1).count();
     let inner: usize = shape[shape.len() - behind.min(shape.len())..].iter().product();

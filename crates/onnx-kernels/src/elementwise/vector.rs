@@ -136,7 +136,7 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
 #[inline(always)]
 pub(crate) fn tanh(x: f32) -> f32 {
     let magnitude = x.abs();
-    // For 10 and above, the tangent is 1 in FP32.
+    // For 10 and above, the hyperbolic tangent is 1 in FP32.
     let magnitude = if magnitude > 10.0 { 10.0 } else { magnitude };
     let grown = expm1(2.0 * magnitude);
     (grown / (grown + 2.0)).copysign(x)

@@ -113,7 +113,7 @@ impl Naming {
 
     fn named(self, data: &[usize], indices: &Tensor) -> Result<Selection> {
         let given = indices.shape();
-        // Checks the memory for the indices as `i64`, and for offsets.
+        // Checks that there is enough memory for the indices as `i64` and for the offsets.
         onnx_tensor::size::admit_now(indices.len() as u64 * 16)?;
         let indices = indices.cast_to::<i64>()?;
         let indices = elements::<i64>(&indices)?;
@@ -160,8 +160,8 @@ impl Naming {
                     outer.get(..shared) == data.get(..shared) && shared + depth <= data.len(),
                     "indices of {given:?} for data of {data:?}, expected the same first {shared} dimensions and coordinates in others"
                 );
-                // Checks the size of the offsets: coordinates of length 0 take no memory themselves, however
-                // many there are.
+                // Checks the size of the offsets. The check of the indices does not limit their number, since
+                // coordinates of length 0 take no memory.
                 onnx_tensor::size::admit_shape(ElementType::U64, outer)?;
                 let count: usize = outer.iter().product();
                 let mut places = Vec::with_capacity(count);

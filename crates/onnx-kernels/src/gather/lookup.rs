@@ -55,7 +55,7 @@ impl Kernel for OneHot {
         let (indices, values) = (&inputs[0], &inputs[2]);
         let depth = scalar::<i64>(&inputs[1])?;
         let axis = self.axis(indices.rank())?;
-        // Checks the memory for the converted indices, and for offsets.
+        // Checks that there is enough memory for the converted indices and for the offsets.
         size::admit_now(indices.len() as u64 * 32)?;
         let mut pace = Pace::default();
         let place = |index: i64| {

@@ -107,7 +107,8 @@ fn reversed<U: Unit>(value: &Tensor, lengths: &[i64], batch_first: bool) -> Resu
     Tensor::from_units(value.element_type(), shape, made)
 }
 
-/// Builds the operator `Compress`, which selects along an axis, or from all elements, by a condition.
+/// Builds the operator `Compress`, which selects slices along an axis, or elements of the flattened tensor,
+/// for which a condition is true.
 pub fn compress(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(Compress {

@@ -28,8 +28,8 @@ pub fn unique(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// Bytes of memory per slice: for its place in the order (twice while sorting), for its group, and for the
-/// copies of both in INT64 outputs.
+/// Bytes of memory per slice: for its position in the sorted order (twice while sorting), for its group, and
+/// for the copies of both in INT64 outputs.
 const BYTES_PER_PART: u64 = 48;
 
 #[derive(Debug)]

@@ -71,7 +71,8 @@ impl Kernel for NonMaxSuppression {
         let most = usize::try_from(most).unwrap_or(0).min(count);
         let overlap = given(1).map_or(Ok(0.0), |value| first::<f32>(value))?;
         let least = given(2).map(|value| first::<f32>(value)).transpose()?;
-        // Checks the memory for the areas of all boxes, and for the order of the boxes of a class.
+        // Checks that there is enough memory for the areas of all boxes, and for the order of the boxes of a
+        // class.
         size::admit_now((batch + 2) as u64 * count as u64 * 16)?;
         let (corners, _) = elements::<f32>(&inputs[0])?.as_chunks::<4>();
         let boxes: Vec<Area> = corners.iter().map(|corners| self.area(*corners)).collect();
@@ -101,7 +102,7 @@ impl Kernel for NonMaxSuppression {
             sort_by(&mut order, |(_, a), (_, b)| b.total_cmp(a))?;
             kept.clear();
             pace.spend(count as u64)?;
-            // Checks the memory for the list of selected boxes, which grows by doubling.
+            // Checks that there is enough memory for the list of selected boxes, which grows by doubling.
             size::admit_now((2 * size_of_val(&*chosen)) as u64)?;
             for (index, _) in order {
                 if kept.len() >= most {
@@ -147,7 +148,8 @@ impl Area {
         self.0.iter().map(|[start, end]| end - start).product()
     }
 
-    /// Returns whether the intersection of both boxes divided by their union exceeds `part`.
+    /// Returns whether the area of the boxes' intersection, divided by the area of their union, exceeds
+    /// `part`.
     fn hides(&self, other: &Self, part: f32) -> bool {
         let mut shared = 1.0;
         for ([start, end], [other_start, other_end]) in self.0.iter().zip(&other.0) {

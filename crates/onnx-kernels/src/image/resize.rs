@@ -468,8 +468,8 @@ impl Resize {
         tensor(&shape, values)
     }
 
-    /// Interpolates integers bilinearly with ONNX Runtime's rounding: from four neighbors at once, over the
-    /// last two axes, or over the two axes before the channels.
+    /// Interpolates integers bilinearly over the last two axes, or over the two axes before the channels.
+    /// Rounds like ONNX Runtime: each element is computed from four neighbors at once.
     fn interpolated_integers(&self, input: &Tensor, plan: &[Axis]) -> Result<Tensor> {
         let channels_last = matches!(plan, [_, _, _, last] if plan[1].scale != 1.0 && last.scale == 1.0);
         let (outer, lines, columns, inner) = match (plan, channels_last) {

@@ -16,8 +16,8 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Maximum number of samples of all regions. The number per bin may depend on the corners of a region, which
-/// a request chooses.
+/// Maximum number of samples of all regions. The number of samples per bin may depend on the corners of a
+/// region, which a request chooses.
 const MAX_SAMPLES: f64 = (1u64 << 30) as f64;
 
 /// Maximum number of samples of one region along one axis.

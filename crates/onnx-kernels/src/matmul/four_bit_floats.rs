@@ -37,7 +37,7 @@ pub fn four_bit_floats(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct FourBitFloats {
-    /// Number of rows of the matrix; `columns` is that of its columns.
+    /// Number of rows (`rows`) and of columns (`columns`) of the matrix.
     rows: usize,
     columns: usize,
     block: usize,

@@ -36,7 +36,8 @@ pub fn q_linear_mat_mul(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(QLinearMatMul::default()))
 }
 
-/// Packs a constant second factor once for all nodes that share it and its zero points, if memory permits.
+/// Packs a constant right-hand matrix once for all nodes that share it and its zero points, if memory
+/// permits.
 fn packed(
     b: Option<&Arc<Tensor>>,
     zero_points: Option<&Arc<Tensor>>,
@@ -59,7 +60,7 @@ fn packed(
             .map(|matrix| PackedIntegers::new(matrix, [depth, columns]))
             .collect())
     });
-    // The error for wrong types or zero points is ignored here; the run of the node reports it.
+    // An error about wrong types or zero points is ignored here, since the node reports it when it runs.
     packed.ok().flatten()
 }
 
@@ -103,8 +104,8 @@ fn sums(
             )?,
         };
         let (size, results) = (rows * columns, count / (rows * columns));
-        // `integer_gemm` packs a factor only if that pays off. If there are more columns than rows, it takes
-        // no more memory than packing.
+        // `integer_gemm` packs a factor only if packing pays off. With at least as many columns as rows,
+        // `integer_gemm` takes no more memory than packing `b` here.
         let is_used_once = b.len() / (depth * columns) == results && rows <= columns;
         let run = |first: usize, sums: &mut [i32], pace: &mut Pace| {
             // Products with the same second matrix are adjacent, so only the latest packed matrix is kept.
@@ -218,7 +219,8 @@ pub(crate) fn expect_scales(scales: &[&Fact]) -> Result<()> {
     }
 }
 
-/// Reads one number for all lines, or one number per line. `what` names the numbers in errors.
+/// Returns the numbers of `tensor`: one for all `lines` rows or columns, or one for each. `what` names the
+/// numbers in errors.
 pub(crate) fn list<T: Element + Copy>(tensor: &Tensor, lines: usize, what: &str) -> Result<Vec<T>> {
     let given = elements::<T>(tensor)?;
     ensure_input!(

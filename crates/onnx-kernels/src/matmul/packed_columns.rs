@@ -35,7 +35,7 @@ impl PackedColumns<'_> {
         };
         // The sums are transposed: each column of the product is contiguous.
         let mut sums = vec![0.0; count * columns];
-        // Number of rows by which a column is multiplied in the time that unpacking it takes.
+        // Unpacking a column takes as long as multiplying the column by this number of rows.
         const UNPACKED: usize = 8;
         let work = [products([count + UNPACKED, self.depth, columns]), PRODUCTS];
         split::lines(&mut sums, count, work, |first, sums, pace| {

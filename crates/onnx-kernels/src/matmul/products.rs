@@ -31,7 +31,7 @@ pub fn mat_mul(_: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug, Default)]
 pub(crate) struct MatMul {
-    /// The packed second factor, if it is an FP32 constant.
+    /// The packed right-hand matrix, if it is an FP32 constant.
     packed: Option<PackedMatrices>,
 }
 
@@ -181,7 +181,7 @@ fn product<T: Element + Copy>(
     let [depth, _] = sizes.depth;
     let columns = sizes.columns;
     let count: usize = sizes.shape.iter().product();
-    // If there is only one second matrix, all rows are multiplied by it at once.
+    // If there is only one right-hand matrix, all rows are multiplied by it at once.
     if sizes.outer[1].iter().all(|&dim| dim == 1) && count > 0 && columns > 0 {
         sizes.rows = count / columns;
         sizes.outer = [smallvec![], smallvec![]];
@@ -218,7 +218,7 @@ pub(crate) struct Gemm {
     beta: f32,
     turns_a: bool,
     turns_b: bool,
-    /// The packed second factor, if it is an FP32 constant.
+    /// The packed right-hand matrix, if it is an FP32 constant.
     packed: Option<PackedMatrices>,
 }
 

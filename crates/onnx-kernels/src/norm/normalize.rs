@@ -62,7 +62,7 @@ enum Groups {
     From(i64),
     /// Each channel (axis 1) is a group.
     Channels,
-    /// Each group is a number of consecutive channels.
+    /// The channels are divided into `count` groups of consecutive channels.
     OfChannels {
         count: usize,
         /// Whether scale and bias are per group rather than per channel.
@@ -285,7 +285,7 @@ impl Normalize {
         }
         let kept = shape.iter().zip(&reduced).filter(|(_, reduced)| !**reduced);
         let groups: usize = kept.map(|(&dim, _)| dim).product();
-        // Checks the memory for a group index per element, and for two sums per group.
+        // Checks that there is enough memory for a group index per element, and for two sums per group.
         size::admit_now(8 * x.len() as u64 + 16 * groups as u64)?;
         let count = x.len().checked_div(groups).unwrap_or(0) as f64;
         let mut pace = Pace::default();

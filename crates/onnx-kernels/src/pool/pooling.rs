@@ -104,7 +104,7 @@ impl Pass {
     fn new(axis: Axis, inner: usize, size: usize) -> Self {
         let reach = (axis.count.max(1) - 1) * axis.stride + (axis.kernel - 1) * axis.dilation + 1;
         let singly = axis.count.saturating_mul(axis.kernel.min(axis.size));
-        // A step of doubling takes twice as long as a step of the other ways.
+        // A step of `Doubling` takes twice as long as a step of `Spans` or `Lines`.
         let doubling = reach.saturating_mul(2 * (2 + axis.kernel.ilog2() as usize));
         let way = if doubling < singly {
             Way::Doubling(reach)
@@ -205,11 +205,12 @@ impl Pass {
 }
 
 /// Folds the windows of contiguous images with `depth` elements at each position. The caller fills `results`
-/// with `start`, the neutral element, which windows without elements keep. Axes that shrink most are folded
-/// first, and among equals the outermost one, so that strides skip whole lines before they skip within lines.
+/// with `start`, the neutral element, which windows without elements keep. The axis that shrinks most is
+/// folded first. Among axes that shrink equally, the outermost is folded first, because its stride skips
+/// whole lines.
 ///
 /// # Errors
-/// Returns [`BadInput`](onnx_tensor::faults::BadInput) if there are too many elements between two axes, and
+/// Returns [`BadInput`](onnx_tensor::faults::BadInput) if the result of folding an axis is too large, and
 /// [`NoRoom`](onnx_tensor::faults::NoRoom) and [`Cancelled`](onnx_tensor::cancelling::Cancelled).
 pub(crate) fn fold<T: Element + Copy>(
     axes: &[Axis],

@@ -50,7 +50,7 @@ pub fn packed_rows(node: &Node) -> Result<Box<dyn Compute>> {
 struct PackedRows {
     /// Number of elements per byte along the last axis.
     per_byte: usize,
-    /// The zero point of blocks if the node has none.
+    /// The zero point of all blocks if the node has no zero points.
     middle: i32,
     axis: i64,
     block: usize,

@@ -47,8 +47,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Checks the memory for `width` floats per step and sequence, and refuses the run if there is too
-    /// little.
+    /// Refuses the run if `width` floats per step and sequence take too much memory.
     pub(crate) fn admit(self, width: usize) -> Result<()> {
         let factors = [self.batch, width, size_of::<f32>()];
         // The state is an output even if there are no steps, so at least one step counts.

@@ -67,7 +67,7 @@ impl Activation {
         })
     }
 
-    /// Sets the parameters of the function to the next ones of `alphas` and `betas`.
+    /// Sets each parameter of the function to the next value of `alphas` or `betas`, if there is one.
     pub(crate) fn with(
         mut self,
         alphas: &mut impl Iterator<Item = f32>,

@@ -24,7 +24,7 @@ use onnx_tensor::{
     operator::Compute,
 };
 
-/// Builds the operator `LSTM`, `GRU` or `RNN`, by the node's operator.
+/// Builds the operator `LSTM`, `DynamicQuantizeLSTM`, `GRU` or `RNN`.
 pub fn recurrent(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let cell = match node.op_type.as_str() {
@@ -126,7 +126,7 @@ impl Recurrent {
             [x, w, r].iter().all(|fact| fact.rank() == 3),
             "expected three dimensions of the input and its weights"
         );
-        // The axes of the weights for the units, and for the depth of the product.
+        // The axis of the weights that has the units, and the axis along which products are summed.
         let [units, depth] = if self.is_quantized { [2, 1] } else { [1, 2] };
         let hidden = r.shape[depth];
         let agrees = |found: &Dim, expected: Dim| {
@@ -201,7 +201,7 @@ impl Compute for Recurrent {
         let bytes = weights.map(|weights| size_of::<i16>() as u64 * weights.len() as u64);
         let order = Order::Panels { is_turned: true };
         let turned = packs.shared(&sources, order, bytes.sum(), || self.made(input));
-        // The error for wrong types or sizes is ignored here; the run of the node reports it.
+        // An error about wrong types or sizes is ignored here, since the node reports it when it runs.
         self.turned = turned.ok().flatten();
         Ok(None)
     }

@@ -154,8 +154,8 @@ macro_rules! sums {
 
 sums!(u8, u16, u32, u64, i8, i16, i32, i64; f16, f32, f64);
 
-/// Builds the operator `Trilu`, which keeps the upper or lower triangle of matrices and sets the rest to
-/// zero.
+/// Builds the operator `Trilu`, which keeps the upper or lower triangle of matrices and sets all other
+/// elements to zero.
 pub fn trilu(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Trilu {
         upper: Attributes(node).int("upper", 1) != 0,

@@ -52,8 +52,8 @@ fn steps(from: &[usize], shape: &[usize]) -> ShortVec<usize> {
     steps
 }
 
-/// Calls `line` for each of the lines `wanted` of `shape`, with the offsets of the line in the values and its
-/// index.
+/// Calls `line` for each line of `shape` in the range `wanted`, with the line's offset in each value, and the
+/// line's index.
 fn lines<const N: usize>(
     steps: &[ShortVec<usize>; N],
     shape: &[usize],

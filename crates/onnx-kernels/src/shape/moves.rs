@@ -185,7 +185,7 @@ fn blocks(
     Ok(())
 }
 
-/// Transposes the columns of a matrix starting at `first`, as many as `to` has room for.
+/// Transposes the columns of a matrix starting at `first`, as many as fit into `to`.
 fn turned(from: &[u8], to: &mut [u8], sizes: [usize; 2], first: usize, bytes: usize) {
     match bytes {
         1 => transpose::<1>(from, to, sizes, first),

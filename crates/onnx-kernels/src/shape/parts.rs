@@ -38,7 +38,7 @@ impl Compute for Concat {
         let mut shape = first.shape.clone();
         for input in &inputs[1..] {
             let other = &input.shape;
-            // Sizes of which one is unknown may be equal in a run.
+            // Two sizes may be equal in a run if one of them is unknown.
             let is_same = |a: &Dim, b: &Dim| a == b || a.to_i64().is_none() || b.to_i64().is_none();
             let fits = other.len() == shape.len()
                 && (0..shape.len()).all(|at| at == axis || is_same(&other[at], &shape[at]))

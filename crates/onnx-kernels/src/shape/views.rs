@@ -114,7 +114,7 @@ impl Reshape {
     fn shape_of_unknown(&self, from: &[Dim], wanted: &[Dim]) -> Result<ShortVec<Dim>> {
         let mut shape: ShortVec<Dim> = smallvec![];
         let mut open = None;
-        // The dimensions of the input that are left after cancelling equal dimensions of the result.
+        // The dimensions of the input without those that also occur in the result.
         let mut rest: ShortVec<Dim> = from.into();
         let mut divisor = Dim::Known(1);
         for (at, wanted) in wanted.iter().enumerate() {
@@ -454,7 +454,7 @@ mod tests {
             reshape(&from, wanted(&[2, 12])).unwrap(),
             [2.to_dim(), 12.to_dim()]
         );
-        // The requested shape is that of another value, from `Shape`.
+        // The requested shape is the output of `Shape` for another value.
         let other = Fact::new(ElementType::F32, [m, 5.to_dim()]);
         let of_other = Shape { start: 0, end: None }
             .outputs(&[other])

@@ -141,7 +141,8 @@ impl Kernel for Dft {
             length <= MAX_LENGTH,
             "a DFT of {length} numbers, the limit is {MAX_LENGTH}"
         );
-        // Checks the memory for a line, its buffer, and tables, which are larger for prime lengths.
+        // Checks that there is enough memory for a line, its buffer, and the tables, which are larger for
+        // prime lengths.
         size::admit_now(Transform::bytes(length))?;
         let width = shape[axis + 1..shape.len() - 1].iter().product();
         let lines = Lines {

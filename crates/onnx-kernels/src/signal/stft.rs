@@ -142,7 +142,7 @@ impl Kernel for Stft {
         let (frames, bins) = (frames(length, frame, step)?, self.bins(frame));
         let made = [batch, frames, bins, 2];
         size::admit_shape(ElementType::F64, &made)?;
-        // Checks the memory for a line, its buffer, and tables.
+        // Checks that there is enough memory for a line, its buffer, and the tables.
         size::admit_now(Transform::bytes(frame))?;
         let values = signal.cast_to::<f64>()?;
         let values = elements::<f64>(&values)?;

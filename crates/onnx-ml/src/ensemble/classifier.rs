@@ -67,7 +67,7 @@ pub fn classifier(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// A classifier for inputs of any type, which is only known in a run.
+/// A classifier for inputs of any type. The type is only known in a run.
 #[derive(Debug)]
 struct Classifier {
     trees: Trees,

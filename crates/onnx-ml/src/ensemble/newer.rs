@@ -31,8 +31,8 @@ pub fn ensemble(node: &Node) -> Result<Box<dyn Compute>> {
     let targets = targets(attributes)?;
     let post = match attributes.int("post_transform", 0) {
         0 => PostTransform::None,
-        // Refused, since the ONNX specification and ONNX Runtime disagree which of both numbers is softmax
-        // and which is logistic.
+        // Refused, since the ONNX specification and ONNX Runtime disagree on which of the two numbers is
+        // softmax and which is logistic.
         post @ (1 | 2) => bail!(Limit(format!(
             "has the post_transform {post}, about which implementations disagree"
         ))),

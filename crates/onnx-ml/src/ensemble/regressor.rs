@@ -46,7 +46,7 @@ pub fn regressor(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// A regressor for inputs of any type, which is only known in a run.
+/// A regressor for inputs of any type. The type is only known in a run.
 #[derive(Debug)]
 pub(crate) struct Regressor {
     trees: Trees,

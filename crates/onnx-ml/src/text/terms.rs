@@ -200,7 +200,7 @@ const MAX_SKIPS: usize = 64;
 /// The maximum number of columns in the output.
 const MAX_WIDTH: usize = 1 << 24;
 
-/// The steps of [`Pace`] that copying and hashing one word of an n-gram counts as.
+/// The number of [`Pace`] steps charged for copying and hashing one word of an n-gram.
 const STEPS_OF_A_WORD: u64 = 16;
 
 #[derive(Clone, Copy, Debug)]

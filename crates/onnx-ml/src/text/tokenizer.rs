@@ -196,7 +196,7 @@ struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Returns the tokens of `text`. Each match counts as much as scanning the rest of the text.
+    /// Returns the tokens of `text`. Each match is charged to `pace` like a scan of the remaining text.
     fn tokens<'t>(&self, text: &'t str, pace: &mut Pace) -> Result<Vec<&'t str>> {
         let mut tokens: Vec<&str> = Vec::new();
         match &self.method {
