@@ -32,8 +32,8 @@ pub struct ClientResults {
     pub failed: u64,
     /// Maximum latency of a liveness check, including connecting.
     pub slowest_live: Duration,
-    /// Maximum wake-up delay of a sleeping thread in this process, which shows the machine's share in
-    /// [`ClientResults::slowest_live`].
+    /// Maximum wake-up delay of a sleeping thread in this process. It shows how much of
+    /// [`ClientResults::slowest_live`] may be due to the machine rather than the server.
     pub slowest_wake: Duration,
     /// Number of liveness checks that failed.
     pub not_live: u64,

@@ -36,7 +36,7 @@ pub(crate) struct Destination {
     pub(crate) protocol: &'static str,
 }
 
-/// A connection of any kind.
+/// A plain or TLS connection.
 trait Stream: AsyncRead + AsyncWrite + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}

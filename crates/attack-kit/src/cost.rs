@@ -380,8 +380,8 @@ impl MeasuredServer {
         Self::spawn(pinned(program), program, &["listening on"])
     }
 
-    /// Starts a program whose output contains `words` in order; the lines with the first words end with
-    /// addresses.
+    /// Starts a program and waits until its output contains each of `words`, on separate lines in this order.
+    /// Addresses at the ends of these lines become the server's addresses.
     fn spawn(mut command: Command, program: &Path, words: &[&str]) -> Result<Self> {
         let name = program.display().to_string();
         let mut process = command

@@ -148,7 +148,7 @@ fn attack(options: &Options, name: &str, rows: &[Row]) -> Result<bool> {
 }
 
 /// Waits for the server to release its budget after all clients disconnected, and returns the bytes in use:
-/// zero, or the rest at the timeout.
+/// zero, or the bytes that are still in use at the timeout.
 fn settled_budget(server: &Server) -> Result<u64> {
     let start = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! gRPC over plain HTTP/2 streams: arbitrary messages and windows, and unread responses.
+//! gRPC over plain HTTP/2 streams: arbitrary messages, arbitrary flow-control windows, and unread responses.
 
 use std::{future::poll_fn, io::Write, net::SocketAddr, time::Duration};
 
@@ -103,7 +103,7 @@ impl Drop for Grpc {
 }
 
 impl Grpc {
-    /// Connects with ordinary windows.
+    /// Connects with flow-control windows of ordinary size.
     ///
     /// # Errors
     /// When the server is unreachable.
@@ -111,7 +111,7 @@ impl Grpc {
         Self::connect_with_window(address, 1 << 20).await
     }
 
-    /// Connects with a receive window of `window` bytes per stream.
+    /// Connects with a flow-control window of `window` bytes for the responses of each stream.
     ///
     /// # Errors
     /// When the server is unreachable.
@@ -229,7 +229,8 @@ async fn write(stream: &mut SendStream<Bytes>, mut bytes: Bytes, is_last: bool) 
     Ok(())
 }
 
-/// Reads a response, opening the window by one byte per second, until the stream ends or is reset.
+/// Reads a response until the stream ends or is reset. Enlarges the flow-control window by one byte per
+/// second.
 pub async fn read_slowly(body: &mut RecvStream) {
     while let Some(Ok(frame)) = body.data().await {
         for _ in 0..frame.len() {

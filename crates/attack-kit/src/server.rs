@@ -167,7 +167,7 @@ impl Server {
     /// Resets [`Server::peak`] to the current memory.
     ///
     /// # Errors
-    /// When the system does not allow it.
+    /// When the system does not allow resetting the value.
     pub fn reset_peak(&self) -> Result<()> {
         fs::write(format!("/proc/{}/clear_refs", self.pid), "5").context("resetting the peak")?;
         self.peak.store(0, Ordering::Relaxed);

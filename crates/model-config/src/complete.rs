@@ -126,7 +126,7 @@ pub struct Completed {
 /// Checks `written` against the metadata of `model`, and fills in missing fields from `defaults`.
 ///
 /// # Errors
-/// Describes where the configuration and the model do not match, and what the model has.
+/// A mismatch between the configuration and the model.
 pub fn complete(
     written: &WrittenConfig,
     model: &ModelMetadata,
@@ -219,7 +219,8 @@ struct Batching {
 enum WrittenRows {
     Written,
     Omitted,
-    /// The configuration does not tell, so the number of written dimensions decides for each tensor.
+    /// The configuration has no `max_batch_size`, so the number of written dimensions decides for each
+    /// tensor.
     Either,
 }
 
@@ -284,7 +285,7 @@ impl Batching {
         if model.inputs.is_empty() {
             return Ok(Self::alone(Joining::alone("it has no inputs")));
         }
-        // The configuration does not mention batching. The number of written dimensions shows whether they
+        // The configuration has no `max_batch_size`. The number of written dimensions shows whether they
         // include the batch dimension.
         if has_full_rank(written, model) {
             let joining = Joining::alone("the dims of its configuration have the first dimension");
@@ -595,7 +596,7 @@ fn complete_instances(config: &mut ModelConfig, defaults: &Defaults) -> Result<(
             true => InstanceKind::Cpu,
             false => InstanceKind::Gpu,
         };
-        // Of its own GPUs, the group keeps those on which the model runs.
+        // The group keeps only those of its GPUs on which the model runs.
         group.gpus.retain(|gpu| defaults.gpus.contains(gpu));
         if group.gpus.is_empty() {
             group.gpus.clone_from(&defaults.gpus);

@@ -347,7 +347,7 @@ mod tests {
     }
 
     /// docs/models.md lists which fields are implemented, accepted and rejected. If this test fails, copy its
-    /// output there.
+    /// output into that page.
     #[test]
     fn the_page_on_models_lists_what_becomes_of_each_field() {
         let (mut acts, mut accepted, mut refused) = (Vec::new(), Vec::new(), Vec::new());

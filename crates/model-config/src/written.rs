@@ -166,7 +166,7 @@ impl WrittenConfig {
         })
     }
 
-    /// Returns whether this configures a pipeline of other models rather than a model with a file.
+    /// Returns whether the configuration describes a pipeline of other models, not a model with a file.
     pub fn is_pipeline(&self) -> bool {
         self.config.ensemble_scheduling.is_some() || self.config.platform == Self::PIPELINE
     }

@@ -144,7 +144,7 @@ impl FileError {
     }
 }
 
-/// The reason why a model of a repository, or a version of it, cannot be used.
+/// The reason why a model of a repository, or one of the model's versions, cannot be used.
 ///
 /// ```
 /// use model_repository::{ModelError, Repository};
@@ -350,7 +350,8 @@ fn hint(is_misplaced: bool, misnamed: Option<&Misnamed>) -> String {
 const EXPORT: &str = "pip install 'optimum[onnxruntime]' torch --extra-index-url https://download.pytorch.org/whl/cpu && optimum-cli export \
                       onnx --model DIRECTORY OUTPUT";
 
-/// Formats the message about a Hugging Face model that is not exported, and how to serve it.
+/// Formats the message about a Hugging Face model that needs its Python code, with advice on how to serve the
+/// model.
 fn not_exported(model: &str, weights: Option<&(String, &str)>, exported: Option<&str>) -> String {
     let is = match weights {
         Some((file, _)) => format!("{file} has the weights of"),

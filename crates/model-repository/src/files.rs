@@ -112,7 +112,7 @@ pub(crate) mod tests {
         );
     }
 
-    /// Disk errors while a file is read are reported.
+    /// Disk errors that occur while a file is read are reported.
     #[cfg(target_os = "linux")]
     #[test]
     fn mr_13_errors_while_reading_are_told() {

@@ -239,8 +239,8 @@ impl ModelDirectory {
         self.trusted(&path, content)
     }
 
-    /// Checks bytes that were already read against the list of digests, so that a file that is replaced after
-    /// the read cannot pass the check.
+    /// Checks the content of the file at `named` against the list of digests. The check covers the bytes that
+    /// the caller uses, so replacing the file does not circumvent it.
     fn trusted(&self, named: &Path, content: Bytes) -> Result<Bytes, FileError> {
         if let Some(digests) = &self.digests {
             let below = named.strip_prefix(&self.below).unwrap_or(named);

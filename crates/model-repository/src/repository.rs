@@ -38,7 +38,7 @@ use crate::{
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Repository {
-    /// Path of the directory. It is reopened at every access, so that the directory can be replaced.
+    /// Path of the directory. The directory is reopened at every access, so that it can be replaced.
     path: PathBuf,
     backends: Arc<[Arc<dyn Backend>]>,
     /// Name of the model if the repository is a single model: a model file in the directory itself (KServe),

@@ -148,7 +148,7 @@ impl Cache {
         (!object.etag.is_empty()).then(|| self.folder.join("records").join(name))
     }
 
-    /// Creates a file for an object after checking that the disk has room for it.
+    /// Creates a file of the object's size, with preallocated disk space if the file system supports it.
     ///
     /// # Errors
     /// When the disk is full or the file cannot be created.
@@ -229,11 +229,11 @@ impl Cache {
         ))
     }
 
-    /// Frees space for `needed` bytes, within the cache's limit and on the disk: first objects without links
-    /// from views, least recently linked first; then views that no process uses.
+    /// Frees space for `needed` bytes, within the cache's limit and on the disk. Removes objects without
+    /// links from views, least recently linked first, and then views that no process uses.
     ///
     /// # Errors
-    /// When there is not enough space. The error tells the sizes and the options that help.
+    /// When there is not enough space. The error names the sizes and the options that help.
     pub(crate) fn make_room(&self, what: &str, needed: u64) -> Result<(), StoreError> {
         if needed == 0 {
             return Ok(());
@@ -479,7 +479,7 @@ mod tests {
         fs::hard_link(&linked, folder.path().join("views/a")).unwrap();
         cache.make_room("c", 3).unwrap();
         assert!(old.exists());
-        // Waits so that the ctimes of the files differ, which have a resolution of milliseconds.
+        // Waits, because ctimes have a resolution of milliseconds and the two files must have different ones.
         std::thread::sleep(std::time::Duration::from_millis(20));
         let newer = add(&cache, "c", "ccc");
         cache.make_room("d", 2).unwrap();

@@ -74,11 +74,12 @@ pub struct MirrorOptions {
     /// single model rather than a repository.
     pub is_model_file: Box<dyn Fn(&str) -> bool + Send + Sync>,
     /// Returns whether a file of a single-model location is skipped. Its arguments are the path of the file,
-    /// and a function that tells whether the location has a path.
+    /// and a function that returns whether the location has a file at a path.
     pub is_left_out: Box<LeftOut>,
 }
 
-/// Decides whether the file at a path is skipped. The second argument tells whether the location has a path.
+/// Decides whether the file at a path is skipped. The second argument is a function that returns whether the
+/// location has a file at a path.
 pub type LeftOut = dyn Fn(&str, &dyn Fn(&str) -> bool) -> bool + Send + Sync;
 
 impl MirrorOptions {
@@ -290,8 +291,8 @@ impl Mirror {
         }
     }
 
-    /// Returns the error of a model without content, whose last synchronisation failed when there was no
-    /// earlier copy.
+    /// Returns the error of a model that has no content, because its last synchronisation failed and there
+    /// was no earlier copy.
     #[must_use]
     pub fn failure(&self, model: &str) -> Option<String> {
         self.failures().get(model).cloned()
@@ -322,7 +323,8 @@ impl Mirror {
         Ok(report)
     }
 
-    /// Makes one pass; returns true if an object changed while it was fetched.
+    /// Lists the location and synchronises the directory once; returns true if an object changed while it was
+    /// fetched.
     fn sync_once(
         &self,
         known: &mut MirrorState,
@@ -397,8 +399,8 @@ impl Mirror {
                 _ => true,
             };
             if !is_wanted {
-                // An earlier copy of the model is kept if there is one. It is synchronised when the model is
-                // loaded.
+                // An earlier copy of the model is kept if there is one. The copy is synchronised when the
+                // model is loaded.
                 self.view.make_place(entry)?;
                 continue;
             }

@@ -127,8 +127,8 @@ impl<C> Builder<C> {
     }
 
     /// Sets the pool of buffers that responses of 64 KiB and more are read into (by default a private one of
-    /// up to 64 MiB). HTTP only. Getting fresh memory from the system takes longer than copying a response
-    /// into it.
+    /// up to 64 MiB). HTTP only. Obtaining fresh memory from the system takes longer than copying a response
+    /// into that memory.
     pub fn spare_buffers(mut self, spare: Arc<SpareBuffers>) -> Self {
         self.settings.spare = spare;
         self

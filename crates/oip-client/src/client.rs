@@ -83,8 +83,8 @@ pub trait InferenceClient: fmt::Debug + Send + Sync {
 
     /// Runs a model repeatedly over one stream (`ModelStreamInfer`). Responses arrive when they are ready,
     /// not necessarily one per request. A failed request yields an error item and the stream continues; if
-    /// the stream breaks, the last item is an error. Streams are never retried. HTTP has no streams:
-    /// [`Usage`](crate::ErrorKind::Usage).
+    /// the stream breaks, the last item is an error. Streams are never retried. HTTP has no streams, so this
+    /// call fails with [`Usage`](crate::ErrorKind::Usage).
     fn infer_stream(
         &self,
         requests: BoxStream<InferRequest>,

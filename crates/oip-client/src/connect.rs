@@ -54,7 +54,7 @@ pub(crate) fn pool(
 }
 
 /// Creates the error for a request without a response. `hint` names another protocol that the port may speak.
-/// It is appended to the message when the response violates the protocol or the connection breaks.
+/// The hint is appended to the message when the response violates the protocol or the connection breaks.
 pub(crate) fn failed(error: impl Into<Box<dyn Error + Send + Sync>>, hint: &str) -> ClientError {
     let error = error.into();
     let chain = || causes(&*error);
@@ -137,7 +137,7 @@ pub(crate) fn broken_off(error: hyper::Error, place: &str) -> ClientError {
 }
 
 /// Returns whether the peer sent data before the client did. HTTP servers wait for a request, but gRPC
-/// servers do not. hyper reports this only in the error message.
+/// servers do not. hyper reports early data only in the text of its error.
 fn speaks_first(message: &str) -> bool {
     message == "received unexpected message from connection"
 }

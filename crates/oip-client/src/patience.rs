@@ -75,7 +75,8 @@ pub(crate) struct Wait<'p> {
 const SLICE: Duration = Duration::from_millis(100);
 
 impl Wait<'_> {
-    /// Returns how long to block next. While data keeps arriving, this also runs the interrupt check.
+    /// Returns how long the thread may block next. Also runs the interrupt check at its interval, so that the
+    /// check runs even while data keeps arriving.
     pub(crate) fn slice(&self) -> Result<Duration, ClientError> {
         if self.check.is_some() && self.checked.get().elapsed() >= SLICE {
             self.check()?;

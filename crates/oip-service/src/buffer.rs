@@ -60,7 +60,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Makes room for exactly `len` more bytes, and lets `append` append them.
+    /// Reserves capacity for `len` more bytes, and calls `append` to append them.
     ///
     /// # Errors
     /// The errors of [`Lease::charge`] and of `append`.
@@ -87,7 +87,7 @@ impl Buffer {
         reader.take(room as u64).read_to_end(&mut self.bytes)
     }
 
-    /// Makes room for at least `more` bytes; see [`Buffer::push`].
+    /// Reserves capacity for at least `more` bytes; `whole` is the expected total length, if known.
     ///
     /// A client that announces a long body and sends little of it must not take memory from other requests.
     /// The capacity is therefore at most four times the bytes that have arrived, or twice if the total length
@@ -143,7 +143,7 @@ impl Buffer {
         self.bytes.is_empty()
     }
 
-    /// Returns whether the next byte needs more room.
+    /// Returns whether the buffer has no unused capacity, so that it must grow for the next byte.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.bytes.len() == self.bytes.capacity()

@@ -45,7 +45,7 @@ pub struct Call<'c> {
 }
 
 impl<'c> Call<'c> {
-    /// Creates a call that takes one response, without other models.
+    /// Creates a call that takes one response and gives the model no access to other models.
     #[must_use]
     pub fn new(request: InferRequest, cancel: &'c CancelToken) -> Self {
         Self {
@@ -64,7 +64,7 @@ impl<'c> Call<'c> {
         Self { others, ..self }
     }
 
-    /// Returns the call for joined requests.
+    /// Returns the call with `parts`, the requests that were combined into the call's request.
     #[must_use]
     pub fn with_parts(self, parts: &'c [RequestPart]) -> Self {
         Self { parts, ..self }

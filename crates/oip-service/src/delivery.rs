@@ -237,7 +237,7 @@ impl fmt::Display for Named {
 #[derive(Default)]
 struct Plans {
     each: Vec<Plan>,
-    /// Part of the connection's own region that receives the other large outputs.
+    /// Part of the connection's own region that receives the large outputs without a plan in `each`.
     area: Option<SharedMemorySlice>,
 }
 

@@ -29,7 +29,7 @@ pub struct RequestNotes {
     model: OnceLock<String>,
     version: OnceLock<String>,
     identity: OnceLock<String>,
-    /// The nanoseconds of each phase plus one; 0 if the phase did not occur.
+    /// The duration of each phase in nanoseconds, plus one; 0 if the phase did not occur.
     times: [AtomicU64; Phase::ALL.len()],
     /// The start and end of each stage, if the request is traced.
     stages: Option<Stages>,
@@ -147,7 +147,8 @@ impl RequestNotes {
         }
     }
 
-    /// Returns the number of a pipeline step that starts; `None` if the request is not traced.
+    /// Assigns the next number to a pipeline step that starts, and returns it; `None` if the request is not
+    /// traced.
     #[must_use]
     pub fn begin_step(&self) -> Option<u32> {
         let stages = self.stages.as_ref()?;

@@ -1,4 +1,5 @@
-//! Whether a model's rows are independent. The engine joins requests of different callers only if they are.
+//! Whether a model's rows are independent. The engine joins requests of different callers only if the rows
+//! are independent.
 
 /// Whether the rows of a model, the slices along axis 0 of its inputs and outputs, are independent of each
 /// other.
@@ -16,7 +17,7 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RowIndependence {
-    /// Row i of every output depends only on row i of the inputs, and on inputs without rows. Running
+    /// Row i of every output depends only on row i of the inputs, and on inputs that have no rows. Running
     /// concatenated requests therefore gives the concatenation of their outputs. Results may differ by
     /// rounding, because kernels for many rows add in a different order than kernels for one row.
     Proven(IndependentRows),

@@ -1,7 +1,7 @@
-//! Decodes and encodes JSON bodies of one million numbers, and compares with other libraries.
+//! Benchmarks decoding and encoding JSON bodies of one million numbers, in comparison with other libraries.
 //!
-//! Everything is in memory and warm. Decoders get the body of a whole inference request and produce the
-//! numbers; encoders get the numbers and produce the body of a whole response.
+//! All data is in memory, and each benchmark is warmed up first. Decoders get the body of a whole inference
+//! request and produce the numbers; encoders get the numbers and produce the body of a whole response.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

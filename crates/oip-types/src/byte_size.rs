@@ -23,7 +23,7 @@ pub struct ByteSize(pub u64);
 /// The units with their powers of two, largest first.
 const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
 
-/// Accepted units in upper case. A unit that is the suffix of another one comes after it.
+/// Accepted units in upper case. A unit that is a suffix of a longer unit comes after the longer one.
 const READ: [(&str, u64); 14] = [
     ("TIB", 1 << 40),
     ("GIB", 1 << 30),

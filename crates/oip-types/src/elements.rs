@@ -6,10 +6,10 @@ use tensor_core::{Element, Shape, SpecError, Tensor};
 
 use crate::TensorValue;
 
-/// The elements of a tensor in row-major order, with its shape.
-/// [`InferRequest::take`](crate::InferRequest::take) returns it to a model, and
-/// [`InferResponse::get`](crate::InferResponse::get) to a client. The value dereferences to a slice of its
-/// elements, and converts into a tensor.
+/// The elements of a tensor in row-major order, with its shape. Models get this type from
+/// [`InferRequest::take`](crate::InferRequest::take), clients from
+/// [`InferResponse::get`](crate::InferResponse::get). The value dereferences to a slice of its elements, and
+/// converts into a tensor.
 ///
 /// ```
 /// use oip_types::{DataType, Elements, TensorValue};

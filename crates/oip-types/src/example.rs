@@ -59,7 +59,7 @@ impl<'m> ExampleInput<'m> {
         self.tensor
     }
 
-    /// Returns the shape: a batch of one, and for other free dimensions 1 or the smallest useful size.
+    /// Returns the shape. Free dimensions have size 1, except the height and width of an image.
     #[must_use]
     pub fn dims(&self) -> &[u64] {
         &self.dims

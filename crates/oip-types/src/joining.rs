@@ -35,7 +35,8 @@ pub enum Joining {
 }
 
 impl Joining {
-    /// The configuration parameter with this information. Only the server sets it.
+    /// The name of the configuration parameter that shows whether requests are batched, and why. Only the
+    /// server sets it.
     pub const PARAMETER: &str = "batched";
 
     /// Creates [`Joining::Alone`] with a reason.

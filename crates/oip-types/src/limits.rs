@@ -16,7 +16,7 @@ use crate::ServiceError;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RequestLimits {
-    /// Inputs and requested outputs together (default 256).
+    /// Number of inputs and requested outputs together (default 256).
     pub tensors: usize,
     /// Number of dimensions of a tensor (default 32).
     pub rank: usize,

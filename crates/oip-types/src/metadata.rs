@@ -103,8 +103,8 @@ pub struct TensorMetadata {
     /// always see `false`. Requests that differ in their optional inputs cannot be batched together.
     #[cfg_attr(feature = "rest", serde(skip))]
     pub optional: bool,
-    /// For an output: the shape is a hint, and responses may differ from it, even in rank. Shapes can depend
-    /// on values, and model files can be wrong about them.
+    /// For an output: the shape is a hint, and responses may differ from it, even in rank. An output's shape
+    /// can depend on the inputs' values, and model files can declare wrong shapes.
     ///
     /// The protocol's metadata cannot express approximate shapes either.
     #[cfg_attr(feature = "rest", serde(skip))]

@@ -42,7 +42,7 @@ pub struct CudaMemoryRegion {
     pub byte_size: u64,
 }
 
-/// A part of a registered region.
+/// A range of bytes in a registered region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedMemorySlice {
     /// The region's name.

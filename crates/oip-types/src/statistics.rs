@@ -26,8 +26,8 @@ pub struct ModelStatistics {
     pub execution_count: u64,
     /// Number and total duration of requests, by outcome and by phase.
     pub inference_stats: InferStatistics,
-    /// Statistics of models with several responses per request. Always empty, because such models are not
-    /// supported; clients expect the member.
+    /// Statistics of models with several responses per request. Always empty, because the responses of such
+    /// models are not counted separately; clients expect the member.
     #[cfg_attr(feature = "rest", serde(default))]
     pub response_stats: ResponseStatistics,
     /// Statistics of model runs by batch size, smallest first.
@@ -59,7 +59,7 @@ pub struct InferStatistics {
     pub compute_output: StatisticDuration,
     /// Requests that found their response in the cache.
     pub cache_hit: StatisticDuration,
-    /// Lookups that missed, with the insertion afterwards.
+    /// Requests that did not find their response in the cache. The time covers the lookup and the insertion.
     pub cache_miss: StatisticDuration,
 }
 

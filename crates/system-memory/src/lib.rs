@@ -67,8 +67,8 @@ fn private_memory_of(root: &Path, process: &str, descent: usize) -> Option<u64> 
     Some(own.saturating_add(children))
 }
 
-/// Names of the files with the limit and the use of a control group, in one version of control groups, and
-/// labels of the page caches.
+/// Names that depend on the version of control groups: the files that contain a group's limit and usage, and
+/// the labels of the page caches.
 struct Files {
     limit: &'static str,
     used: &'static str,
@@ -76,8 +76,8 @@ struct Files {
     caches: [&'static str; 2],
 }
 
-/// Labels for the caches of a group and its descendants. `file` would include shared memory, which cannot be
-/// reclaimed.
+/// Labels for the caches of a group and its descendants. The label `file` would include shared memory, which
+/// cannot be reclaimed.
 const VERSION_2: Files = Files {
     limit: "memory.max",
     used: "memory.current",
@@ -105,8 +105,8 @@ fn least_of_groups(root: &Path, groups: &str, of: fn(&Path, &Files) -> Option<u6
             _ => return None,
         };
         let folder: PathBuf = root.join(path.trim_start_matches('/'));
-        // In a container, `path` may be the path on the host, where the container sees only the group's own
-        // directory as the root. Missing directories are skipped.
+        // In a container, `path` may be the path on the host, although the container sees only the group's
+        // own directory, at `root`. Missing directories are skipped.
         let folders = folder.ancestors().take_while(|folder| folder.starts_with(&root));
         folders.filter_map(|folder| of(folder, &files)).min()
     });

@@ -127,8 +127,8 @@ async fn idle_grpc(target: Target) -> Result<()> {
     Ok(())
 }
 
-/// Opens connections that send small `ModelStreamInfer` requests until the server's windows are full, and
-/// never read.
+/// Opens connections that send small `ModelStreamInfer` requests until the server's flow-control windows are
+/// full, and never read the responses.
 pub async fn unread_requests(target: Target, _: Scale, tally: Tally) {
     let message = Framed::plain(&infer(ECHO, Some(("x", &[7; 2000]))));
     let mut clients = JoinSet::new();
@@ -155,7 +155,7 @@ pub async fn unread_requests(target: Target, _: Scale, tally: Tally) {
     while clients.join_next().await.is_some() {}
 }
 
-/// Opens `ModelStreamInfer` streams that send large requests sequentially and never read.
+/// Opens `ModelStreamInfer` streams that send large requests sequentially and never read the responses.
 pub fn unread_conversations(target: Target, scale: Scale, tally: Tally) -> impl Future<Output = ()> {
     let data = vec![7; scale.request / 64];
     let message = Framed::plain(&infer(ECHO, Some(("x", &data))));
@@ -170,7 +170,8 @@ pub fn unread_conversations(target: Target, scale: Scale, tally: Tally) -> impl 
                 let Ok((response, mut stream)) = grpc.begin(Method::Stream, false).await else {
                     return tally.add("closed");
                 };
-                // Sends while the server's window is open.
+                // Sends until the server closes the stream. Writing waits for the server's flow-control
+                // window.
                 while write_message(&mut stream, &message).await.is_ok() {
                     tally.add("message");
                 }

@@ -45,8 +45,8 @@ async fn slow_answer(target: Target, tally: &Tally) -> std::io::Result<u16> {
     Ok(status)
 }
 
-/// Opens one HTTP/2 connection with 100 streams that each request a large tensor and open their windows by
-/// one byte per second.
+/// Opens one HTTP/2 connection with 100 streams that each request a large tensor and enlarge their
+/// flow-control windows by one byte per second.
 pub async fn slow_streams(target: Target, tally: Tally, method: Method) {
     let Ok(grpc) = Grpc::connect_with_window(target.grpc, 1).await else {
         return tally.add("no connection");

@@ -26,7 +26,7 @@ pub(super) struct Answer {
     pub(super) body: Bytes,
 }
 
-/// Maximum number of bytes read of an error response.
+/// Maximum number of bytes to read from the body of an error response.
 pub(super) const MAX_REFUSAL: usize = 64 << 10;
 /// Hint at another protocol that may be listening, for responses that are not of this protocol.
 pub(super) const HINT: &str = "if this is a gRPC port, it wants grpc:// for http://";

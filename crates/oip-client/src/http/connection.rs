@@ -449,7 +449,7 @@ impl Connection {
     }
 }
 
-/// The part of a body read so far.
+/// The bytes of a body that have been read so far.
 struct Body {
     bytes: Vec<u8>,
     /// Alignment padding before the body in the buffer, in bytes; 0 if the length of the body is unknown.

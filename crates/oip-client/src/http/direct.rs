@@ -244,7 +244,7 @@ fn open(endpoint: &Endpoint, timeout: Duration) -> io::Result<OwnedFd> {
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     let start = Instant::now();
     for (index, address) in addresses.iter().enumerate() {
-        // The addresses that are left share the remaining time equally.
+        // Each of the addresses not yet tried gets an equal share of the remaining time.
         let left = timeout.saturating_sub(start.elapsed());
         let share = left / u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
         match TcpStream::connect_timeout(address, share.max(Duration::from_millis(1))) {

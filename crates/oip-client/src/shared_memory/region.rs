@@ -32,7 +32,8 @@ impl Region {
         self.0.len()
     }
 
-    /// Copies the large inputs of a request into the region; the server may write outputs to the rest.
+    /// Copies the large inputs of a request into the region. The returned request names the rest of the
+    /// region as the location of the outputs.
     pub(crate) fn place(&self, request: &InferRequest) -> Result<InferRequest> {
         let mut placed = request.clone();
         let mut end = 0;
@@ -63,7 +64,7 @@ impl Region {
     }
 }
 
-/// Returns the size in a region of a request's inputs, in bytes. Returns `None` if the request already names
+/// Returns how many bytes a request's inputs need in a region. Returns `None` if the request already names
 /// shared memory of its own.
 pub(crate) fn input_bytes(request: &InferRequest) -> Option<u64> {
     let is_shared = SharedMemorySlice::is_in(&request.parameters)

@@ -391,7 +391,8 @@ async fn large_answers_take_the_memory_of_earlier_ones() {
     .await;
 }
 
-/// Large responses may arrive slowly or be truncated, into fresh or reused buffers.
+/// Large responses may arrive slowly or be truncated, whether the client reads them into a fresh or a reused
+/// buffer.
 #[test]
 fn large_answers_in_used_memory_may_come_slowly_and_break_off() {
     let mut body = BODY.as_bytes().to_vec();
@@ -503,8 +504,8 @@ fn callers_may_give_up_while_an_answer_trickles_in() {
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Interrupted);
 }
 
-/// Timeouts and interrupts end calls with large bodies while data keeps trickling, for fresh and reused
-/// buffers and during sending.
+/// Timeouts and interrupts end a call while the client still sends a large request, or receives a large
+/// response into a fresh or reused buffer, and data keeps trickling.
 #[test]
 fn calls_end_in_time_while_large_bodies_trickle() {
     let mut body = BODY.as_bytes().to_vec();

@@ -104,7 +104,7 @@ async fn a_refusal_is_not_read_to_its_end() {
     let page = b"no entry ".repeat(8 << 10);
     let mut endless = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 100000000\r\n\r\n".to_vec();
     endless.extend_from_slice(&page);
-    // The connection stays open, and the rest never arrives.
+    // The connection stays open, and the rest of the body never arrives.
     let server = ScriptedServer::new(vec![Step::Send(endless)]);
     let error = server.client().infer(&to_model("m")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused);

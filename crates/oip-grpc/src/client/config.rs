@@ -20,8 +20,8 @@ use crate::proto::{
 /// Decodes a model's configuration. Enum values that this schema lacks count as defaults.
 ///
 /// # Errors
-/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when a datatype is unknown, or a number is
-/// negative that must not be.
+/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when a datatype is unknown, or when a field
+/// that must not be negative is negative.
 pub fn decode_config(message: proto::ModelConfig) -> Result<ModelConfig, ServiceError> {
     let (mut dynamic_batching, mut ensemble_scheduling) = (None, None);
     match message.scheduling_choice {

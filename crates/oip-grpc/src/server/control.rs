@@ -24,11 +24,12 @@ use super::{
 /// load request.
 pub(crate) const MAX_MESSAGE: usize = 1 << 20;
 
-/// Maximum ratio of decoded to encoded size: an empty string in a list is 2 bytes encoded and 24 decoded, and
-/// the list may hold three times that while it grows.
+/// Maximum ratio of decoded to encoded size: an empty string in a list takes 2 bytes encoded and 24 decoded,
+/// and a list may take three times as much memory while it grows.
 const DECODED: u64 = 48;
 
-/// Memory per received byte of an incomplete message: in the growing buffer, and in the previous smaller one.
+/// Bytes of memory per received byte of an incomplete message. While its buffer grows, the previous smaller
+/// buffer exists too.
 const GROWING: u64 = 4;
 
 /// The memory charged for the messages of a call until its response.
@@ -106,7 +107,8 @@ impl Messages {
 }
 
 pin_project! {
-    /// A request body whose messages are charged as they arrive, and for their decoded size before decoding.
+    /// A request body that charges its messages: the received bytes as they arrive, and the decoded size
+    /// before decoding.
     pub struct ControlBody<B> {
         #[pin]
         inner: B,
@@ -209,7 +211,7 @@ mod tests {
         assert_eq!(budget.used(), 0);
     }
 
-    /// A message that announces many bytes and sends few is charged only for what it sends.
+    /// A message that announces many bytes is charged only for the bytes that have arrived.
     #[test]
     fn messages_are_charged_as_they_come() {
         let budget = ByteBudget::new(1 << 20);

@@ -15,7 +15,7 @@ struct HeadCharge(#[expect(dead_code, reason = "it is given back when it is drop
 /// Maximum number of metadata entries: each takes many times its size in memory.
 const MAX_ENTRIES: usize = 128;
 
-/// Metadata up to this size is covered by the connection's own budget, in bytes.
+/// Maximum size in bytes of metadata that the connection's own budget covers.
 const SMALL: usize = 8 << 10;
 
 /// Rejects oversized metadata, and charges large metadata to the request budget while the request holds it.

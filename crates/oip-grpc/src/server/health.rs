@@ -14,7 +14,7 @@ use tonic_health::pb::{
     health_server::{Health, HealthServer},
 };
 
-/// Creates the health service. Watchers are released once `is_draining`.
+/// Creates the health service. Watchers' streams end once `is_draining` is true.
 pub(crate) fn service(
     service: Arc<dyn InferenceService>,
     is_draining: watch::Receiver<bool>,
@@ -73,7 +73,7 @@ impl Health for HealthService {
     }
 }
 
-/// A stream that sends the server's status at its start and on every change.
+/// A stream that sends the server's status when the stream starts, and on every change.
 struct Watch {
     /// The service to watch; `None` for an unknown service, which gRPC allows to watch.
     health: Option<Arc<dyn InferenceService>>,

@@ -29,7 +29,8 @@ const LITTLE: u64 = 64 << 10;
 /// Responses up to this size are compressed on the connection's thread.
 const LITTLE_TO_COMPRESS: usize = 16 << 10;
 
-/// Sizes of responses worth compressing on request: smaller ones grow, larger ones take too long.
+/// Sizes of responses worth compressing on request: smaller responses grow, and compressing larger ones takes
+/// too long.
 const WORTH_COMPRESSING: Range<usize> = 1 << 10..4 << 20;
 
 /// Assumed compression ratio, for scheduling in the pool's queue.
@@ -245,7 +246,7 @@ impl Inference {
             }
         }
         let cost = bytes.len() as u64 * if compression.is_some() { INFLATED } else { 1 };
-        // A short message may still mean much work, such as copying tensors out of shared memory. If so,
+        // A short message may still require much work, such as copying tensors out of shared memory. If so,
         // decoding starts over as a large job.
         if cost <= CpuPool::SMALL {
             let read = self
@@ -349,12 +350,12 @@ impl Inference {
         }
     }
 
-    /// Builds a response whose size depends on the number of models, on the pool.
+    /// Builds, on a thread of the pool, a response whose size depends on the number of models.
     pub(crate) async fn list<T: prost::Message + 'static>(
         &self,
         list: impl FnOnce(&dyn InferenceService) -> Result<T, ServiceError> + Send + 'static,
     ) -> Result<Response<T>, ServiceError> {
-        /// Assumed cost in bytes, for the pool's queue: a small job.
+        /// Assumed cost of building the list, in bytes. The pool counts a job of this cost as small.
         const COST: u64 = 64 << 10;
         let lease = Lease::new(&self.config.budget, &self.config.time);
         let guard = lease.guard();

@@ -20,7 +20,7 @@ use super::status;
 /// Frames up to this size are not charged, so health responses need no budget.
 const SMALL: usize = 1 << 10;
 
-/// The charge for a response not encoded yet, stored in its extensions.
+/// The charge for a response that is not encoded yet, stored in the response's extensions.
 #[derive(Clone)]
 pub(crate) struct ListCharge(
     #[expect(dead_code, reason = "it is given back when it is dropped")] Arc<Charge>,

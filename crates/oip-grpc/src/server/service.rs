@@ -113,7 +113,7 @@ pub struct GrpcService {
 }
 
 /// The name is used by `add_service` of tonic's routes and servers. It covers only the protocol's own calls:
-/// health and reflection have other names, and a server with several services provides its own.
+/// health and reflection have other names, and a server with several services provides its own name.
 impl NamedService for GrpcService {
     const NAME: &'static str = SERVICE_NAME;
 }

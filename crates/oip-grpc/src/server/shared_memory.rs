@@ -51,7 +51,7 @@ pub(crate) fn unregister(
     Ok(())
 }
 
-/// Opens the memory of a connection, which the call's `extensions` contain.
+/// Opens the shared memory of the call's connection, which is found in the call's `extensions`.
 pub(crate) fn register_for_connection(
     config: &GrpcConfig,
     extensions: &Extensions,

@@ -2,9 +2,9 @@
 //! responses per request are an exception: their responses are sent as they come, and clients match them by
 //! id.
 //!
-//! A task drives each stream: it reads requests while there is room, runs each in its own task, and passes
-//! responses on as the client takes them. Memory is bounded by [`CONCURRENT`] requests, and by
-//! [`CONCURRENT_AT_FIRST`] until the client takes responses.
+//! A task drives each stream: it reads requests until the maximum number is running, runs each in its own
+//! task, and passes responses on as the client takes them. Memory is bounded by [`CONCURRENT`] requests, and
+//! by [`CONCURRENT_AT_FIRST`] until the client takes responses.
 
 use std::{
     collections::VecDeque,
@@ -38,11 +38,12 @@ use super::{
     status,
 };
 
-/// Maximum number of requests of a stream that are running or whose response is not taken yet.
+/// Maximum number of requests of a stream that are running, or whose response the client has not taken yet.
 ///
 /// The limit is high enough to fill batches, and low enough that a client which never reads costs little.
 /// Responses are in request order, as in Triton, where clients match them by counting. A slow request
-/// therefore delays single responses behind it; clients that do not want this open several streams.
+/// therefore delays the single responses to later requests; clients that cannot accept the delay open several
+/// streams.
 const CONCURRENT: usize = 16;
 
 /// Initial limit on running requests. Each response that the client takes raises the limit by one.
@@ -101,7 +102,8 @@ where
     let driver = Task::start({
         let end = end.clone();
         async move {
-            // Dropping the driver releases the responses, which must happen after the status is set.
+            // Moves the driver into the task, so that it is dropped after the status is set: dropping it ends
+            // the responses.
             let mut driver = driver;
             if let Err(status) = driver.drive().await {
                 let _ = end.set(status);

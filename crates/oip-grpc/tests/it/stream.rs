@@ -338,7 +338,7 @@ async fn gr_25_a_client_that_never_reads() {
     let large = floats("identity_fp32", &[0.0; 1000]);
     let sending = tokio::spawn(async move { while requests.send(large.clone()).await.is_ok() {} });
     tokio::time::sleep(Duration::from_millis(150)).await;
-    // Requests are running, waiting to be taken, and in transit: a few of the hundreds possible.
+    // Of the hundreds of possible requests, only a few are running, waiting to be taken, or in transit.
     let held = taken.load(Ordering::SeqCst);
     assert!((2..30).contains(&held), "{held} requests were taken");
     assert!(budget.used() < 30 * 4200, "{} bytes", budget.used());

@@ -17,7 +17,8 @@ pub use self::{
 /// The action and the model of a request, parsed from its method and path.
 ///
 /// The outermost layer parses the route and stores it in the request's extensions, where inner layers read
-/// it. A layer that rewrites paths must be outside of that layer, because all others use the stored route.
+/// it. A layer that rewrites paths must wrap the layer that parses the route; otherwise inner layers use the
+/// route of the original path.
 ///
 /// ```
 /// use oip_service::route::{Action, Api, Route};

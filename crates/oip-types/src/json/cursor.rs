@@ -12,7 +12,7 @@ const SHORT: usize = 24;
 
 /// A JSON (RFC 8259) parser that reads front to back. Errors give the byte offset.
 ///
-/// Offsets count from the start of the body, so that people can find them.
+/// Offsets count from the start of the body, so that people can find the error in it.
 #[derive(Clone)]
 pub(crate) struct Cursor<'a> {
     text: &'a str,

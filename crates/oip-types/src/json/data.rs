@@ -8,7 +8,7 @@ use crate::{BytesTensor, DataType, Memory, Reservation, ServiceError, TensorValu
 
 /// The budget for the decoded tensors of a body.
 pub(crate) struct Room<'m> {
-    /// Remaining bytes of the limit for one body.
+    /// Number of bytes that further tensors of the body may take.
     pub(crate) left: usize,
     /// The memory budget, charged before each allocation.
     pub(crate) memory: &'m dyn Memory,
@@ -163,7 +163,8 @@ impl Reader<'_, '_, '_> {
 
 /// Receives the elements of one `data` member.
 trait Sink {
-    /// Consumes elements followed by a comma while the fast path can, and returns their number.
+    /// Consumes the elements that the fast path can parse, each with the comma after it, and returns their
+    /// number.
     fn run(&mut self, cursor: &mut Cursor<'_>) -> u64;
 
     /// Consumes one element.
@@ -207,7 +208,7 @@ struct Strings<'s> {
 }
 
 impl Strings<'_> {
-    /// Makes room for `bytes` more bytes, and requests the memory first.
+    /// Reserves capacity for `bytes` more bytes, after the budget has granted the memory.
     fn reserve(&mut self, bytes: usize) -> Result<(), ServiceError> {
         let (needed, capacity) = (self.raw.len() + bytes, self.raw.capacity());
         if needed > capacity {

@@ -70,7 +70,7 @@ impl<'a> Number<'a> {
         if significant.is_empty() {
             return Some(0);
         }
-        // The value is `significant` followed by this many zeros. An exponent beyond 64 bits cannot be an
+        // The value is `significant` followed by `zeros` zeros. An exponent beyond 64 bits cannot be an
         // integer in range.
         let dropped = (unsigned.len() - significant.len()) as i64;
         let zeros = exponent

@@ -1,9 +1,9 @@
 //! The fast path: runs of ordinary numbers such as `1.25,-3,0.5,` are parsed in a tight loop.
 //!
-//! The fast path accepts only numbers that it is certain to parse correctly: without exponent, short enough
-//! for a window, well inside the datatype's range, followed by a comma and enough further input. It stops
-//! before anything else; the full parser in `data` then reads that value or reports the error, and calls the
-//! fast path again.
+//! The fast path accepts only numbers that it is certain to parse correctly: without exponent, at most
+//! [`WINDOW`] bytes long, well inside the datatype's range, followed by a comma and enough further input. It
+//! stops before any other value. The full parser in `data` then reads that value or reports the error, and
+//! calls the fast path again.
 
 use tensor_core::{bf16, f16};
 
@@ -56,7 +56,7 @@ impl Run for bool {
 /// Parses values followed by commas.
 ///
 /// Finds the commas and points of a whole block first. The bounds of a number then do not depend on parsing
-/// the previous one, and the processor can overlap several.
+/// the previous one, and the processor can work on several numbers at once.
 #[inline(always)]
 fn run<T>(
     bytes: &[u8],
@@ -66,7 +66,7 @@ fn run<T>(
     has_points: bool,
     read: impl Fn(Text<'_>) -> Option<T>,
 ) -> usize {
-    // Takes each block together with the characters before it, so that every window fits.
+    // Takes each block together with the characters before it, so that a full window ends at every comma.
     while let Some(around) = at.checked_sub(WINDOW).and_then(|from| bytes.get(from..))
         && let Some(around) = around.first_chunk::<{ WINDOW + BLOCK }>()
         && let Some(block) = around.last_chunk::<BLOCK>()
@@ -220,8 +220,8 @@ fn digit_values(characters: Option<&[u8; 16]>) -> u128 {
 /// Combines `digits` digits into a number; `fraction` of them come after the point.
 #[inline(always)]
 fn joined(values: u128, fraction: usize, digits: usize) -> Option<u64> {
-    // Shifts the integer part by one character so that it overwrites the point: takes `moved` left of the
-    // point.
+    // Removes the point: the fraction comes from `values`, and the integer part from `moved`, where it is
+    // shifted by one character.
     let moved = values << 8;
     let digits_only = moved ^ ((moved ^ values) & LAST[fraction]);
     value_of(digits_only & LAST[digits])
@@ -238,7 +238,8 @@ const LAST: [u128; 17] = {
     masks
 };
 
-/// The smallest number of each number of digits; no number has zero digits.
+/// The smallest number with each count of digits. The entry for zero digits exceeds every value, so that an
+/// empty string is no number.
 const MIN_OF_LEN: [u64; 17] = {
     let mut least = [u64::MAX; 17];
     least[1] = 0;
@@ -293,7 +294,7 @@ impl Decimal {
         (self.mantissa <= EXACT).then_some(if self.negative { -value } else { value })
     }
 
-    /// Returns the nearest `f32`; `None` when `f64` arithmetic cannot decide.
+    /// Returns the nearest `f32`; `None` when `f64` arithmetic cannot decide which `f32` is nearest.
     #[inline(always)]
     fn to_f32(self) -> Option<f32> {
         /// The mantissa bits of an `f64` that an `f32` lacks, and their midpoint, which is halfway between
@@ -329,7 +330,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the numbers that the fast path accepted, and the rest of the body.
+    /// Returns the numbers that the fast path accepted, and the unparsed end of the body.
     fn taken<T: Run>(body: &str) -> (Vec<T>, String) {
         let around = format!("{:WINDOW$}{body}{:BLOCK$}", "", "");
         let mut out = Vec::new();

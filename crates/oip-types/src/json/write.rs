@@ -137,13 +137,13 @@ impl<'m> Writer<'m> {
         }
     }
 
-    /// Makes room for `bytes` bytes and the punctuation around them. Call it before writing anything that may
-    /// be long.
+    /// Reserves capacity for `bytes` bytes and the punctuation around them. Call this method before writing
+    /// anything that may be long.
     ///
     /// # Errors
     /// When the output exceeds the limit; otherwise the errors of the memory budget.
     pub(crate) fn room(&mut self, bytes: usize) -> Result<(), ServiceError> {
-        /// Room for the punctuation and names around a value.
+        /// Number of extra bytes for the punctuation and names around a value.
         const MORE: usize = 256;
         let needed = self.out.len() + bytes + MORE;
         if needed <= self.out.capacity() {

@@ -64,7 +64,7 @@ fn write_response(
     non_finite: NonFinite,
 ) -> Result<Vec<Bytes>, ServiceError> {
     let mut binary = Vec::new();
-    // Estimate for everything but the data of a typical response.
+    // Estimates the size of a typical response without the tensors' elements.
     writer.room(128 * (1 + response.outputs.len().min(8)))?;
     writer.raw("{");
     if let Some(id) = &response.id {

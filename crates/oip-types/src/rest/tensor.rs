@@ -20,7 +20,7 @@ const FORMS: &str = "\"data\", \"binary_data_size\" and \"shared_memory_region\"
 /// Reads the tensors of one body: first from the JSON, in order, then from the binary part after it.
 pub(super) struct TensorReader<'l> {
     limits: &'l RequestLimits,
-    /// The memory that JSON data may still take once decoded.
+    /// The budget for JSON data that is still to be decoded.
     room: Room<'l>,
     /// The bytes of the binary part that no tensor has taken yet.
     binary: Bytes,
@@ -32,7 +32,8 @@ pub(super) struct NamedTensor {
     pub(super) name: String,
     pub(super) value: TensorValue,
     pub(super) parameters: Parameters,
-    /// The tensor's location in shared memory. Its value was read from there, or consists of zeros.
+    /// The tensor's location in shared memory, if it has one. The value was then read from that location, or
+    /// consists of zeros.
     pub(super) place: Option<SharedMemorySlice>,
 }
 

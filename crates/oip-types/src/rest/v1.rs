@@ -126,7 +126,7 @@ fn measure(cursor: &mut Cursor<'_>, dims: &mut Vec<i64>, depth: usize) -> Result
     })
 }
 
-/// Number of rows between two checks whether the client is still waiting.
+/// Number of rows to read before checking again whether the client is still waiting.
 const CHECKED_ROWS: usize = 4096;
 
 struct Reader<'r> {
@@ -239,8 +239,8 @@ impl<'r> Reader<'r> {
             read.map_err(|error| error.within(format_args!("[{row}]")))
         })?;
         for (input, places) in inputs.into_iter().zip(&places) {
-            // An input that no row contains may be optional; the check of the request against the model
-            // decides.
+            // An input that is missing from every row may be optional. Whether the input is optional is
+            // decided later, when the request is checked against the model.
             if !places.is_empty() {
                 let value = self.joined(cursor, input, places)?;
                 self.add(input, value);
@@ -289,8 +289,8 @@ impl<'r> Reader<'r> {
             let read = read.map_err(|error| within(number, error))?;
             let missing = (raw.len() + read.raw().len()).saturating_sub(raw.capacity());
             if missing > 0 {
-                // Strings outgrow the estimate, which counts only their length prefixes. Growth at least
-                // doubles the capacity.
+                // The estimate counts only the length prefixes of strings, so strings outgrow it. The
+                // capacity is at least doubled.
                 let more = missing.max(raw.capacity());
                 grant.grow(more)?;
                 raw.try_reserve_exact(raw.capacity() + more - raw.len())
@@ -396,7 +396,8 @@ pub fn encode_v1_response(
     }
 }
 
-/// Writes an object with the next part of each output, nested from `axis`.
+/// Writes the members of an object: the name of each output with its next elements, nested like the
+/// dimensions from `axis`.
 fn write_members(
     writer: &mut Writer<'_>,
     outputs: &mut [(&str, TensorPrinter<'_>)],
@@ -498,7 +499,7 @@ impl<'v> TensorPrinter<'v> {
                 let text = single.into_bytes();
                 let text = text.get(1..text.len().saturating_sub(1)).unwrap_or_default();
                 writer.room(text.len())?;
-                // The element was printed as a list of one element, in brackets.
+                // Removes the brackets, because the element was printed as a list of one element.
                 writer.raw(&String::from_utf8_lossy(text));
                 Ok(())
             }

@@ -35,8 +35,8 @@ fn value() -> impl Strategy<Value = TensorValue> {
     })
 }
 
-/// Returns random elements in canonical form: booleans as 0 or 1, and one kind of NaN, because JSON does not
-/// preserve the bits.
+/// Returns random elements in canonical form: booleans as 0 or 1, and no NaN, because JSON does not preserve
+/// its bits.
 fn fixed(dtype: DType, shape: Shape, mut bytes: Vec<u8>) -> TensorValue {
     let exponent_byte_mask = match dtype {
         DType::Bool => {

@@ -88,7 +88,7 @@ impl HttpClient {
     }
 
     /// Opens a connection with a region. Returns `None` if the server cannot be reached; the caller then
-    /// sends the request without a region, which reports the reason.
+    /// sends the request without a region. If that attempt fails too, its error gives the reason.
     async fn register(
         &self,
         memory: &Arc<Connections>,

@@ -68,7 +68,8 @@ impl HttpClient {
             }
         }
         let (endpoint, settings) = (&self.shared.endpoint, self.settings());
-        // If connecting fails, the caller sends the request without a region, which reports the reason.
+        // If connecting fails, the caller sends the request without a region. If that attempt fails too, its
+        // error gives the reason.
         let mut connection = match direct::connect(endpoint, settings.connect_timeout, wait) {
             Ok(connection) => connection,
             Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),

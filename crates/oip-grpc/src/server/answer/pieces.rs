@@ -1,4 +1,5 @@
-//! Builds a message as a list of buffers: written bytes, with tensors' bytes in between without copying.
+//! Builds a message as a list of buffers. Large tensors are inserted between the written bytes without
+//! copying.
 
 use bytes::Bytes;
 use oip_service::{Charge, Lease};
@@ -35,7 +36,7 @@ impl<'l> Pieces<'l> {
         Ok(pieces)
     }
 
-    /// Copies `bytes` into the current buffer, or into several.
+    /// Copies `bytes` into the current buffer, and into further buffers when it is full.
     pub(super) fn write(&mut self, mut bytes: &[u8]) -> Result<(), ServiceError> {
         while !bytes.is_empty() {
             self.make_room(bytes.len())?;
@@ -81,7 +82,8 @@ impl<'l> Pieces<'l> {
         self.done
     }
 
-    /// Makes room for at least one byte, and for `bytes` if a buffer can hold them.
+    /// Ensures that the current buffer has capacity for at least one more byte: a full buffer grows, or a new
+    /// one is started. `bytes` is the number of bytes to be written.
     fn make_room(&mut self, bytes: usize) -> Result<(), ServiceError> {
         if self.buffer.len() < self.buffer.capacity() {
             return Ok(());

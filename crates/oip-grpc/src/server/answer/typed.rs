@@ -40,7 +40,7 @@ impl TypedContents {
         let elements = match value {
             TensorValue::Bytes(tensor) => Elements::Strings(tensor.clone()),
             TensorValue::Fixed(tensor) if tensor.bytes().is_empty() => {
-                // The datatype must still have a typed form.
+                // Returns `None` for an empty tensor, too, if its datatype has no typed form.
                 field_of(tensor.spec().dtype())?;
                 Elements::None
             }
@@ -120,8 +120,8 @@ fn field_of(dtype: DType) -> Option<u32> {
     })
 }
 
-/// Calls `each` with the elements of an integer or boolean tensor in protobuf's encoding, which uses 64 bits
-/// for negative ones.
+/// Calls `each` with the elements of an integer or boolean tensor in protobuf's encoding, which extends
+/// negative elements to 64 bits.
 fn integers(tensor: &Tensor, each: impl FnMut(u64) -> Result<(), ServiceError>) -> Result<(), ServiceError> {
     fn go<const N: usize>(
         tensor: &Tensor,

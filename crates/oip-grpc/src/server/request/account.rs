@@ -1,4 +1,5 @@
-//! The cost of decoding one message: memory, charged to the lease before allocation, and work.
+//! Accounts for the cost of decoding one message: its memory, which is charged to the lease before
+//! allocation, and its work.
 
 use oip_service::{Charge, Lease};
 use oip_types::ServiceError;
@@ -12,7 +13,7 @@ const UNCHARGED: u64 = 4 << 10;
 /// Granularity of charges in bytes, so that small items do not each access the budget.
 const STEP: u64 = 16 << 10;
 
-/// Bytes of work between checks whether the response is still wanted.
+/// Bytes of work after which the decoder checks again whether the response is still wanted.
 const BETWEEN_CHECKS: u64 = 4 << 20;
 
 /// The allowed work for a message.

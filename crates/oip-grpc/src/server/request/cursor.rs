@@ -66,7 +66,7 @@ impl From<Reason> for Failure {
     }
 }
 
-/// Uses the messages of `prost`, which decodes all other calls.
+/// Uses the error messages of `prost`, which decodes the messages of all other calls.
 impl fmt::Display for WireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("failed to decode Protobuf message: ")?;

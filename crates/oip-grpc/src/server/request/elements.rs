@@ -195,11 +195,12 @@ impl<'m> Elements<'m> {
         size: u64,
         account: &mut Account<'_>,
     ) -> Result<Bytes, Failure> {
-        // Every element is read and written again, so the input counts as work once more.
+        // Copying reads every element a second time, so the input's length is charged as work again.
         account.work(self.input.len())?;
         let charge = account.lease().charge(size)?;
         let mut out = Vec::new();
-        // The elements are counted, so the buffer is at most eight times the message.
+        // The message contains all counted elements, so the buffer is at most eight times as large as the
+        // message.
         out.try_reserve_exact(usize::try_from(size).unwrap_or(usize::MAX))
             .map_err(|error| {
                 ServiceError::new(ErrorCode::Overloaded, "the system has no memory left").caused_by(error)

@@ -225,7 +225,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Decodes an input's elements from their location.
+    /// Reads an input's elements from shared memory, raw contents or typed contents.
     fn value(
         &self,
         input: &Input<'_>,
@@ -257,7 +257,7 @@ impl Reader<'_> {
                 return Err(ServiceError::invalid(message).into());
             }
         };
-        // Validating byte strings walks their lengths.
+        // Validation reads the length of every byte string, so it counts as work.
         if datatype == DataType::Bytes {
             account.work(raw.len())?;
         }

@@ -20,7 +20,7 @@ const INPUT: &str = "InferInputTensor";
 const OUTPUT: &str = "InferRequestedOutputTensor";
 const PARAMETER: &str = "InferParameter";
 
-/// Memory of an input except its name, in the outline and in the request built from it.
+/// Memory of an input in the outline and in the decoded request, in bytes, without the input's name.
 const INPUT_COST: usize = 512;
 /// Memory of a requested output, in bytes.
 const OUTPUT_COST: usize = 256;
@@ -82,7 +82,7 @@ pub(super) struct Walk<'w, 'l> {
 }
 
 impl Walk<'_, '_> {
-    /// Walks a request's message. After an error `outline` holds what preceded it.
+    /// Walks a request's message. After an error, `outline` contains the fields before the error.
     pub(super) fn request<'m>(
         &mut self,
         message: &'m [u8],
@@ -311,7 +311,8 @@ fn varint(cursor: &mut Cursor<'_>, wire_type: WireType) -> Result<u64, Failure> 
     cursor.varint()
 }
 
-/// Raw contents belong to inputs, so their number is limited before the number of inputs is known.
+/// Checks the number of raw contents. Each belongs to an input, so the limit on tensors applies even before
+/// the number of inputs is known.
 fn check_raw(found: usize, limits: &RequestLimits) -> Result<(), ServiceError> {
     if found <= limits.tensors {
         return Ok(());
