@@ -169,9 +169,9 @@ impl AppendFile {
     }
 }
 
-/// Opens the file at `path` under a lock to change it in place. Fails if the file is not `opened`, has
-/// changed, or has the journal of an interrupted change. Compares the bytes in the range `proof`, such as the
-/// index, with the same range of `known`.
+/// Opens the file at `path` under a lock to change it in place. Fails if the file at `path` is not the file
+/// `opened`, has changed, or has the journal of an interrupted change. Compares the bytes in the range
+/// `proof`, such as the index, with the same range of `known`.
 pub(crate) fn reopen(
     path: &Path,
     opened: &FileSource,

@@ -56,7 +56,7 @@ impl Attributes {
     }
 }
 
-/// Wraps a map of decoded attributes, for readers whose tensors have few.
+/// Wraps a map of decoded attributes, for readers whose tensors have few attributes.
 impl From<BTreeMap<String, String>> for Attributes {
     fn from(map: BTreeMap<String, String>) -> Self {
         Self((!map.is_empty()).then(|| Box::new(Inner::Map(map))))

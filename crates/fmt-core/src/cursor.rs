@@ -2,7 +2,7 @@ use crate::{Error, ErrorKind};
 
 /// Reads fields from bytes sequentially, and tracks its position in the file.
 ///
-/// Every read names its field, so that an error says which one was truncated, and where.
+/// Every read names its field, so that an error says which field was truncated, and where.
 ///
 /// ```
 /// use fmt_core::{Cursor, ErrorKind};

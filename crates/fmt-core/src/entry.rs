@@ -29,7 +29,8 @@ pub struct Entry {
     pub checksum: Option<String>,
     /// Format-specific attributes.
     pub attributes: Attributes,
-    /// The reason why the tensor cannot be read, if it cannot; readers list it nevertheless.
+    /// The reason why the tensor cannot be read; `None` if it can be read. Readers list the tensor in both
+    /// cases.
     pub unsupported: Option<String>,
 }
 

@@ -165,8 +165,8 @@ impl Error {
         self
     }
 
-    /// Replaces the rule of a lower layer, such as CBOR's, by its name in the format's description. `names`
-    /// are pairs of old and new names.
+    /// Replaces a lower layer's name of the violated rule, such as `cbor`, with the name in the format's
+    /// description. `names` are pairs of old and new names.
     ///
     /// ```
     /// use fmt_core::{Error, ErrorKind};

@@ -1,4 +1,5 @@
-//! Edits files with the index at the beginning: names and metadata, in place where there is room.
+//! Edits names and metadata of files with the index at the beginning, in place if the length of the index
+//! does not change.
 
 use std::{
     fs::{self, File},

@@ -41,7 +41,7 @@ impl Place {
 }
 
 impl NameTable {
-    /// Creates a table with room for `count` names, if memory allows.
+    /// Creates a table with capacity for `count` names, if memory allows.
     #[must_use]
     pub fn with_capacity(count: usize) -> Self {
         let mut names = Self::default();

@@ -1,7 +1,7 @@
 use crate::{Error, ErrorKind, ReadOptions};
 
-/// Checks the length of a tensor's name; in strict mode it must not contain zero bytes either. A name may be
-/// empty, because writers of several formats produce such files.
+/// Checks the length of a tensor's name. In strict mode, also checks that the name contains no zero bytes. A
+/// name may be empty, because writers of several formats produce such files.
 ///
 /// ```
 /// use fmt_core::{ErrorKind, ReadOptions, check_name};

@@ -70,7 +70,7 @@ impl Outstanding {
         Some((*number, self.rest.is_some()))
     }
 
-    /// Checks that `bytes` is no longer than what the tensors still expect.
+    /// Checks that the tensors still expect at least as many bytes as `bytes` contains.
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] when `bytes` is longer.

@@ -110,7 +110,7 @@ pub fn check_buffer(spec: &TensorSpec, len: usize) -> Result<(), Error> {
         .found(len))
 }
 
-/// Reserves room for `count` more items, fallibly.
+/// Reserves capacity for `count` more items. Returns an error if there is not enough memory.
 ///
 /// ```
 /// use fmt_core::{ErrorKind, reserve};

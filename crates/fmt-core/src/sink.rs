@@ -77,7 +77,7 @@ impl<W: Write> Sink<W> {
         Ok(())
     }
 
-    /// Writes zeros up to the position `place`; nothing if the sink is already beyond it.
+    /// Writes zeros up to the position `place`. Does nothing if the sink is already beyond this position.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] when writing fails.

@@ -118,8 +118,8 @@ impl FileSource {
     /// Opens the file at `path` for reading.
     ///
     /// # Errors
-    /// [`ErrorKind::NotAFile`] unless it is a regular file (without blocking on a pipe); [`ErrorKind::Io`]
-    /// when it cannot be opened.
+    /// [`ErrorKind::NotAFile`] when `path` is not a regular file (a pipe does not block the call);
+    /// [`ErrorKind::Io`] when the file cannot be opened.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let mut options = File::options();
         options.read(true);

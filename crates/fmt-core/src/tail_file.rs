@@ -119,8 +119,8 @@ macro_rules! edit_at_end {
             }
 
             /// Like `append`, but adds tensors to the end of the existing file. The writer's `commit` makes
-            /// the new tensors and the changes valid; dropping the writer before truncates the file to its
-            /// old length.
+            /// the new tensors and the changes valid; dropping the writer without `commit` truncates the file
+            /// to its old length.
             ///
             /// # Errors
             /// The errors of `append` and [`AppendFile::open`]($crate::AppendFile::open).

@@ -18,7 +18,7 @@ use crate::{Error, ErrorKind, FileSource, Format, Layout, ReadOptions, TensorRea
 
 /// Stack size for opening and reading a file, in bytes.
 const STACK: usize = 256 << 10;
-/// Time limit for reading a file; beyond it, the test fails because the reader hangs.
+/// Time limit for reading a file. A reader that takes longer counts as hanging, and the test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes that may be allocated regardless of the file's size.
 pub const BASE_ALLOWANCE: u64 = 64 << 10;
@@ -32,8 +32,10 @@ pub type Contents = Vec<(String, Result<Vec<u8>, ErrorKind>)>;
 /// The error of opening.
 ///
 /// # Panics
-/// When opening or reading panics, overflows a small stack, hangs, allocates more than twice the file and its
-/// decoded tensors, or gives a different result for the same bytes in a file on disk.
+/// When opening or reading panics, overflows a small stack, hangs, or gives a different result for the same
+/// bytes in a file on disk. When, in addition to [`BASE_ALLOWANCE`], opening allocates more than twice the
+/// size of the file, or reading allocates more than eight times the total size of the file and its decoded
+/// tensors.
 pub fn open_hostile(
     format: &'static dyn Format,
     bytes: &[u8],
@@ -110,11 +112,11 @@ fn open_from_disk(
     opened
 }
 
-/// Calls `open`, which opens a file whose index has `index_len` bytes, and checks the memory that it
+/// Calls `open`, which opens a file whose index has `index_len` bytes, and checks how much memory `open`
 /// allocates.
 ///
 /// # Panics
-/// When opening allocates more than 10 bytes for each byte of the index, beyond [`BASE_ALLOWANCE`].
+/// When opening allocates more than 10 bytes for each byte of the index in addition to [`BASE_ALLOWANCE`].
 pub fn check_opening(what: &str, index_len: usize, open: impl FnOnce()) {
     const MOST: u64 = 10;
     let allocated = allocation_counter::measure(open);
@@ -309,8 +311,9 @@ pub fn check_corpus(format: &'static dyn Format, folder: &Path, files: &[CorpusF
 /// thread, so that a hundred thousand files take seconds. Returns the number of files that opened.
 ///
 /// # Panics
-/// When opening or reading panics, overflows a small stack, takes longer than a minute for all of them, or
-/// allocates more than twice the file and `base_allowance` when it is opened, normally [`BASE_ALLOWANCE`].
+/// When opening or reading a file panics or overflows a small stack. When opening a file allocates more than
+/// `base_allowance` (normally [`BASE_ALLOWANCE`]) plus twice the size of the file. When all files together
+/// take longer than a minute.
 pub fn open_many_hostile(
     format: &'static dyn Format,
     files: impl IntoIterator<Item = Vec<u8>> + Send + 'static,

@@ -64,11 +64,12 @@ impl PlannedEntry {
         }
     }
 
-    /// Returns the name of the tensor in the plan whose bytes this one shares.
+    /// Returns the name of the tensor whose bytes this tensor shares; `None` if this tensor has its own
+    /// bytes. `number` is the index of this tensor in `plan`.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfBounds`] unless that tensor comes before `number`, this one's index, and does not
-    /// itself share bytes.
+    /// [`ErrorKind::OutOfBounds`] when the other tensor does not come before this tensor in the plan, or
+    /// itself shares bytes.
     pub fn sharer<'p>(&self, plan: &'p Plan, number: usize) -> Result<Option<&'p str>, Error> {
         let Some(same_as) = self.same_as else {
             return Ok(None);

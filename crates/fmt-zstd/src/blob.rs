@@ -13,7 +13,7 @@ use crate::{
     stream::{Checked, Compressed, Stored, check_booleans, swap},
 };
 
-/// The stored bytes of a tensor, or of a part of one. The reader sets every field.
+/// The stored bytes of a tensor, or of a part of a tensor. The reader sets every field.
 ///
 /// ```
 /// use fmt_core::{Limits, Verification};
@@ -48,7 +48,7 @@ pub struct Blob<'a> {
     pub len: u64,
     /// Whether the bytes are Zstandard frames.
     pub is_zstd: bool,
-    /// Width in bytes of elements that must be byte-swapped; 1 if they need not be.
+    /// Width in bytes of elements that must be byte-swapped; 1 if no swap is needed.
     pub swapped: usize,
     /// The checksum that the file declares, as a string.
     pub checksum: Option<&'a str>,
@@ -103,8 +103,8 @@ impl<'a> Blob<'a> {
         result.map_err(|error| error.rename_rule(self.rules).of_tensor(self.tensor))
     }
 
-    /// Returns all decoded bytes. Plain bytes in memory are not copied, and their checksum is not verified;
-    /// all other checksums are.
+    /// Returns all decoded bytes. Plain bytes in memory are not copied, and their checksum is not verified.
+    /// All other checksums are verified.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`](fmt_core::ErrorKind::Corrupt) for damaged frames and checksum mismatches,

@@ -98,7 +98,7 @@ impl Compressor {
             0 => default_threads(),
             threads => threads,
         };
-        // Frames in flight are twice the number of threads, so that no thread waits.
+        // Up to twice as many frames as threads are in flight, so that no thread waits for a frame.
         let most = (2 * threads).min(MOST_UNDER_WAY / (2 * self.frame_bytes.max(1)));
         self.most_under_way = if is_whole || threads == 1 || most < 2 {
             0

@@ -131,7 +131,7 @@ pub(crate) struct Window<'a> {
     /// The offset in the blob of the buffered bytes.
     start: usize,
     bytes: Bytes,
-    /// Bytes per read: few if headers are far apart, many if they are close.
+    /// Bytes per read: few if headers are far apart, many if headers are close together.
     len: usize,
 }
 

@@ -103,7 +103,7 @@ impl<W: Write> HashingSink<W> {
         Ok(())
     }
 
-    /// Writes zeros up to the position `place`; nothing if the sink is already beyond it.
+    /// Writes zeros up to the position `place`. Does nothing if the sink is already beyond this position.
     ///
     /// # Errors
     /// [`fmt_core::ErrorKind::Io`] when writing fails.

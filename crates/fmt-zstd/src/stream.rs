@@ -19,7 +19,7 @@ pub(crate) struct Stored<'a> {
     source: &'a dyn ByteSource,
     start: u64,
     rest: Range<u64>,
-    /// Width of elements that are byte-swapped, in bytes; 1 if they are not.
+    /// Width of elements that are byte-swapped, in bytes; 1 if no elements are swapped.
     swapped: usize,
     claim: Option<(Claim, Hasher)>,
 }

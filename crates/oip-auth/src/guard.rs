@@ -313,7 +313,7 @@ impl Guard {
         let Some(table) = table else {
             return Ok(Admission {
                 shown: None,
-                // gRPC calls that change a model name this model in the message.
+                // A gRPC call that changes a model contains the model's name in its message.
                 grant: route
                     .change()
                     .is_some()

@@ -318,7 +318,7 @@ pub(crate) mod tests {
         let refused = |reason| Err(TokenError::Token(reason));
         let (nameless, named) = (json!({"alg": "ES256"}), json!({"alg": "ES256", "kid": "ec"}));
         let own = keys(&issuer, Some(""));
-        // Tokens without a key id: either one key fits the algorithm, or several do.
+        // A token without a key id is accepted only if exactly one key fits its algorithm.
         assert_eq!(verify(std::slice::from_ref(&own), &nameless), ci());
         assert_eq!(
             verify(&[own.clone(), keys(&other, Some("x-"))], &nameless),

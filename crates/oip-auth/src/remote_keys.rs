@@ -440,7 +440,8 @@ mod tests {
 
     type Answer = Arc<Mutex<(String, String)>>;
 
-    /// Serves the head and body in `answer` to every request; the test may change them. Counts the requests.
+    /// Responds to every request with the head and body in `answer`, which the test may change. Returns the
+    /// number of requests so far.
     fn serve(listener: TcpListener, tls: Option<Arc<ServerConfig>>, answer: Answer) -> Arc<AtomicU64> {
         let count = Arc::new(AtomicU64::new(0));
         let counted = count.clone();

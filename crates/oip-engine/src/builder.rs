@@ -79,9 +79,9 @@ impl EngineBuilder {
         self
     }
 
-    /// Adds a repository. The names of its models must differ from those of the models given here. A model
-    /// that the repository gets later under one of these names is not loaded. Clients cannot unload the given
-    /// models.
+    /// Adds a repository. The names of its models must differ from those of the builder's models. If a model
+    /// with the name of a builder's model is added to the repository later, the added model is not loaded.
+    /// Clients cannot unload the builder's models.
     pub fn repository(mut self, repository: Repository) -> Self {
         self.repositories.push(repository);
         self
@@ -96,7 +96,7 @@ impl EngineBuilder {
     /// Starts the models, and loads the repositories' models in the background.
     ///
     /// # Errors
-    /// [`BuildError`] for the first invalid model: a malformed or duplicate name, inconsistent metadata.
+    /// [`BuildError`] for the first invalid model: a malformed or duplicate name, or inconsistent metadata.
     pub fn build(self) -> Result<Engine, BuildError> {
         let Self {
             repositories,

@@ -194,7 +194,7 @@ impl ModelRepository for Engine {
         if matches!(self.config().control, ModelControl::Explicit { .. }) {
             return Ok(());
         }
-        // The first half is Triton's message.
+        // The first half of this text is Triton's message.
         let message = "explicit model load / unload is not allowed if polling is enabled, or without \
                        --model-control-mode=explicit";
         Err(ServiceError::new(ErrorCode::Unavailable, message))

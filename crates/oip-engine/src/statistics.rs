@@ -8,8 +8,8 @@ use oip_types::{BatchStatistics, ErrorCode, InferStatistics, ModelStatistics, St
 
 /// The statistics of the requests to one version of a model.
 ///
-/// A batch takes two locks: one for the run, one for its responses. The memory does not grow with the number
-/// of requests.
+/// Recording a batch takes the lock twice: once for the run, and once for the responses. Memory use does not
+/// grow with the number of requests.
 #[derive(Default)]
 pub(crate) struct Recorder(Mutex<Record>);
 
@@ -124,7 +124,7 @@ pub struct VersionMetrics {
 pub struct Histogram {
     /// The inclusive upper bounds of the buckets; the last bucket is unbounded.
     pub bounds: &'static [u64],
-    /// The count of each bucket, one more than `bounds`.
+    /// The count of each bucket. Has one element more than `bounds`.
     pub counts: Vec<u64>,
     /// Sum of all recorded values.
     pub sum: u64,

@@ -60,13 +60,14 @@ struct State {
     had_request: bool,
     /// Whether a response was sent before its request was fully read. If so, the connection has to end.
     has_unread_request: bool,
-    /// Time at which the connection was asked to make room for another one.
+    /// Time at which the connection was asked to free its slot for another connection.
     asked_to_close: Option<Instant>,
     /// Responses being sent over HTTP/1.
     sending: Vec<Sending>,
     /// HTTP/2: number of open requests that wait for flow-control window to continue their response.
     waiting_for_room: usize,
-    /// HTTP/2: time at which the client last read a whole response, or a part that had waited for window.
+    /// HTTP/2: time at which the client last read a whole response, or a part of a response that had waited
+    /// for flow-control window.
     taken: Instant,
     /// Time at which the last piece of a response was handed out, and the turn in which that happened. Events
     /// of the same turn reuse this time.
@@ -140,7 +141,7 @@ impl Activity {
         state.idle_since = Instant::now();
     }
 
-    /// Waits until the connection must make room for another one.
+    /// Waits until the connection is asked to free its slot for another connection.
     pub(crate) async fn asked_to_close(&self) {
         self.0.asked_to_close.notified().await;
     }
@@ -150,7 +151,7 @@ impl Activity {
         self.0.number
     }
 
-    /// Returns whether a connection that was asked to make room is still idle and may close. If so, its
+    /// Returns whether a connection that was asked to free its slot is still idle and may close. If so, its
     /// requests that wait for the client lose their slots.
     pub(crate) fn may_close(&self) -> bool {
         let mut state = self.lock();
@@ -202,7 +203,7 @@ impl Activity {
         self.lock().waiting_for_room += 1;
     }
 
-    /// Records that a stream got window (`has_room`), or stopped waiting.
+    /// Records that a stream was given flow-control window (`has_room`), or stopped waiting for it.
     pub(crate) fn waits_no_more(&self, has_room: bool) {
         let mut state = self.lock();
         state.waiting_for_room = state.waiting_for_room.saturating_sub(1);
@@ -211,7 +212,7 @@ impl Activity {
         }
     }
 
-    /// Records that an open stream is reset because it got no window since `since`.
+    /// Records that an open stream is reset because it was given no flow-control window since `since`.
     pub(crate) fn stream_is_stuck(&self, since: Instant) {
         let state = self.lock();
         if state.taken <= since && state.waiting_for_room + 1 >= state.open.len() {

@@ -290,13 +290,13 @@ impl Report {
         self.seat.waits(Wait::Room);
     }
 
-    /// HTTP/2: reports that the stream got window, or stopped waiting.
+    /// HTTP/2: reports that the stream was given flow-control window (`has_room`), or stopped waiting for it.
     pub(crate) fn waits_no_more(&self, has_room: bool) {
         self.seat.goes_on(Wait::Room);
         self.activity.waits_no_more(has_room);
     }
 
-    /// HTTP/2: reports that the stream got no window since `since` and timed out.
+    /// HTTP/2: reports that the stream timed out, because it was given no flow-control window since `since`.
     pub(crate) fn is_stuck(&self, since: Instant) {
         self.activity.stream_is_stuck(since);
         if let Some(place) = &self.place {

@@ -24,8 +24,8 @@ use tokio::{
 pub struct ConnectionCap(Arc<SharedState>);
 
 struct SharedState {
-    /// Maximum number of connections that are asked to make room at a time. Other connections are asked only
-    /// after these have closed.
+    /// Maximum number of connections that are asked to close at a time. Other connections are asked only
+    /// after these connections have closed.
     asked: usize,
     permits: Arc<Semaphore>,
     open: Mutex<HashMap<u64, Arc<dyn Occupant>>>,
@@ -52,7 +52,7 @@ pub(crate) trait Occupant: Send + Sync {
     /// Returns the time since which the connection is idle; `None` if it is busy or about to close.
     fn idle_since(&self) -> Option<Instant>;
 
-    /// Asks the connection to make room for another one.
+    /// Asks the connection to close in favour of another connection.
     fn ask_to_close(&self);
 
     /// Returns whether the connection was asked so recently that it may still be closing.
@@ -62,7 +62,7 @@ pub(crate) trait Occupant: Send + Sync {
 /// Minimum idle time before a connection is evicted: its client may be about to send the next request.
 const LEAST_IDLE: Duration = Duration::from_millis(200);
 
-/// Interval at which idle connections are asked to make room.
+/// Interval at which idle connections are asked to close.
 const PAUSE: Duration = Duration::from_millis(5);
 
 impl ConnectionCap {

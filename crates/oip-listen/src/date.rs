@@ -8,8 +8,8 @@ use std::{
 use http::HeaderValue;
 
 thread_local! {
-    /// The last formatted value and the second that it stands for. Formatting the date takes longer than
-    /// formatting all other parts of a response head.
+    /// The last formatted value, with the time in seconds that it represents. Formatting the date takes
+    /// longer than formatting all other parts of a response head.
     static LAST: RefCell<Option<(Duration, HeaderValue)>> = const { RefCell::new(None) };
 }
 

@@ -29,8 +29,8 @@ use crate::{
 #[cfg(unix)]
 use crate::{Descriptors, descriptors::Reception};
 
-/// State that the first request of a connection provides for all its requests: the extensions that a passed
-/// descriptor brought.
+/// State that the first request of a connection provides for all requests of the connection: the extensions
+/// made from a passed descriptor.
 #[derive(Default)]
 pub(crate) struct FirstRequest {
     #[cfg(unix)]
@@ -55,7 +55,7 @@ impl FirstRequest {
         Self::default()
     }
 
-    /// Returns the extensions that the connection's first request brought. `request` may be the first
+    /// Returns the extensions that the connection's first request provides. `request` may be that first
     /// request.
     fn brought<B>(&self, request: &Request<B>) -> Option<http::Extensions> {
         #[cfg(unix)]
@@ -119,7 +119,7 @@ where
             }
             let Ok(answer) = answer.await;
             let is_read = match leftover {
-                // The unread part of the body is not read either if another connection needs the slot.
+                // If another connection needs the slot, the unread part of the body is not read.
                 Some(leftover) => leftover.read(will_send && !report.seat().is_revoked()).await,
                 None => true,
             };

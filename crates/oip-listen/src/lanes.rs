@@ -30,8 +30,8 @@ pub(crate) enum Lane {
 
 impl Lanes {
     /// Creates lanes. `work` runs connections with requests. `busy` runs connections that had more to read
-    /// than one turn allows, until a second after that last happened. If the threads of `busy` have a lower
-    /// priority, such connections do not delay other connections.
+    /// than one turn allows. A connection leaves `busy` one second after its last such turn. If the threads
+    /// of `busy` have a lower priority, such connections do not delay other connections.
     #[must_use]
     pub fn new(work: Handle, busy: Handle) -> Self {
         Self { work, busy }

@@ -45,8 +45,8 @@ pub struct ConnectionLimits {
     pub send_rate_grace: Duration,
     /// Interval of pings to a silent HTTP/2 client, and the time that the client has to reply (default 20 s).
     pub ping_interval: Duration,
-    /// Maximum number of connections (default 10,240). Listeners that share one cap have this maximum
-    /// together.
+    /// Maximum number of connections (default 10,240). The maximum applies to all listeners that share one
+    /// cap together.
     pub connections: ConnectionCap,
     /// Maximum number of concurrent streams on one HTTP/2 connection (default 100).
     pub max_streams: u32,
@@ -65,8 +65,8 @@ pub struct ConnectionLimits {
     #[cfg(unix)]
     pub descriptors: Option<Descriptors>,
     /// Maximum size of an HTTP/2 request's decoded headers in bytes, plus 32 bytes per header (default 64
-    /// KiB). A larger request gets 431 without a body; services that respond with details set smaller limits
-    /// themselves.
+    /// KiB). A larger request gets 431 without a body. A service that wants to explain the error in the
+    /// response must check a smaller limit itself.
     pub max_header_list_bytes: u32,
     /// Maximum size of an HTTP/1 request head and of a connection's read buffer in bytes (default 64 KiB).
     pub max_head_bytes: usize,

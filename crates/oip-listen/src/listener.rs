@@ -60,7 +60,7 @@ pub fn listen_unix(path: &std::path::Path, mode: u32) -> io::Result<Listener> {
         bound => bound?,
     };
     let file = SocketFile::new(path)?.into();
-    // Before `listen`, the kernel refuses clients.
+    // Until `listen` is called, the kernel refuses clients.
     fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     Ok(Listener(Inner::Unix(socket.listen(BACKLOG)?, file)))
 }
@@ -85,7 +85,7 @@ fn remove_stale(path: &std::path::Path) -> io::Result<()> {
             "another process listens there",
         )),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
-        // The socket may belong to another user, so it is unknown whether a process listens.
+        // The socket may belong to another user, so it is unknown whether a process listens on it.
         Err(error) => Err(io::Error::new(
             io::ErrorKind::AddrInUse,
             format!("a socket is in its place, and connecting to it fails: {error}"),

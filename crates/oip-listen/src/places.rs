@@ -22,11 +22,11 @@ use tokio::time::Instant;
 /// streams of each connection.
 ///
 /// When the cap is reached, a new stream takes the slot of a stream that waits for its client, on the
-/// connection with the most of such streams. A stream that will itself mostly wait ([`Lasting`]) takes no
-/// slot from a connection with fewer streams than its own. A connection that has its fair share (all slots
-/// divided by the number of connections with streams) leaves the last eighth of the slots to others. A stream
-/// without a slot is refused with `REFUSED_STREAM`, which tells its client that the request was not
-/// processed.
+/// connection that has the most streams among those with a waiting stream. A stream that will itself mostly
+/// wait ([`Lasting`]) takes no slot from a connection with fewer streams than its own. A connection that has
+/// its fair share (all slots divided by the number of connections with streams) leaves the last eighth of the
+/// slots to others. A stream without a slot is refused with `REFUSED_STREAM`, which tells its client that the
+/// request was not processed.
 #[derive(Clone, Debug)]
 pub struct StreamCap(Arc<SharedState>);
 
@@ -47,8 +47,8 @@ pub(crate) enum Admission {
     Assured,
     /// The slot of any waiting stream, because the new stream has work to do.
     Work,
-    /// The slot of a waiting stream, but not on a connection with fewer streams than the new stream's own,
-    /// because the new stream will mostly wait too.
+    /// The slot of a waiting stream, but not on a connection with fewer streams than the new stream's own
+    /// connection, because the new stream will mostly wait too.
     Lasting,
 }
 
@@ -105,7 +105,8 @@ impl StreamCap {
         }
     }
 
-    /// Admits a stream to one of its connection's own slots or to a free shared slot.
+    /// Admits a stream to one of its connection's own slots or to a shared slot. If no shared slot is free,
+    /// evicts a waiting stream. Returns `None` if the new stream is refused.
     pub(crate) fn admit(&self, connection: u64, kind: Admission, seat: Arc<Seat>) -> Option<Place> {
         let is_assured = matches!(kind, Admission::Assured);
         if !is_assured && !self.take(connection, kind, &seat, Instant::now()) {
@@ -135,8 +136,9 @@ impl StreamCap {
             0
         };
         if free <= kept_for_others {
-            // While slots are free, only the share of its own connection keeps the stream out, so the stream
-            // may evict only streams of connections with at least half as many streams.
+            // If slots are free, the new stream gets none of them only because its connection has its fair
+            // share. The new stream may then evict only streams of connections with at least half as many
+            // streams.
             let least = match kind {
                 Admission::Lasting => own,
                 Admission::Assured | Admission::Work if free > 0 => own / 2,
@@ -192,8 +194,8 @@ impl Occupancy {
                 self.remove(connection, &seat);
                 return Some(revoked);
             }
-            // The stream's client just resumed, so nothing was revoked. The next check finds the stream
-            // working.
+            // The stream resumed work after the check above, so its slot was not revoked. The next check
+            // finds the stream working.
         }
     }
 
@@ -262,8 +264,8 @@ impl Wait {
     const COUNT: usize = 3;
 }
 
-/// Whether a request is working or waiting for its client. A connection is working while one of its requests
-/// is.
+/// Whether a request is working or waiting for its client. A connection is working while any of its requests
+/// is working.
 #[derive(Debug, Default)]
 pub(crate) struct Seat(Mutex<State>);
 
@@ -278,8 +280,8 @@ struct State {
 }
 
 impl State {
-    /// Returns the time at which the stream becomes evictable; `None` while it works. The wait for window
-    /// takes precedence, because eviction would lose the response.
+    /// Returns the time at which the stream becomes evictable; `None` while the stream works. If the stream
+    /// waits for flow-control window, only that wait counts, because eviction would lose the response.
     fn ripe(&self) -> Option<Instant> {
         let of_room = self.waits[Wait::Room as usize];
         of_room.or_else(|| self.waits.iter().flatten().min().copied())
@@ -319,15 +321,16 @@ impl Seat {
         self.lock().waits[wait as usize] = ripe;
     }
 
-    /// Returns the time since which the stream is evictable at `now`; `None` if it is not, or if its slot was
-    /// revoked.
+    /// Returns the time since which the stream is evictable at `now`; `None` if the stream is not evictable,
+    /// or if its slot was revoked.
     fn ripe_since(&self, now: Instant) -> Option<Instant> {
         let state = self.lock();
         let ripe = state.ripe().filter(|_| !state.is_revoked);
         ripe.filter(|ripe| *ripe <= now)
     }
 
-    /// Returns the time since which the stream is idle; `if_revoked` if it was evicted, `None` if it works.
+    /// Returns the time since which the stream is idle; `if_revoked` if the stream was evicted; `None` if the
+    /// stream works.
     pub(crate) fn idle_since(&self, if_revoked: Instant) -> Option<Instant> {
         let state = self.lock();
         match state.is_revoked {
@@ -402,7 +405,7 @@ impl Lasting {
         self.paths.contains(&path)
     }
 
-    /// Returns the extensions for a request, if `path` is one of these paths.
+    /// Returns the extensions for a request, if `path` is one of the configured paths.
     pub(crate) fn of(&self, path: &str, seat: &Arc<Seat>) -> Option<Extensions> {
         self.contains(path)
             .then(|| (self.introduce)(StreamPlace(seat.clone())))

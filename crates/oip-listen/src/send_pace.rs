@@ -6,8 +6,8 @@ use crate::ConnectionLimits;
 
 /// Tracks how far a client has fallen behind the minimum read rate.
 ///
-/// Faster reading earns no credit: socket buffers hold megabytes, and a client that fills them and then
-/// stalls would get minutes.
+/// Faster reading earns no credit. Otherwise the megabytes that fit into the socket buffers would earn a
+/// client minutes of credit, and the client could then stall.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SendPace {
     behind: Duration,

@@ -152,7 +152,7 @@ mod tests {
                         release
                     });
                     let stuck = stuck.collect::<Vec<_>>();
-                    // Timers run too.
+                    // Timers still fire while a thread is parked.
                     let task = handle.spawn(sleep(Duration::from_millis(1)));
                     timeout(Duration::from_secs(30), task).await.unwrap().unwrap();
                     drop(stuck);

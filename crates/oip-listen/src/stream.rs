@@ -24,7 +24,7 @@ pub(crate) enum Stream {
     Unix(UnixStream, Option<Reception>),
 }
 
-/// Dispatches to the stream of either kind.
+/// Evaluates `$do` with the TCP or Unix stream as `$stream`.
 macro_rules! with {
     ($this:expr, $stream:ident => $do:expr) => {
         match $this {

@@ -1,4 +1,4 @@
-//! Measures what a separate process costs a model: per request, per start, per byte.
+//! Measures what a separate process costs a model, for each request, for each start and for each byte.
 //!
 //! ```text
 //! cargo bench -p oip-worker --bench worker

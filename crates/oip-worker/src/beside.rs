@@ -1,4 +1,4 @@
-//! Connections for the concurrent requests of one process: each request has its own.
+//! Connections for the concurrent requests of one process. Each request has its own connection.
 
 use std::{
     collections::BTreeSet,
@@ -28,11 +28,12 @@ const MOST_SPARE_BYTES: u64 = 16 << 20;
 /// are rarely needed.
 const MOST_READS: usize = 4;
 
-/// Maximum number of abandoned requests that the worker has not finished. Beyond it, the worker is killed.
+/// Maximum number of abandoned requests that the worker has not finished. If there are more, the worker is
+/// killed.
 const MOST_GIVEN_UP: usize = 64;
 
 /// Number that announces a new connection on the control socket, with the connection's descriptor attached.
-/// All other numbers there belong to cancelled requests.
+/// All other numbers on this socket are the numbers of cancelled requests.
 const CONNECTION: u64 = u64::MAX;
 
 /// A connection to a process, for one request at a time, with the shared regions of that connection.
@@ -58,7 +59,7 @@ struct State {
 }
 
 impl Beside {
-    /// Returns a connection for one request, either a kept one or a new one.
+    /// Returns a connection for one request, either an idle connection or a new one.
     pub(crate) fn lane(&self, control: &UnixStream) -> io::Result<Lane> {
         let mut state = self.lock();
         state.read_ends(control);

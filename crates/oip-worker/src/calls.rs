@@ -30,7 +30,7 @@ use crate::protocol::{Broken, Connection, Kind};
 #[cfg(target_os = "linux")]
 use crate::region::{LEAST_IN_REGION, REGION_ALIGNMENT, Region};
 
-/// Maximum number of open calls of one request. Workers never exceed it.
+/// Maximum number of open calls of one request. A worker that exceeds this number violates the protocol.
 const MOST_CALLS: usize = 256;
 
 /// Interval in milliseconds at which waiting code checks whether to continue.

@@ -355,8 +355,8 @@ impl Loaded {
             capabilities.placement = self
                 .placement
                 .map(|PlacementForm { providers, gpus }| Placement::new(providers).on_gpus(gpus));
-            // Only on Linux can a thread wait for a worker with a timeout, so only there runs are declared as
-            // elsewhere.
+            // A thread can wait for a worker with a timeout only on Linux. On other systems, the model is
+            // therefore not declared to run elsewhere.
             capabilities.elsewhere = cfg!(target_os = "linux");
         });
         let tensor = |port: Port| {
@@ -390,7 +390,7 @@ pub(crate) struct About {
     pub(crate) capabilities: Capabilities,
 }
 
-/// An error, with the HTTP status that stands for its code.
+/// An error, with the HTTP status that corresponds to its error code.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Failed {
     status: u16,
@@ -434,7 +434,7 @@ mod tests {
     use super::*;
     use crate::protocol::read_json;
 
-    /// A model with this description. It cannot run requests.
+    /// A model that has only a description, and cannot run requests.
     struct Described(About);
 
     impl Model for Described {

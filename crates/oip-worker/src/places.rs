@@ -438,7 +438,7 @@ impl Places {
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<(), Broken> {
         let Room { bytes } = read_json(json)?;
-        // An aligned tensor may take slightly more than its bytes.
+        // Because of alignment, tensors may take slightly more space than their bytes.
         if bytes > exchange.max_answer_bytes.saturating_add(64 << 10) {
             return Err(too_long(bytes, exchange.max_answer_bytes));
         }

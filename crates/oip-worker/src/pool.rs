@@ -1,4 +1,5 @@
-//! The workers of one model. Their number follows the concurrent requests; workers that exit are replaced.
+//! The workers of one model. The number of workers grows with the number of concurrent requests. Workers that
+//! exit are replaced.
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},

@@ -400,8 +400,8 @@ impl Worker {
         self.is_beside && beside.give_up(self.number, control)
     }
 
-    /// Gives a worker that is another program time to finalize its model. Dropping `self` waits for that
-    /// time.
+    /// Gives a worker that is another program time to finalize its model. Dropping `self` waits until the
+    /// worker exits, at most for the grace period.
     pub(crate) fn dismiss(&mut self) {
         let Process {
             beside,

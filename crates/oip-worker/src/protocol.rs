@@ -1,5 +1,5 @@
-//! The frames between server and worker, on a socket. [`messages`](crate::messages) has the JSON of each
-//! kind.
+//! The frames between server and worker, on a socket. The module [`messages`](crate::messages) defines the
+//! JSON of each kind of frame.
 
 use std::{
     cell::RefCell,

@@ -31,7 +31,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Creates a region with room for at least `room` bytes, zeroed and not yet allocated.
+    /// Creates a region of at least `room` zero bytes. The system allocates the memory when it is first used.
     ///
     /// # Errors
     /// When the system is out of memory or descriptors.

@@ -68,7 +68,7 @@ impl fmt::Display for CastError {
 
 impl std::error::Error for CastError {}
 
-/// Prints the message, because Rust prints an error that `main` returns with `Debug`.
+/// Prints the message, because Rust uses `Debug` to print an error returned from `main`.
 impl fmt::Debug for CastError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -161,7 +161,7 @@ impl fmt::Display for SparseError {
 
 impl std::error::Error for SparseError {}
 
-/// Prints the message, because Rust prints an error that `main` returns with `Debug`.
+/// Prints the message, because Rust uses `Debug` to print an error returned from `main`.
 impl fmt::Debug for SparseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -28,7 +28,7 @@ pub enum FileKind {
     Html,
     /// Text, such as an error message, with its beginning.
     Text(String),
-    /// A compressed file, with the name of the program.
+    /// A compressed file, with the name of the program that compressed it.
     Compressed(&'static str),
     /// A tar archive.
     Tar,

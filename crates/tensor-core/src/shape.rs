@@ -295,7 +295,7 @@ impl fmt::Display for SpecError {
 
 impl std::error::Error for SpecError {}
 
-/// Prints the message, because Rust prints an error that `main` returns with `Debug`.
+/// Prints the message, because Rust uses `Debug` to print an error returned from `main`.
 impl fmt::Debug for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -10,7 +10,8 @@ use std::{
 
 use bytes::Bytes;
 
-/// A pool of used buffers up to a total size, for requests of about the same size.
+/// A pool of used buffers with a maximum total size. A pooled buffer is reused for a request of about the
+/// same size.
 ///
 /// ```
 /// use std::sync::Arc;

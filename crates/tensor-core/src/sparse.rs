@@ -186,8 +186,8 @@ impl SparseCoo {
     /// wins.
     ///
     /// # Errors
-    /// [`SparseError::OverBudget`] when the dense tensor takes more than `budget` bytes. Nothing is allocated
-    /// then.
+    /// [`SparseError::OverBudget`] when the dense tensor takes more than `budget` bytes. In this case,
+    /// nothing is allocated.
     pub fn to_dense(&self, budget: u64) -> Result<Tensor, SparseError> {
         let over_budget = || SparseError::OverBudget {
             spec: self.spec.clone(),

@@ -24,7 +24,8 @@ use tempfile::TempDir;
 const EIO: u32 = libc::EIO as u32;
 const ENOSPC: u32 = libc::ENOSPC as u32;
 
-/// Descriptors belong to the whole process, so tests that depend on the next number run one at a time.
+/// Descriptors belong to the whole process, so tests that depend on the number of the next descriptor run one
+/// at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Makes the system call `call` fail with `error` on this thread whenever its first argument, a descriptor,

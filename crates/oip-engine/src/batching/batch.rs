@@ -92,8 +92,8 @@ pub(crate) fn rows(
 }
 
 /// Returns the common first dimension of all inputs whose first dimension is free in `metadata`; `None` if
-/// these dimensions differ or are 0, 1 if no input has a free first dimension. The returned number determines
-/// the run time if all other dimensions are fixed.
+/// these dimensions differ or are 0. Returns 1 if no input has a free first dimension. The returned number
+/// determines the run time if all other dimensions are fixed.
 pub(crate) fn measured_rows(metadata: &ModelMetadata, request: &InferRequest) -> Option<u64> {
     let free = metadata
         .inputs
@@ -129,9 +129,9 @@ fn has_equal_dims(independent: &IndependentRows, request: &InferRequest) -> bool
 }
 
 /// Builds the key that must be equal for two requests to be joined: which optional inputs are present,
-/// whether outputs are named (if some are optional), all free dimensions except the first, the values of
-/// `shared` inputs, and all parameters visible to the model. Returns `None` if the shared values are so large
-/// that comparing them costs more than joining saves.
+/// whether the request names outputs (if some outputs are optional), all free dimensions except the first,
+/// the values of `shared` inputs, and all parameters visible to the model. Returns `None` if the shared
+/// values are so large that comparing them costs more than joining saves.
 ///
 /// The key covers everything in which requests that match the metadata can differ. For most models the key is
 /// empty and needs no allocation.
@@ -149,7 +149,7 @@ fn join_key(
             key.push(u8::from(value.is_some()));
         }
         let dims = value.map_or(&[][..], |value| value.shape().dims());
-        // Models may interpret a dimension of 0 as one to be inferred.
+        // Models may interpret a dimension of 0 as a size to be inferred.
         if dims.iter().any(|dim| *dim == 0 || *dim > independent.max_dim) {
             return None;
         }
@@ -302,7 +302,7 @@ pub(crate) fn check_rows(outputs: &[InferOutput], rows: u64) -> Result<(), Servi
 /// the request.
 ///
 /// # Errors
-/// [`Internal`](oip_types::ErrorCode::Internal) if the outputs do not have the batch's rows.
+/// [`Internal`](oip_types::ErrorCode::Internal) if the outputs do not have as many rows as the batch.
 pub(crate) fn split(
     outputs: Vec<InferOutput>,
     requests: &[InferRequest],
@@ -507,7 +507,7 @@ mod tests {
         assert_ne!(key(&of_input), key(&with(ParameterValue::Int64(1))));
     }
 
-    /// A model with rows in `x`, and a threshold and a table without rows.
+    /// A model whose input `x` has rows, while its inputs `threshold` and `table` have none.
     fn thresholded() -> (ModelMetadata, IndependentRows) {
         let tensor = |name: &str, dims: &[i64]| TensorMetadata::new(name, DataType::UINT8, dims);
         let inputs = vec![

@@ -13,8 +13,8 @@ use super::{
 
 /// The [`Scheduler`] behind a lock, shared by the callers of a model and its instances.
 ///
-/// Pushing never blocks: a full queue returns the item. Taking blocks until there is work, or the queue is
-/// closed and empty.
+/// Pushing never blocks: a full queue returns the item. Taking blocks until there is work, or until the queue
+/// is closed and empty.
 ///
 /// Each instance is a slot. Running a batch requires a slot, so at most as many batches run at once as there
 /// are instances. The model's threads take slots by [`Queue::take`], and callers by [`Queue::take_in_place`].

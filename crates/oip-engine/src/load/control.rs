@@ -56,13 +56,13 @@ pub(crate) enum Action {
     },
     Unload {
         forget: bool,
-        /// Whether to unload models that were loaded only as steps of this one.
+        /// Whether to also unload the models that were loaded only as steps of this pipeline.
         with_steps: bool,
     },
 }
 
 impl Control {
-    /// Maximum queued tasks.
+    /// Maximum number of queued tasks.
     const CAPACITY: usize = 1024;
 
     pub(crate) fn new(lifecycle: Arc<Lifecycle>) -> Arc<Self> {
@@ -76,7 +76,7 @@ impl Control {
     /// Queues a task.
     ///
     /// # Errors
-    /// [`ErrorCode::Unavailable`] once closed; [`ErrorCode::Overloaded`] if the queue is full.
+    /// [`ErrorCode::Unavailable`] after [`Control::close`]; [`ErrorCode::Overloaded`] if the queue is full.
     pub(crate) fn submit(self: &Arc<Self>, task: Task) -> Result<(), ServiceError> {
         let mut work = self.lock();
         if work.is_closed {
@@ -104,7 +104,7 @@ impl Control {
             tracing::error!(%error, "the system gave no thread to load models");
             let mut work = self.lock();
             work.threads -= 1;
-            // The threads that exist take the task. If there is none, all waiting tasks are abandoned.
+            // Existing threads take the task. If there are none, all waiting tasks are abandoned.
             let abandoned = if work.threads == 0 {
                 std::mem::take(&mut work.waiting)
             } else {

@@ -65,14 +65,15 @@ pub(crate) enum Cause {
     Poll,
     /// A client requested the load and waits for the result.
     Request,
-    /// A pipeline contains the model. Its load error becomes the pipeline's.
+    /// A pipeline contains the model. If the model fails to load, the pipeline reports the error.
     Step,
 }
 
 impl Lifecycle {
     pub(crate) fn new(repository: Repositories, registry: Arc<Registry>, config: EngineConfig) -> Self {
         let cache_bytes = config.response_cache_bytes;
-        // Nothing has been loaded from a repository yet, so these are the embedding program's models.
+        // Nothing has been loaded from a repository yet, so all models in the registry belong to the
+        // embedding program.
         let embedded = registry.served().into_iter();
         let embedded = embedded.map(|served| served.metadata().name.clone()).collect();
         Self {

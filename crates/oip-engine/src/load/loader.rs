@@ -244,7 +244,7 @@ struct PreparedModel {
     warmed_up: Vec<(u64, Duration)>,
 }
 
-/// Does the slow part of loading.
+/// Opens the model's files, loads the model with its backend, and runs the warm-up requests.
 fn prepare(
     job: &Job,
     file: &ModelFile,

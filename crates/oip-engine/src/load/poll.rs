@@ -19,7 +19,7 @@ use crate::load::{
     lifecycle::{Cause, Lifecycle},
 };
 
-/// A thread that polls the repository. Dropping this ends the thread.
+/// A thread that polls the repository. Dropping the value ends the thread.
 pub(crate) struct Poller {
     _stop: SyncSender<()>,
 }

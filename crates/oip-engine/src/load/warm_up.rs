@@ -26,7 +26,7 @@ const MAX_RUNS: u32 = 10_000;
 /// Runs the warm-up requests of a configuration. Returns the rows and duration of each run.
 ///
 /// # Errors
-/// The request that failed, and the reason. The model does not become ready then.
+/// The request that failed, and the reason. In this case, the model does not become ready.
 pub(crate) fn warm_up(
     model: &dyn Model,
     metadata: &ModelMetadata,
@@ -91,7 +91,8 @@ fn request(
 ) -> Result<InferRequest, WarmUpError> {
     let model = ModelRef::new(&metadata.name, None).map_err(WarmUpError::Model)?;
     let mut request = InferRequest::new(model);
-    // As in the inputs of a configuration, `dims` may omit the first dimension if the model does not batch.
+    // If the model does not batch, `dims` may omit a free first dimension, as in the inputs of a
+    // configuration.
     let omits_rows = |name: &str, input: &WarmupInput| {
         let expected = metadata.inputs.iter().find(|expected| expected.name == name);
         let dims = expected.map(|expected| expected.shape.dims());

@@ -68,7 +68,7 @@ pub(crate) enum Change {
     Nothing,
     /// The generation of a step's model changed, for example because the model was loaded again.
     Models,
-    /// The pipeline became available or unavailable, or is unavailable for another reason.
+    /// The pipeline became available or unavailable, or is unavailable for a different reason than before.
     Availability,
 }
 
@@ -133,7 +133,7 @@ impl Pipeline {
         change
     }
 
-    /// Returns whether a model of the pipeline itself calls other models.
+    /// Returns whether any model that the pipeline runs calls other models.
     pub(crate) fn asks_others(&self, models: &dyn StepModels) -> bool {
         let plan = self.lock().plan.clone();
         plan.is_ok_and(|plan| plan.models().any(|model| models.step_asks_others(model)))

@@ -282,7 +282,7 @@ impl Graph {
         let mut index = waiting.iter().position(Option::is_some).unwrap_or_default();
         loop {
             if let Some(start) = walked.iter().position(|(step, _)| *step == index) {
-                // The walk went against the direction of the edges.
+                // The walk went against the direction of the edges, so the steps are reversed.
                 let mut told: Vec<String> = walked[start..]
                     .iter()
                     .rev()
@@ -324,7 +324,7 @@ fn overlap(one: &ShapePattern, other: &ShapePattern) -> bool {
         [false, true] => ranks[1] <= ranks[0],
         [false, false] => ranks[0] == ranks[1],
     };
-    // Compare from the last dimension; leading dimensions may be anything if one pattern has any rank.
+    // Compare from the last dimension: a pattern that allows any rank allows any leading dimensions.
     has_rank && one.dims().iter().rev().zip(other.dims().iter().rev()).all(fits)
 }
 

@@ -63,7 +63,7 @@ impl InPlace {
         self.limit
     }
 
-    /// Adapts the settings to models in other processes, where most of the time is the round trip.
+    /// Adapts the settings to models in other processes, where the round trip takes most of the time.
     pub(crate) fn for_models_elsewhere(self) -> Self {
         Self {
             limit: self.limit.saturating_mul(4),
@@ -113,8 +113,8 @@ pub(crate) struct Company {
 /// The number of consecutive single-request runs after which the next request no longer waits for others.
 const ALONE: u32 = 64;
 
-/// Among single-request runs, one request in this many still waits for others, to detect new concurrent
-/// clients.
+/// While each run has a single request, one request in this many still waits for others, to detect new
+/// concurrent clients.
 const PROBE: u32 = 16;
 
 /// Like [`PROBE`], for models in other processes, where waiting costs two context switches.

@@ -46,7 +46,7 @@ pub(crate) struct InstanceSettings {
     pub(crate) policy: BatchPolicy,
     /// How long a thread may continue an abandoned request before it counts as hung.
     pub(crate) hang_timeout: Duration,
-    /// Called first on each thread.
+    /// Function that each thread calls first.
     pub(crate) on_thread: fn(),
     /// Settings for running the model on its callers' threads; `None` if only the model's own threads may run
     /// it.
@@ -273,7 +273,7 @@ impl Instances {
         }
         self.shared.refuse_all("it is being unloaded");
         if all {
-            // No thread runs the model now, so only a panic makes this fail.
+            // No thread runs the model at this point. A panic in `end` is ignored.
             let _ = catch_unwind(AssertUnwindSafe(|| self.shared.model.end()));
         }
         all

@@ -31,8 +31,8 @@ use crate::{
     statistics::{FailureReason, VersionMetrics},
 };
 
-/// A model that returns its values, without the last one if that is [`SHORT`]. If the first value is
-/// [`GATE`], the model waits until the gate opens; a positive first value is the time to sleep in
+/// A model that returns its input values. If the last value is [`SHORT`], the model omits it. If the first
+/// value is [`GATE`], the model waits until the gate opens; a positive first value is the time to sleep in
 /// milliseconds.
 struct TestModel {
     metadata: ModelMetadata,
@@ -288,7 +288,8 @@ fn queues_have_times_and_sizes_as_configured() {
     assert_eq!(metrics.waiting, 0);
 }
 
-/// MD-06: if batching is configured, outputs without the batch's rows are a model error.
+/// MD-06: if batching is configured, outputs with a different number of rows than the batch are an internal
+/// error.
 #[test]
 fn md_06_outputs_without_the_batchs_rows_are_internal_errors() {
     let bench = Bench::new(1, 8, DynamicBatching::default());

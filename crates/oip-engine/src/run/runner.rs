@@ -59,7 +59,8 @@ impl Shared {
         }
     }
 
-    /// Serves the queue until it is closed or enough other threads are left.
+    /// Serves the queue until the queue tells the thread to end. A thread that has run a request without an
+    /// instance also ends if enough other threads are left.
     fn serve_until_closed(self: &Arc<Self>, held: &ThreadState) {
         while let Some(work) = self.queue.take(held.slot.take()) {
             held.slot.set(work.slot);
@@ -137,7 +138,8 @@ impl Shared {
                 held.hand_over(rest);
             }
         }
-        // Batches with other requests kept running first, so the request of this caller is left to a thread.
+        // The caller has run its share of batches. If its own request is still queued, a thread runs the
+        // request.
         self.queue.leave();
     }
 
@@ -226,7 +228,8 @@ impl Shared {
         }
     }
 
-    /// Returns the request, unless its client has disconnected or its deadline has passed; then refuses it.
+    /// Returns the request, unless its client has disconnected or its deadline has passed. In these cases,
+    /// refuses the request.
     fn still_wanted(&self, job: Job, now: Instant) -> Option<Job> {
         let client = &job.client;
         let error = if client.cancel.is_expired_at(now) {
@@ -532,7 +535,7 @@ impl Shared {
     }
 }
 
-/// A batch of requests.
+/// Requests that run as one batch, with the number of rows of each request.
 struct JoinedBatch<'b> {
     requests: &'b [InferRequest],
     rows: &'b [u64],

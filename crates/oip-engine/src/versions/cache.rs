@@ -15,8 +15,8 @@ use crate::generation::Generation;
 /// Request parameters that do not affect responses.
 const NOT_CONTENT: [&str; 2] = ["priority", "timeout"];
 
-/// The responses of all models with caching, within one budget of bytes. The least recently used responses
-/// are evicted first.
+/// The cached responses of all models that enable caching. All responses share one memory budget. The least
+/// recently used responses are evicted first.
 pub(crate) struct ResponseCache {
     budget: u64,
     kept: Mutex<CacheState>,
@@ -139,8 +139,8 @@ impl ResponseCache {
             return Lookup::Answer(answer.outputs.clone());
         }
         if let Some(waiting) = kept.waiting.get_mut(&key) {
-            // Removes requests whose clients disconnected. Done only at powers of two, since there may be
-            // thousands.
+            // Removes requests whose clients disconnected. There may be thousands of waiting requests, so
+            // this happens only when their number is a power of two.
             if waiting.len().is_power_of_two() {
                 waiting.retain(|other| !other.is_canceled());
             }

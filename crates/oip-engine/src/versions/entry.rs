@@ -26,9 +26,10 @@ pub(super) enum State {
     Loading,
     Ready(Arc<ServedVersion>),
     Unloading {
-        /// The generation of the load that ends; a later load of the same version has a different generation.
+        /// The generation of the version that is ending; a later load of the same version has a different
+        /// generation.
         generation: Generation,
-        /// Whether to remove the entry when it has ended.
+        /// Whether to remove the entry once the version has ended.
         forget: bool,
     },
     Unloaded,

@@ -162,7 +162,8 @@ impl Registry {
     }
 
     /// Takes all versions except those in `keep` out of service, and returns them; the caller ends them.
-    /// Removes failed versions, and with `forget` also unloaded ones, now or when they have ended.
+    /// Removes failed versions. With `forget`, also removes unloaded versions, and each ending version once
+    /// it has ended.
     #[must_use]
     pub(crate) fn retire(
         &self,
@@ -277,7 +278,7 @@ impl Registry {
         }
     }
 
-    /// Runs a request. Holds `served` until the response arrives, so that the version does not end before.
+    /// Runs a request. Holds `served` until the response arrives, so that the version does not end earlier.
     async fn infer_one(
         &self,
         served: &ServedVersion,

@@ -59,7 +59,7 @@ pub(crate) struct Configs {
     pub(crate) without_batches: Option<Arc<ModelConfig>>,
 }
 
-/// The runner of the requests.
+/// The instances or the pipeline that run the version's requests.
 pub(crate) enum Runs {
     Instances(Instances),
     Pipeline(Box<Pipeline>),

@@ -174,7 +174,7 @@ fn some_of_joined_requests_fail_without_another_run() {
     assert_eq!(engine.metrics()[0].failures, [(FailureReason::Other, 10)]);
 }
 
-/// MD-06: outputs without the batch's rows are not assigned to any request.
+/// MD-06: outputs with a different number of rows than the batch are not assigned to any request.
 #[test]
 fn md_06_a_model_is_not_joined_any_more_whose_outputs_have_other_rows_than_its_inputs() {
     // The model drops values up to 10, so the first dimension of output `y` is not the batch dimension,

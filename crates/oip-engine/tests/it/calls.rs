@@ -20,7 +20,8 @@ use oip_types::{
 };
 use tensor_core::{Shape, Tensor};
 
-/// A model that calls another model, or behaves as its own name says.
+/// A model that calls another model. If there is no model to call, the model's own name selects its
+/// behaviour.
 struct Asker {
     metadata: ModelMetadata,
     /// The model that this model calls.
@@ -82,7 +83,7 @@ fn vector(len: usize) -> Tensor {
     Tensor::from_vec(Shape::vector(len as u64), vec![7u8; len]).unwrap()
 }
 
-/// Creates an engine with these models; each calls the model next to its name.
+/// Creates an engine with `models`, pairs of a model's name and the name of the model that it calls.
 fn engine(models: &[(&str, Option<&'static str>)]) -> (Engine, Arc<AtomicUsize>) {
     let running = Arc::default();
     let builder = models.iter().fold(Engine::builder(), |builder, (name, asks)| {

@@ -254,7 +254,7 @@ fn file_backend_and_versions_as_configured() {
     );
 }
 
-/// By default the latest version is served, as in Triton. `experimental` is lower than any number.
+/// By default the latest version is served, as in Triton. The version `experimental` ranks below any number.
 #[test]
 fn the_latest_version_is_the_default() {
     let files = [

@@ -399,8 +399,8 @@ fn a_model_that_runs_elsewhere_is_waited_for_by_the_caller_and_then_by_a_thread(
     assert!(engine.stop(Instant::now() + Duration::from_secs(60)));
 }
 
-/// Uses a runtime like a server's: each caller gets its own response, whichever thread runs it, and the
-/// engine stops.
+/// On a runtime like a server's, each caller gets its own response, whichever thread runs the request.
+/// Afterwards, the engine stops in time.
 #[test]
 fn many_callers_get_their_own_rows() {
     const WORKERS: usize = 3;

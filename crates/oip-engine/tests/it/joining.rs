@@ -150,8 +150,7 @@ impl TestServer {
         self.engine.configuration().unwrap().model_config(model).unwrap()
     }
 
-    /// Returns how the configuration shows whether requests are batched. Checks that the state of the model
-    /// shows the same.
+    /// Returns what the configuration says about batching. Checks that the status of the model says the same.
     fn said(&self) -> String {
         let config = self.config();
         let shown = Joining::shown_in(&config).unwrap();

@@ -67,7 +67,7 @@ fn models_come_change_and_go() {
     fs::rename(root.with_extension("away"), root).unwrap();
 }
 
-/// Bad input: a removed model leaves no trace, not even of versions that were unloaded before.
+/// A removed model leaves no entry in the index, not even for versions that were unloaded earlier.
 #[test]
 fn versions_that_were_unloaded_go_with_their_model() {
     let folder = repository(&[("m/1/model.word", "adds 1")]);
@@ -210,8 +210,8 @@ fn a_file_of_a_tebibyte_is_not_read() {
     assert_eq!(answer(&engine, 1), Some(2), "what runs goes on");
 }
 
-/// A repository's directory may be replaced by another directory of the same name, and is then polled like
-/// any change.
+/// A repository's directory may be replaced by another directory of the same name. Polling detects the
+/// replacement like any other change.
 #[test]
 fn a_repository_may_be_replaced() {
     let folder = repository(&[("m/1/model.word", "adds 1")]);

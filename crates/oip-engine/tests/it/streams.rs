@@ -300,7 +300,8 @@ fn requests_go_on_beside_others_once_their_instance_is_free() {
     assert_eq!(all(&mut last).0, [-1]);
 }
 
-/// Beyond the limit, requests wait for an instance, as they do for models that never free their instance.
+/// At most 256 requests run without an instance. Further requests wait for an instance, as they do for models
+/// that hold their instance until the request ends.
 #[test]
 fn requests_beside_instances_are_bounded() {
     const MOST: usize = 256;

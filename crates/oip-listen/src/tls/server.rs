@@ -47,7 +47,7 @@ struct SharedState {
     seen: Mutex<Option<FileSnapshot>>,
     started: Instant,
     /// Time at which a failed handshake was last logged as a warning, in milliseconds since `started` plus
-    /// one; 0 if none was.
+    /// one; 0 if no warning was logged.
     warned: AtomicU64,
     /// Number of failed handshakes since the last warning.
     refused: AtomicU64,
@@ -60,7 +60,7 @@ struct FileSnapshot {
     is_used: bool,
 }
 
-/// A configuration for each protocol; they differ in ALPN.
+/// A configuration for each protocol. The configurations differ in ALPN.
 #[derive(Clone)]
 struct Current {
     http1: Arc<ServerConfig>,

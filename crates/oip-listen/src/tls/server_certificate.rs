@@ -15,7 +15,8 @@ pub struct ServerCertificate {
     pub names: Vec<String>,
     /// Whether the certificate is self-signed, so that clients can trust it directly.
     pub is_self_signed: bool,
-    /// Whether this is a CA certificate. Some clients (such as rustls) reject a CA certificate as a server's.
+    /// Whether this is a CA certificate. Some clients (such as those based on rustls) reject a CA certificate
+    /// as the server's certificate.
     pub is_authority: bool,
 }
 

@@ -97,7 +97,7 @@ fn who_says_nothing_or_too_little_is_cut() {
     server.canary();
 }
 
-/// A connection whose protocol is still unknown delays nothing, and can be evicted.
+/// A connection whose protocol is still unknown can be evicted, and does not delay a shutdown.
 #[test]
 fn silent_connections_do_not_hold_up_a_shutdown_or_others() {
     let patient = limits().with(|limits| {

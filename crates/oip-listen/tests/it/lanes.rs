@@ -159,7 +159,7 @@ fn the_front_answers_while_all_others_are_held_up() {
     assert_eq!(thread_for(&mut worker, 10), "work");
 }
 
-/// The connections of a lane end with its runtime; others continue.
+/// The connections of a lane end with its runtime. Connections of other lanes continue.
 #[test]
 fn a_lane_that_ends_takes_nobody_with_it() {
     let ([work, busy], limits) = lanes();

@@ -24,7 +24,7 @@ use oip_listen::{
 };
 use tokio::runtime::Runtime;
 
-/// The timeouts of the tests.
+/// Length of most timeouts in the tests.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(300);
 
 pub(crate) fn limits() -> ConnectionLimits {
@@ -266,7 +266,7 @@ pub(crate) fn read_answer(stream: &mut TcpStream, body: &str) -> String {
     String::from_utf8(answer).unwrap()
 }
 
-/// Returns how long the server takes to end this connection.
+/// Returns how long the server takes to end the connection, and what the server sends until then.
 pub(crate) fn time_until_closed(mut stream: TcpStream) -> (Duration, String) {
     let start = Instant::now();
     let answer = read_to_end(&mut stream);

@@ -77,8 +77,8 @@ fn md_04_a_worker_that_dies_meanwhile_is_found_and_replaced() {
     }
 }
 
-/// MD-05: a hanging run that was left to another thread is cancelled, and its worker is killed, like any
-/// other.
+/// MD-05: a hanging run that was left to another thread is cancelled and its worker is killed, like any other
+/// hanging run.
 #[test]
 fn md_05_a_model_that_hangs_is_killed_when_nobody_waits() {
     let grace = isolation("worker").grace(Duration::from_millis(50));

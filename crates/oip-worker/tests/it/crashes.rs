@@ -17,8 +17,8 @@ use crate::support::{
     ACT, DeedBackend, infer, isolated, isolation, load, named, pid_of, request, until, vector, workers_of,
 };
 
-/// MD-04: each way to end a process fails one request, and the error names the way. Another process runs the
-/// next request.
+/// MD-04: each way to end a process fails one request, and the error says how the process ended. Another
+/// process runs the next request.
 #[test]
 fn md_04_a_model_that_ends_its_process_loses_one_request() {
     for (deed, how) in [

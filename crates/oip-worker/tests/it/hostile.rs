@@ -298,7 +298,7 @@ fn frame(data: &mut UnixStream, kind: u32, number: u64, json: &[u8], binary: &[u
     say(data, &[&head, json, binary].concat());
 }
 
-/// Sends `bytes`, and ignores that the other side may have disconnected.
+/// Sends `bytes`. Ignores errors, because the other side may have disconnected.
 fn say(data: &mut UnixStream, bytes: &[u8]) {
     let _ = data.write_all(bytes);
 }
@@ -390,7 +390,7 @@ fn md_05_trickles_end_with_the_deadline() {
     assert!(start.elapsed() < Duration::from_secs(10));
 }
 
-/// Receives only three responses.
+/// A sink that accepts three responses and rejects all further ones.
 struct Three(usize);
 
 impl ResponseSink for Three {

@@ -61,7 +61,7 @@ fn workers_end_with_their_model() {
     assert!(!is_alive(pid));
 }
 
-/// Signals that end a server must not reach its workers, which are needed until it has drained.
+/// Signals that end a server must not reach its workers, which are needed until the server has drained.
 #[test]
 fn workers_do_not_hear_what_is_meant_for_the_server() {
     let model = isolated("echo");
@@ -146,7 +146,7 @@ fn tensors_travel_as_they_are() {
     }
 }
 
-/// Only a model that its backend refuses to load into a shared process gets a separate one. A model
+/// Only a model that its backend refuses to load into a shared process gets a separate process. A model
 /// configured with the isolation `none` stays in the server. In a worker, such a model is loaded as usual.
 #[test]
 fn only_a_model_that_needs_a_process_gets_one() {

@@ -42,8 +42,8 @@ fn md_10_a_request_that_does_not_fit_is_refused() {
     assert_eq!(crate::support::pid_of(&*model), before);
 }
 
-/// MR-16: a model that needs more than its memory limit is not loaded, whether its size already shows that or
-/// only loading does. The index has the reason, and other models are not affected.
+/// MR-16: a model that needs more than its memory limit is not loaded, whether its file is already too large
+/// or loading it exceeds the limit. The index has the reason, and other models are not affected.
 #[test]
 fn mr_16_a_model_that_needs_too_much_is_not_loaded() {
     let folder = tempfile::tempdir().unwrap();

@@ -31,7 +31,7 @@ pub(crate) struct Scheduler<T> {
     /// Whether batches no longer wait for further requests.
     is_flushing: bool,
     arrivals: u64,
-    /// Boxed, since B-tree nodes move their entries and reserve room for eleven.
+    /// Boxed, since B-tree nodes move their entries and reserve space for eleven entries.
     waiting: BTreeMap<Place, Box<Entry<T>>>,
     /// Waiting requests by key. Requests with equal keys form a group and can be joined.
     groups: HashMap<JoinKey, BTreeSet<Place>>,
@@ -48,7 +48,7 @@ pub(crate) struct Ask {
     pub(crate) rows: u64,
     /// Size of its inputs in bytes.
     pub(crate) bytes: u64,
-    /// Requests with the same key can be joined; `None` to run alone.
+    /// Requests with the same key can be joined; `None` if the request must run alone.
     pub(crate) key: Option<JoinKey>,
     /// Priority: 1 is the highest, 0 the model's default.
     pub(crate) priority: u64,
@@ -136,8 +136,8 @@ enum Cut {
 }
 
 impl<T> Scheduler<T> {
-    /// Creates an empty scheduler. `capacity` bounds the waiting requests of all levels without a limit in
-    /// the policy.
+    /// Creates an empty scheduler. `capacity` bounds the total number of waiting requests in the levels for
+    /// which the policy sets no limit.
     pub(crate) fn new(policy: BatchPolicy, capacity: usize) -> Self {
         Self {
             is_joining: policy.max_rows() > 0,
@@ -191,7 +191,7 @@ impl<T> Scheduler<T> {
         Some(ticket)
     }
 
-    /// Issues a ticket to a request that would be the next batch on its own, so that it need not be queued.
+    /// Issues a ticket to a request that would run at once and alone, so that the request need not be queued.
     pub(crate) fn pass(&mut self, ask: &Ask, now: Instant) -> Option<Ticket> {
         let level = self.policy.level(ask.priority);
         let waits =
@@ -219,7 +219,7 @@ impl<T> Scheduler<T> {
             && timeout <= now
         {
             let Some(mut entry) = self.remove(place) else {
-                // Removing the timeout ends the loop even if the two collections disagree.
+                // Removing the timeout ends the loop even if `timeouts` and `waiting` disagree.
                 self.timeouts.remove(&(timeout, place));
                 continue;
             };

@@ -57,7 +57,8 @@ mod tests {
         assert_eq!(line.finish(0, "a"), ["a"]);
         assert_eq!(line.leave(1), ["c"]);
         assert_eq!(line.finish(3, "d"), ["d"]);
-        // A request whose client disconnected delays no other; its late response is dropped.
+        // A request whose client disconnected delays no other request. A late response to it is returned
+        // alone.
         (4..7).for_each(|arrival| line.enter(arrival));
         assert_eq!(line.finish(5, "f"), [""; 0]);
         assert_eq!(line.leave(4), ["f"]);

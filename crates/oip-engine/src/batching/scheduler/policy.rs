@@ -33,8 +33,8 @@ impl BatchPolicy {
     /// of 32, 64 or 128, and the first request of a batch waits for the last.
     pub const DEFAULT_MAX_ROWS: u64 = 64;
 
-    /// Default maximum size of joined inputs, in bytes (16 MiB). Joining copies the inputs, which costs more
-    /// than it saves for larger rows.
+    /// Default maximum size of joined inputs, in bytes (16 MiB). Joining copies the inputs. For large rows,
+    /// the copy costs more than the batch saves.
     pub const DEFAULT_MAX_JOINED_BYTES: u64 = 16 << 20;
 
     /// Creates a policy that runs every request alone, in the order of arrival.
@@ -57,8 +57,8 @@ impl BatchPolicy {
     }
 
     /// Creates the policy of an unconfigured model with independent rows: requests of up to `max_rows` rows
-    /// are joined into batches of up to `max_rows`. Larger requests, and those whose inputs have different
-    /// numbers of rows, run alone.
+    /// are joined into batches of up to `max_rows` rows. Larger requests, and those whose inputs have
+    /// different numbers of rows, run alone.
     ///
     /// In addition, the first dimension of all outputs, and of all inputs with rows, must be free in
     /// `metadata`. Otherwise, or if `max_rows` is 0, every request runs alone.
