@@ -304,7 +304,7 @@ fn renamed(nodes: &[NodeProto]) -> Growing {
 /// Maximum length of a call's number and its separators.
 const NUMBER: usize = 24;
 
-/// Maps the names of a function's values to those of one call.
+/// Maps the names of a function's values to their names in one call.
 struct NewNames {
     prefix: String,
     names: HashMap<String, String>,

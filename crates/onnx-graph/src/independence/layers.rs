@@ -160,7 +160,7 @@ pub(super) fn attention(node: &mut Node<'_>) -> RuleResult {
     Ok(vec![output, cache.clone(), cache.clone(), cache])
 }
 
-/// Returns the abstract value of the attention output, whose length is that of the queries.
+/// Returns the abstract value of the attention output, which has the same length as the queries.
 fn attended(node: &mut Node<'_>, rank: usize) -> Result<Item, Reason> {
     let mut dims = node.dims(0)?;
     let last = node.axis(-1, rank)?;

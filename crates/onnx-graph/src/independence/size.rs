@@ -184,8 +184,8 @@ impl Default for Symbols {
 }
 
 impl Symbols {
-    /// Returns a dimension that may differ at each use, such as that of the elements of a sequence or of a
-    /// loop-carried value.
+    /// Returns a dimension that may differ at each use, such as a dimension of the elements of a sequence, or
+    /// of a loop-carried value.
     pub(super) fn any() -> Size {
         size(ANY)
     }

@@ -131,7 +131,8 @@ impl<'g> Graph<'g> {
         }
     }
 
-    /// Returns whether only `steps` read the values that all of them but the last produce.
+    /// Returns whether the values that `steps` produce, except those of the last step, are read only by
+    /// `steps`.
     fn is_closed(&self, steps: &[usize]) -> bool {
         let Some((_, inner)) = steps.split_last() else {
             return false;
