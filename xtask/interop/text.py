@@ -34,7 +34,7 @@ WORDS = "the of and hello world running unbelievable tokenization [SEP] [CLS] [M
 
 
 def make_text(lengths):
-    """Returns a text made of words, of one script, or of characters from all scripts."""
+    """Returns a random text: words, characters of one script, or characters of all scripts."""
     kind, count = random.random(), random.choice(lengths)
     if kind < 0.3:
         return " ".join(random.choice(WORDS) for _ in range(count))
@@ -201,8 +201,8 @@ def check_steps(url, name, directory):
 
 
 def check_batches(url, is_equal, joined):
-    """Compares texts in one request with single texts. For a file whose scales depend on the whole batch, which is not
-    joined, they are equal; otherwise prints how much they differ when `max_batch_size` joins them."""
+    """Compares the vectors of 16 texts in one request with those of each text alone. For the models in `is_equal`, the
+    vectors must be equal. For the models in `joined`, it prints how much they differ."""
     texts = [make_text([1, 3, 10, 30]) for _ in range(16)]
 
     def lowest(name):
@@ -315,7 +315,7 @@ def lay_out(packages, work):
             write_reranker(path / "model.onnx")
         else:
             shutil.copy(nli / network, path / "model.onnx")
-    # The same file, with a configuration that joins its texts.
+    # The same file, with a configuration that runs several texts as one batch.
     shutil.copytree(work / "pooled", work / "joined")
     (work / "joined/config.pbtxt").write_text("max_batch_size: 16\n")
     path = directory("steps")

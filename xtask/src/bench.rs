@@ -128,7 +128,7 @@ fn text(more: &[String]) -> Result<()> {
 const RIVAL: &[&str] = &["httptools", "orjson", "starlette", "uvicorn", "uvloop"];
 
 /// Measures the cost of a request to the server, and optionally of a request to bare echo servers, which is
-/// the floor.
+/// the minimum cost.
 fn cost_of_requests(with_floors: bool, more: &[String]) -> Result<()> {
     let echoes = [("oip-listen", "echo"), ("oip-grpc", "bare_echo")];
     for (package, echo) in echoes.into_iter().filter(|_| with_floors) {

@@ -35,7 +35,7 @@ pub(crate) fn version() -> Result<String> {
 pub(crate) fn of(packages: &[&str], target: &str) -> Result<Components> {
     let metadata = MetadataCommand::new()
         .manifest_path(workspace::root().join("Cargo.toml"))
-        // The build has already downloaded all crates, so this works offline.
+        // The build has already downloaded all crates, so no network is needed.
         .other_options([
             "--filter-platform".into(),
             target.into(),

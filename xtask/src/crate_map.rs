@@ -91,7 +91,7 @@ const GROUPS: &[(&str, &[&str])] = &[
 /// Returns the path of the map and its expected content.
 ///
 /// # Errors
-/// A crate is in no group or in two, or a group contains a crate that does not exist.
+/// Fails if a crate is in no group or in two, or if a group contains a crate that does not exist.
 pub(crate) fn generate() -> Result<(PathBuf, String)> {
     let crates = workspace::root().join("crates");
     let mut left = BTreeSet::new();

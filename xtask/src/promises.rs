@@ -215,7 +215,8 @@ mod tests {
         }
     }
 
-    /// A row that names a missing test causes two errors: the wrong name, and that no test is left.
+    /// A row that names a missing test causes two errors: the test does not exist, and the promise has no
+    /// other test.
     #[test]
     fn a_wrong_name_is_no_test() {
         assert_eq!(

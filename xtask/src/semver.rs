@@ -72,7 +72,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             "--current-rustdoc",
             path(&after)?,
         ];
-        // The tool calls every change that breaks callers major, whatever the version number.
+        // The tool reports every breaking change as major, whatever the version number.
         let output = tools::SEMVER
             .command()
             .args(["check-release", "--release-type", "minor"])

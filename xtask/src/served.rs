@@ -1,4 +1,4 @@
-//! Runs a server like a user: starts the program, sends HTTP requests, and stops the program.
+//! Runs a server as a user would: starts the program, sends HTTP requests, and stops the program.
 
 use std::{
     ffi::OsString,

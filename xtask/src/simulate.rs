@@ -168,7 +168,8 @@ fn simulate(options: &Options, autoscaler: Autoscaler) -> Outcome {
             Autoscaler::Running if known == 0 => 1.0,
             Autoscaler::Running | Autoscaler::Knative => (mean(&running) / options.target).ceil(),
         };
-        // The defaults of both autoscalers: Kubernetes doubles the number of replicas, or adds four.
+        // By default, a HorizontalPodAutoscaler at most doubles the number of replicas, or adds four if that
+        // is more. Knative may start all replicas at once.
         let at_once = match autoscaler {
             Autoscaler::Processors | Autoscaler::Running => (known * 2).max(known + 4),
             Autoscaler::Knative => options.most,

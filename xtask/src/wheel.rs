@@ -43,8 +43,8 @@ impl Options {
 pub(crate) const PACKAGE: &str = "crates/tensorferry-python";
 /// The program in the wheel. It also runs as `tensor`, most of whose code the server contains anyway.
 const PROGRAM: &str = "oip-server";
-/// The script that is installed as `tensor`. It follows a symbolic link to itself, whose directory may not
-/// contain the program.
+/// The script that is installed as `tensor`. If the program is not next to the path by which the script was
+/// started, the script resolves symbolic links in that path.
 const TENSOR: &str = r#"#!/bin/sh
 folder=${0%/*}
 [ -x "$folder/oip-server" ] || folder=$(dirname -- "$(readlink -f -- "$0")")
@@ -290,9 +290,9 @@ fn check_glibc(tree: &Path, wheel: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the extension module uses Python's unwinder. Threads in Python code when the interpreter exits
-/// are unwound by the C library with `libgcc_s.so.1`, and crash in frames of a module that has its own
-/// unwinder.
+/// Checks that the extension module uses the system's unwinder. If a thread runs Python code when the
+/// interpreter exits, the C library unwinds the thread with `libgcc_s.so.1`. The thread crashes in frames of
+/// a module that has its own unwinder.
 fn check_unwinder(tree: &Path) -> Result<()> {
     let is_module = |file: &PathBuf| file.extension().is_some_and(|end| end == "so");
     let modules: Vec<PathBuf> = files(tree)?.into_iter().filter(is_module).collect();

@@ -3,8 +3,8 @@ library survives them.
 
     python empties.py [--server PROGRAM] [--only REGEX]
 
-The input shapes of each operator consist of symbolic dimensions. Tested are all sets of at most two dimensions that are
-0 wherever they occur, and each dimension of each input that alone is 0. ONNX Runtime runs in a separate process, and
+The input shapes of each operator consist of symbolic dimensions. The script sets one or two of these dimensions to 0
+wherever they occur, and also sets each dimension of each input to 0 alone. ONNX Runtime runs in a separate process, and
 the cases that crash it are reported. With a server, the cases that crash ONNX Runtime must be refused with 400. The
 others must give the same response; the number that the server's guard refuses as well is reported, since which of them
 crash depends on the version and the processor. Called by `cargo xtask zoo --empties`.

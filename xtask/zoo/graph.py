@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 OPSETS = [13, 17, 18, 21]
 TYPES = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.int64): TensorProto.INT64, np.dtype(np.int32): TensorProto.INT32, np.dtype(bool): TensorProto.BOOL}
 TYPES |= {np.dtype(np.float16): TensorProto.FLOAT16, np.dtype(np.uint8): TensorProto.UINT8, np.dtype(np.int8): TensorProto.INT8}
-# Sizes of the free dimensions while a graph grows. A value that is equal for both sets depends on none.
+# Sizes of the free dimensions while a graph grows. A value that is equal for both sets depends on no free dimension.
 GROWN = {"n": 7, "m": 11}
 ALSO = {"n": 4, "m": 6}
 # Shapes of sequences and images.

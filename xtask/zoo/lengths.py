@@ -49,7 +49,7 @@ def texts(ports, length, random):
 
 def small_nodes():
     """Returns a graph of `NODES` nodes on a few elements. Each block of twelve nodes computes the number of rows and moves
-    the first third of them to the end (none of four rows), as exports of detectors do with computed sizes."""
+    the first third of the rows to the end, or none if there are four rows. Exports of detectors do the same."""
     nodes, rows = [], "x"
 
     def node(op, *inputs, **attributes):

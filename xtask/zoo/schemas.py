@@ -29,8 +29,8 @@ def changes(versions, value):
 
 
 def required(schema):
-    """Returns the number of inputs that a node must list, with empty names if necessary. The schema's own number includes
-    optional inputs before a list that may be empty."""
+    """Returns the number of inputs that a node must list, with empty names if necessary. The schema's own number also
+    counts optional inputs that precede a list which may be empty."""
     option = defs.OpSchema.FormalParameterOption
     last = 0
     for index, parameter in enumerate(schema.inputs):

@@ -12,9 +12,9 @@ use crate::{booster::Booster, error::Refusal, meaning::Meaning};
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) best_iteration: bool,
-    /// Whether the configuration sets the parameter to true or false.
+    /// Whether the configuration sets the parameter `best_iteration`.
     pub(crate) says_best_iteration: bool,
-    /// `xgboost` or `lightgbm`, if the configuration says so.
+    /// `xgboost` or `lightgbm`, if the configuration names the package.
     package: Option<&'static str>,
     kind: Kind,
     /// Probability above which the predicted class is "yes".

@@ -7,6 +7,7 @@ pub(crate) enum Meaning {
     Values,
     /// For each score, the probability of "yes".
     YesOrNo,
-    /// The probability of each class. If `is_picked`, the package predicts the most probable class.
+    /// The probability of each class. If `is_picked` is set, the package's own `predict` returns the most
+    /// probable class.
     Classes { is_picked: bool },
 }

@@ -21,7 +21,8 @@ use crate::{
 /// A model's configuration selects the runtime in its field `runtime`: `onnxruntime`, `built-in`, or `auto`,
 /// which is the built-in one unless that refuses the model. The default is ONNX Runtime if available, else
 /// the built-in runtime. The model parameter `intra_op_thread_count` is the maximum number of threads per
-/// run, 0 for all. The default is 1 with ONNX Runtime, and all idle threads with the built-in runtime.
+/// run; 0 means all threads. The default is 1 with ONNX Runtime, and all idle threads with the built-in
+/// runtime.
 #[derive(Clone, Debug, Default)]
 pub struct OnnxBackend {
     runtime: Option<OnnxRuntime>,

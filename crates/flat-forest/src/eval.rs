@@ -1,4 +1,5 @@
-//! Walks through trees: several rows, or several trees, at once, to hide memory latency.
+//! Walks several rows through a tree, or one row through several trees, at the same time to hide memory
+//! latency.
 
 use crate::number::Number;
 
@@ -70,7 +71,7 @@ impl Numbers {
 /// LightGBM's threshold for zero.
 const ZERO: f64 = 1e-35f32 as f64;
 
-/// The value that a leaf adds, and the index of the score.
+/// The value that a leaf adds, and the index of the score to which it is added.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weight<A> {
     pub(crate) score: u32,
@@ -185,8 +186,8 @@ impl<T: Number, A: Number> Forest<T, A> {
         self.scores
     }
 
-    /// Scores all rows. Calls `finish` for each row in order, with its scores and with whether any leaf added
-    /// to each of them. Scores are summed from `start`, from the first tree to the last.
+    /// Scores all rows. Calls `finish` for each row in order, with the row's scores and, for each score,
+    /// whether any leaf added to it. Scores are summed from `start`, from the first tree to the last.
     ///
     /// # Errors
     /// Returns [`TooFewFeatures`] if rows have too few features.

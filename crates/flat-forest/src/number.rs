@@ -25,7 +25,8 @@ pub trait Number:
     /// Returns the next smaller number.
     fn next_down(self) -> Self;
 
-    /// Returns the number `t` for which `x <= t` equals `x <= threshold`, for every `x` of this type.
+    /// Returns the number `t` for which `x <= t` has the same result as `x <= threshold`, for every `x` of
+    /// this type.
     #[must_use]
     fn at_most(threshold: f64) -> Self {
         let nearest = Self::from_f64(threshold);
@@ -35,7 +36,8 @@ pub trait Number:
         }
     }
 
-    /// Returns the number `t` for which `x <= t` equals `x < threshold`, for every `x` of this type.
+    /// Returns the number `t` for which `x <= t` has the same result as `x < threshold`, for every `x` of
+    /// this type.
     #[must_use]
     fn below(threshold: f64) -> Self {
         let nearest = Self::from_f64(threshold);

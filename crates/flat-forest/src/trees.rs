@@ -519,7 +519,8 @@ impl Trees {
         }
     }
 
-    /// Returns the score of each tree, if all leaves have one weight and those of a tree have the same score.
+    /// Returns the index of each tree's score. Returns `None` unless every leaf has one weight, and all
+    /// leaves of a tree add to the same score.
     fn score_of_each_tree(&self) -> Option<Vec<u32>> {
         if !self.starts.windows(2).all(|ends| ends[1] - ends[0] == 1) {
             return None;

@@ -175,7 +175,7 @@ impl<'a> Walk<'a> {
 /// The minimum memory charge for an object, in bytes.
 pub(crate) const COST: u64 = 256;
 
-/// Reads an entry of string key and string value.
+/// Reads an entry whose key and value are strings.
 pub(crate) fn entry(walk: &mut Walk<'_>, mut rest: Range<u64>) -> Result<(String, String), Error> {
     walk.charge(COST)?;
     let mut pair = (String::new(), String::new());

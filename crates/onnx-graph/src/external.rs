@@ -1,8 +1,8 @@
 //! Loads tensor contents from separate files next to the model (external data). PyTorch writes such files,
 //! and models beyond 2 GB need them.
 //!
-//! A name must not contain directories. The caller opens the files, under its rules for model files. Offsets
-//! and lengths are checked against the file's size.
+//! A file's name must not contain directories. The caller opens the files and applies its own rules for model
+//! files. Offsets and lengths are checked against the file's size.
 
 use std::collections::BTreeSet;
 

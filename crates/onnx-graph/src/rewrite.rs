@@ -68,7 +68,7 @@ pub fn drop_repeated_outputs(model: &mut ModelProto) {
 }
 
 /// Names the unnamed outputs of loops and branches. ONNX Runtime 1.32 crashes on a `Loop` with unnamed
-/// outputs, and refuses such branches.
+/// outputs, and refuses branches with unnamed outputs.
 pub fn name_outputs(model: &mut ModelProto) {
     let mut count = 0;
     for function in &mut model.functions {

@@ -79,8 +79,8 @@ impl Kind {
             (Self::Graph, 15) | (Self::Attribute, 22 | 23) => Message(Self::Sparse),
             (Self::Node, 5) | (Self::Function, 11) => Message(Self::Attribute),
             (Self::Tensor, 13) => Message(entry),
-            // The alternatives of a type. The field number of a nested type is also that of a tensor's
-            // element type, which is a varint.
+            // The alternatives of a type. A nested type and a tensor's element type have the same field
+            // number, but the element type is a varint.
             (Self::ValueInfo, 2) | (Self::Type, 1 | 4 | 5 | 7 | 8 | 9) => Message(Self::Type),
             (Self::Type, 2) => Message(Self::Shape),
             (Self::Shape, 1) => Message(dimension),

@@ -1,4 +1,4 @@
-//! Runs a model file and prints its outputs. Inputs are zeros, free dimensions are 2.
+//! Runs a model file and prints its outputs. All inputs are zeros; free dimensions are 2.
 //!
 //! ```sh
 //! cargo run --package onnx-run --example run -- [MODEL]

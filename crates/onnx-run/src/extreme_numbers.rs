@@ -58,7 +58,8 @@ enum Place {
     Input(usize),
 }
 
-/// The index of a model, and that of a node over all graphs of the model, in the order of [`each_node`].
+/// The index of a model, and the index of a node among the nodes of all graphs of the model, in the order of
+/// [`each_node`].
 type Base = (usize, usize);
 
 /// Returns the fixtures' models, and some models of operators without a fixture.
@@ -504,7 +505,7 @@ impl Cancellation for Until {
     }
 }
 
-/// Runs a model with zeros as inputs, in which free sizes are 2.
+/// Runs a model with zeros as inputs. Free dimensions of the inputs are 2.
 fn ask(session: &Session) -> Option<Vec<Arc<Tensor>>> {
     let mut inputs = vec![];
     for port in &session.signature().inputs {

@@ -64,8 +64,8 @@ pub fn is_cancelled(error: &Error) -> bool {
 /// Number of steps between two checks of the token. A step takes some nanoseconds.
 const STEPS: u64 = 1 << 18;
 
-/// Number of elements that an operator processes between two calls of [`Pace::spend`], which makes the cost
-/// of the call negligible.
+/// Number of elements that an operator processes between two calls of [`Pace::spend`]. The number is large
+/// enough that the cost of the calls is negligible.
 pub const PART: usize = 1 << 14;
 
 /// Counts the steps of an operator, so that it stops soon after a cancellation.

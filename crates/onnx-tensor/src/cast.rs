@@ -15,7 +15,7 @@ impl Tensor {
     /// Casts the tensor to elements of type `T`, borrowed if it already has that type.
     ///
     /// # Errors
-    /// Fails if one of the two types is strings, and the other is not.
+    /// Fails if strings would be cast to another type, or another type to strings.
     ///
     /// ```
     /// use onnx_tensor::Tensor;
@@ -31,7 +31,7 @@ impl Tensor {
     /// Casts the tensor to another element type, borrowed if it already has that type.
     ///
     /// # Errors
-    /// Fails if one of the two types is strings, and the other is not.
+    /// Fails if strings would be cast to another type, or another type to strings.
     pub fn cast_to_type(&self, to: ElementType) -> Result<Cow<'_, Self>> {
         let from = self.element_type();
         if from == to {
@@ -53,7 +53,7 @@ impl Tensor {
     /// Casts to another type, without a copy if the tensor already has that type.
     ///
     /// # Errors
-    /// Fails if one of the two types is strings, and the other is not.
+    /// Fails if strings would be cast to another type, or another type to strings.
     pub fn into_type(self, to: ElementType) -> Result<Self> {
         match self.element_type() == to {
             true => Ok(self),
@@ -64,7 +64,7 @@ impl Tensor {
     /// Returns the first element, cast to `T`.
     ///
     /// # Errors
-    /// Fails if the tensor is empty, or if one of the two types is strings, and the other is not.
+    /// Fails if the tensor is empty, or if strings would be cast to another type, or another type to strings.
     pub fn cast_to_scalar<T: Element>(&self) -> Result<T> {
         let [element] = <[T; 1]>::try_from(self.nth(0)?.into_type(T::ELEMENT_TYPE)?.into_vec::<T>()?)
             .map_err(|elements| anyhow::format_err!("expected 1 element, found {}", elements.len()))?;

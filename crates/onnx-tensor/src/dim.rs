@@ -300,8 +300,8 @@ impl Size for Dim {
 
 /// Broadcasts shapes, aligned at the last axis.
 ///
-/// Equal dimensions stay. A dimension of 1 becomes the other dimension. An unknown dimension becomes the
-/// known one, unless that is 1. Two different unknown dimensions become a new unknown one.
+/// Equal dimensions stay the same. A dimension of 1 becomes the other dimension. An unknown dimension becomes
+/// the other dimension if that is known and not 1. Two different unknown dimensions become a new unknown one.
 ///
 /// # Errors
 /// Fails if two known dimensions of one axis differ, and neither is 1.

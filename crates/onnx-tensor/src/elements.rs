@@ -72,7 +72,7 @@ pub use crate::with_real;
 /// Creates a tensor from elements in row-major order.
 ///
 /// # Errors
-/// Fails if the number of elements is not that of the shape.
+/// Fails if the number of elements does not match the shape.
 pub fn tensor<T: Element>(shape: &[usize], elements: Vec<T>) -> Result<Tensor> {
     Tensor::from_vec(shape, elements)
 }
@@ -90,7 +90,7 @@ pub fn filled<T: Element>(shape: &[usize], fill: impl FnOnce(&mut [T]) -> Result
 /// Casts a value to another type, without a copy if it already has that type.
 ///
 /// # Errors
-/// Fails if one of the types is strings and the other is not.
+/// Fails if strings would be cast to another type, or another type to strings.
 pub fn of_type(value: Tensor, element_type: ElementType) -> Result<Tensor> {
     value.into_type(element_type)
 }

@@ -38,8 +38,8 @@ pub enum Unsupported {
 }
 
 impl Unsupported {
-    /// Creates the error for a datatype of an operator for which ONNX Runtime supports FP64, and no other
-    /// types in addition to those of this runtime.
+    /// Creates the error for an unsupported datatype of an operator. ONNX Runtime supports the operator for
+    /// FP64, and for no other datatypes that this runtime lacks.
     pub fn but_for_fp64(element_type: ElementType, reason: &str) -> Self {
         match element_type {
             ElementType::F64 => Self::Here(reason.to_owned()),
@@ -113,7 +113,7 @@ impl std::error::Error for NoRoom {}
 /// Sizes of inputs that do not fit the model, or do not match each other.
 #[derive(Clone, Copy, Debug)]
 pub enum Misfit {
-    /// The sizes would give a value between two operators this negative dimension.
+    /// An intermediate value would have this negative dimension.
     Dimension(i64),
     /// A window extends this far beyond its image, including padding.
     Window(i64),

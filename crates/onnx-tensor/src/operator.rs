@@ -109,8 +109,8 @@ pub trait Compute: Any + fmt::Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Returns the gated form of this operator, if supported: an operator that multiplies its input by the
-    /// result of this one.
+    /// Returns the gated form of this operator, if supported: an operator that multiplies its input by this
+    /// operator's result.
     fn gated(&self) -> Option<Box<dyn Compute>> {
         None
     }

@@ -40,7 +40,7 @@ impl Total {
     }
 }
 
-/// The memory of one run: that of its values, and that reserved for further values.
+/// The memory of one run: the bytes of its values, and the bytes reserved for further values.
 #[derive(Debug)]
 pub struct Room<'t> {
     total: &'t Total,

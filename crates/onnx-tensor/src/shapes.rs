@@ -4,7 +4,8 @@ use crate::{Size, prelude::*};
 
 use crate::faults::BadInput;
 
-/// Broadcasts shapes. An unknown size becomes a known one other than 1.
+/// Broadcasts shapes. An unknown size that is broadcast with a known size other than 1 becomes the known
+/// size.
 ///
 /// # Errors
 /// Returns [`BadInput`] if two sizes of one axis differ and neither is 1.

@@ -157,8 +157,8 @@ fn bytes(element: usize, dims: impl Iterator<Item = Option<i128>>) -> Option<u64
         is_empty |= dim == 0;
         bytes = bytes.saturating_mul(dim.max(1));
     }
-    // A large empty value counts with dimensions of 0 as 1, since operators allocate intermediate data by the
-    // others.
+    // For a large empty value, dimensions of 0 count as 1, since operators allocate intermediate data
+    // according to the other dimensions.
     Some(if is_empty && bytes <= MAX_EMPTY_BYTES {
         0
     } else {

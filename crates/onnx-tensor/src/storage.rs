@@ -46,7 +46,7 @@ impl Storage {
         }
     }
 
-    /// Returns the mutable bytes of numbers; `None` for strings, and for shared memory.
+    /// Returns the bytes of numbers as a mutable slice; `None` for strings, and for shared memory.
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         match self {
             Self::U8(units) => Some(units),
@@ -114,7 +114,7 @@ impl<T: NoUninit> AsRef<[u8]> for Owner<T> {
     }
 }
 
-/// Rust types as which the elements of a [`Storage`] can be viewed. A view is `None` if the width of the type
+/// A Rust type that the elements of a [`Storage`] can be viewed as. A view is `None` if the width of the type
 /// differs from that of the elements.
 pub trait Stored: Sized {
     /// Turns a vector into a storage, without a copy.

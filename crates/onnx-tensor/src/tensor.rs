@@ -37,7 +37,7 @@ impl Tensor {
     /// Creates a tensor from a vector, without a copy.
     ///
     /// # Errors
-    /// Fails if the number of elements is not that of the shape.
+    /// Fails if the number of elements does not match the shape.
     pub fn from_vec<T: Element>(shape: &[usize], elements: Vec<T>) -> Result<Self> {
         let len = count(T::ELEMENT_TYPE, shape)?;
         ensure!(
@@ -51,7 +51,7 @@ impl Tensor {
     /// Creates a tensor from a copy of a slice.
     ///
     /// # Errors
-    /// Fails if the number of elements is not that of the shape.
+    /// Fails if the number of elements does not match the shape.
     pub fn from_shape<T: Element>(shape: &[usize], elements: &[T]) -> Result<Self> {
         Self::from_vec(shape, elements.to_vec())
     }
@@ -59,7 +59,7 @@ impl Tensor {
     /// Creates a tensor of `element_type` from a vector of units, without a copy.
     ///
     /// # Errors
-    /// Fails if `U` is not the unit of `element_type`, if the number of units is not that of the shape, or if
+    /// Fails if `U` is not the unit of `element_type`, if the number of units does not match the shape, or if
     /// a boolean is neither 0 nor 1.
     pub fn from_units<U: Unit>(element_type: ElementType, shape: &[usize], units: Vec<U>) -> Result<Self> {
         expect_unit::<U>(element_type)?;
@@ -77,7 +77,7 @@ impl Tensor {
     /// aligned for `element_type`, and copies them otherwise. Booleans other than 0 become 1, in a copy.
     ///
     /// # Errors
-    /// Fails if `element_type` is strings, or if the number of bytes is not that of the shape.
+    /// Fails if `element_type` is strings, or if the number of bytes does not match the shape.
     pub fn from_bytes(element_type: ElementType, shape: &[usize], bytes: Bytes) -> Result<Self> {
         ensure!(element_type.is_copy(), "strings have no fixed width");
         let len = count(element_type, shape)?;
@@ -195,7 +195,7 @@ impl Tensor {
         T::view(&self.storage).ok_or_else(|| invalid(self.element_type))
     }
 
-    /// Returns the mutable elements in row-major order. Copies shared bytes first.
+    /// Returns the elements as a mutable slice, in row-major order. Copies shared bytes first.
     ///
     /// # Errors
     /// Returns the errors of [`Tensor::as_slice`].
@@ -214,7 +214,8 @@ impl Tensor {
         U::view(&self.storage).ok_or_else(|| invalid(self.element_type))
     }
 
-    /// Returns the mutable elements in row-major order, as units of their width. Copies shared bytes first.
+    /// Returns the elements as a mutable slice of units of their width, in row-major order. Copies shared
+    /// bytes first.
     ///
     /// # Errors
     /// Fails if `U` is not the unit of the element type.
@@ -232,7 +233,7 @@ impl Tensor {
         self.storage.bytes().with_context(no_bytes)
     }
 
-    /// Returns the mutable bytes of the elements in row-major order. Copies shared bytes first.
+    /// Returns the bytes of the elements as a mutable slice, in row-major order. Copies shared bytes first.
     ///
     /// # Errors
     /// Fails if the elements are strings.

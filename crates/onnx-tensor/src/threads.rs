@@ -52,8 +52,8 @@ const SPINS: u32 = 1 << 11;
 const WATCH: Duration = Duration::from_micros(100);
 
 /// Factor for the pause after lost time. A helper that does not begin before the work is done, or stalls
-/// within a part, has lost its core to another program. After such a helper has cost time, no helpers are
-/// used for this many times the lost time.
+/// within a part, has lost its core to another program. After a run has waited for such a helper, no helpers
+/// are used for the lost time multiplied by this factor.
 const REST: u32 = 16;
 
 /// The threads of this process.
@@ -65,9 +65,9 @@ thread_local! {
     static SHARE: Cell<Option<Share>> = const { Cell::new(None) };
 }
 
-/// Limits how many threads of this process, of requests and helpers together, compute at a time to `limit`.
-/// The default is [`thread::available_parallelism`]. Each helper calls `on_start` first. An existing pool
-/// does not grow.
+/// Limits the number of threads of this process that compute at a time to `limit`, counting those of requests
+/// and helpers. The default is [`thread::available_parallelism`]. Each helper calls `on_start` first. An
+/// existing pool does not grow.
 pub fn configure(limit: usize, on_start: fn()) {
     PROCESS.limit.store(limit.max(1), Ordering::Relaxed);
     // Only the first call sets `on_start`, before helpers exist.

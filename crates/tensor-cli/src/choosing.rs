@@ -26,7 +26,7 @@ pub(crate) struct SelectionOptions {
     /// Numbers beyond the range are a loss (--allow-loss=range).
     #[arg(long, value_name = "DTYPE", value_parser = NamedParser { names: float_names, parse: float })]
     dtype: Option<DType>,
-    /// With --dtype: those that fit keep theirs. Can be repeated.
+    /// With --dtype: matching tensors keep their dtype. Can be repeated.
     #[arg(long, value_name = "PATTERN", requires = "dtype")]
     keep_dtype: Vec<Pattern>,
 }

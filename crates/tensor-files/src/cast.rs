@@ -95,7 +95,7 @@ fn narrow(out: &mut Vec<u8>, to: DType, value: f32, is_finite: bool) -> bool {
 }
 
 /// Rounds an inexact value to the neighbour with an odd mantissa (round to odd). Rounding the result again,
-/// to at least two bits less, equals rounding once.
+/// to a precision that is at least two bits lower, gives the same number as rounding `value` once.
 fn to_odd(value: f64) -> f32 {
     let nearest = value as f32;
     if value.is_nan() || f64::from(nearest) == value {

@@ -1,5 +1,5 @@
-//! Combines tensors of one or more files into one reader: merged, selected, renamed, and with progress of
-//! reading.
+//! Combines tensors of one or more files into one reader: merged, selected, renamed, and with a callback for
+//! the progress of reading.
 
 use std::{
     collections::{HashMap, hash_map},

@@ -104,9 +104,9 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Compares two files by name and content, whatever their formats. Different storage of equal content is not
-/// a difference: order of tensors, compression, byte order. Tensors with duplicate names, which lenient
-/// readers accept, are compared in order.
+/// Compares two files by name and content, whatever their formats. Differences in storage are ignored, such
+/// as the order of tensors, compression and byte order. Tensors with duplicate names, which lenient readers
+/// accept, are compared in order.
 #[must_use]
 pub fn diff(first: &dyn TensorReader, second: &dyn TensorReader, tolerance: Tolerance) -> Vec<Difference> {
     let (firsts, mut seconds) = (by_name(first), by_name(second));

@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tensor_core::Quoted;
 
-/// Describes a checkpoint's tensors: dtype, shape and SHA-256 of the bytes of each.
+/// Lists the dtype, the shape and the SHA-256 of the bytes of each tensor of a checkpoint.
 ///
 /// The bytes are row-major and little-endian; for a sparse tensor they are its indices (`u64`, a row per
 /// stored entry, sorted), then the values. So equal tensors have equal manifests, whatever the format, order,
 /// compression and number of files. Metadata is not part of a manifest.
 ///
-/// Text and JSON form are byte-identical for equal tensors, so either form can be signed. docs/tensor.md
-/// describes both forms.
+/// For equal tensors, the text form is byte-identical, and so is the JSON form. Therefore either form can be
+/// signed. docs/tensor.md describes both forms.
 ///
 /// ```
 /// use tensor_files::Manifest;

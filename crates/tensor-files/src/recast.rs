@@ -49,7 +49,7 @@ pub struct Recast<'r> {
     /// The index of each tensor in the inner reader, in order.
     indices: Vec<usize>,
     changes: Vec<Change>,
-    /// For each tensor, the number of finite elements that became infinite, as far as it was read.
+    /// For each tensor, how many of the finite elements that were read became infinite.
     beyond: Vec<AtomicU64>,
     unconverted: Vec<(String, DType)>,
 }

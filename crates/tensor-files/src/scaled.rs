@@ -136,8 +136,8 @@ fn fit(tensor: &Shape, scales: &Shape) -> Option<([u64; 2], [u64; 2], [u64; 2])>
         blocks if len.div_ceil(USUAL_BLOCK) == blocks => Some(USUAL_BLOCK),
         blocks => len.is_multiple_of(blocks).then(|| len / blocks),
     };
-    // A single block along a side gets the length of the side. The writer may have meant the usual size if
-    // that is larger, which makes no difference, because no element is beyond the side.
+    // A single block along a side gets the length of the side. The writer may have used a larger block, which
+    // makes no difference, because no element is beyond the side.
     let block = [side(rows, down)?, side(columns, across)?];
     Some((dims, block, [across, down * across]))
 }

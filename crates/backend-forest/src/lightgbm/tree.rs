@@ -158,7 +158,8 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Returns the test of a branch, which leads left if true, and whether a missing feature goes left.
+/// Returns the test of a branch, and whether a missing feature goes left. If the test is true, the walk goes
+/// left.
 fn question(decision: u8, threshold: f64, sets: &[Set]) -> Result<(Test, bool), Refusal> {
     if decision & IS_CATEGORICAL != 0 {
         // The threshold is the index of a set.

@@ -11,8 +11,7 @@ pub(crate) struct Linear {
 }
 
 impl Linear {
-    /// Creates a linear model. XGBoost uses the base score of the first score for all scores of a linear
-    /// model.
+    /// Creates a linear model. XGBoost uses the first base score for all scores of a linear model.
     pub(crate) fn new(weights: Vec<f32>, features: usize, start: &[f32]) -> Result<Self, Refusal> {
         let scores = start.len();
         let (expected, found) = ((features + 1) * scores, weights.len());

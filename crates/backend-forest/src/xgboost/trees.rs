@@ -11,8 +11,8 @@ use crate::error::Refusal;
 #[derive(Deserialize)]
 pub(crate) struct TreeModel {
     gbtree_model_param: Option<TreeParameters>,
-    /// The index of the first tree of each iteration, and after the last iteration the number of trees; since
-    /// version 2.
+    /// The index of the first tree of each iteration, followed by the number of trees. XGBoost writes this
+    /// list since version 2.
     #[serde(default)]
     iteration_indptr: Vec<u32>,
     /// The index of the score that each tree adds to.
@@ -294,7 +294,7 @@ impl Reader<'_> {
             let value = tree.split_conditions[node] * self.drop;
             return Ok(builder.leaf(&[(self.score, value.into())])?);
         }
-        // The right child of a leaf is the index of its values.
+        // For a leaf, `right_children` contains the index of the leaf's values.
         let (values, place) = match tree.leaf_weights.is_empty() {
             true => (&tree.base_weights, Some(node)),
             false => (

@@ -12,7 +12,7 @@ use serde::{
 /// Reads a value, which must span all bytes.
 ///
 /// # Errors
-/// What is wrong with the bytes, and the byte offset.
+/// Returns what is wrong with the bytes, and the byte offset.
 pub(crate) fn from_slice<T: de::DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     let mut reader = Reader {
         bytes,

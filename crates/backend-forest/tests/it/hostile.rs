@@ -241,7 +241,8 @@ fn texts_of_lightgbm_are_checked() {
     assert!(message.contains("the file is cut off"), "{message}");
 }
 
-/// Files of the packages that are truncated, or have changed bytes, are refused, or return arbitrary numbers.
+/// Files of the packages that are truncated or have changed bytes are either refused, or give arbitrary
+/// numbers.
 #[test]
 fn damaged_files_are_refused_or_run() {
     let files: Vec<(String, Vec<u8>)> = {

@@ -62,7 +62,7 @@ fn answer(code: ort::ErrorCode, message: &str, guards: &Guards) -> ServiceError 
         }
         None => {}
     }
-    // The message names the failed operator as in the rewritten graph, so only the part after that name is
+    // The message contains the operator's name in the rewritten graph, so only the reason after that name is
     // kept.
     let reason = message
         .rsplit_once("Status Message: ")

@@ -14,7 +14,7 @@ const SIZES: &[u64] = &[
 /// Sizes of the first dimension to try after 1, since that dimension may be the steps of a sequence.
 const ROWS: &[u64] = &[2, 8, 32, 64, 512];
 
-/// Inputs with more elements than this are not tried.
+/// Maximum number of elements of an input. Larger shapes are not tried.
 const MAX_ELEMENTS: u64 = 1 << 24;
 
 /// Returns the shapes to try, in this order; each item has one shape per input.
@@ -121,8 +121,8 @@ mod tests {
                 .iter()
                 .any(|shapes| shapes[0].dims() == [1, 1, 512])
         );
-        // The first dimension is the number of steps of a sequence, and the second one that of their
-        // features.
+        // The first dimension is the number of steps of a sequence, and the second one is the number of
+        // features per step.
         let steps = shapes(&[port(vec![Dim::Free, Dim::Fixed(80)])]);
         let dims: Vec<&[u64]> = steps.iter().map(|shapes| shapes[0].dims()).collect();
         assert_eq!(dims, [[1, 80], [2, 80], [8, 80], [32, 80], [64, 80], [512, 80]]);

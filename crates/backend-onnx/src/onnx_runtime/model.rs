@@ -122,8 +122,8 @@ impl OrtModel {
             let seen = seen.map(|seen| seen.value.shape().clone());
             if let Some(seen) = &seen {
                 let is_unknown = output.shape == ShapePattern::with_any_leading(vec![]);
-                // Only the rank of the run's output is used. The sizes may differ between runs, the rank
-                // hardly ever.
+                // Only the rank of the run's output is used. The sizes may differ between runs; the rank
+                // rarely does.
                 if is_unknown || !output.shape.matches(seen) {
                     output.shape = ShapePattern::new(vec![None; seen.dims().len()]);
                 }

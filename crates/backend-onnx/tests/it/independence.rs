@@ -1,5 +1,5 @@
-//! Tests that proven row independence holds: a joined batch gives each request the outputs that it gets
-//! alone.
+//! Tests that proven row independence holds: a request gets the same outputs alone and in a batch with
+//! another request.
 
 use bytes::Bytes;
 use oip_service::{IndependentRows, Model, RowIndependence};
@@ -42,7 +42,8 @@ fn loaded(runtime: Runtime, name: &str) -> Option<Box<dyn Model>> {
     runtime.load(file(&format!("{name}.onnx"))).ok()
 }
 
-/// Compares two requests alone and joined; `None` if the model does not accept them.
+/// Compares the outputs of two separate requests with those of one batch of both; `None` if the model does
+/// not accept the requests.
 fn compared(model: &dyn Model, rows: &IndependentRows, size: u64) -> Option<Result<(), String>> {
     let metadata = model.metadata();
     let requests = [2, 3].map(|count| request(metadata, rows, count, size, count));

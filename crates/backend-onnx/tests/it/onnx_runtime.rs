@@ -192,9 +192,9 @@ fn inputs_that_cannot_be_borrowed_are_copied() {
     assert_eq!(found[1].value.raw(), expected[1].value.raw());
 }
 
-/// Concurrent runs of one session return the same outputs as sequential ones. Constants of 4 KiB and more
-/// must not be shared between sessions: they were computed wrongly after a Transpose, and quantized operators
-/// refused them.
+/// Concurrent runs of one session return the same outputs as sequential ones. Sessions must not share
+/// constants of 4 KiB and more: otherwise, ONNX Runtime returns wrong results after a Transpose, and its
+/// quantized operators refuse the constants.
 #[test]
 fn runs_at_the_same_time_answer_the_same() {
     if !is_there() {

@@ -17,7 +17,7 @@ const CUDA: &str = "CUDAExecutionProvider";
 const OPENVINO: &str = "OpenVINOExecutionProvider";
 const CPU: &str = "CPUExecutionProvider";
 
-/// Loads the library if it has `provider`, or, if `is_there` is false, if it lacks `provider`.
+/// Loads ONNX Runtime if its library has `provider` exactly when `is_there` is true.
 fn library(provider: &str, is_there: bool) -> Option<OnnxRuntime> {
     onnx_runtime().filter(|library| library.providers().iter().any(|name| name == provider) == is_there)
 }

@@ -110,7 +110,7 @@ fn a_scan_ends_with_its_request() {
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
-/// One model handles requests of different sizes, and then the first one again.
+/// One model handles requests of different sizes, and then the first request again.
 #[test]
 fn one_model_answers_requests_of_all_sizes() {
     let model = Runtime::BuiltIn.model("chosen_rows");

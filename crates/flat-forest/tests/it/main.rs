@@ -191,8 +191,8 @@ fn check(forest: &[Tree], rows: &[f64], scores: u32) {
     assert_eq!(found, wanted);
 }
 
-/// Returns whether FP32 can represent all numbers in tests for equality: no FP32 row equals another number,
-/// although a rounded number might.
+/// Returns whether FP32 can represent the thresholds of all equality tests. Otherwise, an FP32 feature could
+/// equal the rounded threshold, although it cannot equal the threshold itself.
 fn has_exact_equals(tree: &Tree) -> bool {
     match tree {
         Tree::Leaf(_) => true,

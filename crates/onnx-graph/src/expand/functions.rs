@@ -304,7 +304,7 @@ fn renamed(nodes: &[NodeProto]) -> Growing {
 /// Maximum length of a call's number and its separators.
 const NUMBER: usize = 24;
 
-/// Maps the names of a function's values to those of one call.
+/// Maps the names of a function's values to their names in one call.
 struct NewNames {
     prefix: String,
     names: HashMap<String, String>,
@@ -366,8 +366,8 @@ mod tests {
     use super::*;
     use crate::proto::{OperatorSetIdProto, TensorProto};
 
-    /// Builds a model with `uses` calls of a function. The function's node has `numbers` numbers, and its
-    /// name has `name` bytes.
+    /// Builds a model with `uses` calls of a function whose name has `name` bytes. Each node of the function
+    /// has an attribute with `numbers` integers.
     fn used(uses: usize, numbers: usize, name: usize) -> ModelProto {
         let node = |op_type: &str| NodeProto {
             op_type: op_type.to_owned(),

@@ -1,5 +1,5 @@
-//! Computes the memory of decoded messages: two bytes of a file can decode to hundreds. Tensor contents,
-//! which are shared, do not count.
+//! Computes how much memory decoded messages take: two bytes of a file can decode to hundreds. Tensor
+//! contents do not count, since they are shared.
 
 use prost::{Message, bytes::Bytes};
 

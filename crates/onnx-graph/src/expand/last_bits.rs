@@ -50,7 +50,7 @@ fn keep_in(graph: &mut GraphProto) {
         if let Some(name) = coarse(node) {
             name.clone_into(&mut node.op_type);
             NEWEST.clone_into(&mut node.domain);
-            // Removes an attribute of operator sets before 6 that does not affect values.
+            // Removes an attribute that only operator sets before 6 have, and that does not affect values.
             node.attribute.clear();
         }
         let inner = node.attribute.iter_mut();

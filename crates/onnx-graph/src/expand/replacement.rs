@@ -99,7 +99,8 @@ impl Replacement<'_> {
             .cloned()
     }
 
-    /// Returns the names of the inputs `places`. An absent input has an empty name, or is dropped at the end.
+    /// Returns the names of the inputs `places`. Absent inputs get an empty name; absent inputs at the end
+    /// are dropped.
     pub(super) fn inputs(&self, places: &[usize]) -> Vec<String> {
         let mut inputs: Vec<String> = places
             .iter()

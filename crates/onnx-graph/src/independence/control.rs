@@ -292,7 +292,8 @@ fn join_values(node: &mut Node<'_>, this: Value, that: &Value) -> Result<Value, 
     })
 }
 
-/// Replaces each dimension that may differ at each use by a new symbol, for a value in which it is fixed.
+/// Replaces each dimension that may differ at each use by a new symbol. The caller uses the result for a
+/// value whose dimensions are fixed.
 fn settled(symbols: &mut Symbols, value: &Value) -> Value {
     let dims = value.dims.as_ref();
     Value {

@@ -298,8 +298,8 @@ fn follow_content(node: &mut Node<'_>, values: &[Value], result: &mut Value) {
     *result = Value::integers(content, result.rank() == Some(0));
 }
 
-/// Computes one element of the result; `None` if it is unknown. `to` is the type of a cast. Integer
-/// arithmetic is limited to `width`.
+/// Computes one element of the result; `None` if it is unknown. `to` is the target type of a cast. `width` is
+/// the maximum of the integer type in which the node computes.
 fn element(
     symbols: &mut Symbols,
     operator: &str,
@@ -359,7 +359,7 @@ fn cast(symbols: &mut Symbols, number: &Size, to: i64) -> Option<Size> {
     }
 }
 
-/// Returns an unknown number that depends on `arguments`, `None` if these depend on the row count.
+/// Returns an unknown number that depends on `arguments`, or `None` if an argument depends on the row count.
 fn unknown(symbols: &mut Symbols, arguments: &[Size]) -> Option<Size> {
     let is_same = !arguments.iter().any(Size::has_rows);
     is_same.then(|| symbols.real())

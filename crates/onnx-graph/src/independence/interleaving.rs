@@ -1,6 +1,6 @@
-//! Rows that share an axis with a merged outer one, as in attention over sequences: `[steps, rows, width]` is
-//! reshaped to `[steps * rows, width]` and later back. In between, only operators that treat each index of
-//! that axis independently are allowed.
+//! Handles row axes into which an outer axis is merged, as in attention over sequences: `[steps, rows,
+//! width]` is reshaped to `[steps * rows, width]` and later back. In between, only operators that treat each
+//! index of the merged axis independently are allowed.
 
 use super::{
     node::label,

@@ -74,7 +74,8 @@ pub(super) fn recurrent(node: &mut Node<'_>) -> RuleResult {
     Ok(vec![all, state.clone(), state])
 }
 
-/// Refuses inputs with rows, since the operator computes one quantization scale over all rows.
+/// Refuses inputs that depend on the request's rows, since the operator computes one quantization scale for
+/// all rows.
 pub(super) fn scaled_together(node: &mut Node<'_>) -> RuleResult {
     node.refuse("takes a scale over all rows")
 }
@@ -159,7 +160,7 @@ pub(super) fn attention(node: &mut Node<'_>) -> RuleResult {
     Ok(vec![output, cache.clone(), cache.clone(), cache])
 }
 
-/// Returns the abstract value of the attention output, whose length is that of the queries.
+/// Returns the abstract value of the attention output, which has the same length as the queries.
 fn attended(node: &mut Node<'_>, rank: usize) -> Result<Item, Reason> {
     let mut dims = node.dims(0)?;
     let last = node.axis(-1, rank)?;
@@ -207,8 +208,7 @@ pub(super) fn contributed_attention(node: &mut Node<'_>) -> RuleResult {
     Ok(vec![output, Item::Tensor(present)])
 }
 
-/// Propagates rows through `QAttention`, whose inputs have the scales after the bias and the zero points
-/// after the mask.
+/// Propagates rows through `QAttention`, whose scales follow the bias and whose zero points follow the mask.
 pub(super) fn quantized_attention(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 5])?;
     for index in [1, 2, 3, 4, 6, 7, 8] {

@@ -254,8 +254,8 @@ fn nodes_of_another_operator_set_are_not_followed() {
     assert!(text.shared().is_err());
 }
 
-/// Values that claim more elements than they have cause no panic, and no time or memory in proportion to the
-/// claim.
+/// A value that claims more elements than it has does not cause a panic, and takes no time or memory in
+/// proportion to the claim.
 #[test]
 fn dimensions_without_elements_are_no_lists() {
     for text in [

@@ -92,7 +92,7 @@ pub fn prove(model: &ModelProto, inputs: &[Port]) -> Result<Independence, String
         Ok(()) => return Ok(independence(inputs, &with_rows)),
         Err(reason) => reason,
     };
-    // Tries each name alone, since only the inputs with one of the names may have rows.
+    // The rows may belong only to inputs with one of the dimension names, so each name is tried separately.
     let mut by_name: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for port in inputs {
         if let Some(Dim::Named(name)) = first(port)

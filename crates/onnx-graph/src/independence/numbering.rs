@@ -1,5 +1,6 @@
-//! Row indices, as from `arange(batch)`. As long as the graph only moves these indices, each row may use them
-//! to gather its own elements. Any other result depends on the position of a row in the batch.
+//! Tracks row indices, such as the result of `arange(batch)`. As long as the graph only moves these indices,
+//! each row may use them to gather its own elements. Any other result depends on the position of a row in the
+//! batch.
 
 use super::{
     size::Size,

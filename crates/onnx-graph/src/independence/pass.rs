@@ -28,7 +28,7 @@ pub(super) struct Pass<'m> {
     left: usize,
 }
 
-/// The maximum number of steps: a graph of 100,000 nodes, or loops over fewer.
+/// The maximum number of steps, enough for a graph of 100,000 nodes, or for loops over fewer nodes.
 const MAX_STEPS: usize = 1_000_000;
 
 impl<'m> Pass<'m> {
@@ -175,7 +175,8 @@ impl<'m> Pass<'m> {
         let domain = canonical_domain(&node.domain);
         let opset = self.opsets.get(domain).copied().unwrap_or(1);
         if operators::own_opset(node).is_some_and(|own| own != opset) {
-            // Refused, since ONNX Runtime runs such a function with the operator set of the model.
+            // The node comes from a function. It is refused, because ONNX Runtime runs functions with the
+            // operator set of the model.
             return Err(format!("{} is of another operator set than the model", label(node)).into());
         }
         let inputs: Result<Vec<Option<Item>>, Reason> = node

@@ -198,7 +198,8 @@ fn turned(value: &Value) -> Option<Value> {
     })
 }
 
-/// Propagates rows through `Einsum`: the letter of the rows is in the output, and in no factor without rows.
+/// Propagates rows through `Einsum`. The letter of the row axis must occur in the output, and must not occur
+/// in factors without rows.
 pub(super) fn einsum(node: &mut Node<'_>) -> RuleResult {
     let equation: String = node
         .text("equation", "")

@@ -6,8 +6,8 @@ use super::{
     value::{Item, Origin, Value},
 };
 
-/// Propagates rows through an operator along the attribute `axis`, which keeps the shape. `default` is its
-/// default.
+/// Propagates rows through an operator that runs along one axis and keeps the shape. `default` is the default
+/// of the attribute `axis`.
 fn along(node: &mut Node<'_>, default: i64) -> RuleResult {
     let value = node.input(0)?.clone();
     let rank = node.dims(0)?.len();
@@ -158,8 +158,8 @@ pub(super) fn reduce(node: &mut Node<'_>) -> RuleResult {
     reduce_axes(node, &axes, keeps)
 }
 
-/// Returns the product of the elements of a small vector, such as a shape, if `axes` reduce it. Returns an
-/// unknown number for reductions other than products.
+/// Returns the product of the elements of a small vector, such as a shape, if `axes` reduce the vector.
+/// Returns an unknown number for reductions other than products.
 fn content_of(node: &mut Node<'_>, axes: &[i64]) -> Option<Option<Size>> {
     let value = node.input(0).ok()?;
     let is_whole = matches!(axes, [] | [0] | [-1]) && value.rank() == Some(1);
@@ -181,7 +181,7 @@ pub(super) fn arg(node: &mut Node<'_>) -> RuleResult {
     reduce_axes(node, &[node.int("axis", 0)], keeps)
 }
 
-/// Propagates rows through a reduction over `axes`; empty means all axes.
+/// Propagates rows through a reduction over `axes`. If `axes` is empty, the reduction is over all axes.
 fn reduce_axes(node: &mut Node<'_>, axes: &[i64], keeps: bool) -> RuleResult {
     let value = node.input(0)?.clone();
     let Some(dims) = &value.dims else {

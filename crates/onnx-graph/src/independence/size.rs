@@ -184,8 +184,8 @@ impl Default for Symbols {
 }
 
 impl Symbols {
-    /// Returns a dimension that may differ at each use, such as that of the elements of a sequence or of a
-    /// loop-carried value.
+    /// Returns a dimension that may differ at each use, such as a dimension of the elements of a sequence, or
+    /// of a loop-carried value.
     pub(super) fn any() -> Size {
         size(ANY)
     }
@@ -248,13 +248,13 @@ impl Symbols {
         self.kind_of(size).is_integer
     }
 
-    /// Returns a dimension that is a function of `arguments`. Equal arguments share a symbol. `None` if it
-    /// depends on the row count.
+    /// Returns a dimension that is a function of `arguments`. Equal arguments share a symbol. Returns `None`
+    /// if an argument depends on the row count.
     pub(super) fn dim_of(&mut self, function: &'static str, arguments: Vec<Size>) -> Option<Size> {
         self.of(function, arguments, Kind::DIM)
     }
 
-    /// Returns a dimension like [`Self::dim_of`], whose bounds are known.
+    /// Returns a dimension like [`Self::dim_of`], with known bounds.
     pub(super) fn bounded_dim_of(
         &mut self,
         function: &'static str,

@@ -1,5 +1,5 @@
-//! Maps each operator to the rule by which rows propagate through it. The operators' table lists those that
-//! keep rows, mix them or are random regardless of their attributes; the other operators have functions,
+//! Maps each operator to the rule by which rows propagate through it. The operators' table lists the
+//! operators that always keep rows, always mix them, or are random. All other operators have a function,
 //! which this module lists.
 
 use onnx_operators::{Rows, operator};

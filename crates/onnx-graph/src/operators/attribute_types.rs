@@ -68,7 +68,7 @@ mod tests {
         assert!(check_types(&with_text("ImageScaler"), is_known).is_ok());
     }
 
-    /// The name `DynamicQuantizeLSTM` ends in `LSTM`, and its list attributes have the same types.
+    /// The list attributes of `DynamicQuantizeLSTM` have the same types as those of `LSTM`.
     #[test]
     fn lists_of_a_quantized_layer_are_lists() {
         let graph = |op_type: &str, r#type: AttributeType| GraphProto {

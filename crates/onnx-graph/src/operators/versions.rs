@@ -1,8 +1,8 @@
 //! Checks a node against the version of its operator: input and output counts, and attributes that were added
 //! or removed.
 //!
-//! A runtime would ignore an attribute of another version, which changes the meaning of the node: the `axes`
-//! of reductions became an input, and a `Clip` with its limits as attributes would not clip at all.
+//! A runtime would ignore an attribute of another version, and compute something else: the `axes` of
+//! reductions became an input, and a `Clip` with its limits as attributes would not clip at all.
 
 use onnx_operators::{ANY, schema_of};
 use tensor_core::Quoted;
@@ -33,8 +33,8 @@ impl ArgumentCounts {
     }
 }
 
-/// Returns how a node does not match version `opset` of its operator; `None` if it matches. `attributes` are
-/// the names of the node's attributes.
+/// Describes how a node deviates from version `opset` of its operator; `None` if the node conforms.
+/// `attributes` are the names of the node's attributes.
 ///
 /// ```
 /// use onnx_graph::{operators, proto::NodeProto};

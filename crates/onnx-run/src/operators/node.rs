@@ -71,8 +71,8 @@ impl Direct {
         }
     }
 
-    /// Fuses the node `next` into this one, if the kernel can apply that function to its results. Returns
-    /// whether it can.
+    /// Fuses the node `next` into this one, if the kernel can apply the function of `next` to its own
+    /// results. Returns whether the nodes were fused.
     pub(crate) fn follow(&mut self, next: &Self) -> bool {
         self.compute.follow(&*next.compute)
     }
@@ -141,7 +141,8 @@ impl Direct {
         Ok(outputs)
     }
 
-    /// Computes the outputs in a wider type, and converts those of that type back to the type of the inputs.
+    /// Computes the outputs in a wider type, and converts the outputs of that type back to the type of the
+    /// inputs.
     fn widened(
         &self,
         narrow: ElementType,

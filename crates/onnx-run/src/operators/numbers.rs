@@ -24,7 +24,8 @@ pub(crate) fn admit(is_shape: bool, sizing: &[usize], inputs: &[Fact]) -> Result
         .try_for_each(|numbers| admit_sizes(numbers, is_shape))
 }
 
-/// Refuses sizes, axes, positions and counts of more than 32 bits, and sizes whose product has more than 62.
+/// Refuses sizes, axes, positions and counts of more than 32 bits, and sizes whose product has more than 62
+/// bits.
 fn admit_sizes(numbers: &Tensor, is_shape: bool) -> Result<()> {
     let mut product = 1u64;
     let mut admit = |number: i64| {

@@ -82,8 +82,8 @@ pub(crate) fn outputs(domain: &str, op_type: &str) -> Option<Outputs> {
 /// Returns whether an operator may have an attribute according to the table. ONNX Runtime's own operators may
 /// also have the attributes that ONNX Runtime defines.
 pub(crate) fn has_attribute(domain: &str, op_type: &str, attribute: &str) -> bool {
-    // Some of ONNX Runtime's own operators are not in the table, since they are replaced by other nodes
-    // before.
+    // Some of ONNX Runtime's own operators are not in the table, since other nodes replace them before a
+    // model runs.
     match attributes_of(domain, op_type) {
         Some(attributes) => attributes.contains(&attribute),
         None => domain == "com.microsoft" && other_runtime::has(domain, op_type, 1),

@@ -168,8 +168,8 @@ impl Step {
         }
     }
 
-    /// Returns the slots that hold values after the step: its outputs, and the outputs of its subgraphs, from
-    /// which they are copied.
+    /// Returns the slots that hold values after the step: its outputs, and the slots in which its subgraphs
+    /// leave values.
     pub(crate) fn makes(&self) -> Vec<Slot> {
         match self {
             Self::Node(node) => node.wires.outputs.clone(),

@@ -15,7 +15,7 @@ use crate::{
 };
 use onnx_tensor::{node::Node, operator::Fact, packs::Packs, room::Room, size, time_limit};
 
-/// Size limit in bytes that a folded constant may always have.
+/// Bytes that folded constants may have in addition to twice the bytes of the node's inputs.
 const LEAST: u64 = 1 << 16;
 
 /// Bytes of the widest numeric type.

@@ -131,7 +131,8 @@ impl<'g> Graph<'g> {
         }
     }
 
-    /// Returns whether only `steps` read the values that all of them but the last produce.
+    /// Returns whether the values that `steps` produce, except those of the last step, are read only by
+    /// `steps`.
     fn is_closed(&self, steps: &[usize]) -> bool {
         let Some((_, inner)) = steps.split_last() else {
             return false;
@@ -233,7 +234,8 @@ impl<'g> Graph<'g> {
         self.fused("Gelu", 20, vec![x], steps)
     }
 
-    /// Fuses a function with the node that multiplies its input by its result, such as the Mul of SiLU.
+    /// Fuses a function with the node that multiplies the function's input by its result, such as the Mul of
+    /// SiLU.
     fn gated(&self, function: usize) -> Option<Fused> {
         let product = self.reader(function, "Mul")?;
         let x = self.input(function, 0)?;

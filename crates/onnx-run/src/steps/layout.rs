@@ -89,7 +89,7 @@ pub(crate) fn without_transposes(
     plan.rewritten(steps, space)
 }
 
-/// A value that is a transpose of another one.
+/// A value that is a transpose of another value.
 #[derive(Clone)]
 struct MovedValue {
     source: Slot,
@@ -578,7 +578,7 @@ mod tests {
         operators.collect()
     }
 
-    /// Separates the Transposes of nodes by Reshapes, so that none can be moved.
+    /// Inserts a Reshape after each Transpose, so that no Transpose can be moved.
     fn apart(nodes: &[NodeProto]) -> Vec<NodeProto> {
         let mut all = Vec::new();
         for node in nodes {
@@ -598,7 +598,8 @@ mod tests {
         all
     }
 
-    /// Checks that the rewrite leaves the operators `expected`, and does not change a bit of the outputs.
+    /// Checks that the operators after the rewrite are `expected`, and that the outputs equal those without
+    /// the rewrite.
     #[track_caller]
     fn expect(nodes: &[NodeProto], constants: &[TensorProto], expected: &[&str]) {
         let (one, other) = (

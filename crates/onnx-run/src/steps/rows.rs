@@ -8,7 +8,7 @@ use crate::lowered::Declared;
 use crate::steps::values::Failure;
 use onnx_tensor::{axis, faults::BadInput, size};
 
-/// Maximum bytes of the results of all iterations. The results are in memory twice while they are joined.
+/// Maximum bytes of the results of all iterations. The results are in memory twice while they are stacked.
 const MAX_BYTES: u64 = 2 << 30;
 
 /// The results of a loop's iterations, collected per output.

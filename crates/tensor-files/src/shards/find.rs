@@ -51,7 +51,8 @@ pub(crate) fn find(path: &Path) -> Result<Found, Error> {
     Ok(Found { checkpoint, note })
 }
 
-/// Returns all shards of a checkpoint whose unsharded file does not exist.
+/// Returns all shards of the checkpoint called `whole`. Returns `None` if a file of that name exists, or if
+/// there is not exactly one complete set of shards.
 fn parts_of(whole: &Path) -> Option<Vec<PathBuf>> {
     if whole.symlink_metadata().is_ok() {
         return None;
@@ -72,8 +73,8 @@ fn parts_of(whole: &Path) -> Option<Vec<PathBuf>> {
     Some(parts.iter().map(|name| folder.join(name)).collect())
 }
 
-/// Lists the names in a directory, except hidden names, and names that are not Unicode, which no checkpoint
-/// has.
+/// Lists the names in a directory. Skips hidden names and names that are not Unicode, since no checkpoint has
+/// such names.
 fn names_in(folder: &Path) -> Result<BTreeSet<String>, Error> {
     let cannot_read = |error| Error::io("the folder cannot be read", error);
     let mut names = BTreeSet::new();

@@ -145,9 +145,9 @@ fn held_against(index: &ShardIndex, readers: &Shards<'_>) -> Result<Vec<String>,
     Ok(unnamed.into_iter().chain(elsewhere).collect())
 }
 
-/// Returns a note if the total size in the index is neither that of all tensors nor that of tensors that do
-/// not share bytes; a bool may count as a byte or a bit. Writers count differently in both respects, and some
-/// have other rules, so a mismatch is not an error.
+/// Returns a note if the total size in the index matches neither the sum over all tensors nor the sum in
+/// which shared bytes count once. In both sums, a bool may count as a byte or a bit. Some writers have other
+/// rules, so a mismatch is not an error.
 fn total_size(index: &ShardIndex, readers: &Shards<'_>) -> Option<String> {
     let claimed = index.total_size()?;
     let bits = |entry: &Entry, bool_bits: u128| match &entry.dtype {

@@ -91,8 +91,8 @@ fn tolerance() {
     assert_eq!(count(0.0, 0.01), 1);
 }
 
-/// An infinity is not close to anything else, large integers are subtracted before rounding, and the sign of
-/// a zero is reported as such.
+/// An infinity is not close to anything else, large integers are subtracted before rounding, and zeros of
+/// different signs are reported as a difference in bits only.
 #[test]
 fn extremes_are_compared_as_what_they_are() {
     let folder = tempfile::tempdir().unwrap();

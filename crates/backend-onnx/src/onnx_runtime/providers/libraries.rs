@@ -120,7 +120,7 @@ fn folders(site_packages: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// Returns the files with a stem: `libcublas.so.13` for `libcublas`.
+/// Returns the files of a library in `folder`, such as `libcublas.so.13` for the stem `libcublas`.
 fn with_stem(folder: &Path, stem: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = entries
@@ -182,7 +182,7 @@ mod tests {
 
     use super::*;
 
-    /// Bad input: a missing library is named with the package that contains it.
+    /// Bad input: a library is missing. The remedy names the package that contains the library.
     #[test]
     fn each_library_has_a_package() {
         for (name, cuda, expected) in [

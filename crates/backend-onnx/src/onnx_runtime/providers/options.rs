@@ -7,7 +7,7 @@ use tensor_core::Quoted;
 
 use super::{Accelerator, Chosen};
 
-/// Returns an accelerator's options: those of the configuration, over a server's defaults.
+/// Returns an accelerator's options: a server's defaults, which the options of the configuration override.
 ///
 /// # Errors
 /// Returns an error for options that no provider accepts, or that this server manages itself.

@@ -118,8 +118,8 @@ impl Writer {
         self.op("Cast", &[value], vec![to], nodes)
     }
 
-    /// Appends a guard that fails the run with `reason` where a BOOL is true. Returns the name of a zero
-    /// INT64 tensor in the BOOL's shape.
+    /// Appends a guard that fails the run with `reason` if any element of the BOOL tensor `is_bad` is true.
+    /// Returns the name of an INT64 tensor of zeros with the same shape.
     pub(super) fn zeros_unless(
         &mut self,
         is_bad: &str,

@@ -1,6 +1,6 @@
-//! Values that crash the process inside ONNX Runtime's operators. The graph is rewritten before ONNX Runtime
-//! reads it, so that such values are computed or fail the run; a model with an unknown rewrite needs a
-//! separate process.
+//! Handles values that crash the process inside ONNX Runtime's operators. The graph is rewritten before ONNX
+//! Runtime reads it, so that such values give a correct result or an error. A model for which no rewrite is
+//! known needs a separate process.
 //!
 //! `cargo xtask zoo --extremes` searches for such values; the rules are in [`table`].
 
@@ -183,8 +183,8 @@ impl Pass {
         }
     }
 
-    /// Returns the requirements of a node that need a guard: neither constants nor the checks of inputs meet
-    /// them.
+    /// Returns the node's requirements that need a guard, because neither constants nor checks of the model's
+    /// inputs guarantee them.
     fn open_needs(
         &mut self,
         node: &NodeProto,

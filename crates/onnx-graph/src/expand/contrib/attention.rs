@@ -268,7 +268,7 @@ impl Replacement<'_> {
         }
     }
 
-    /// Weights values by scores and joins the heads.
+    /// Weights values by scores and concatenates the heads.
     fn weighted(&mut self, heads: Heads, added: &ScoreTerms) -> String {
         let turned = self.newer("TransposeLast", &[heads.keys], vec![]);
         let mut scores = self.op("MatMul", &[heads.queries, turned], vec![]);

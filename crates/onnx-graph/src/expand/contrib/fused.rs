@@ -86,8 +86,8 @@ impl Replacement<'_> {
             factors[index] = match (turns[index], turns.contains(&true)) {
                 // `TransposeLast` transposes values of any rank, so the rank need not be checked.
                 (true, _) => self.newer("TransposeLast", &[factor], vec![]),
-                // For a vector times a transposed matrix, ONNX Runtime uses the wrong rows, so such ranks are
-                // refused.
+                // ONNX Runtime uses the wrong rows for the product of a vector and a transposed matrix, so
+                // vectors are refused.
                 (false, true) => self.ranked(factor, name, 2..=i64::MAX),
                 (false, false) => factor,
             };

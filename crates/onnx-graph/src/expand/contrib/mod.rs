@@ -172,7 +172,8 @@ impl Replacement<'_> {
         self.newer("Ranked", &[x], attributes)
     }
 
-    /// Writes ONNX's operator of the same name, of the newest set or of the model's.
+    /// Writes ONNX's operator of the same name. The operator belongs to the newest operator set if
+    /// `is_newest`, otherwise to the model's.
     fn as_it_is(&mut self, is_newest: bool) -> Written {
         let (name, inputs) = (self.node.op_type.clone(), self.node.input.clone());
         let attributes = self.node.attribute.clone();
