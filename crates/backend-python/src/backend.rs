@@ -13,9 +13,9 @@ use crate::{interpreter, program};
 /// The configuration parameter that names a model's interpreter.
 const PYTHON: &str = "python";
 
-/// How long a model may take to stop after its client has disconnected. Starting a process takes seconds of
-/// imports, so an impatient client of a slow model must not force a restart on the others. Shorter than the
-/// engine's timeout for an instance.
+/// How long a model may take to stop after its client has disconnected. Imports make the start of a process
+/// take seconds, so a client that disconnects from a slow model must not make the other clients wait for a
+/// restart. This time is shorter than the engine's timeout for an instance.
 const GRACE: Duration = Duration::from_secs(4);
 
 /// The value of `runtime` in a configuration that runs a booster in its own package.
@@ -168,7 +168,7 @@ impl Backend for SavedObjectBackend {
 /// use backend_python::{BoosterBackend, PythonBackend, Settings};
 /// use oip_service::Backend;
 ///
-/// // In a server the other one is the backend for forests.
+/// // In a server, `other` is the backend for forests.
 /// let other: Arc<dyn Backend> = Arc::new(PythonBackend::new(Settings::default()));
 /// assert_eq!(BoosterBackend::new(other, Settings::default()).name(), "python");
 /// ```

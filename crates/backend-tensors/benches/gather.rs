@@ -1,7 +1,7 @@
 //! Benchmarks gathering rows of a large table: the model, and the engine around it, compared with a bare loop
 //! of `memcpy`.
 //!
-//! `cargo bench -p backend-tensors --bench gather`; takes two gigabytes of memory.
+//! `cargo bench -p backend-tensors --bench gather` takes two gigabytes of memory.
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on stops")]
 
 use std::sync::Arc;
@@ -58,7 +58,8 @@ fn compare(
     engine: &Engine,
     mut rows: impl FnMut() -> Vec<i64>,
 ) {
-    // More rows than any cache holds: each alternative continues where the last one stopped.
+    // The rows of all requests exceed any cache. Each alternative uses the requests that follow those of the
+    // previous one.
     let picked: Vec<Vec<i64>> = (0..8 * REQUESTS).map(|_| rows()).collect();
     let requests: Vec<InferRequest> = picked.iter().map(|rows| request(rows)).collect();
     let at = std::cell::Cell::new(0);

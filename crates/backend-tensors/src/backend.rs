@@ -79,7 +79,7 @@ impl Backend for TensorsBackend {
         ]
     }
 
-    /// A tensor file may be a checkpoint, which contains only the weights of a network.
+    /// Returns true, because a tensor file may be a checkpoint, which contains only the weights of a network.
     fn holds_weights_only(&self) -> bool {
         true
     }

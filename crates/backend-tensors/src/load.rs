@@ -95,8 +95,8 @@ pub(crate) fn load(
     })
 }
 
-/// Refuses a symbolic link in place of the file with the tensor names of a BTF file at `path`: the reader
-/// opens that file by its name, and a link could lead anywhere.
+/// Checks that the file with the tensor names of the BTF file at `path` is not a symbolic link. The reader
+/// opens that file by its name, and a link could lead to any file of the system.
 fn check_beside(path: &Path) -> Result<(), ServiceError> {
     let mut names = path.as_os_str().to_owned();
     names.push(".names.json");
@@ -142,7 +142,7 @@ fn why_not(entry: &Entry) -> &str {
     }
 }
 
-/// Logs legal but unusual properties, above all names that do not match.
+/// Logs legal but unusual properties of the file, such as a file with tensor names that does not match it.
 fn warn_of_lints(source: &ModelSource, reader: &dyn TensorReader) {
     let lints = reader.lints().unwrap_or_default();
     if let Some(first) = lints.first() {

@@ -1,7 +1,7 @@
-//! BTF files compared with safetensors and zTensor 2 files of the same tensors, and with plain reads and
+//! Compares BTF files with safetensors and zTensor 2 files of the same tensors, and with plain reads and
 //! writes of the same bytes.
 //!
-//! `cargo bench -p fmt-btf`; writes a gigabyte to the temporary directory (`TMPDIR`), which should be on a
+//! `cargo bench -p fmt-btf` writes a gigabyte to the temporary directory (`TMPDIR`), which should be on a
 //! disk. Mapped files are measured by `cargo bench -p tensor-mmap`, since mapping requires `unsafe`.
 #![allow(
     clippy::unwrap_used,
@@ -34,7 +34,8 @@ fn main() {
     read_one(&folder.path().join("one.btf"), &data);
 }
 
-/// A file that is removed on drop, which is not timed, so that each alternative finds the same page cache.
+/// A file that is removed on drop. The removal is not timed, and lets each alternative start with the same
+/// page cache.
 struct Removed<'a>(&'a Path);
 
 impl Drop for Removed<'_> {

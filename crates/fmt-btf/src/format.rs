@@ -58,7 +58,8 @@ impl Format for Btf {
             _ if count > room => false,
             // A file of eight zero bytes is a valid file without tensors, but may be of any format.
             _ if count == 0 => len == WORD,
-            // The first record follows the table, at a multiple of 8, and has room for its header.
+            // The first record must follow the table at a multiple of 8, and its header must fit into the
+            // file.
             Some(offset) => {
                 offset.is_multiple_of(WORD)
                     && offset > WORD * count

@@ -18,7 +18,7 @@ use crate::{
 pub(crate) struct Index {
     /// The distinct records, in file order.
     stored: Vec<Stored>,
-    /// Maps each tensor to its record, unless tensor `i` has record `i`.
+    /// Maps each tensor to its record; `None` if every tensor `i` has record `i`.
     record_of: Option<Box<[u32]>>,
     dims: Arena,
     /// Offset of the end of the offset table.
@@ -56,7 +56,7 @@ impl Stored {
         is_coo(self.layout).then_some(self.nnz)
     }
 
-    /// Returns the range of a COO tensor's indices, without their two dimensions.
+    /// Returns the range of a COO tensor's indices, without the two dimensions that are stored before them.
     pub(crate) fn indices(&self) -> Range<u64> {
         let start = self.body() + 2 * WORD;
         start..start + self.nnz * u64::from(self.rank) * WORD
@@ -265,8 +265,8 @@ impl Records<'_> {
         Ok(stored)
     }
 
-    /// Reads a record. Returns the record and the offset of its end, without padding. The check of the table
-    /// has ensured that the file has room for the header.
+    /// Reads a record. Returns the record and the offset where it ends, not counting padding.
+    /// [`Table::check`] has ensured that the header lies within the file.
     fn read_unnamed(&mut self, offset: u64) -> Result<(Stored, u64), Error> {
         let header = self.window.get(offset, HEADER, "the header of the record")?;
         let rank = word(header);
@@ -352,7 +352,7 @@ impl Records<'_> {
         Ok(end)
     }
 
-    /// Returns the total size of all elements of `width` bytes. The size must fit 63 bits, also for a sparse
+    /// Returns the total size of all elements of `width` bytes. The size must fit 63 bits, even for a sparse
     /// tensor (rule B19).
     fn check_shape(&self, stored: &Stored, width: u64) -> Result<u64, Error> {
         let dims = self.dims.get(stored.dims, stored.rank);
@@ -374,8 +374,8 @@ impl Records<'_> {
         })
     }
 
-    /// Returns the end of a part of `len` bytes at `start`, and checks that the end is within the file (rule
-    /// B18).
+    /// Returns the end of the `len` bytes at `start`, and checks that it is within the file (rule B18).
+    /// `what` names the bytes in errors.
     fn check_end(&self, start: u64, len: Option<u64>, what: &str) -> Result<u64, Error> {
         let end = len
             .and_then(|len| len.checked_add(start))

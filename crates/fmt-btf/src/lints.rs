@@ -5,7 +5,7 @@ use crate::{
     layout::{COO_OF_TFRT, FIRST_EXTENSION, WORD, dtype_of, padding},
 };
 
-/// Collects findings that are valid but suspicious in a file (rules B1, B2, B4, B6, B7).
+/// Finds what is valid but suspicious in a file (rules B1, B2, B4, B6, B7).
 pub(crate) fn of(index: &Index, source: &dyn ByteSource) -> Result<Vec<Lint>, Error> {
     let mut lints = Vec::new();
     for number in 0..index.len() {

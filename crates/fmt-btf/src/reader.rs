@@ -104,7 +104,8 @@ impl BtfReader {
     /// Opens a file from any source.
     ///
     /// # Errors
-    /// Returns what is invalid and where: [`Error::broken_rule`] has the rule of docs/formats/btf.md.
+    /// Returns what is invalid and where; [`Error::broken_rule`] names the broken rule in
+    /// docs/formats/btf.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let index = Index::read(&*source, options)?;
         Ok(Self {

@@ -65,7 +65,8 @@ impl RecordSpec {
         nnz.checked_mul(self.spec.dtype().size() as u64)
     }
 
-    /// Returns the size of the record before its data.
+    /// Returns the size of the record up to its data: header, dimensions, and for a sparse tensor the
+    /// dimensions of its indices.
     pub(crate) fn head_len(&self) -> u64 {
         let lengths = if self.nnz.is_some() { 2 * WORD } else { 0 };
         HEADER + WORD * self.spec.shape().rank() as u64 + lengths

@@ -21,7 +21,8 @@ impl<'a> Table<'a> {
         word(&self.bytes[number as usize * WORD as usize..])
     }
 
-    /// Checks every offset against the file. Returns whether they are ascending, which saves sorting them.
+    /// Checks every offset against the file. Returns whether the offsets are ascending, in which case they
+    /// need not be sorted.
     pub(crate) fn check(&self, table_end: u64, file_len: u64, lenient: bool) -> Result<bool, Error> {
         let mut ascends = true;
         let mut last = 0;
@@ -48,7 +49,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Reserves room for `count` items, which the file has bytes for.
+/// Reserves memory for `count` items, one for each entry of the table or fewer.
 pub(crate) fn make_room<T>(items: &mut Vec<T>, count: u64) -> Result<(), Error> {
     reserve(items, count).map_err(|error| error.rule("B17"))
 }

@@ -58,7 +58,7 @@ pub struct BtfWriter<W> {
     indices: IndexCheck,
 }
 
-/// Returns the number of a record's part: its indices, or its elements or values.
+/// Returns the number of one of a record's parts: its indices, or its elements (values, if it is sparse).
 fn part_of(record: usize, is_indices: bool) -> usize {
     2 * record + usize::from(!is_indices)
 }
@@ -126,7 +126,7 @@ impl<W: Write> BtfWriter<W> {
     ///
     /// # Errors
     /// The errors of [`BtfWriter::new`]; [`ErrorKind::BadName`] for a name that is not the tensor's index,
-    /// and [`ErrorKind::Unsupported`] for metadata, attributes and layouts that are neither dense nor COO
+    /// and [`ErrorKind::Unsupported`] for metadata, for attributes, and for layouts other than dense and COO
     /// (B14).
     pub fn planned(out: W, plan: &Plan, options: WriteOptions) -> Result<Self, Error> {
         plan.check(&CAPABILITIES, &options.limits)?;

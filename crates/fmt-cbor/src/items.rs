@@ -1,8 +1,8 @@
 //! Reads CBOR items from untrusted bytes.
 //!
-//! `ciborium-ll` decodes item headers. This file adds what hostile input needs: borrowed text, counts that
-//! are checked against the bytes left, errors for headers that RFC 8949 forbids, and skipping items without
-//! recursion.
+//! `ciborium-ll` decodes item headers. This file adds what reading hostile input requires: borrowed text,
+//! counts that are checked against the bytes left, errors for headers that RFC 8949 forbids, and skipping
+//! items without recursion.
 
 use std::borrow::Cow;
 
@@ -114,8 +114,8 @@ impl<'a> Items<'a> {
             .found(format_args!("{} bytes left of the index", before.len()))
     }
 
-    /// Reads the next item if it is a text of at most 23 bytes for which `meaning` returns a value; returns
-    /// that value.
+    /// Reads the next item if it is a text string of at most 23 bytes for which `meaning` returns a value;
+    /// returns that value.
     #[inline]
     pub fn short_text<T>(&mut self, meaning: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
         let (first, rest) = self.rest.split_first()?;
@@ -172,10 +172,10 @@ impl<'a> Items<'a> {
             .found(count))
     }
 
-    /// Reads a text.
+    /// Reads a text string.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] if the item is not a text, or its UTF-8 is invalid.
+    /// [`ErrorKind::Malformed`] if the item is not a text string, or its UTF-8 is invalid.
     pub fn text(&mut self, what: &str) -> Result<Cow<'a, str>, Error> {
         let at = self.position();
         match self.header(what)? {
@@ -231,7 +231,7 @@ impl<'a> Items<'a> {
         Shape::new(&dims[..rank]).map_err(|error| Error::of_spec(&error).rule(SHAPES).at(at))
     }
 
-    /// Reads the bytes of a text after its header; `len` is the declared length, if there is one.
+    /// Reads the bytes of a text string after its header; `len` is the declared length, if there is one.
     ///
     /// # Errors
     /// [`ErrorKind::Malformed`] for truncated text or invalid UTF-8.
@@ -275,7 +275,7 @@ impl<'a> Items<'a> {
 pub(crate) enum Event<'e> {
     /// A number, a simple value, a tag, or the header of an array or map.
     Head(&'e Header),
-    /// A whole text.
+    /// A whole text string.
     Text(&'e str),
     /// A whole byte string.
     Bytes(&'e [u8]),

@@ -19,7 +19,7 @@ pub fn uint(number: u64) -> Vec<u8> {
     head(0, number)
 }
 
-/// Encodes a text, which may be invalid UTF-8.
+/// Encodes a text string, which may be invalid UTF-8.
 #[must_use]
 pub fn text(text: impl AsRef<[u8]>) -> Vec<u8> {
     [&head(3, text.as_ref().len() as u64)[..], text.as_ref()].concat()

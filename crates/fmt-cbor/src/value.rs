@@ -72,7 +72,7 @@ impl CborValue {
         &self.0
     }
 
-    /// Returns the value as a string, if it is a text.
+    /// Returns the value as a string, if it is a text string.
     #[must_use]
     pub fn as_text(&self) -> Option<String> {
         let mut items = Items::new(&self.0, 0);

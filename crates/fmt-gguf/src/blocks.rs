@@ -229,7 +229,7 @@ const DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -
 
 /// Decodes OCP microscaling (MXFP4): a power-of-two scale and four-bit floats.
 fn mxfp4(block: &[u8], out: &mut [f32]) {
-    // 2^(exponent - 128), half of the scale; the two smallest are subnormal.
+    // The value is 2^(exponent - 128), half of the scale. The two smallest values are subnormal.
     let scale = match block[0] {
         small @ (0 | 1) => f32::from_bits(0x0020_0000 << small),
         exponent => f32::from_bits((u32::from(exponent) - 1) << 23),

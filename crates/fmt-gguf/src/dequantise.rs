@@ -12,8 +12,8 @@ use crate::{
 /// Dequantises blocks of GGML's quantised types.
 ///
 /// A decoder depends only on the dtype, so the tensor may come from any file with such blocks, not only GGUF.
-/// Results equal GGML's reference to the last bit as `f32`; other float types are rounded from the `f32`
-/// values to nearest, ties to even.
+/// Results as `f32` equal those of GGML's reference to the last bit. Other float types are rounded from the
+/// `f32` values to nearest, ties to even.
 ///
 /// ```
 /// use fmt_core::{BytesStream, OpaqueDType, TensorStream};
@@ -29,7 +29,7 @@ use crate::{
 /// dequantizer.blocks(&block, &mut floats)?;
 /// assert_eq!(floats[..4], [0.0, 0.5, 1.0, 1.5]);
 ///
-/// // Decode a tensor's stream: memory stays at some blocks, however large the tensor is.
+/// // Decode a tensor's stream: however large the tensor is, only a few blocks are in memory.
 /// let mut stream = dequantizer.stream(Box::new(BytesStream::new(block.into())), DType::BF16)?;
 /// let mut bytes = [0; 64];
 /// assert_eq!(stream.read(&mut bytes)?, 64);

@@ -27,7 +27,7 @@ impl GgufReader {
     /// Opens a file from any source.
     ///
     /// # Errors
-    /// If the file is invalid: [`Error::broken_rule`] is the rule of docs/formats/gguf.md.
+    /// If the file is invalid. [`Error::broken_rule`] names the broken rule in docs/formats/gguf.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let header = Header::read(&*source, options)?;
         Ok(Self { source, header })

@@ -491,8 +491,8 @@ mod tests {
 
     use super::*;
 
-    /// Reading a value and writing it back preserves its bytes (regression: the first double, found by
-    /// fuzzing).
+    /// Reading a value and writing it back preserves its bytes. Regression test: fuzzing found that the first
+    /// of these doubles changed.
     #[test]
     fn floats_keep_every_bit() {
         let mut bits: Vec<u64> = vec![

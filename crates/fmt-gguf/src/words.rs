@@ -1,4 +1,4 @@
-//! Building blocks of all block types: little-endian words, and integers that are exact as `f32`.
+//! Helpers for decoding blocks of every type: little-endian words, and integers that are exact as `f32`.
 
 use tensor_core::f16;
 

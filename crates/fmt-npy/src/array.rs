@@ -206,7 +206,8 @@ impl Array<'_> {
 
     pub(crate) fn verify(&self, source: &dyn ByteSource) -> Result<Verification, Error> {
         self.sized()?;
-        // Without a checksum, verification only checks that everything is readable.
+        // Without a checksum, verification only checks that all bytes are readable, which bytes in memory
+        // always are.
         if !matches!(self.form.place, StorageKind::Plain) || !source.is_in_memory() {
             let mut stream = ArrayStream::new(*self, source)?;
             let mut buffer = vec![0; stream.piece()];

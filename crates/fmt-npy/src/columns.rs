@@ -35,7 +35,7 @@ const COST_OF_A_RUN: u64 = 4 << 10;
 
 impl<'a> RowsOfColumns<'a> {
     /// Creates a stream over some rows of an array at offset `start`. `None` if reading the whole array is
-    /// cheaper: when rows are long and few, and when each read is a network request.
+    /// cheaper: when the rows are long and few, or when each read is a network request.
     pub(crate) fn new(
         source: &'a dyn ByteSource,
         start: u64,

@@ -48,8 +48,8 @@ impl NpyReader {
     /// Opens a file from any source.
     ///
     /// # Errors
-    /// If the file is invalid. The error has the position, and [`Error::broken_rule`] is the rule of
-    /// docs/formats/npy.md.
+    /// If the file is invalid. The error has the position, and [`Error::broken_rule`] names the broken rule
+    /// in docs/formats/npy.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let header = read_header(&*source, 0..source.len(), options)?;
         let start = header.len;

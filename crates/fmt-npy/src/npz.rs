@@ -45,8 +45,8 @@ impl NpzReader {
     /// Opens a file from any source.
     ///
     /// # Errors
-    /// If the file is invalid. The error has the position, and [`Error::broken_rule`] is the rule of
-    /// docs/formats/npy.md.
+    /// If the file is invalid. The error has the position, and [`Error::broken_rule`] names the broken rule
+    /// in docs/formats/npy.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let members = fmt_zip::members(&*source, options).map_err(|error| {
             let rule = match error.kind() {

@@ -1,4 +1,4 @@
-//! NumPy's fixed-width strings as byte strings, and back.
+//! Decodes NumPy's fixed-width strings, and finds the dtype for byte strings of a given length.
 
 use std::borrow::Cow;
 

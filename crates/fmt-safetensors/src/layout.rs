@@ -15,7 +15,7 @@ pub(crate) const LENGTH: u64 = 8;
 /// Maximum header size that the reference crate reads and writes.
 pub(crate) const LONGEST_HEADER: u64 = 100_000_000;
 
-/// The key of the header under which the file's metadata is.
+/// The header's key for the metadata of the file.
 pub(crate) const METADATA: &str = "__metadata__";
 
 /// Returns the bits per element of a dtype; `None` if the reference crate does not know the dtype.

@@ -35,8 +35,8 @@ impl SafetensorsReader {
     /// Opens a file from any source.
     ///
     /// # Errors
-    /// If the file is invalid. The error has the position, and [`Error::broken_rule`] is the rule of
-    /// docs/formats/safetensors.md.
+    /// If the file is invalid. The error has the position, and [`Error::broken_rule`] names the broken rule
+    /// in docs/formats/safetensors.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let len = source.len();
         // Files of other formats may also begin with a number, but only a safetensors header follows with a

@@ -18,8 +18,9 @@ use crate::{
 /// the first byte. The tensors' bytes are then written in planned order, in pieces of any size. The same
 /// tensors in the same order give the same bytes.
 ///
-/// The data is aligned to 64; the format has no padding between tensors. Tensors with wide elements should
-/// come first: after narrow elements, their data may be misaligned and then cannot be viewed in place (S9).
+/// The data is aligned to 64 bytes; the format has no padding between tensors. Tensors with wide elements
+/// should come first: after narrow elements, their data may be misaligned and then cannot be viewed in place
+/// (S9).
 ///
 /// See the crate documentation for an example.
 pub struct SafetensorsWriter<W> {

@@ -1,7 +1,7 @@
-//! TensorBuffers files compared with safetensors files of the same tensors, and with plain reads and writes
+//! Compares TensorBuffers files with safetensors files of the same tensors, and with plain reads and writes
 //! of the same bytes.
 //!
-//! `cargo bench -p fmt-tbuf`; writes a gigabyte to the temporary directory (`TMPDIR`), which should be on a
+//! `cargo bench -p fmt-tbuf` writes a gigabyte to the temporary directory (`TMPDIR`), which should be on a
 //! disk.
 #![allow(
     clippy::unwrap_used,
@@ -170,8 +170,8 @@ fn write_many() {
     comparison.rounds(21).run();
 }
 
-/// A file that is removed on drop, after writing it was timed, so that the system never writes its cached
-/// data to disk.
+/// A file that is removed on drop. The benchmark drops it after the timed write, so that the system does not
+/// spend time on writing the cached data to disk.
 struct Removed(PathBuf);
 
 impl Drop for Removed {

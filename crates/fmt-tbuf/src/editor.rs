@@ -10,11 +10,11 @@ use crate::{TbufReader, TbufWriter, WriteOptions, ledger::Ledger};
 ///
 /// | | [`save`](Self::save), [`append`](Self::append) | [`save_in_place`](Self::save_in_place), [`append_in_place`](Self::append_in_place) |
 /// |---|---|---|
-/// | how | a copy of the data with a new end takes the file's name | a new end after the old one |
-/// | written | the data once, by the kernel; nothing where the file system can share blocks | what is new, and the index |
-/// | other readers see | the old file or the new one | the old file, an invalid file for a moment, the new one |
+/// | method | copies the data and replaces the file, with another index | appends another index after the old one |
+/// | writes | the data once, copied by the kernel; none if the file system can share blocks | new data and the index |
+/// | other readers see | the old file or the new one | the old file, then no valid file for a moment, then the new one |
 /// | after a crash | the old file or the new one | [`recover`](crate::recover) truncates the file to the old one |
-/// | afterwards | no trace of the old index | the old index is unused space |
+/// | old index | gone | remains as unused space |
 ///
 /// ```
 /// # use fmt_core::TensorReader;

@@ -18,7 +18,7 @@ pub(crate) struct Index {
     pub(crate) version: String,
     pub(crate) model: Option<String>,
     pub(crate) entries: Vec<Entry>,
-    /// The data that [`Entry`] lacks, of each tensor in the order of `entries`.
+    /// For each tensor, in the order of `entries`, the data that [`Entry`] lacks.
     pub(crate) stored: Vec<Stored>,
     names: NameTable,
     /// Whether the root table has unknown fields.
@@ -103,7 +103,7 @@ impl Index {
     }
 }
 
-/// Allocates a vector for `count` items, fallibly.
+/// Allocates a vector for `count` items. Fails if memory is exhausted.
 fn room_for<T>(count: u32, start: u64) -> Result<Vec<T>, Error> {
     let mut room = Vec::new();
     reserve(&mut room, count.into()).map_err(|error| error.at(start).rule("T20"))?;
@@ -357,8 +357,8 @@ impl Check<'_> {
     }
 
     /// Checks that ranges are disjoint or equal (T12). Start and length are packed into one 64-bit word,
-    /// because sorting words is much faster than sorting ranges, and takes a large part of the time to open a
-    /// file.
+    /// because sorting words is much faster than sorting ranges. Sorting takes a large part of the time to
+    /// open a file.
     fn overlaps(mut self, entries: &[Entry]) -> Result<(), Error> {
         let range = |packed: u64| (packed >> 32)..(packed >> 32) + (packed & u64::from(u32::MAX));
         self.ranges.sort_unstable();

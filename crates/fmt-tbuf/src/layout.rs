@@ -35,7 +35,7 @@ pub(crate) const DTYPES: [(DataType, DType); 10] = [
     (DataType::UInt64, DType::U64),
 ];
 
-/// Returns the dtype that a file's number stands for; `None` if the number is unknown.
+/// Returns the dtype whose number in files is `stored`; `None` if the number is unknown.
 pub(crate) fn dtype_of(stored: DataType) -> Option<DType> {
     let found = DTYPES.iter().find(|(number, _)| *number == stored);
     found.map(|(_, dtype)| *dtype)

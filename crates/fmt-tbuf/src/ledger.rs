@@ -58,7 +58,7 @@ impl Ledger {
     /// Maximum size of a tensor apart from name and dimensions: slot in the vector (4), table (40), vtable
     /// (16), length, terminator and padding of the name (8) and of the shape (8), alignment (8).
     const TENSOR_BOUND: u64 = 84;
-    /// Maximum size that FlatBuffers can address.
+    /// Maximum size of an index that FlatBuffers can address, in bytes.
     const MAX_INDEX: u64 = (1 << 31) - 1;
 
     pub(crate) fn new(options: WriteOptions) -> Result<Self, Error> {

@@ -29,8 +29,8 @@ impl NameTable {
     /// Returns the index of the first tensor called `wanted`.
     pub(crate) fn find<'a>(&self, wanted: &str, name: impl Fn(u32) -> &'a str) -> Option<u32> {
         let hash = tensor_id(wanted);
-        // This search compares only hashes, which compiles without branches. Few names share a hash, unless
-        // crafted.
+        // This search compares only hashes, so it compiles to code without branches. Few names share a hash
+        // unless they were chosen to collide.
         let same_hash = &self.sorted[self.sorted.partition_point(|(found, _)| *found < hash)..];
         let number = match same_hash {
             [(first, number), rest @ ..]

@@ -44,7 +44,7 @@ impl TorchReader {
     /// Opens a file from any source.
     ///
     /// # Errors
-    /// If the file is invalid: [`Error::broken_rule`] is the rule of docs/formats/torch.md.
+    /// If the file is invalid. [`Error::broken_rule`] names the broken rule in docs/formats/torch.md.
     /// [`ErrorKind::Unsupported`] names an unsupported global.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let checkpoint = Checkpoint::open(&*source, options)?;

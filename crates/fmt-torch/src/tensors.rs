@@ -277,8 +277,8 @@ impl CheckpointContents {
                 LazyOperation::Conj => "conj",
                 LazyOperation::Neg => "neg",
             };
-            // The raw elements are not the tensor's, so they must not be copied either: the dtype becomes
-            // unknown.
+            // The stored elements are those before the operation, so they must not be copied either. An
+            // unknown dtype prevents that.
             entry.dtype = StoredDType::Unknown(format!("{} before {step}()", entry.dtype));
             let reason =
                 format!("its elements are those before {step}(); call resolve_{step}() and save it again");

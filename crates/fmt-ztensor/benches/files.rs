@@ -1,5 +1,5 @@
-//! Compares zTensor files with safetensors and zTensor 2 files of the same tensors, and with plain bytes
-//! handled by the system and the zstd library.
+//! Compares zTensor files with safetensors and zTensor 2 files of the same tensors, and with plain reads,
+//! writes and zstd compression of the same bytes.
 //!
 //! Run `cargo bench -p fmt-ztensor`. It writes a gigabyte to the temporary directory (`TMPDIR`), which should
 //! be on a disk. Memory mapping requires `unsafe`, so it is measured by `cargo bench -p tensor-mmap --bench

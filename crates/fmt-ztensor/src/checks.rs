@@ -53,8 +53,8 @@ pub(crate) fn check_end(offset: u64, size: u64, index_start: u64) -> Result<u64,
     Ok(end)
 }
 
-/// Checks the stored size against dtype and shape. The flag next to the error is true if the stored size is
-/// wrong, and false if dtype and shape are.
+/// Checks the stored size against dtype and shape. The flag that is returned with the error is true if the
+/// stored size is wrong, and false if dtype and shape are invalid.
 pub(crate) fn check_size(
     dtype: DType,
     shape: &Shape,

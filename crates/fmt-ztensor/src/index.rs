@@ -138,7 +138,7 @@ impl Index {
     }
 }
 
-/// Reserves room, or fails if memory is exhausted.
+/// Reserves memory for `count` more items. Fails if memory is exhausted.
 fn make_room<T>(list: &mut Vec<T>, count: usize) -> Result<(), Error> {
     reserve(list, count as u64).map_err(|error| error.rule("Z12"))
 }

@@ -49,7 +49,7 @@ use crate::{
 /// # Checksums
 /// Copied data is checked against the checksum: always by [`TensorReader::read_into`], and by
 /// [`TensorReader::tensor`] unless the tensor is a slice of memory. [`TensorReader::rows`] does not check raw
-/// tensors, because a checksum covers a whole tensor; [`TensorReader::verify`] checks it (Z6).
+/// tensors, because a checksum covers a whole tensor; [`TensorReader::verify`] checks the whole tensor (Z6).
 ///
 /// # What cannot be read
 /// Tensors of unknown dtype, encoding or layout are listed with [`Entry::unsupported`], and reading them
@@ -79,7 +79,7 @@ impl ZtensorReader {
     /// Opens a file from any source.
     ///
     /// # Errors
-    /// An invalid file gives an error with the position; [`Error::broken_rule`] is the broken rule of
+    /// An invalid file gives an error with the position; [`Error::broken_rule`] names the broken rule in
     /// docs/formats/ztensor.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let range = locate_index(&*source, options)?;

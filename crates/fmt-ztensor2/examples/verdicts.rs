@@ -1,5 +1,6 @@
-//! Prints how the readers of both versions judge files: for each tensor a line with its SHA-256, or the
-//! reason why it is rejected. `cargo xtask interop` compares the output with that of the Python packages.
+//! Prints how the readers of both versions judge files: the reason why a file is rejected, or a line for each
+//! of its tensors, with the SHA-256 of its data or the reason why the tensor cannot be read. `cargo xtask
+//! interop` compares the output with that of the Python packages.
 #![allow(clippy::print_stdout, reason = "it prints what it finds")]
 
 use std::{env, error::Error, sync::Arc};

@@ -64,7 +64,7 @@ pub(crate) struct Container {
     pub(crate) manifest: Range<u64>,
     /// XXH3-64 of the manifest, in version 2.
     pub(crate) hash: Option<u64>,
-    /// Offset where the last blob must end at the latest.
+    /// Maximum offset at which a blob may end.
     pub(crate) data_end: u64,
 }
 
@@ -179,7 +179,8 @@ fn check_size(
     Ok(())
 }
 
-/// Creates the error for a file without a manifest: a shard whose tensors another file names.
+/// Creates the error for a file without a manifest: the file is a shard whose tensors another file lists, or
+/// its footer is malformed.
 fn no_manifest(at: u64, offset: u64, hash: u64) -> Error {
     if (offset, hash) == (0, 0) {
         let what = "the file is a shard of data: it has no list of its tensors";

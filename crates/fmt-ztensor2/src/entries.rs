@@ -39,9 +39,9 @@ pub(crate) enum Content {
 #[derive(Debug)]
 pub(crate) struct Sparse {
     pub(crate) values: Part,
-    /// Coordinates axis by axis, or the columns of a matrix.
+    /// Coordinates, axis by axis; for compressed rows, the column of each entry.
     pub(crate) indices: Part,
-    /// For each row, the index of its first column.
+    /// For compressed rows, the index of the first entry of each row, followed by the number of entries.
     pub(crate) indptr: Option<Part>,
     pub(crate) nnz: u64,
     /// Bytes per index: 4 or 8.

@@ -20,7 +20,7 @@ use crate::{
 ///
 /// Opening reads and validates both ends of the file and the manifest, in time and memory proportional to the
 /// manifest. Dense objects are tensors; [`TensorReader::sparse`] reads sparse objects (coordinates or
-/// compressed rows) as coordinates. Objects with other layouts, with unknown logical types or encodings, and
+/// compressed rows) as coordinates. Objects with other layouts, with unknown logical types or encodings, or
 /// with parts in other files are listed with the reason why they cannot be read ([`Entry::unsupported`]).
 ///
 /// ```
@@ -57,7 +57,7 @@ impl ObjectsReader {
     /// Opens a file from any source.
     ///
     /// # Errors
-    /// An invalid file gives an error with the position; [`Error::broken_rule`] is the broken rule of
+    /// An invalid file gives an error with the position; [`Error::broken_rule`] names the broken rule in
     /// docs/formats/ztensor2.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let container = locate(&*source, options)?;
@@ -265,7 +265,7 @@ impl TensorReader for ObjectsReader {
         let mut ranges = self.manifest.blobs.clone();
         ranges.push(self.container.manifest.clone());
         let within = 8..self.source.len() - self.container.version.footer();
-        // The maximum padding for alignment: version 2 is written with 64 KiB.
+        // The maximum padding for alignment. The canonical form of version 2 aligns blobs to 64 KiB.
         let padding = match self.container.version {
             Version::V1 => 4096,
             Version::V2 => 64 << 10,

@@ -1,4 +1,5 @@
-//! Converts sparse tensors from coordinates per axis, or matrix rows, to coordinates per entry (O11).
+//! Converts sparse tensors from coordinates per axis, or from compressed matrix rows, to coordinates per
+//! entry (O11).
 
 use fmt_core::{Entry, Error, ErrorKind, Limits};
 use fmt_zstd::memory;

@@ -43,8 +43,8 @@ pub(crate) fn dtype_of_v1_0(name: &str) -> Option<DType> {
         .find(|dtype| dtype.name_in(Naming::Numpy) == name)
 }
 
-/// The known logical types: the dtype of each, the bits per element, and the name of the opaque dtype in all
-/// formats; empty for booleans.
+/// The known logical types, each with its dtype, the bits per element, and the name that the opaque dtype has
+/// in all formats (empty for booleans, which are not opaque).
 pub(crate) const LOGICAL: [(&str, DType, u32, &str); 9] = [
     ("bool", DType::U8, 8, ""),
     ("f8_e4m3fn", DType::U8, 8, "F8_E4M3"),

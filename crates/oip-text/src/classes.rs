@@ -45,7 +45,8 @@ pub(crate) fn outputs(
     Ok(all)
 }
 
-/// Returns whether the request, or one of the requests joined into it, names the output with all labels.
+/// Returns whether the request, or one of the requests that were batched into it, names the output with all
+/// labels.
 pub(crate) fn wants_labels(call: &Call<'_>) -> bool {
     let parts = call.parts.iter().flat_map(|part| &part.outputs);
     let names = call

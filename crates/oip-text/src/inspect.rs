@@ -117,7 +117,7 @@ impl<'de> Deserialize<'de> for Count {
 /// Checks a tokenizer's file against the limits.
 ///
 /// # Errors
-/// Names the limit that the file exceeds.
+/// Returns an error that names the limit that the file exceeds.
 pub(crate) fn inspect(bytes: &[u8], limits: &TokenizerLimits) -> Result<(), TextError> {
     if bytes.len() > limits.max_file_bytes {
         return Err(over("bytes", bytes.len(), limits.max_file_bytes));

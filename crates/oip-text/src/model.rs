@@ -24,7 +24,8 @@ const TOKEN_COUNT: &str = "token_count";
 /// Names of request parameters.
 const RAW_SCORES: &str = "raw_scores";
 
-/// Maximum number of rows of different callers in one run, if rows are independent.
+/// Maximum number of rows when requests of different callers are batched. Applies only if rows are
+/// independent.
 const JOINED_ROWS: u32 = 32;
 
 /// A model whose inputs are texts.

@@ -215,7 +215,7 @@ impl TextTokenizer {
     ///
     /// # Errors
     /// The errors of [`Self::check`]; [`TextError::Text`] when the tokenizer cannot encode the text, for
-    /// example without a token for unknown words.
+    /// example because it has no token for unknown words.
     pub fn encode(&self, index: usize, text: &[u8], pair: Option<&[u8]>) -> Result<Tokens, TextError> {
         self.encode_until(index, text, pair, &|| false)
     }

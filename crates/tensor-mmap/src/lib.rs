@@ -43,7 +43,7 @@ pub use shared::SharedMemory;
 /// contents.
 ///
 /// # Errors
-/// When the system call fails; `InvalidInput` when it is not a regular file.
+/// When the system call fails; `InvalidInput` when `file` is not a regular file.
 #[expect(unsafe_code, reason = "the caller vouches for the file")]
 pub unsafe fn map(file: &File) -> io::Result<Bytes> {
     let metadata = file.metadata()?;

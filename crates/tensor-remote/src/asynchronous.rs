@@ -74,8 +74,9 @@ pub trait AsyncByteSource: Send + Sync {
 }
 
 impl RemoteSource {
-    /// Adapts an asynchronous source to blocking reads, on a runtime driven by other threads. Reads the part
-    /// that contains the index at once; `name`, the file's name, tells where the index is.
+    /// Adapts an asynchronous source to blocking reads, on a runtime driven by other threads. Immediately
+    /// reads the part of the file that contains the index. The extension of `name`, the file's name, tells
+    /// where the index is.
     ///
     /// # Errors
     /// When the read of the index fails.

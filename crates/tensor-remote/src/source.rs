@@ -65,8 +65,8 @@ struct State {
 struct Block {
     start: u64,
     bytes: Bytes,
-    /// Whether the block is never evicted. These are the first fetched parts, with the index or the magic
-    /// number.
+    /// Whether the block is never evicted. The parts fetched first are pinned, because they contain the index
+    /// or the magic number.
     is_pinned: bool,
 }
 

@@ -81,7 +81,7 @@ impl Borrowed {
         }
     }
 
-    /// Passes all bytes on in pieces. Works without the GIL.
+    /// Passes all bytes to `each`, in pieces. Does not need the GIL.
     pub(crate) fn in_pieces<E>(&self, mut each: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let mut piece = vec![0; Self::PIECE.min(self.len())];
         let mut from = 0;

@@ -116,7 +116,8 @@ where
     }
 }
 
-/// Blocks on a call that a runtime drives, or spawns it.
+/// Runs a call on a runtime. Without a callback, blocks until the call ends; with a callback, spawns the
+/// call.
 pub(crate) fn run<T>(
     py: Python<'_>,
     runtime: &'static Runtime,

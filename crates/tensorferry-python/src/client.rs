@@ -25,7 +25,7 @@ use crate::{
     wire::{InferArguments, answer, named},
 };
 
-/// Connections to a server, by the transport of its URL.
+/// Connections to a server, over the transport that its URL names.
 ///
 /// A blocking call does its own I/O, which saves two thread switches: directly over plain HTTP, otherwise by
 /// driving a runtime. Calls with a callback, and streams, are driven by a background thread.

@@ -46,7 +46,8 @@ pub(crate) fn of_file(py: Python<'_>, error: &fmt_core::Error, path: Option<&Pat
     set.into_iter().find_map(Result::err).unwrap_or(exception)
 }
 
-/// Returns the errno of an error or its causes. Some errors of libraries have only a kind.
+/// Returns the errno of an error or of one of its causes. Some errors of libraries have no errno but a kind,
+/// which is mapped to an errno.
 pub(crate) fn number(error: &(dyn Error + 'static)) -> Option<i32> {
     let mut cause = Some(error);
     while let Some(error) = cause {

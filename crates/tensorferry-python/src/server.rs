@@ -268,7 +268,7 @@ impl Model for Callable {
                 Some(outputs) => responses.send(outputs),
             };
             if let Err(error) = sent {
-                // Runs the generator's `finally` and `with` blocks if the client wants no more.
+                // Runs the generator's `finally` and `with` blocks if the client wants no more responses.
                 attached(|py| method(steps.bind(py), "close").map(drop).map_err(failed))?;
                 return Err(error);
             }
@@ -354,7 +354,8 @@ fn code(status: u16) -> ErrorCode {
 }
 
 /// Returns a remote model's metadata, and whether it is decoupled. The protocol's metadata does not say which
-/// tensors are optional: for inputs the configuration does, and for outputs the remote server decides.
+/// tensors are optional. For inputs, the model's configuration does; all outputs count as optional, because
+/// the remote server decides which ones it returns.
 async fn described_by(client: &dyn InferenceClient, name: &str) -> Result<(ModelMetadata, bool), String> {
     let named = oip_types::ModelRef::new(name, None);
     let named = named.map_err(|error| error.message().to_owned())?;
@@ -412,7 +413,8 @@ impl Remote {
     }
 }
 
-/// Adds the request's remaining time as its timeout, which the remote server does not know otherwise.
+/// Sets the request's timeout to its remaining time, because the remote server does not know the deadline
+/// otherwise.
 fn within(mut request: InferRequest, cancel: &CancelToken) -> InferRequest {
     if let Some(deadline) = cancel.deadline() {
         let left = deadline.saturating_duration_since(Instant::now()).as_micros();
@@ -453,21 +455,22 @@ impl Model for Remote {
         Capabilities::default().with(|capabilities| {
             capabilities.instances = Some(Self::CALLS);
             capabilities.decoupled = self.is_decoupled;
-            // Requests are not joined here, because the remote server joins them.
+            // Requests are not batched here, because the remote server batches them.
             capabilities.max_batch_size = Some(0);
         })
     }
 }
 
 impl Remote {
-    /// Passes on the responses of the remote server.
+    /// Passes the responses of the remote server to `responses`.
     fn stream(
         &self,
         mut request: InferRequest,
         cancel: &CancelToken,
         responses: &mut dyn ResponseSink,
     ) -> Result<Outcome, ServiceError> {
-        /// Parameter that requests an explicit end of a stream of responses, and signals it.
+        /// Request parameter that asks for an explicit end of the stream of responses. The response parameter
+        /// `FINAL` marks that end.
         const ASKED: &str = "triton_enable_empty_final_response";
         const FINAL: &str = "triton_final_response";
         request

@@ -117,7 +117,7 @@ impl Stream {
     }
 
     /// Takes the response that was waited for, in a tuple that holds None at the end of the stream. Returns
-    /// None instead of a tuple if another caller took it.
+    /// None instead of a tuple if another caller took the response.
     fn take(&self, py: Python<'_>) -> PyResult<Option<(Option<Answer>,)>> {
         self.check_process()?;
         match self.answers.take() {

@@ -191,7 +191,7 @@ fn names_beside_a_file_are_used() {
     if outputs(&*named) != ["embed"] {
         panic!("{:?}", outputs(&*named));
     }
-    // An invalid file is ignored.
+    // An invalid file with names is ignored.
     fs::write(&names, "[").unwrap();
     assert_eq!(outputs(&*load().unwrap()), ["0"]);
 }

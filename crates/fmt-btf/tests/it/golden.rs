@@ -1,4 +1,4 @@
-//! Files written by TFRT, whose contents are known from their purpose.
+//! Reads files that TFRT wrote. The expected contents follow from what TFRT uses the files for.
 
 use fmt_btf::{BtfReader, BtfWriter, RecordSpec, WriteOptions};
 use fmt_core::TensorReader;

@@ -29,7 +29,7 @@ fn a_hundred_thousand_mutants() {
         let bases = accepted.clone();
         let derived = bases.into_iter().flat_map(move |base| {
             // The mutants of a file begin with truncations and flips. Most of these are skipped for large
-            // files, so that half of the mutants are mixtures.
+            // files, so that half of the mutants combine several changes.
             let skip = (base.len() * 9).saturating_sub(each / 2);
             mutants(&base, skip + each).skip(skip).collect::<Vec<_>>()
         });

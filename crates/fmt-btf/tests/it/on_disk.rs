@@ -23,8 +23,8 @@ fn in_folder(test: impl FnOnce(&Path)) {
     test(folder.path());
 }
 
-/// FS-01: reading a file that is truncated while it is open returns a complete tensor, or an error that it
-/// changed.
+/// FS-01: reading a file that is truncated while it is open returns a complete tensor, or an error that says
+/// that the file changed.
 #[test]
 fn fs_01_a_file_that_becomes_shorter() {
     in_folder(|folder| {

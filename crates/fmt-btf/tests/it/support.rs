@@ -66,7 +66,7 @@ pub(crate) fn written_sparse(sparse: &SparseCoo, options: WriteOptions) -> Vec<u
     writer.finish().unwrap()
 }
 
-/// A record to build, with any field wrong.
+/// A record to build, whose fields may be wrong.
 #[derive(Clone, Debug)]
 pub(crate) struct Forged {
     pub(crate) rank: u64,
@@ -110,7 +110,8 @@ impl Forged {
         Self::coo_claiming(dims, [count, rank, count], indices, values)
     }
 
-    /// Creates a sparse tensor with arbitrary claimed dimensions of the indices and length of the values.
+    /// Creates a sparse tensor that makes these `claims`: the two dimensions of its indices, and the length
+    /// of its values.
     pub(crate) fn coo_claiming(dims: &[u64], claims: [u64; 3], indices: &[u64], values: &[i32]) -> Self {
         let mut payload = words(&claims[..2]);
         payload.extend(words(indices));

@@ -57,8 +57,8 @@ proptest! {
         prop_assert_eq!(reader.metadata()["a"].as_str(), "b");
     }
 
-    /// Generates headers near the limits. One crate may accept what the other rejects only for known
-    /// differences.
+    /// Generates headers near the limits. Both crates must accept or reject the same headers, apart from
+    /// known differences.
     #[test]
     fn verdicts_differ_only_where_it_is_known(
         dims in prop::collection::vec(prop_oneof![0u64..4, Just(1 << 32), Just(1 << 63)], 0..4),

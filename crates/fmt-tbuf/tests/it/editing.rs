@@ -338,8 +338,8 @@ fn wr_07_one_change_in_place_at_a_time() {
     assert_eq!(names(&TbufReader::from_path(&path).unwrap()), ["a", "d"]);
 }
 
-/// While an editor is open, a trainer replaces the checkpoint by rename: same length, same index, other
-/// numbers.
+/// While an editor is open, a trainer replaces the checkpoint by rename. The new file has the same length and
+/// the same index, but other numbers.
 #[test]
 fn t16_a_checkpoint_that_took_the_files_name_meanwhile_stays() {
     type Save = fn(TbufEditor, &dyn Fn()) -> Result<(), fmt_core::Error>;

@@ -139,7 +139,7 @@ fn assert_quick_rejection(file: Bytes, expected: ErrorKind) {
     let start = Instant::now();
     let allocated =
         allocation_counter::measure(|| found = TbufReader::from_bytes(file).err().map(|error| error.kind()));
-    // The time limit is many times what a release build takes, for slow and busy machines.
+    // The time limit is many times longer than a release build needs, to allow for slow and busy machines.
     assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
     assert_eq!(found, Some(expected));
     assert!(allocated.bytes_max < 64 << 10, "{allocated:?}");
@@ -452,7 +452,7 @@ fn bases() -> [Vec<u8>; 4] {
     ]
 }
 
-/// 100,000 mutants are opened on small stacks, counting every allocation.
+/// Opens 100,000 mutants on small stacks, and counts every allocation.
 #[test]
 fn mutants_never_get_the_better_of_the_reader() {
     const STACK: usize = 256 << 10;

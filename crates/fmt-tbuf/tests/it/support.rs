@@ -79,13 +79,14 @@ impl Forged {
         }
     }
 
-    /// Returns `f32[3]`, in the first twelve bytes of the data.
+    /// Returns the fields of the tensor `a`, an `f32[3]` whose elements are the first twelve bytes of the
+    /// data.
     pub(crate) fn plain() -> Self {
         Self::new("a", 1, &[3], 4, 12)
     }
 }
 
-/// A file to build, with any field missing or wrong.
+/// A file to build, whose fields may be missing or wrong.
 #[derive(Clone, Debug)]
 pub(crate) struct Forge {
     /// The bytes between the magic and the index.
@@ -169,7 +170,8 @@ impl Forge {
         let mut places = Places::default();
         let tensors = self.tensors.as_deref().unwrap_or_default();
 
-        // A table begins with four bytes of its own, followed by fields of four bytes each.
+        // A table begins with the offset of its vtable, which takes four bytes, followed by fields of four
+        // bytes each.
         let present = [
             self.version.is_some(),
             self.model.is_some(),

@@ -130,7 +130,7 @@ fn wr_06_a_sink_that_takes_a_byte_at_a_time() {
 }
 
 /// After a power failure, a part of the file may be missing on disk and read as zeros. Such a file is
-/// invalid, unless the part is tensor data.
+/// invalid, unless only tensor data is missing.
 #[test]
 fn wr_09_torn_files() {
     let tensors: Vec<_> = (0..40)

@@ -58,7 +58,8 @@ fn bombs_are_bounded() {
         let opened = TorchReader::from_bytes(file);
         opened.map(|_| ()).map_err(|error| error.kind())
     };
-    // Each list contains its predecessor twice, thirty times over; the last list contains itself.
+    // In the first pickle, each of thirty lists contains its predecessor twice. In the second one, a list
+    // contains itself.
     let mut laughs = Pickle::new().raw(b"]q\x00");
     for level in 0..30u8 {
         laughs = laughs.raw(&[b']', b'q', level + 1, b'(', b'h', level, b'h', level, b'e']);

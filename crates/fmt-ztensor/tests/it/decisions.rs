@@ -188,7 +188,7 @@ fn z9_names_may_occur_twice_for_lenient_readers() {
             .any(|lint| lint.message.contains("Z9"))
     );
     assert!(open_lenient(&one(&w().with("name", text("a\0")))).is_ok());
-    // Errors that could lead to wrong data remain errors.
+    // A lenient reader still rejects faults that could lead to wrong data.
     assert!(open_lenient(&one(&w().and(text("offset"), uint(64)))).is_err());
     assert!(open_lenient(&one(&w().with("offset", uint(8)))).is_err());
 }

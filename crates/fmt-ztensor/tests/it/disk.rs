@@ -374,8 +374,8 @@ fn z28_appending_and_editing_as_a_copy() {
     assert!(reader.entries()[1].is_big_endian);
 }
 
-/// While an editor is open, a trainer replaces the checkpoint by rename: same length, same index, other
-/// numbers.
+/// While an editor is open, a trainer replaces the checkpoint by rename. The new file has the same length and
+/// the same index, but other numbers.
 #[test]
 fn z28_a_checkpoint_that_took_the_files_name_meanwhile_stays() {
     type Save = fn(ZtensorEditor, &dyn Fn()) -> Result<(), fmt_core::Error>;

@@ -139,7 +139,7 @@ fn zt_07_nesting() {
         assert_eq!(error.kind(), ErrorKind::Malformed, "{byte:#x}");
         assert!(start.elapsed() < Duration::from_secs(1));
     }
-    // The limit on depth is the caller's.
+    // The caller sets the limit on depth.
     let mut options = ReadOptions::default();
     for (depth, is_taken) in [(4, false), (5, true), (6, true)] {
         options.limits.depth = depth;

@@ -1,4 +1,4 @@
-//! Compares the memory for opening a file with the size of its index.
+//! Compares the memory that opening a file takes with the size of its index.
 
 use bytes::Bytes;
 use fmt_cbor::testing::tiny_fields;

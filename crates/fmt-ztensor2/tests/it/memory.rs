@@ -1,4 +1,4 @@
-//! Compares the memory for opening a file with the size of its manifest.
+//! Compares the memory that opening a file takes with the size of its manifest.
 
 use bytes::Bytes;
 use fmt_cbor::testing::{Map, tiny_fields};

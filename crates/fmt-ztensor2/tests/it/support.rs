@@ -20,7 +20,7 @@ impl Version {
         }
     }
 
-    /// Returns the offset of a blob. Blobs are one alignment apart.
+    /// Returns the offset of blob `number`. Blobs start at consecutive multiples of the alignment.
     pub(crate) fn place(self, number: u64) -> u64 {
         (number + 1) * self.alignment()
     }

@@ -156,8 +156,8 @@ async fn the_admin_address_has_what_changes_the_server() {
     assert_ne!(ask(&server, "GET", "/v2/models/closed/ready", None).status, 200);
 }
 
-/// If other machines reach the admin address and clients are not authenticated, it rejects the same calls as
-/// other public addresses, unless the option allows them.
+/// If other machines can reach the admin address and clients are not authenticated, the address rejects the
+/// same calls as other public addresses, unless an option allows them.
 #[tokio::test]
 async fn a_public_admin_address_needs_identities_too() {
     let folder = two_models();
@@ -211,8 +211,8 @@ async fn a_public_admin_address_needs_identities_too() {
     );
 }
 
-/// A page whose name resolves to this machine cannot reach a local admin address, even if the other addresses
-/// accept all host names.
+/// A web page whose host name resolves to this machine cannot reach a local admin address, even if the other
+/// addresses accept all host names.
 #[test]
 fn web_pages_do_not_reach_a_local_admin_address() {
     let folder = two_models();

@@ -110,8 +110,8 @@ fn ht_08_endless_bodies_end_at_the_limit() {
     stream.write_all(&head("Transfer-Encoding: chunked")).unwrap();
     let chunk = [&b"10000\r\n"[..], &vec![b' '; 0x10000], b"\r\n"].concat();
     let mut sent = 0;
-    // The server closes while more is arriving: then writing fails, or the response was lost with the
-    // connection.
+    // The server closes the connection while the client is sending. Then a write fails, and the response may
+    // be lost with the connection.
     while sent < 4 * LIMIT && stream.write_all(&chunk).is_ok() {
         sent += 0x10000;
     }
@@ -123,8 +123,8 @@ fn ht_08_endless_bodies_end_at_the_limit() {
             "the body may have 67108864 bytes, found more"
         );
     }
-    // The server joins the body in a buffer that doubles; while the buffer is copied to the larger one, both
-    // exist.
+    // The server collects the body in a buffer that doubles when it is full. While its content is copied to
+    // the larger buffer, both buffers exist.
     assert!(
         peak(&server) < before + 3 * LIMIT + (8 << 20),
         "{}",
@@ -158,7 +158,7 @@ fn ht_09_many_chunks() {
     // take 16 MiB.
     let taken = peak(&server) - before;
     assert!(taken < 2 * CHUNKS + (4 << 20), "{taken}");
-    // The allocator caches memory per thread until each thread has run.
+    // The allocator caches memory per thread, so memory use grows until each thread has run.
     for _ in 0..10 {
         send(CHUNKS / 10);
     }

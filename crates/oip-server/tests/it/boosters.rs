@@ -9,7 +9,7 @@ use tensor_core::{DType, Shape, Tensor};
 
 use crate::support::Server;
 
-/// The package's predictions, as strings with exact bits.
+/// The input rows of a booster, and the package's own predictions for them.
 struct Case {
     file: String,
     width: usize,

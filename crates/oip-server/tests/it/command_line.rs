@@ -589,7 +589,7 @@ fn check_opens_no_port() {
     assert_eq!(checked.status.code(), Some(0), "{error}");
 }
 
-/// Reasons are printed in the table, and not logged as well, unless requested.
+/// Reasons are printed in the table. They are logged as well only if a log level is requested.
 #[test]
 fn check_says_each_reason_once() {
     let folder = tempfile::tempdir().unwrap();

@@ -76,7 +76,8 @@ impl TestServer {
         fs::read_dir(folder).unwrap().count()
     }
 
-    /// Returns the number of descriptors without clients, after the first clients' lasting ones are open.
+    /// Returns the number of descriptors that the server has open without clients. Some descriptors stay open
+    /// after the first clients, so clients connect and disconnect before the count.
     fn idle(&self) -> usize {
         self.with_region(4096);
         self.connect().ask(&echo("$connection", 0, 1));
@@ -353,7 +354,7 @@ fn other_descriptors_are_refused() {
         "{found}, of {idle} and {}",
         clients.len()
     );
-    // The server has closed the pipe's end, and no other process holds it.
+    // The server has closed its end of the pipe, and no other process holds that end.
     let mut rest = Vec::new();
     (&reader).read_to_end(&mut rest).unwrap();
     drop(clients);

@@ -59,8 +59,8 @@ fn page_and_log_can_be_taken_away() {
     );
 }
 
-/// Browsers send no token when they open a page. With an identity table, the static files are public; they
-/// contain no data, and their requests need a token.
+/// Browsers send no token when they open a page. With an identity table, the static files are public, because
+/// they contain no data; the requests that their scripts send need a token.
 #[test]
 fn pages_are_for_every_client_and_data_is_not() {
     let folder = tempfile::tempdir().unwrap();

@@ -155,7 +155,7 @@ fn sample(line: &str) -> Option<Sample> {
     })
 }
 
-/// Returns a value up to its closing quotation mark, and the rest.
+/// Returns a value up to its closing quotation mark, and the text after the mark.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut characters = text.chars();

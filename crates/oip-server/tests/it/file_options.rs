@@ -47,7 +47,8 @@ fn flags_win_over_the_environment_and_that_over_the_file() {
     assert_eq!(server.get("/v2/health/live").status, 200);
 }
 
-/// Rare options exist only in the configuration file; given elsewhere, the error shows the line to write.
+/// Rare options exist only in the configuration file. If they are given elsewhere, the error shows the line
+/// to write into that file.
 #[test]
 fn settings_of_the_configuration_file_alone_are_no_options() {
     let output = Command::new(env!("CARGO_BIN_EXE_oip-server"))

@@ -33,7 +33,7 @@ fn config(server: &Server) -> Value {
     server.get("/v2/models/digits/config").json()
 }
 
-/// Bad input: the choice of GPUs is invalid.
+/// The value of `--gpus` is not a choice of GPUs.
 #[test]
 fn an_invalid_choice_of_gpus_is_a_usage_error() {
     let (code, line) = failing(&["--gpus", "first", "models"]);

@@ -29,8 +29,8 @@ use oip_types::{DataType, ModelMetadata, ServiceError, TensorMetadata};
 use tonic::Code;
 use tower::ServiceExt;
 
-/// Identity models; `hangs` blocks until released, ignoring cancellation, and `loads` is not loaded before.
-/// `promises` declares bounded run time, and hangs nevertheless for the input 13.
+/// Identity models. `hangs` ignores cancellation and blocks until it is released, and `loads` does not finish
+/// loading before that. `promises` declares that its run time is bounded, but hangs for the input 13.
 struct HangingBackend(Arc<AtomicBool>);
 
 impl Backend for HangingBackend {

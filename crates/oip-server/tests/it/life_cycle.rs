@@ -119,8 +119,8 @@ fn lc_01_with_a_delay_nothing_is_even_refused() {
     }
 }
 
-/// LC-02: stalled clients delay the shutdown up to the drain timeout; the exit code reports that something
-/// was cut.
+/// LC-02: stalled clients delay the shutdown up to the drain timeout; the exit code reports that connections
+/// were cut.
 #[test]
 fn lc_02_stalled_clients_end_with_the_drain_timeout() {
     let (mut server, _folder) = empty_server(&["--drain-timeout", "2s"]);
@@ -175,7 +175,7 @@ fn lc_03_a_second_signal_ends_at_once() {
     assert_eq!(server.wait(Duration::from_secs(5)).code(), Some(130));
 }
 
-/// LC-15: survives signals that must not end the process.
+/// LC-15: the server survives signals that must not end the process.
 #[test]
 fn lc_15_other_signals_are_survived() {
     let (server, _folder) = empty_server(&[]);
@@ -199,7 +199,7 @@ fn lc_16_a_log_that_nobody_reads() {
             .find_map(|line| line.strip_prefix("oip_log_lines_dropped_total "));
         line.unwrap().parse::<u64>().unwrap()
     };
-    // Sends more than a pipe and the queue can hold: each change of log settings is a line.
+    // Makes the server log more than a pipe and the queue can hold: each change of log settings logs a line.
     let mut requests = 0;
     while dropped() == 0 {
         for level in 0..500 {

@@ -1,4 +1,4 @@
-//! `GET /metrics` of the real program: values, names, and resistance to clients.
+//! `GET /metrics` of the real program: values, names, and limits on the series that clients can create.
 
 use std::{
     collections::BTreeMap,

@@ -21,7 +21,7 @@ use tonic::{Code, transport::Endpoint};
 
 use crate::support::{Answer, connect, receive, send};
 
-/// A server whose store does not respond until this is dropped.
+/// A server whose store does not respond until this value is dropped.
 struct WaitingServer {
     child: Child,
     http: SocketAddr,
@@ -133,7 +133,7 @@ async fn a_server_is_live_and_ends_at_a_signal_while_its_models_are_fetched() {
             "{json}"
         );
     }
-    // Requests other than health checks may need rights, which are not known yet.
+    // Requests other than health checks may need permissions, which are not known yet.
     for (method, path) in [
         ("GET", "/v2"),
         ("GET", "/metrics"),

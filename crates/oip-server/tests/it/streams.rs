@@ -30,8 +30,8 @@ use serde_json::{Value, json};
 use tensor_core::Shape;
 use tonic::{Code, Request, Streaming, codegen::Service, transport::Channel};
 
-/// A model that counts from 0 to its input in string responses. Inputs above `FAILS` fail at the end, `LARGE`
-/// sends endless 64 KiB responses, and `SLOW` sends one response and waits for its request to end.
+/// A model that counts from 0 to its input in string responses. Inputs from `FAILS` up fail at the end,
+/// `LARGE` sends endless 64 KiB responses, and `SLOW` sends one response and waits for its request to end.
 struct CountingBackend(Arc<RunLog>);
 
 const FAILS: i32 = 1_000_000;
@@ -548,7 +548,7 @@ fn what_waits_for_an_instance_stays_charged_with_its_parameters() {
         );
         thread::sleep(Duration::from_millis(1));
     }
-    // Memory charged for decoding is released by then.
+    // Memory charged for decoding is released during this pause.
     thread::sleep(Duration::from_millis(200));
     assert!(house.budget.used() >= MIB, "{} bytes held", house.budget.used());
     drop((held, answers));

@@ -11,7 +11,8 @@ use serde_json::json;
 
 use crate::support::{Server, command};
 
-/// The files of a sentence model: `one` is [3, 0], `two` is [0, 4], and special tokens are zeros.
+/// The files of a sentence model. The vector of `one` is [3, 0], that of `two` is [0, 4], and those of
+/// special tokens are zeros.
 const FILES: [&str; 5] = [
     "config.json",
     "modules.json",
@@ -314,7 +315,8 @@ fn identities_may_use_text_routes_for_their_models_only() {
         assert_eq!(asked(Some("0ther")), 403, "{path}");
         assert_eq!(asked(Some("w4tch")), 403, "{path}");
     }
-    // Without a model name, the only model that the identity may use is called, or none.
+    // A request without a model name calls the only model that the identity may use. If there is none, the
+    // request fails.
     let unnamed = |token: &str| {
         let bearer = format!("Bearer {token}");
         server.request(

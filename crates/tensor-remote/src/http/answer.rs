@@ -222,8 +222,8 @@ fn refusal(status: StatusCode, headers: &HeaderMap) -> Error {
     }
 }
 
-/// Creates the error for a redirect without a location, which object stores send to clients of the wrong
-/// region.
+/// Creates the error for a redirect without a location, which object stores send to clients that use the
+/// wrong region.
 pub(crate) fn leads_nowhere(headers: &HeaderMap) -> Error {
     let error = lie("the server redirects and does not say where to");
     match text(headers, "x-amz-bucket-region") {

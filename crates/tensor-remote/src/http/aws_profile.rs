@@ -394,8 +394,9 @@ mod tests {
         assert_eq!(shown(&nothing), (None, None, None));
         let home = Home::new("", "");
         assert_eq!(shown(&home.read(&[]).unwrap()), (None, None, None));
-        // Files in the home directory may be unreadable, because a service may have any home; a file that was
-        // named explicitly must be readable.
+        // Files in the home directory may be unreadable, because a service may run with an arbitrary home
+        // directory. Files that a variable names, and files that may contain an explicitly named profile,
+        // must be readable.
         let device = [("HOME", "/dev/null")];
         let named = [device[0], ("AWS_PROFILE", "shop")];
         let read = |variables: &[(&str, &str)]| {

@@ -55,7 +55,7 @@ pub struct HubFile {
     pub sha256: Option<String>,
 }
 
-/// Maximum response size in bytes: a page of 1000 files has about 300 bytes each.
+/// Maximum response size in bytes. A page lists 1000 files with about 300 bytes for each.
 const LARGEST_PAGE: u64 = 8 << 20;
 /// Maximum number of pages.
 const MOST_PAGES: usize = 1000;

@@ -60,8 +60,8 @@ pub fn is_remote(location: &str) -> bool {
 ///   `HF_TOKEN` have the same meaning as for the Hub's tools;
 /// - with the feature `s3`: `s3://BUCKET/KEY`, signed with the keys in `AWS_ACCESS_KEY_ID`,
 ///   `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`, in `AWS_REGION`, at `AWS_ENDPOINT_URL` for other
-///   stores; missing values come from an [`AwsProfile`]. Unsigned without keys, or with
-///   `AWS_SKIP_SIGNATURE=true`.
+///   stores; missing values come from an [`AwsProfile`]. Requests are not signed if there are no keys, or
+///   with `AWS_SKIP_SIGNATURE=true`.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for other locations and for servers without

@@ -16,8 +16,8 @@ use tensor_remote::{IndexPlace, RemoteOptions, RemoteSource, open};
 
 use crate::server::{Server, content, quick, serve, throwaway_tls, unused_address};
 
-/// Returns a safetensors file with one tensor per element of `rows`, which is the tensor's number of rows of
-/// 1 KiB.
+/// Returns a safetensors file with one tensor for each element of `rows`. The element is the number of the
+/// tensor's rows, each of 1 KiB.
 fn safetensors(rows: &[u64]) -> Bytes {
     let spec = |rows| TensorSpec::new(DType::U8, Shape::new(&[rows, 1024]).unwrap()).unwrap();
     let entries = rows.iter().enumerate();
@@ -63,7 +63,7 @@ fn tensors_over_https_with_an_authority_of_ones_own() {
     assert_eq!(reader.tensor(1).unwrap().bytes(), &vec![1; 700 << 10]);
     assert_eq!(reader.tensor(2).unwrap().bytes(), &vec![2; 3 << 10]);
 
-    // The name must match the certificate.
+    // The host in the URL must match the certificate.
     let url = format!("https://{}/m.safetensors", server.address);
     assert!(
         open(&url, &options)
@@ -186,8 +186,8 @@ fn an_index_at_the_end_is_two_requests() {
     }
 }
 
-/// A file of 20 GB with 20,000 tensors has an index of more than 2 MB at its end, so a longer end is
-/// requested.
+/// A file of 20 GB with 20,000 tensors has an index of more than 2 MB at its end, so a longer part of its end
+/// is requested.
 #[test]
 fn a_long_file_is_asked_for_more_of_its_end() {
     let file = tempfile::tempfile().unwrap();

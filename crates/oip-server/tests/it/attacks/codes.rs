@@ -1,4 +1,5 @@
-//! Requests that can never fit, and requests that do not fit now, over both transports.
+//! Requests that exceed a limit by themselves, and requests that do not fit into the memory budget while
+//! others hold it, over both transports.
 
 use attack_kit::{
     Scale,
@@ -41,7 +42,8 @@ fn what_can_never_fit() {
     .unwrap();
 }
 
-/// A request that does not fit next to others is told to retry, and then fits.
+/// A request that does not fit into the budget while others hold it is told to retry, and succeeds once they
+/// end.
 #[test]
 fn what_does_not_fit_now() {
     let attacked = TestServer::start(&[]);

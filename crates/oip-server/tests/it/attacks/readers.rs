@@ -77,8 +77,8 @@ fn connections_that_are_not_read_are_closed() {
     attacked.assert_settles("closed connections");
 }
 
-/// The server resets a stream whose window opens by a byte per second; the connection and its other streams
-/// continue.
+/// The server resets a stream whose flow-control window grows by a byte per second; the connection and its
+/// other streams continue.
 #[test]
 fn streams_that_are_not_read_are_reset() {
     let attacked = TestServer::start(&[]);

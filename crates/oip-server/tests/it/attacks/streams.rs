@@ -1,4 +1,4 @@
-//! More silent streams than there are slots.
+//! Clients that open streams and stay silent, to use up all streams or connections of the server.
 
 use std::{net::SocketAddr, time::Duration};
 
