@@ -29,7 +29,7 @@ pub(crate) struct Options {
 
 /// The directory of the suite.
 const SUITE: &str = "xtask/stores";
-/// The directory for installed programs. The directory is kept between runs, because installing takes long.
+/// The directory for installed programs. The directory is kept between runs, because installing is slow.
 const ENVIRONMENT: &str = "target/stores-suite";
 /// The npm package of Azurite, an emulator of Azure's storage.
 const AZURITE: &str = "azurite@3.35.0";

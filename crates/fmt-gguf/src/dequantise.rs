@@ -99,7 +99,7 @@ impl Dequantizer {
             let error = Error::new(ErrorKind::Unsupported, "the dtype for dequantised elements");
             return Err(error.expected("f32, f16, bf16 or f64").found(dtype));
         }
-        // Reads whole blocks that are also a multiple of the stream's unit.
+        // Reads whole blocks whose total size is also a multiple of the stream's unit.
         let together = TENSOR_STREAM_UNIT * self.ggml.bytes as usize;
         let packed = PIECE.next_multiple_of(together);
         let elements = packed / self.ggml.bytes as usize * self.ggml.elements as usize;

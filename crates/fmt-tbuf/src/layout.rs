@@ -41,7 +41,7 @@ pub(crate) fn dtype_of(stored: DataType) -> Option<DType> {
     found.map(|(_, dtype)| *dtype)
 }
 
-/// Returns the number of `dtype` in files; `None` if the format lacks that dtype.
+/// Returns the number that encodes `dtype` in files; `None` if the format lacks that dtype.
 pub(crate) fn number_of(dtype: DType) -> Option<DataType> {
     let found = DTYPES.iter().find(|(_, known)| *known == dtype);
     found.map(|(number, _)| *number)

@@ -41,7 +41,7 @@ pub(crate) struct Record {
 #[derive(Clone, Debug)]
 pub(crate) enum Checksum {
     Absent,
-    /// The checksum as a string, as the edited file has it.
+    /// The checksum as a string, as written in the edited file.
     Text(String),
     /// A checksum that the writer computes once all bytes are written; a placeholder until then.
     Computed(Claim),

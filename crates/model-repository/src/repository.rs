@@ -171,7 +171,7 @@ impl Repository {
         self.has_numbered_folder(root) && folders.iter().all(has_model)
     }
 
-    /// Returns whether the name of a subdirectory is a number, as for version directories.
+    /// Returns whether the name of a subdirectory is a number, like that of a version directory.
     fn has_numbered_folder(&self, root: &Root) -> bool {
         let mut folders = subfolders(root, Path::new("")).unwrap_or_default().into_iter();
         folders.any(|name| name.bytes().all(|byte| byte.is_ascii_digit()))

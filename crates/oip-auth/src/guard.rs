@@ -66,11 +66,11 @@ pub struct KeyFetches {
 pub enum Answers {
     /// All calls.
     Everything,
-    /// No calls that change the server, unless there is a table or the API is restricted. The string tells
-    /// the client which address or option to use instead.
+    /// Rejects calls that change the server, unless there is an access table or the API is restricted. The
+    /// string tells the client which address or option to use instead.
     NoChanges(&'static str),
-    /// No calls that change the server, and no logging, shared memory or metrics calls: a separate address
-    /// accepts all of them. The string tells the client which address to use instead.
+    /// Rejects calls that change the server, and calls of logging, shared memory and metrics: a separate
+    /// address accepts all of them. The string tells the client which address to use instead.
     NoAdministration(&'static str),
 }
 

@@ -1,4 +1,4 @@
-//! Engines for models of the embedding program, without files.
+//! Builds an engine for models that the program itself provides, without files.
 
 use std::{collections::BTreeSet, fmt, sync::Arc, time::Instant};
 

@@ -37,7 +37,7 @@ pin_project! {
         is_plain: bool,
         // Bytes read since the last yield.
         work: usize,
-        // Time at which the connection last had more to read than one turn allows, if that was recently.
+        // Time at which the connection last had more to read than one turn allows, if that was recent.
         busy_since: Option<Instant>,
         // Whether the last write was complete, so that a frame may be written after it.
         is_write_whole: bool,

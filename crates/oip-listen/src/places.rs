@@ -43,12 +43,12 @@ struct SharedState {
 /// The kind of slot that a new stream may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Admission {
-    /// A slot that is reserved for the stream's own connection.
+    /// Takes a slot that is reserved for the stream's own connection.
     Assured,
-    /// The slot of any waiting stream, because the new stream has work to do.
+    /// Takes the slot of any waiting stream, because the new stream has work to do.
     Work,
-    /// The slot of a waiting stream, but not on a connection with fewer streams than the new stream's own
-    /// connection, because the new stream will mostly wait too.
+    /// Takes the slot of a waiting stream, but not on a connection with fewer streams than the new stream's
+    /// own connection, because the new stream will mostly wait too.
     Lasting,
 }
 

@@ -54,7 +54,7 @@ where
         if let Poll::Ready(Ok(response)) = service.as_mut().poll(cx) {
             return Poll::Ready(Ok(response));
         }
-        // A reset is checked only while the service works; a response that is ready is sent anyway.
+        // Resets are checked for only while the service runs; a response that is ready is sent anyway.
         respond.poll_reset(cx).map(|_| Err(End::Gone))
     });
     let response = match response.await {

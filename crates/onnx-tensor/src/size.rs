@@ -23,7 +23,8 @@ pub const MAX_EMPTY_BYTES: u64 = 256 << 20;
 /// Maximum rank. Operators may recurse over axes, and take time for each pair of axes.
 pub const MAX_RANK: usize = 64;
 
-/// Minimum bytes of a value that is checked against the free memory. The check takes longer than a small run.
+/// Values of at least this many bytes are checked against the free memory. The check takes longer than a
+/// small run.
 const LARGE: u64 = 256 << 20;
 
 /// Refuses a value that does not fit into the free memory of the machine or of this process's control group.
@@ -58,7 +59,7 @@ pub fn admit_rank(rank: usize) -> Result<()> {
 }
 
 thread_local! {
-    /// Maximum bytes of a value that this thread computes.
+    /// Maximum size of a value that this thread computes, in bytes.
     static MOST: Cell<u64> = const { Cell::new(MAX_BYTES) };
 }
 

@@ -148,8 +148,8 @@ pub(crate) fn number(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Escapes text from a file to a single line. Characters that move the cursor or change how other characters
-/// are displayed are escaped.
+/// Escapes text from a file, so that it stays on one line. Characters that move the cursor or change how
+/// other characters are displayed are escaped.
 pub(crate) fn text(text: &str) -> String {
     text.chars()
         .flat_map(|char| {

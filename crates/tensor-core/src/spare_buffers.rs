@@ -122,7 +122,7 @@ impl SpareBuffers {
         })
     }
 
-    /// Frees pooled buffers of at least `bytes` bytes in total, or all buffers.
+    /// Frees pooled buffers until at least `bytes` bytes are freed or the pool is empty.
     pub fn free(&self, bytes: u64) {
         let mut freed = Vec::new();
         let mut kept = self.lock();

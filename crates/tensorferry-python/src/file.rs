@@ -250,7 +250,7 @@ impl File {
         }
         let bytes = self.copied(index)?;
         let row = bytes.len() / usize::try_from(rows).unwrap_or(usize::MAX).max(1);
-        // The rows are within the bytes, so the offsets fit `usize`.
+        // The rows lie within the buffer, so their offsets fit `usize`.
         let bytes = bytes.slice(start as usize * row..stop as usize * row);
         shape[0] = stop - start;
         Ok((bytes, shape))

@@ -166,7 +166,7 @@ fn elsewhere(datatype: &str, shape: &[u64]) -> Result<TensorValue, String> {
     value.map_err(|error| error.message().to_owned())
 }
 
-/// Converts a tensor's value. Copies the bytes once; Python's `bytes` are not copied.
+/// Converts a tensor's value. Copies its data once, except for Python's `bytes`, which are shared.
 pub(crate) fn value(
     datatype: &str,
     shape: &[u64],

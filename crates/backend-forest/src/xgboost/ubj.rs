@@ -76,7 +76,7 @@ struct Reader<'a> {
     marker: Option<u8>,
 }
 
-/// Maximum nesting of lists and objects. Models have 8.
+/// Maximum nesting of lists and objects. XGBoost's models nest 8 levels deep.
 const MAX_DEPTH: u32 = 32;
 
 impl<'a> Reader<'a> {

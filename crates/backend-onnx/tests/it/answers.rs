@@ -59,7 +59,7 @@ fn rows_are_answered_alone(runtime: Runtime) {
             continue;
         }
         let count = request.inputs[0].value.shape().dims()[0];
-        // Skips models whose inputs have different batch sizes, which broadcast.
+        // Skips models whose inputs differ in batch size, because such inputs are broadcast.
         if request
             .inputs
             .iter()

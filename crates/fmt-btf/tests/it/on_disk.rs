@@ -222,7 +222,7 @@ fn fs_09_every_read_fails_once() {
     }
 }
 
-/// FS-11: a file that grows keeps its length as of opening.
+/// FS-11: if a file grows after it was opened, the reader still uses the length at opening.
 #[test]
 fn fs_11_a_file_that_grows() {
     in_folder(|folder| {

@@ -127,7 +127,7 @@ fn n11_checksums_and_lengths() {
         let reader = NpzReader::from_path(&path).unwrap();
         assert_eq!(verdict(reader.tensor(0)), Err((Corrupt, "N11")));
     }
-    // The data is longer or shorter than the header says, compressed and not.
+    // The data, compressed or not, is longer or shorter than the header says.
     for is_deflated in [false, true] {
         let longer = [&array[..], b"x"].concat();
         assert_eq!(

@@ -194,7 +194,7 @@ fn no_answer_of_a_pipeline_outlives_one_of_its_models() {
     write(folder.path(), "one/1/model.word", "adds 100");
     load(&engine, "one").unwrap();
     answers([110, 120]);
-    // Changes to other models keep the cached responses.
+    // Changes to other models do not evict cached responses.
     let before = runs.load(Ordering::SeqCst);
     write(folder.path(), "other/1/model.word", "adds 1");
     load(&engine, "other").unwrap();

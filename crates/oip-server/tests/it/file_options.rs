@@ -1,4 +1,4 @@
-//! The configuration file, and its exclusive settings.
+//! Tests of the configuration file, and of the settings that only exist there.
 
 use std::{fs, process::Command};
 

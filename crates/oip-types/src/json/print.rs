@@ -12,7 +12,7 @@ pub(super) const ROOM: usize = 48;
 /// Printing has two steps, and each runs over a whole block of elements: a short loop gives the processor
 /// independent iterations to overlap, where one long loop would serialize them.
 pub(super) trait JsonPrint: Element {
-    /// The form of an element after the first step.
+    /// An element after the first step of printing, which computes what the second step writes.
     type Prepared: Copy + Default;
 
     /// Typical length in characters, comma included; used to reserve capacity.

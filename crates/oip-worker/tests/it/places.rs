@@ -264,7 +264,7 @@ fn requests_that_were_joined_fail_each_for_itself() {
     assert!(model.infer(request, &cancel).is_ok());
 }
 
-/// A worker that is another program is notified and given time to finish when its model is unloaded.
+/// A worker that runs an external program is notified when its model is unloaded, and has time to finish.
 #[test]
 fn such_a_worker_may_finish() {
     let model: Arc<dyn Model> = load("another program: copies").into();

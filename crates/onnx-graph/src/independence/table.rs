@@ -36,7 +36,7 @@ pub(super) fn rule(domain: &str, name: &str) -> Option<Rule> {
     }
 }
 
-/// Returns the function for an operator that keeps rows only in some variants.
+/// Returns the rule of an operator that keeps rows independent only with some attributes or inputs.
 fn by_rule(domain: &str, name: &str) -> Option<Rule> {
     let rules = match domain {
         "" => ONNX,

@@ -104,8 +104,8 @@ fn current<T>(entries: &[T], since: impl Fn(&T) -> i64, opset: i64) -> Option<&T
         .or(entries.first())
 }
 
-/// The prefix in the field `overload` of a node whose function imports another operator set version than the
-/// model.
+/// Prefix of a node's field `overload` that marks a node of a function that imports a different operator set
+/// version than the model.
 const OWN: &str = "opset~";
 
 /// Records the operator set version of a node in the field `overload`, if it differs from that of the model.

@@ -76,7 +76,7 @@ impl Geometry {
         Some([size(0)?, size(1)?])
     }
 
-    /// Returns whether the image can be read in place, since it needs neither padding nor planes.
+    /// Returns whether the image can be read in place: it needs neither padding nor a split into planes.
     fn is_plain(&self, plane: [usize; 2]) -> bool {
         self.strides == [1, 1] && self.before == [0, 0] && plane == self.input
     }

@@ -24,7 +24,7 @@ pub(crate) fn expect_bytes(element_type: ElementType) -> Result<()> {
 pub(crate) enum Line {
     /// There is one zero point per row, of this length.
     Row(usize),
-    /// There is one zero point per column of matrices with these numbers of rows and columns.
+    /// One zero point per column; the numbers are the rows and columns of each matrix.
     Column([usize; 2]),
 }
 

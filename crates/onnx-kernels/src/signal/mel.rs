@@ -142,8 +142,8 @@ impl Kernel for Weights {
         let (low, high) = (edge(3)?, edge(4)?);
         let bins = length / 2 + 1;
         let step = (high - low) / (mels + 2) as f32;
-        // Returns the frequency bin where a mel filter starts. The bins for the next two numbers are its peak
-        // and its end.
+        // Returns the frequency bin where filter number `mel` starts. The filter's peak is the start of the
+        // next filter, and its end is the start of the one after that.
         let place = |mel: usize| {
             let mel = f64::from(low + step * mel as f32);
             let hertz = (700.0 * (10.0f64.powf(mel / 2595.0) - 1.0)) as f32;

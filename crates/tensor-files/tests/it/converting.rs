@@ -26,7 +26,7 @@ fn allowing() -> ConvertOptions<'static> {
     }
 }
 
-/// Converts from each format to each other, with content that all formats can store.
+/// Converts from every format to every other one, with content that all formats can store.
 #[test]
 fn from_everywhere_to_everywhere() {
     let folder = tempfile::tempdir().unwrap();

@@ -158,7 +158,7 @@ fn to_proto<M: FromIterator<(String, InferParameter)>>(parameters: &[(String, Pa
     parameters.iter().map(member).collect()
 }
 
-/// Puts values into the field that clients would use, by their type and the datatype's width.
+/// Puts the values into the field that clients would choose for the values' type and the datatype's width.
 fn to_contents(datatype: &str, values: &Value) -> InferTensorContents {
     let mut contents = InferTensorContents::default();
     for value in values.as_array().unwrap() {
