@@ -43,13 +43,14 @@ pub(crate) fn run(check: Check) -> Result<ExitCode, Failure> {
         .get_or_insert_with(|| format!("warn,{}=error", oip_engine::UNAVAILABLE));
     let mut config = Config::resolve(options)?;
     config.engine.control = ModelControl::None;
-    let log = telemetry::start(&config.log, config.log_format, None)?;
+    config.log.tail = None;
+    let log = telemetry::start(config.log.clone())?;
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
     tls_options::read(config.tls.take())?;
-    config.access.guard(&config.http.cpu)?;
-    let repository = model_source::open(&mut config)?;
+    config.access.guard(&config.transports.http.cpu)?;
+    let repository = model_source::open(&mut config.models, &config.engine.control)?;
     let passed_over = repository.passed_over();
     let engine = Engine::start(repository, config.engine);
     engine.wait_until_loaded();

@@ -5,12 +5,9 @@ use std::sync::Arc;
 use std::{
     env,
     num::{NonZeroU32, NonZeroUsize},
-    path::PathBuf,
     time::Duration,
 };
 
-use model_repository::RequiredDigests;
-use oip_capture::RecorderConfig;
 use oip_console::LogTail;
 use oip_engine::{EngineConfig, ModelControl};
 use oip_grpc::{GrpcConfig, GrpcOutput};
@@ -23,8 +20,6 @@ use tensor_mmap::Promise;
 
 #[cfg(target_os = "linux")]
 use crate::connection_memory;
-#[cfg(feature = "otlp")]
-use crate::trace_options::TraceConfig;
 use crate::{
     access_options::Access,
     addresses::Addresses,
@@ -34,58 +29,61 @@ use crate::{
     failure::Failure,
     file_options::{self, GrpcForm, JsonNonFinite},
     in_place,
+    model_source::ModelSources,
     options::{ControlMode, DEFAULT_LOG, LogFormat, Options},
-    source_options::SourceOptions,
-    traffic::AccessLogForm,
+    otlp::{Exports, MetricsConfig},
+    telemetry::LogConfig,
+    traffic::{AccessLogForm, RecordConfig},
 };
 
 /// The complete and validated configuration.
 pub(crate) struct Config {
-    pub(crate) model_repositories: Vec<PathBuf>,
-    pub(crate) model_name: Option<String>,
-    pub(crate) addresses: Addresses,
-    pub(crate) source: SourceOptions,
-    /// The files that may be loaded; `None` once the repository has taken the list.
-    pub(crate) digests: Option<RequiredDigests>,
+    pub(crate) models: ModelSources,
     pub(crate) engine: EngineConfig,
-    pub(crate) backends: BackendConfig,
-    pub(crate) http: HttpConfig,
-    pub(crate) grpc: GrpcConfig,
-    /// Whether `/metrics` is served.
-    pub(crate) allow_metrics: bool,
-    /// Whether the console is served at `/`.
-    pub(crate) allow_console: bool,
-    /// Recent log lines, if the console may show them.
-    pub(crate) log_tail: Option<LogTail>,
-    /// Settings of system shared memory; `None` unless clients may use it.
-    pub(crate) shared_memory: Option<RegionsConfig>,
-    pub(crate) connections: ConnectionLimits,
+    pub(crate) addresses: Addresses,
     /// The server's certificate; `None` without TLS.
     pub(crate) tls: Option<TlsFiles>,
     /// The access rules.
     pub(crate) access: Access,
+    pub(crate) transports: TransportConfig,
+    pub(crate) pages: PageConfig,
+    pub(crate) log: LogConfig,
+    pub(crate) records: RecordConfig,
+    pub(crate) shutdown: ShutdownTimes,
+    /// Warnings about ignored environment variables.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// The settings of both transports.
+#[derive(Clone)]
+pub(crate) struct TransportConfig {
+    pub(crate) http: HttpConfig,
     /// Host names accepted at the admin address. A local admin address is protected against web pages even if
     /// the other addresses are not.
     pub(crate) admin_hosts: AllowedHosts,
-    /// How long the server still accepts requests after a termination signal.
-    pub(crate) shutdown_delay: Duration,
-    pub(crate) drain_timeout: Duration,
-    pub(crate) log_format: LogFormat,
-    pub(crate) log: String,
-    pub(crate) access_log: AccessLogForm,
-    /// The recorder's configuration, if recording is enabled.
-    pub(crate) capture: Option<RecorderConfig>,
-    /// Trace export, if enabled.
-    #[cfg(feature = "otlp")]
-    pub(crate) traces: Option<TraceConfig>,
+    pub(crate) grpc: GrpcConfig,
+    pub(crate) connections: ConnectionLimits,
+    /// Settings of system shared memory; `None` unless clients may use it.
+    pub(crate) shared_memory: Option<RegionsConfig>,
+}
+
+/// Which pages and pushes show the server's work.
+pub(crate) struct PageConfig {
+    /// Whether `/metrics` is served.
+    pub(crate) metrics: bool,
+    /// Whether the console is served at `/`.
+    pub(crate) console: bool,
     /// Metrics export, if enabled.
-    #[cfg(feature = "otlp")]
-    pub(crate) pushed_metrics: Option<oip_telemetry::MetricsConfig>,
-    pub(crate) access_log_file: Option<PathBuf>,
-    /// The configuration file, if it determines the log levels.
-    pub(crate) log_file: Option<PathBuf>,
-    /// Warnings about ignored environment variables.
-    pub(crate) warnings: Vec<String>,
+    pub(crate) pushed_metrics: Option<MetricsConfig>,
+}
+
+/// How long the shutdown may take.
+#[derive(Clone, Copy)]
+pub(crate) struct ShutdownTimes {
+    /// How long the server still accepts requests after a termination signal.
+    pub(crate) delay: Duration,
+    /// How long open requests may take after that.
+    pub(crate) drain_timeout: Duration,
 }
 
 /// Number of log lines that the console can show.
@@ -200,29 +198,18 @@ impl Config {
         let allow_console_log = options.allow_console_log.unwrap_or(log_is_local);
         let admin_hosts = self::allowed_hosts(&options.allowed_hosts, log_is_local)?;
         let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-        #[cfg_attr(
-            not(feature = "otlp"),
-            expect(unused_mut, reason = "there are no other warnings")
-        )]
         let mut warnings = Options::unknown_variables(names);
-        #[cfg(feature = "otlp")]
-        let pushed_metrics = options
-            .file
-            .metrics
-            .resolve(&options.file.traces, &mut warnings)?;
-        #[cfg(feature = "otlp")]
-        let traces = options
-            .file
-            .traces
-            .resolve(pushed_metrics.is_some(), &mut warnings)?;
+        let exports = Exports::resolve(&options.file, &mut warnings)?;
         Ok(Self {
             warnings,
-            model_repositories,
-            model_name: options.model_name,
+            models: ModelSources {
+                repositories: model_repositories,
+                name: options.model_name,
+                source: options.source,
+                digests,
+                backends,
+            },
             addresses,
-            source: options.source,
-            digests,
-            backends,
             engine: EngineConfig::default().with(|config| {
                 config.server_name = "tensorferry".to_owned();
                 config.server_version = env!("CARGO_PKG_VERSION").to_owned();
@@ -239,64 +226,72 @@ impl Config {
                 config.load_timeout = duration(options.load_timeout, config.load_timeout);
                 config.strict_readiness = options.strict_readiness.unwrap_or(config.strict_readiness);
             }),
-            http: HttpConfig::default().with(|config| {
-                config.allowed_hosts = allowed_hosts;
-                config.max_body_bytes = max_request_bytes;
-                config.limits = limits.clone();
-                config.time = time;
-                config.budget = budget.clone();
-                config.cpu = cpu.clone();
-                #[cfg(target_os = "linux")]
-                if allow_connection_memory {
-                    config.connection_memory = Some(connection_regions.clone());
-                }
-                config.non_finite = match options.file.json_nonfinite.unwrap_or(JsonNonFinite::Null) {
-                    JsonNonFinite::Null => NonFinite::Null,
-                    JsonNonFinite::Literal => NonFinite::Literal,
-                    JsonNonFinite::String => NonFinite::String,
-                    JsonNonFinite::Error => NonFinite::Error,
-                };
-            }),
-            grpc: GrpcConfig::default().with(|config| {
-                config.max_message_bytes = max_request_bytes;
-                #[cfg(target_os = "linux")]
-                if allow_connection_memory {
-                    config.connection_memory = Some(connection_regions);
-                }
-                config.limits = limits;
-                config.time = time;
-                config.budget = budget;
-                config.cpu = cpu;
-                config.output = match options.file.grpc_output.unwrap_or(GrpcForm::Mirror) {
-                    GrpcForm::Mirror => GrpcOutput::Mirror,
-                    GrpcForm::Raw => GrpcOutput::Raw,
-                    GrpcForm::Typed => GrpcOutput::Typed,
-                };
-            }),
-            allow_metrics: options.allow_metrics.unwrap_or(true),
-            allow_console,
-            log_tail: (allow_console && allow_console_log).then(|| LogTail::new(CONSOLE_LOG_LINES)),
-            shared_memory: options.system_shared_memory.unwrap_or(false).then(|| {
-                let mut regions = RegionsConfig::default();
-                regions.max_transfer_bytes = max_request_size;
-                regions
-            }),
-            connections,
+            transports: TransportConfig {
+                http: HttpConfig::default().with(|config| {
+                    config.allowed_hosts = allowed_hosts;
+                    config.max_body_bytes = max_request_bytes;
+                    config.limits = limits.clone();
+                    config.time = time;
+                    config.budget = budget.clone();
+                    config.cpu = cpu.clone();
+                    #[cfg(target_os = "linux")]
+                    if allow_connection_memory {
+                        config.connection_memory = Some(connection_regions.clone());
+                    }
+                    config.non_finite = match options.file.json_nonfinite.unwrap_or(JsonNonFinite::Null) {
+                        JsonNonFinite::Null => NonFinite::Null,
+                        JsonNonFinite::Literal => NonFinite::Literal,
+                        JsonNonFinite::String => NonFinite::String,
+                        JsonNonFinite::Error => NonFinite::Error,
+                    };
+                }),
+                grpc: GrpcConfig::default().with(|config| {
+                    config.max_message_bytes = max_request_bytes;
+                    #[cfg(target_os = "linux")]
+                    if allow_connection_memory {
+                        config.connection_memory = Some(connection_regions);
+                    }
+                    config.limits = limits;
+                    config.time = time;
+                    config.budget = budget;
+                    config.cpu = cpu;
+                    config.output = match options.file.grpc_output.unwrap_or(GrpcForm::Mirror) {
+                        GrpcForm::Mirror => GrpcOutput::Mirror,
+                        GrpcForm::Raw => GrpcOutput::Raw,
+                        GrpcForm::Typed => GrpcOutput::Typed,
+                    };
+                }),
+                admin_hosts,
+                connections,
+                shared_memory: options.system_shared_memory.unwrap_or(false).then(|| {
+                    let mut regions = RegionsConfig::default();
+                    regions.max_transfer_bytes = max_request_size;
+                    regions
+                }),
+            },
+            pages: PageConfig {
+                metrics: options.allow_metrics.unwrap_or(true),
+                console: allow_console,
+                pushed_metrics: exports.metrics,
+            },
             tls,
             access,
-            admin_hosts,
-            shutdown_delay: duration(options.addresses.shutdown_delay, Duration::ZERO),
-            drain_timeout: duration(options.drain_timeout, Duration::from_secs(30)),
-            log_format: options.log_format.unwrap_or(LogFormat::Text),
-            log: options.log.unwrap_or_else(|| DEFAULT_LOG.to_owned()),
-            log_file,
-            access_log,
-            capture: options.file.capture.resolve()?,
-            #[cfg(feature = "otlp")]
-            traces,
-            #[cfg(feature = "otlp")]
-            pushed_metrics,
-            access_log_file: options.traffic.access_log_file,
+            shutdown: ShutdownTimes {
+                delay: duration(options.addresses.shutdown_delay, Duration::ZERO),
+                drain_timeout: duration(options.drain_timeout, Duration::from_secs(30)),
+            },
+            log: LogConfig {
+                filter: options.log.unwrap_or_else(|| DEFAULT_LOG.to_owned()),
+                format: options.log_format.unwrap_or(LogFormat::Text),
+                file: log_file,
+                tail: (allow_console && allow_console_log).then(|| LogTail::new(CONSOLE_LOG_LINES)),
+            },
+            records: RecordConfig {
+                access_log,
+                access_log_file: options.traffic.access_log_file,
+                capture: options.file.capture.resolve()?,
+                traces: exports.traces,
+            },
         })
     }
 }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::capture_options::CaptureOptions;
 #[cfg(feature = "otlp")]
-use crate::{otlp_metrics::MetricOptions, trace_options::TraceOptions};
+use crate::otlp::{MetricOptions, TraceOptions};
 
 /// Settings that exist only in the configuration file.
 #[derive(Clone, Debug, Default, Deserialize)]

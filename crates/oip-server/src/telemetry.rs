@@ -1,6 +1,13 @@
 //! Sets up logging.
 
-use std::{io::stderr, panic, path::Path, sync::Arc, thread, time::Duration};
+use std::{
+    io::stderr,
+    panic,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
 
 use oip_console::LogTail;
 use tracing_subscriber::{
@@ -20,8 +27,24 @@ use crate::{
     options::{DEFAULT_LOG, LogFormat},
 };
 
+/// Log target of the server's life cycle, wherever the code is.
+pub(crate) const LIFE_CYCLE: &str = "oip_server::app";
+
+/// The log's settings.
+#[derive(Clone)]
+pub(crate) struct LogConfig {
+    /// The levels.
+    pub(crate) filter: String,
+    pub(crate) format: LogFormat,
+    /// The configuration file, if it determines the levels.
+    pub(crate) file: Option<PathBuf>,
+    /// Recent lines, if the console may show them.
+    pub(crate) tail: Option<LogTail>,
+}
+
 /// The running log.
 pub(crate) struct Log {
+    pub(crate) config: LogConfig,
     /// Changes the log levels.
     pub(crate) control: Arc<LogControl>,
     /// Counts the lines that were dropped because the reader was too slow.
@@ -42,13 +65,13 @@ impl LogEnd {
 }
 
 /// Starts logging to standard error, and logs panics.
-pub(crate) fn start(log: &str, format: LogFormat, tail: Option<LogTail>) -> Result<Log, Failure> {
-    let filter = filter(log)?;
-    let writer = LogWriter::start(format, tail);
+pub(crate) fn start(config: LogConfig) -> Result<Log, Failure> {
+    let filter = filter(&config.filter)?;
+    let writer = LogWriter::start(config.format, config.tail.clone());
     let layer = fmt::layer()
         .with_writer(writer.clone())
         .log_internal_errors(false);
-    let layer = match format {
+    let layer = match config.format {
         LogFormat::Text => layer.with_ansi(false).boxed(),
         LogFormat::Json => layer.json().flatten_event(true).boxed(),
     };
@@ -56,6 +79,7 @@ pub(crate) fn start(log: &str, format: LogFormat, tail: Option<LogTail>) -> Resu
     registry().with(layer.with_filter(filter)).init();
     log_panics();
     Ok(Log {
+        config,
         control: Arc::new(control),
         dropped: writer.dropped(),
         end: LogEnd(writer),

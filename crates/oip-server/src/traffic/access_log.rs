@@ -179,6 +179,8 @@ fn microseconds(time: Duration) -> u64 {
 pub(crate) struct AccessLog {
     queue: SyncSender<Message>,
     form: AccessLogForm,
+    /// The file; `None` for standard error.
+    file: Option<Arc<Path>>,
     dropped: Arc<AtomicU64>,
 }
 
@@ -205,6 +207,7 @@ impl AccessLog {
         if form == AccessLogForm::Off {
             return Ok(None);
         }
+        let path = file.as_deref().map(Arc::from);
         let out = Out::open(file)?;
         let (queue, messages) = sync_channel(CAPACITY);
         let dropped = Arc::new(AtomicU64::new(0));
@@ -215,7 +218,17 @@ impl AccessLog {
         thread::Builder::new()
             .name("access-log".to_owned())
             .spawn(writing)?;
-        Ok(Some(Self { queue, form, dropped }))
+        Ok(Some(Self {
+            queue,
+            form,
+            file: path,
+            dropped,
+        }))
+    }
+
+    /// Returns the file that lines are appended to; `None` for standard error.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
     }
 
     /// Queues a line. If the queue is full, drops the line.

@@ -88,7 +88,8 @@ impl Exchange {
         peer: Option<SocketAddr>,
         ids: &Ids,
     ) -> Option<Arc<Self>> {
-        if traffic.totals.is_none() && traffic.log.is_none() && traffic.traces.is_none() {
+        let records = &traffic.records;
+        if traffic.totals.is_none() && records.access_log.is_none() && records.traces.is_none() {
             return None;
         }
         let route = Route::of(request);
@@ -96,9 +97,9 @@ impl Exchange {
         if let Some(totals) = traffic.totals.as_ref().filter(|_| is_inference) {
             totals.begin(transport);
         }
-        let traces = traffic.traces.as_ref().filter(|_| is_inference);
+        let traces = records.traces.as_ref().filter(|_| is_inference);
         let traced = traces.and_then(|traces| traces.decide(ids.trace_parent()));
-        let logged = (traffic.log.is_some() || traced.is_some()).then(|| {
+        let logged = (records.access_log.is_some() || traced.is_some()).then(|| {
             Box::new(LogFacts {
                 time: SystemTime::now(),
                 start: Instant::now(),
@@ -189,7 +190,7 @@ impl Drop for Exchange {
             }
         }
         let Some(logged) = &self.logged else { return };
-        if let (Some(traces), Some(traced)) = (&self.traffic.traces, &logged.traced) {
+        if let (Some(traces), Some(traced)) = (&self.traffic.records.traces, &logged.traced) {
             let outcome = Outcome {
                 transport: self.transport,
                 method: logged.method.as_str(),
@@ -205,7 +206,7 @@ impl Drop for Exchange {
             };
             traces.export(traced, &outcome);
         }
-        if let Some(log) = &self.traffic.log {
+        if let Some(log) = &self.traffic.records.access_log {
             log.write(&Entry {
                 time: logged.time,
                 peer: logged.peer,

@@ -25,7 +25,7 @@ impl Ids {
             .filter(|value| trace_id(value.as_bytes()).is_some())
             .cloned();
         let made = || {
-            let is_logged = traffic.log.is_some();
+            let is_logged = traffic.records.access_log.is_some();
             is_logged.then(|| HeaderValue::try_from(traffic.request_ids.next_id()).ok())?
         };
         Self {

@@ -7,6 +7,8 @@ mod ids;
 mod load_report;
 mod observed;
 mod options;
+mod platforms;
+mod records;
 mod shared;
 mod totals;
 #[cfg_attr(not(feature = "otlp"), path = "no_traces.rs")]
@@ -18,6 +20,8 @@ pub(crate) use self::{
     load_report::Load,
     observed::{ObservedService, is_grpc},
     options::{AccessLogForm, TrafficOptions},
+    platforms::Aliases,
+    records::{RecordConfig, Records},
     shared::Traffic,
     totals::{BOUNDS, Sizes, Totals},
     traces::Traces,

@@ -3,7 +3,7 @@
 use std::{
     convert::Infallible,
     net::SocketAddr,
-    time::{Instant, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use oip_service::RequestNotes;
@@ -32,6 +32,10 @@ pub(super) struct Outcome<'a> {
 
 impl Traces {
     pub(super) fn decide(&self, _: Option<&str>) -> Option<TraceContext> {
+        match self.0 {}
+    }
+
+    pub(super) fn finish(&self, _: Duration) {
         match self.0 {}
     }
 

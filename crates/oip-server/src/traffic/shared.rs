@@ -4,16 +4,13 @@ use std::sync::Arc;
 
 use oip_service::RequestIds;
 
-use super::{access_log::AccessLog, load_report::Load, totals::Totals, traces::Traces};
-use crate::platforms::Aliases;
+use super::{load_report::Load, platforms::Aliases, records::Records, totals::Totals};
 
 /// Settings shared by all requests.
 pub(crate) struct Traffic {
     /// `None` if metrics are disabled.
     pub(crate) totals: Option<Arc<Totals>>,
-    pub(crate) log: Option<AccessLog>,
-    /// `None` without a collector.
-    pub(crate) traces: Option<Arc<Traces>>,
+    pub(crate) records: Records,
     pub(crate) request_ids: RequestIds,
     /// Aliases of paths. They are replaced before anything else, so that a request to an alias is counted
     /// under its target.

@@ -3,7 +3,7 @@
 use std::{
     borrow::Cow,
     net::SocketAddr,
-    time::{Instant, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use oip_service::{Phase, RequestNotes, StageKind};
@@ -48,6 +48,11 @@ impl Traces {
             trace,
             parent: parent.map(|parent| parent.span),
         })
+    }
+
+    /// Sends the queued spans, for at most `patience`.
+    pub(super) fn finish(&self, patience: Duration) {
+        self.exporter.finish(patience);
     }
 
     /// Exports the spans of a finished request.

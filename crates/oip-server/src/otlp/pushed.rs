@@ -14,21 +14,21 @@ pub(crate) struct MetricsPush {
 }
 
 impl MetricsPush {
+    /// Starts pushing.
+    pub(crate) fn start(metrics: &Arc<Metrics>, config: MetricsConfig) -> Result<Self, Failure> {
+        let endpoint = config.endpoint.metrics_url().to_owned();
+        let exporter = metrics
+            .push(config)
+            .map_err(|error| Failure::run(format!("the system gives no thread for metrics: {error}")))?;
+        tracing::info!(endpoint, "metrics are pushed");
+        Ok(Self {
+            exporter,
+            _metrics: metrics.clone(),
+        })
+    }
+
     /// Pushes the metrics a last time, and waits for at most `patience` until they are sent.
     pub(crate) fn finish(&self, patience: Duration) {
         self.exporter.finish(patience);
     }
-}
-
-/// Starts pushing.
-pub(crate) fn start(metrics: &Arc<Metrics>, config: MetricsConfig) -> Result<MetricsPush, Failure> {
-    let endpoint = config.endpoint.metrics_url().to_owned();
-    let exporter = metrics
-        .push(config)
-        .map_err(|error| Failure::run(format!("the system gives no thread for metrics: {error}")))?;
-    tracing::info!(endpoint, "metrics are pushed");
-    Ok(MetricsPush {
-        exporter,
-        _metrics: metrics.clone(),
-    })
 }

@@ -1,9 +1,11 @@
 //! Signals: termination, reload, and ignored ones.
 
-use std::{future::pending, io};
+use std::future::pending;
 
 use rustix::process::Signal as Number;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::failure::Failure;
 
 /// The signals that the server handles from the creation of this value.
 pub(crate) struct Signals {
@@ -17,7 +19,15 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    pub(crate) fn catch() -> io::Result<Self> {
+    /// Sets up handlers. Must run on a runtime.
+    pub(crate) fn catch() -> Result<Self, Failure> {
+        let handle = |kind| {
+            signal(kind).map_err(|error| {
+                Failure::run(format!(
+                    "the system does not let the server catch signals: {error}"
+                ))
+            })
+        };
         let survived = [
             SignalKind::alarm(),
             SignalKind::user_defined1(),
@@ -25,8 +35,8 @@ impl Signals {
             SignalKind::from_raw(Number::XFSZ.as_raw()),
         ];
         Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
+            terminate: handle(SignalKind::terminate())?,
+            interrupt: handle(SignalKind::interrupt())?,
             hangup: signal(SignalKind::hangup()).ok(),
             _survived: survived
                 .into_iter()

@@ -16,13 +16,13 @@ use crate::traffic::is_grpc;
 
 /// Passes each request to one of two services.
 #[derive(Clone)]
-pub(crate) struct OnePort<H, G> {
+pub(super) struct OnePort<H, G> {
     http: H,
     grpc: G,
 }
 
 impl<H, G> OnePort<H, G> {
-    pub(crate) fn new(http: H, grpc: G) -> Self {
+    pub(super) fn new(http: H, grpc: G) -> Self {
         Self { http, grpc }
     }
 }

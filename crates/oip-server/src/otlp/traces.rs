@@ -9,11 +9,8 @@ use std::{
 use oip_telemetry::{Authorities, Exporter, ExporterConfig, Sampler, SpanId, read_pairs};
 use serde::Deserialize;
 
-use crate::{
-    failure::Failure,
-    otlp_variables::{self, TRACES, or_warn},
-    traffic::Traces,
-};
+use super::variables::{self, TRACES, or_warn};
+use crate::{failure::Failure, traffic::Traces};
 
 /// The settings for exporting traces, from the configuration file.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -68,7 +65,7 @@ impl TraceOptions {
                     "the configuration file: otlp-sample-ratio: expected a number from 0 to 1, found {ratio}"
                 )));
             }
-            None => or_warn(otlp_variables::ratio(), 1.0, warnings),
+            None => or_warn(variables::ratio(), 1.0, warnings),
         };
         let (headers, resource) = (headers(TRACES.name)?, resource(&self.otlp_attribute)?);
         let authorities = authorities(TRACES.name, self.otlp_ca.as_deref())?;

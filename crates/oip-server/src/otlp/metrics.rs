@@ -7,11 +7,11 @@ use serde::Deserialize;
 
 use oip_types::HumanDuration;
 
-use crate::{
-    failure::Failure,
-    otlp_variables::{self, INTERVAL, METRICS, or_warn},
-    trace_options::{TraceOptions, authorities, headers, resource},
+use super::{
+    traces::{TraceOptions, authorities, headers, resource},
+    variables::{self, INTERVAL, METRICS, or_warn},
 };
+use crate::failure::Failure;
 
 /// The settings for exporting metrics, from the configuration file.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -57,7 +57,7 @@ impl MetricOptions {
         let interval = match self.otlp_metrics_interval {
             Some(HumanDuration(time)) => sensible("the configuration file: otlp-metrics-interval", time)?,
             None => {
-                let said = otlp_variables::interval();
+                let said = variables::interval();
                 let said = said.and_then(|time| time.map(|time| sensible(INTERVAL, time)).transpose());
                 or_warn(said, None, warnings).unwrap_or(Duration::from_secs(60))
             }
