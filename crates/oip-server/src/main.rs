@@ -3,43 +3,24 @@
 //! The binary only combines libraries: it turns options into a configuration, creates an engine and two
 //! transports from it, and runs them until a signal.
 
-mod access_options;
-mod addresses;
 mod allocator;
 mod backends;
-mod capture_options;
+mod banner;
 #[cfg(feature = "gpu")]
 mod cards;
 mod check;
 mod commands;
-mod config;
-mod config_file;
-#[cfg(target_os = "linux")]
-mod connection_memory;
 mod descriptors;
-mod examples;
 mod failure;
-mod file_options;
-mod help;
 mod in_place;
 mod init;
 mod log_settings;
 mod log_writer;
 mod metrics;
-mod mistakes;
 mod model_source;
 mod options;
-#[cfg_attr(not(feature = "otlp"), path = "no_otlp.rs")]
-mod otlp;
-#[cfg(feature = "python")]
-mod python_options;
-mod reach;
-mod report;
-mod shown;
-mod source_options;
 mod start;
 mod telemetry;
-mod tls_options;
 mod traffic;
 
 use std::{
@@ -47,7 +28,7 @@ use std::{
     process::ExitCode,
 };
 
-use crate::{commands::Invocation, config::Config, failure::Failure};
+use crate::{commands::Invocation, failure::Failure, options::Config};
 
 fn main() -> ExitCode {
     allocator::give_back_what_is_freed();

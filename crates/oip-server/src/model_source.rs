@@ -10,7 +10,7 @@ use model_repository::{Repositories, Repository, RequiredDigests};
 use oip_engine::ModelControl;
 use oip_service::Backend;
 
-use crate::{backends::BackendConfig, failure::Failure, source_options::SourceOptions};
+use crate::{backends::BackendConfig, failure::Failure, options::SourceOptions};
 
 /// Where models come from, and what loads them.
 pub(crate) struct ModelSources {

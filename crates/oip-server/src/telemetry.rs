@@ -1,15 +1,7 @@
 //! Sets up logging.
 
-use std::{
-    io::stderr,
-    panic,
-    path::{Path, PathBuf},
-    sync::Arc,
-    thread,
-    time::Duration,
-};
+use std::{io::stderr, panic, path::Path, sync::Arc, thread, time::Duration};
 
-use oip_console::LogTail;
 use tracing_subscriber::{
     Layer,
     filter::{LevelFilter, Targets},
@@ -20,27 +12,14 @@ use tracing_subscriber::{
 };
 
 use crate::{
-    config_file::read_file,
     failure::Failure,
     log_settings::LogControl,
     log_writer::{DropCounters, LogWriter},
-    options::{DEFAULT_LOG, LogFormat},
+    options::{DEFAULT_LOG, LogConfig, LogFormat, read_file},
 };
 
 /// Log target of the server's life cycle, wherever the code is.
 pub(crate) const LIFE_CYCLE: &str = "oip_server::app";
-
-/// The log's settings.
-#[derive(Clone)]
-pub(crate) struct LogConfig {
-    /// The levels.
-    pub(crate) filter: String,
-    pub(crate) format: LogFormat,
-    /// The configuration file, if it determines the levels.
-    pub(crate) file: Option<PathBuf>,
-    /// Recent lines, if the console may show them.
-    pub(crate) tail: Option<LogTail>,
-}
 
 /// The running log.
 pub(crate) struct Log {
@@ -89,7 +68,7 @@ pub(crate) fn start(config: LogConfig) -> Result<Log, Failure> {
 /// Reloads the log levels from a configuration file. If it sets none, the default applies.
 pub(crate) fn reload(control: &LogControl, file: &Path) -> Result<String, String> {
     let options = read_file(file).map_err(|failure| failure.message)?;
-    let log = options.log.as_deref().unwrap_or(DEFAULT_LOG);
+    let log = options.log.log.as_deref().unwrap_or(DEFAULT_LOG);
     let filter = filter(log).map_err(|failure| failure.message)?;
     control
         .restart(filter)

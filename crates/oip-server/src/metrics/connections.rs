@@ -29,7 +29,7 @@ pub(super) fn write(text: &mut Families<'_>, caps: &ConnectionCaps) {
         (EVICTED_STREAMS, streams.iter().map(|counts| counts.evicted).sum()),
         (UNREAD_STREAMS, streams.iter().map(|counts| counts.unread).sum()),
     ] {
-        text.family(&family).add(&[], value);
+        text.single(&family, value);
     }
 }
 

@@ -128,61 +128,47 @@ impl Metrics {
         models::write_states(text, &self.engine.models());
         #[cfg(feature = "gpu")]
         gpus::write(text, &crate::cards::cards());
-        text.family(&SERVER_READY)
-            .add(&[], self.engine.readiness().is_ready());
-        text.family(&BUDGET_USED).add(&[], self.budget.used());
-        text.family(&BUDGET).add(&[], self.budget.limit());
+        text.single(&SERVER_READY, self.engine.readiness().is_ready());
+        text.single(&BUDGET_USED, self.budget.used());
+        text.single(&BUDGET, self.budget.limit());
         traffic::write(text, &self.counts.totals);
         connections::write(text, &self.counts.caps);
         #[cfg(feature = "count-allocations")]
         {
             let (allocations, bytes) = crate::allocator::counting::counted();
-            text.family(&ALLOCATIONS).add(&[], allocations);
-            text.family(&ALLOCATED).add(&[], bytes);
+            text.single(&ALLOCATIONS, allocations);
+            text.single(&ALLOCATED, bytes);
         }
-        text.family(&LOG_DROPPED).add(&[], self.counts.dropped.count());
-        text.family(&ACCESS_LOG_DROPPED).add(
-            &[],
-            self.counts
-                .records
-                .access_log
-                .as_ref()
-                .map_or(0, AccessLog::dropped),
-        );
-        text.family(&CAPTURED).add(
-            &[],
-            self.counts
-                .records
-                .recorder
-                .as_ref()
-                .map_or(0, Recorder::recorded),
-        );
-        text.family(&NOT_CAPTURED).add(
-            &[],
-            self.counts.records.recorder.as_ref().map_or(0, Recorder::dropped),
-        );
-        let fetches = self.counts.guard.key_fetches();
-        text.family(&KEY_FETCHES)
-            .add(&[], fetches.map_or(0, |fetches| fetches.succeeded));
-        text.family(&FAILED_KEY_FETCHES)
-            .add(&[], fetches.map_or(0, |fetches| fetches.failed));
-        #[cfg(feature = "otlp")]
-        {
-            let exporter = self.counts.records.traces.as_ref().map(|traces| &traces.exporter);
-            text.family(&SPANS_SENT)
-                .add(&[], exporter.map_or(0, oip_telemetry::Exporter::sent));
-            text.family(&SPANS_DROPPED)
-                .add(&[], exporter.map_or(0, oip_telemetry::Exporter::dropped));
-            let pusher = self.pusher.get();
-            text.family(&PUSHES)
-                .add(&[], pusher.map_or(0, oip_telemetry::MetricsExporter::sent));
-            text.family(&FAILED_PUSHES)
-                .add(&[], pusher.map_or(0, oip_telemetry::MetricsExporter::failed));
-        }
+        self.write_counts(text);
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         text.family(&BUILD).add(&version, 1);
         #[cfg(target_os = "linux")]
         self.process.write(text);
+    }
+
+    /// Writes what is counted outside of the engine and the transports.
+    fn write_counts(&self, text: &mut Families<'_>) {
+        let records = &self.counts.records;
+        let (access_log, recorder) = (records.access_log.as_ref(), records.recorder.as_ref());
+        text.single(&LOG_DROPPED, self.counts.dropped.count());
+        text.single(&ACCESS_LOG_DROPPED, access_log.map_or(0, AccessLog::dropped));
+        text.single(&CAPTURED, recorder.map_or(0, Recorder::recorded));
+        text.single(&NOT_CAPTURED, recorder.map_or(0, Recorder::dropped));
+        let fetches = self.counts.guard.key_fetches();
+        text.single(&KEY_FETCHES, fetches.map_or(0, |fetches| fetches.succeeded));
+        text.single(&FAILED_KEY_FETCHES, fetches.map_or(0, |fetches| fetches.failed));
+        #[cfg(feature = "otlp")]
+        {
+            use oip_telemetry::MetricsExporter;
+            let (exporter, pusher) = (records.traces.as_ref(), self.pusher.get());
+            text.single(&SPANS_SENT, exporter.map_or(0, |traces| traces.exporter.sent()));
+            text.single(
+                &SPANS_DROPPED,
+                exporter.map_or(0, |traces| traces.exporter.dropped()),
+            );
+            text.single(&PUSHES, pusher.map_or(0, MetricsExporter::sent));
+            text.single(&FAILED_PUSHES, pusher.map_or(0, MetricsExporter::failed));
+        }
     }
 }
 

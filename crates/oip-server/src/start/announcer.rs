@@ -7,7 +7,11 @@ use oip_types::ModelState;
 use tokio::task::spawn_blocking;
 
 use super::{models::Models, notify};
-use crate::{options::LogFormat, reach::Addresses, report, telemetry::LIFE_CYCLE};
+use crate::{
+    banner::{self, reach::Addresses},
+    options::LogFormat,
+    telemetry::LIFE_CYCLE,
+};
 
 /// Announces the progress of the start.
 pub(super) struct Announcer {
@@ -30,7 +34,7 @@ impl Announcer {
     /// Announces the addresses. `variable` is the environment variable that set the port.
     pub(super) fn listening(&self, variable: Option<&str>) {
         if self.is_text {
-            report::listening(&self.addresses);
+            banner::listening(&self.addresses);
         }
         let first_of = |addresses: &[Address]| addresses.first().map(ToString::to_string);
         tracing::info!(
@@ -52,8 +56,8 @@ impl Announcer {
             let elapsed = self.begun.elapsed();
             let models = engine.models();
             match self.is_text {
-                true => report::models(&models, &passed_over, &self.addresses, elapsed),
-                false => report::log_passed_over(&models, &passed_over),
+                true => banner::models(&models, &passed_over, &self.addresses, elapsed),
+                false => banner::log_passed_over(&models, &passed_over),
             }
             tracing::info!(target: LIFE_CYCLE, milliseconds = elapsed.as_millis() as u64, "loaded all models");
             let ready = models.iter().filter(|model| model.state == ModelState::Ready);

@@ -12,11 +12,9 @@ use tokio::net::TcpListener;
 
 use super::runtimes::Runtimes;
 use crate::{
-    addresses::{AddressProtocol, Endpoint, Place},
-    config::Config,
+    banner::reach::{Addresses, Encryption},
     failure::Failure,
-    reach::{Addresses, Encryption},
-    tls_options,
+    options::{AddressProtocol, Config, Endpoint, Place, read_tls},
 };
 
 /// All listening sockets and their TLS settings.
@@ -28,7 +26,7 @@ pub(super) struct Listening {
 impl Listening {
     /// Reads the TLS files and opens the sockets.
     pub(super) fn open(config: &mut Config, runtimes: &Runtimes) -> Result<Self, Failure> {
-        let tls = tls_options::read(config.tls.take())?;
+        let tls = read_tls(config.tls.take())?;
         let mode = config.addresses.unix_socket_mode;
         let places = config.addresses.places.iter().map(|place| (place, false));
         let admin = config.access.admin.iter().map(|place| (place, true));

@@ -26,9 +26,8 @@ use self::{
     signals::Signals,
 };
 use crate::{
-    config::Config,
     failure::Failure,
-    options::LogFormat,
+    options::{Config, LogFormat},
     telemetry::{self, LIFE_CYCLE, Log},
 };
 

@@ -8,10 +8,9 @@ use oip_service::RequestIds;
 
 use super::models::Models;
 use crate::{
-    config::PageConfig,
     failure::Failure,
     metrics::{Counts, Metrics},
-    otlp::MetricsPush,
+    options::{PageConfig, otlp::MetricsPush},
     telemetry::Log,
     traffic::{Aliases, Load, Records, Traffic, Transport},
 };

@@ -35,11 +35,9 @@ use super::{
     transports::{Acceptor, Transports},
 };
 use crate::{
-    access_options::{GRPC, HTTP},
-    addresses::AddressProtocol,
-    config::{Config, TransportConfig},
     failure::Failure,
     model_source,
+    options::{AddressProtocol, Config, GRPC, HTTP, TransportConfig},
 };
 
 /// The sources that the server reads before it can start.

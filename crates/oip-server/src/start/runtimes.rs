@@ -5,7 +5,7 @@ use std::time::Instant;
 use oip_listen::Lanes;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use crate::{addresses::AddressProtocol, failure::Failure, in_place::transport_threads, telemetry::Log};
+use crate::{failure::Failure, in_place::transport_threads, options::AddressProtocol, telemetry::Log};
 
 /// What exists once in the process while it serves.
 pub(super) struct Process<'a> {

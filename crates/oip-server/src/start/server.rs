@@ -29,9 +29,9 @@ use super::{
     transports::{Acceptor, Transports},
 };
 use crate::{
-    config::ShutdownTimes,
     failure::Failure,
     metrics::Counts,
+    options::ShutdownTimes,
     telemetry::{LIFE_CYCLE, LogEnd},
 };
 

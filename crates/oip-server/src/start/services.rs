@@ -17,9 +17,7 @@ use super::{
     transports::{Acceptor, Transports},
 };
 use crate::{
-    access_options::{Access, GRPC, HTTP},
-    addresses::AddressProtocol,
-    config::TransportConfig,
+    options::{Access, AddressProtocol, GRPC, HTTP, TransportConfig},
     traffic::{ObservedService, Traffic},
 };
 

@@ -11,7 +11,7 @@ use tokio::{task::JoinHandle, time::timeout};
 use tower_service::Service;
 
 use super::{lasting_calls::lasting, listening::BoundSocket, runtimes::Runtimes};
-use crate::{addresses::AddressProtocol, metrics::ConnectionCaps};
+use crate::{metrics::ConnectionCaps, options::AddressProtocol};
 
 /// Number of connections reserved for the admin address, which other clients cannot exhaust.
 const ADMIN_CONNECTIONS: usize = 64;

@@ -3,10 +3,10 @@
 
 mod access_log;
 mod exchange;
+mod finished;
 mod ids;
 mod load_report;
 mod observed;
-mod options;
 mod platforms;
 mod records;
 mod shared;
@@ -19,7 +19,6 @@ pub(crate) use self::{
     access_log::AccessLog,
     load_report::Load,
     observed::{ObservedService, is_grpc},
-    options::{AccessLogForm, TrafficOptions},
     platforms::Aliases,
     records::{RecordConfig, Records},
     shared::Traffic,

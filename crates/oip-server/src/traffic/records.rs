@@ -1,21 +1,19 @@
 //! What is written about requests, besides the log: the access log, recorded requests and traces.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use oip_capture::{Recorder, RecorderConfig};
 
-use super::{access_log::AccessLog, options::AccessLogForm, traces::Traces};
-use crate::{capture_options, failure::Failure, otlp::TraceConfig};
+use super::{access_log::AccessLog, traces::Traces};
+use crate::{
+    failure::Failure,
+    options::{AccessLogConfig, otlp::TraceConfig, start_recorder},
+};
 
 /// The settings of everything that is written about requests.
 pub(crate) struct RecordConfig {
-    pub(crate) access_log: AccessLogForm,
-    /// The access log's file; `None` for standard error.
-    pub(crate) access_log_file: Option<PathBuf>,
+    /// The access log, if enabled.
+    pub(crate) access_log: Option<AccessLogConfig>,
     /// The recorder's configuration, if recording is enabled.
     pub(crate) capture: Option<RecorderConfig>,
     /// Trace export, if enabled.
@@ -34,18 +32,10 @@ pub(crate) struct Records {
 impl RecordConfig {
     /// Opens the files and starts the writers.
     pub(crate) fn start(self) -> Result<Records, Failure> {
-        let file = self.access_log_file;
-        let access_log = AccessLog::start(self.access_log, file.clone()).map_err(|error| {
-            let file = file.as_deref().unwrap_or(Path::new("standard error"));
-            Failure::run(format!(
-                "the access log cannot be written to {}: {error} (--access-log-file takes another file)",
-                file.display()
-            ))
-        })?;
         let traces = self.traces.map(TraceConfig::start).transpose()?;
         Ok(Records {
-            access_log,
-            recorder: self.capture.map(capture_options::start).transpose()?,
+            access_log: self.access_log.map(AccessLog::start).transpose()?,
+            recorder: self.capture.map(start_recorder).transpose()?,
             traces: traces.map(Arc::new),
         })
     }

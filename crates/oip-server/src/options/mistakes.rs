@@ -10,7 +10,8 @@ use std::{
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use crate::{examples::quoted, file_options};
+use super::file_options;
+use crate::banner::quoted;
 
 /// The program's name.
 pub(crate) const PROGRAM: &str = "oip-server";

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
+use super::merge::merged;
+use crate::failure::Failure;
+
 /// Options of the access log.
 #[derive(Debug, Default, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
@@ -18,15 +21,7 @@ pub(crate) struct TrafficOptions {
     pub(crate) access_log_file: Option<PathBuf>,
 }
 
-impl TrafficOptions {
-    /// Merges these options with `other`, which they override.
-    pub(crate) fn or(self, other: Self) -> Self {
-        Self {
-            access_log: self.access_log.or(other.access_log),
-            access_log_file: self.access_log_file.or(other.access_log_file),
-        }
-    }
-}
+merged!(TrafficOptions: access_log access_log_file);
 
 /// The form of access log lines.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
@@ -38,4 +33,25 @@ pub(crate) enum AccessLogForm {
     Text,
     /// One JSON object per line
     Json,
+}
+
+/// The access log's settings.
+pub(crate) struct AccessLogConfig {
+    pub(crate) form: AccessLogForm,
+    /// The file that lines are appended to; `None` for standard error.
+    pub(crate) file: Option<PathBuf>,
+}
+
+impl TrafficOptions {
+    /// Returns the access log's settings, if it is enabled.
+    pub(super) fn resolve(self) -> Result<Option<AccessLogConfig>, Failure> {
+        let file = self.access_log_file;
+        match self.access_log.unwrap_or(AccessLogForm::Off) {
+            AccessLogForm::Off if file.is_some() => Err(Failure::usage(
+                "--access-log-file needs --access-log=text or json",
+            )),
+            AccessLogForm::Off => Ok(None),
+            form => Ok(Some(AccessLogConfig { form, file })),
+        }
+    }
 }

@@ -6,6 +6,7 @@ use clap::Args;
 use model_repository::RequiredDigests;
 use serde::Deserialize;
 
+use super::merge::merged;
 use crate::failure::Failure;
 #[cfg(feature = "stores")]
 use oip_types::ByteSize;
@@ -48,25 +49,14 @@ pub(crate) struct SourceOptions {
     pub(crate) require_digests: Option<PathBuf>,
 }
 
-impl SourceOptions {
-    /// Merges these options with `other`, which they override.
-    pub(crate) fn or(self, other: Self) -> Self {
-        Self {
-            #[cfg(feature = "stores")]
-            repository_cache: self.repository_cache.or(other.repository_cache),
-            #[cfg(feature = "stores")]
-            repository_cache_limit: self.repository_cache_limit.or(other.repository_cache_limit),
-            #[cfg(feature = "stores")]
-            repository_ca: self.repository_ca.or(other.repository_ca),
-            repository_also: if self.repository_also.is_empty() {
-                other.repository_also
-            } else {
-                self.repository_also
-            },
-            require_digests: self.require_digests.or(other.require_digests),
-        }
-    }
+merged!(SourceOptions:
+    #[cfg(feature = "stores")] repository_cache
+    #[cfg(feature = "stores")] repository_cache_limit
+    #[cfg(feature = "stores")] repository_ca
+    repository_also require_digests
+);
 
+impl SourceOptions {
     /// Returns the allowed files, or `None` if they are not restricted.
     pub(crate) fn digests(&self) -> Result<Option<RequiredDigests>, Failure> {
         /// Maximum size of the list in bytes, enough for a hundred thousand files with long names.

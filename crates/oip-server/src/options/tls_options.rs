@@ -6,6 +6,7 @@ use clap::Args;
 use oip_listen::{Tls, TlsError, TlsFile, TlsFiles};
 use serde::Deserialize;
 
+use super::merge::merged;
 use crate::failure::Failure;
 
 /// TLS options of both transports.
@@ -26,19 +27,12 @@ pub(crate) struct TlsOptions {
     tls_client_ca: Option<PathBuf>,
 }
 
-impl TlsOptions {
-    /// Merges these options with `other`, which they override.
-    pub(crate) fn or(self, other: Self) -> Self {
-        Self {
-            tls_certificate: self.tls_certificate.or(other.tls_certificate),
-            tls_key: self.tls_key.or(other.tls_key),
-            tls_client_ca: self.tls_client_ca.or(other.tls_client_ca),
-        }
-    }
+merged!(TlsOptions: tls_certificate tls_key tls_client_ca);
 
+impl TlsOptions {
     /// Returns the files if TLS is enabled.
-    pub(crate) fn files(self) -> Result<Option<TlsFiles>, Failure> {
-        let files = match (self.tls_certificate, self.tls_key) {
+    pub(crate) fn files(&self) -> Result<Option<TlsFiles>, Failure> {
+        let files = match (&self.tls_certificate, &self.tls_key) {
             (None, None) if self.tls_client_ca.is_some() => {
                 return Err(Failure::usage(
                     "--tls-client-ca needs --tls-certificate and --tls-key",
@@ -49,7 +43,7 @@ impl TlsOptions {
             (None, Some(_)) => return Err(Failure::usage("--tls-key needs --tls-certificate")),
             (Some(certificate), Some(key)) => TlsFiles::new(certificate, key),
         };
-        Ok(Some(match self.tls_client_ca {
+        Ok(Some(match &self.tls_client_ca {
             None => files,
             Some(authorities) => files.with_client_ca(authorities),
         }))
@@ -57,7 +51,7 @@ impl TlsOptions {
 }
 
 /// Reads the files and creates the TLS settings.
-pub(crate) fn read(files: Option<TlsFiles>) -> Result<Option<Tls>, Failure> {
+pub(crate) fn read_tls(files: Option<TlsFiles>) -> Result<Option<Tls>, Failure> {
     files.map(Tls::new).transpose().map_err(|error| wrong(&error))
 }
 

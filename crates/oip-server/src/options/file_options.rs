@@ -2,14 +2,15 @@
 
 use std::ffi::OsString;
 
+use oip_grpc::GrpcOutput;
 #[cfg(feature = "onnx")]
 use oip_types::ByteSize;
-use oip_types::HumanDuration;
+use oip_types::{HumanDuration, rest::NonFinite};
 use serde::Deserialize;
 
-use crate::capture_options::CaptureOptions;
 #[cfg(feature = "otlp")]
-use crate::otlp::{MetricOptions, TraceOptions};
+use super::otlp::{MetricOptions, TraceOptions};
+use super::{capture_options::CaptureOptions, merge::Merge};
 
 /// Settings that exist only in the configuration file.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -45,6 +46,17 @@ pub(crate) enum JsonNonFinite {
     Error,
 }
 
+impl From<JsonNonFinite> for NonFinite {
+    fn from(form: JsonNonFinite) -> Self {
+        match form {
+            JsonNonFinite::Null => Self::Null,
+            JsonNonFinite::Literal => Self::Literal,
+            JsonNonFinite::String => Self::String,
+            JsonNonFinite::Error => Self::Error,
+        }
+    }
+}
+
 /// The form of tensors in gRPC responses.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -55,6 +67,16 @@ pub(crate) enum GrpcForm {
     Raw,
     /// As typed contents.
     Typed,
+}
+
+impl From<GrpcForm> for GrpcOutput {
+    fn from(form: GrpcForm) -> Self {
+        match form {
+            GrpcForm::Mirror => Self::Mirror,
+            GrpcForm::Raw => Self::Raw,
+            GrpcForm::Typed => Self::Typed,
+        }
+    }
 }
 
 /// A setting, as shown in the help.
@@ -188,6 +210,13 @@ pub(crate) const FILE_SETTINGS: &[FileSetting] = &[
     ),
 ];
 
+/// These settings cannot be given on the command line.
+impl Merge for FileOptions {
+    fn or(self, other: Self) -> Self {
+        other
+    }
+}
+
 impl FileOptions {
     /// Parses these settings from a configuration file, and ignores all others.
     pub(crate) fn from_file(text: &str) -> Result<Self, toml::de::Error> {
@@ -304,7 +333,7 @@ mod tests {
     fn every_setting_of_the_file_is_read_listed_and_no_option() {
         let lines: Vec<String> = FILE_SETTINGS.iter().map(|setting| setting.line(&[])).collect();
         let read = Options::from_file(&lines.join("\n")).unwrap();
-        let shown = format!("{:?}", Options::default().or(read).file);
+        let shown = format!("{:?}", read.file);
         assert!(!shown.contains("None") && !shown.contains("[]"), "{shown}");
         let command = Options::command();
         for (setting, line) in FILE_SETTINGS.iter().zip(&lines) {

@@ -13,10 +13,11 @@ use oip_service::CpuPool;
 use serde::Deserialize;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
-use crate::{
+use super::{
     addresses::{Addresses, Place},
-    failure::Failure,
+    merge::merged,
 };
+use crate::failure::Failure;
 
 /// Access options: identities and addresses.
 #[derive(Debug, Default, Args, Deserialize)]
@@ -72,6 +73,10 @@ pub(crate) struct AccessOptions {
     allow_public_admin: Option<bool>,
 }
 
+merged!(AccessOptions:
+    auth http_restricted_api grpc_restricted_protocol cors_origin admin_address allow_public_admin
+);
+
 /// The resolved access rules.
 pub(crate) struct Access {
     auth: Option<PathBuf>,
@@ -86,21 +91,8 @@ pub(crate) struct Access {
 }
 
 impl AccessOptions {
-    /// Merges these options with `other`, which they override.
-    pub(crate) fn or(self, other: Self) -> Self {
-        let either = |these: Vec<String>, others: Vec<String>| if these.is_empty() { others } else { these };
-        Self {
-            auth: self.auth.or(other.auth),
-            http_restricted_api: either(self.http_restricted_api, other.http_restricted_api),
-            grpc_restricted_protocol: either(self.grpc_restricted_protocol, other.grpc_restricted_protocol),
-            cors_origin: either(self.cors_origin, other.cors_origin),
-            admin_address: self.admin_address.or(other.admin_address),
-            allow_public_admin: self.allow_public_admin.or(other.allow_public_admin),
-        }
-    }
-
     /// Validates the options. `knows_clients` says whether all clients need a certificate.
-    pub(crate) fn resolve(self, knows_clients: bool) -> Result<Access, Failure> {
+    pub(crate) fn resolve(&self, knows_clients: bool) -> Result<Access, Failure> {
         let restricted = |option: &str, texts: &[String], parse: fn(&str) -> Result<Restricted, String>| {
             let wrong = |error: String| Failure::usage(format!("{option}: {error}"));
             let groups: Result<Vec<Restricted>, String> = texts.iter().map(|text| parse(text)).collect();
@@ -114,7 +106,7 @@ impl AccessOptions {
             .transpose()?;
         let protocols = &self.grpc_restricted_protocol;
         Ok(Access {
-            auth: self.auth,
+            auth: self.auth.clone(),
             http: restricted(
                 "--http-restricted-api",
                 &self.http_restricted_api,

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use oip_listen::{Address, ServerCertificate};
 
-use crate::{examples::quoted, shown::shown};
+use super::{examples::quoted, shown::shown};
 
 /// The server's addresses, to be shown to users.
 #[derive(Clone)]
@@ -50,6 +50,25 @@ impl Encryption {
             Some(name) => format!("{name}:{}", address.port()),
             None => address.to_string(),
         }
+    }
+
+    /// Adds options and notes about certificates to `way`, and options of the program `tensor` to `tensor`.
+    /// Returns whether `tensor` can use the certificate.
+    fn add_to(&self, way: &mut Way, tensor: &mut String) -> bool {
+        if self.certificate.is_self_signed {
+            let file = quoted(&shown(&self.file.to_string_lossy()));
+            way.curl += &format!("--cacert {file} ");
+            *tensor += &format!(" --ca {file}");
+        } else {
+            way.notes.push(
+                "where this machine does not trust the certificate's authority: --cacert FILE (curl), --ca FILE (tensor)",
+            );
+        }
+        if self.knows_clients {
+            way.notes
+                .push("with a client's certificate: --cert FILE --key FILE");
+        }
+        !(self.certificate.is_self_signed && self.certificate.is_authority)
     }
 }
 
@@ -125,28 +144,8 @@ impl Addresses {
             true => String::new(),
             false => format!(" --url {url}"),
         };
-        let mut can_use_tensor = true;
-        if let Some(Encryption {
-            certificate,
-            file,
-            knows_clients,
-        }) = &self.encryption
-        {
-            if certificate.is_self_signed {
-                let file = quoted(&shown(&file.to_string_lossy()));
-                way.curl += &format!("--cacert {file} ");
-                tensor += &format!(" --ca {file}");
-                can_use_tensor = !certificate.is_authority;
-            } else {
-                way.notes.push(
-                    "where this machine does not trust the certificate's authority: --cacert FILE (curl), --ca FILE (tensor)",
-                );
-            }
-            if *knows_clients {
-                way.notes
-                    .push("with a client's certificate: --cert FILE --key FILE");
-            }
-        }
+        let encryption = self.encryption.as_ref();
+        let can_use_tensor = encryption.is_none_or(|encryption| encryption.add_to(&mut way, &mut tensor));
         if token {
             tensor += " --header \"authorization=Bearer $TOKEN\"";
         }

@@ -60,7 +60,7 @@ impl CaptureOptions {
 }
 
 /// Opens the directory and starts the recorder.
-pub(crate) fn start(config: RecorderConfig) -> Result<Recorder, Failure> {
+pub(crate) fn start_recorder(config: RecorderConfig) -> Result<Recorder, Failure> {
     let (folder, rate) = (config.folder.display().to_string(), config.rate);
     let recorder = Recorder::start(config).map_err(|error| Failure::run(format!("capture: {error}")))?;
     tracing::info!(folder, rate, "requests and responses are recorded");

@@ -5,13 +5,15 @@ mod pushed;
 mod traces;
 mod variables;
 
+use super::file_options::FileOptions;
+use crate::failure::Failure;
+pub(crate) use oip_telemetry::MetricsConfig;
+
 pub(crate) use self::{
     metrics::MetricOptions,
     pushed::MetricsPush,
     traces::{TraceConfig, TraceOptions},
 };
-use crate::{failure::Failure, file_options::FileOptions};
-pub(crate) use oip_telemetry::MetricsConfig;
 
 /// The exports that are enabled.
 pub(crate) struct Exports {

@@ -2,7 +2,8 @@
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use crate::{failure::Failure, file_options::FileOptions, metrics::Metrics, traffic::Traces};
+use super::file_options::FileOptions;
+use crate::{failure::Failure, metrics::Metrics, traffic::Traces};
 
 pub(crate) struct Exports {
     pub(crate) traces: Option<TraceConfig>,

@@ -3,6 +3,7 @@
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs},
     path::PathBuf,
+    time::Duration,
 };
 
 use clap::Args;
@@ -10,6 +11,7 @@ use serde::Deserialize;
 
 use oip_types::HumanDuration;
 
+use super::merge::Merge;
 use crate::failure::Failure;
 
 /// Options for addresses and shutdown.
@@ -55,11 +57,23 @@ pub(crate) struct AddressOptions {
     /// that load balancers can notice. --drain-timeout begins after it [default: 0s]
     #[arg(long, env = "OIP_SHUTDOWN_DELAY", hide_env = true, value_name = "TIME")]
     pub(crate) shutdown_delay: Option<HumanDuration>,
+
+    /// Time for open requests to finish when the server is told to stop [default: 30s]
+    #[arg(long, env = "OIP_DRAIN_TIMEOUT", hide_env = true, value_name = "TIME")]
+    pub(crate) drain_timeout: Option<HumanDuration>,
 }
 
-impl AddressOptions {
-    /// Merges these options with `other`, which they override.
-    pub(crate) fn or(self, other: Self) -> Self {
+/// How long the shutdown may take.
+#[derive(Clone, Copy)]
+pub(crate) struct ShutdownTimes {
+    /// How long the server still accepts requests after a termination signal.
+    pub(crate) delay: Duration,
+    /// How long open requests may take after that.
+    pub(crate) drain_timeout: Duration,
+}
+
+impl Merge for AddressOptions {
+    fn or(self, other: Self) -> Self {
         Self {
             // --port on the command line overrides the address in the file, and vice versa.
             port: self.port.or(other.port.filter(|_| self.address.is_none())),
@@ -71,6 +85,20 @@ impl AddressOptions {
             grpc_port: self.grpc_port.or(other.grpc_port),
             unix_socket_mode: self.unix_socket_mode.or(other.unix_socket_mode),
             shutdown_delay: self.shutdown_delay.or(other.shutdown_delay),
+            drain_timeout: self.drain_timeout.or(other.drain_timeout),
+        }
+    }
+}
+
+impl AddressOptions {
+    /// Returns how long the shutdown may take.
+    pub(super) fn shutdown(&self) -> ShutdownTimes {
+        let or = |option: Option<HumanDuration>, seconds| {
+            option.map_or(Duration::from_secs(seconds), |time| time.0)
+        };
+        ShutdownTimes {
+            delay: or(self.shutdown_delay, 0),
+            drain_timeout: or(self.drain_timeout, 30),
         }
     }
 
@@ -177,67 +205,33 @@ impl Addresses {
         environment: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, Failure> {
         let unix_socket_mode = options.unix_socket_mode.unwrap_or(SOCKET_MODE).0;
-        let platform = PORT_VARIABLES
-            .into_iter()
-            .find_map(|name| Some((name, environment(name).filter(|value| !value.is_empty())?)));
         if !options.say_where()
-            && let Some((name, value)) = platform
+            && let Some((variable, place)) = of_platform(environment)?
         {
-            let port = value.parse::<u16>().map_err(|_| {
-                Failure::usage(format!(
-                    "{name} in the environment: expected a port, found '{value}' (--address takes its place)"
-                ))
-            })?;
             return Ok(Self {
-                places: vec![Place {
-                    speaks: AddressProtocol::Both,
-                    option: "--address",
-                    text: format!(":{port}"),
-                    at: Endpoint::Tcp(everywhere(port)),
-                }],
+                places: vec![place],
                 unix_socket_mode,
-                from_variable: Some(name),
+                from_variable: Some(variable),
             });
         }
-        let host = options.host.as_deref();
-        let shared = Reader {
-            option: "--address",
-            port_option: Some("--port"),
-            speaks: AddressProtocol::Both,
-            host,
-        };
         if let (Some(port), Some(address)) = (options.port, &options.address) {
             return Err(Failure::usage(format!(
                 "--port {port} and --address {address} both say where HTTP and gRPC listen: leave one of them out"
             )));
         }
-        let shared = shared.read(options.address.as_deref(), options.port, None)?;
-        let of_its_own = |speaks, address: &Option<String>, port, default: u16| {
-            let (option, port_option) = match speaks {
-                AddressProtocol::Http => ("--http-address", "--http-port"),
-                _ => ("--grpc-address", "--grpc-port"),
-            };
-            let reader = Reader {
-                option,
-                port_option: Some(port_option),
-                speaks,
-                host,
-            };
-            let default = shared.is_none().then_some(default);
-            reader.read(address.as_deref(), port, default)
+        let reader = |speaks, option, port_option| Reader {
+            option,
+            port_option: Some(port_option),
+            speaks,
+            host: options.host.as_deref(),
         };
-        let http = of_its_own(
-            AddressProtocol::Http,
-            &options.http_address,
-            options.http_port,
-            8080,
-        )?;
-        let grpc = of_its_own(
-            AddressProtocol::Grpc,
-            &options.grpc_address,
-            options.grpc_port,
-            9000,
-        )?;
+        let shared = reader(AddressProtocol::Both, "--address", "--port");
+        let shared = shared.read(options.address.as_deref(), options.port, None)?;
+        let default = |port| shared.is_none().then_some(port);
+        let http = reader(AddressProtocol::Http, "--http-address", "--http-port");
+        let http = http.read(options.http_address.as_deref(), options.http_port, default(8080))?;
+        let grpc = reader(AddressProtocol::Grpc, "--grpc-address", "--grpc-port");
+        let grpc = grpc.read(options.grpc_address.as_deref(), options.grpc_port, default(9000))?;
         let places: Vec<Place> = [shared, http, grpc].into_iter().flatten().collect();
         if places.is_empty() {
             return Err(Failure::usage(
@@ -272,6 +266,31 @@ impl Addresses {
     }
 }
 
+/// Returns the address whose port a hosting platform sets, and the variable that sets it.
+fn of_platform(
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> Result<Option<(&'static str, Place)>, Failure> {
+    let value = |name| environment(name).filter(|value| !value.is_empty());
+    let set = PORT_VARIABLES
+        .into_iter()
+        .find_map(|name| Some((name, value(name)?)));
+    let Some((name, value)) = set else {
+        return Ok(None);
+    };
+    let port = value.parse::<u16>().map_err(|_| {
+        Failure::usage(format!(
+            "{name} in the environment: expected a port, found '{value}' (--address takes its place)"
+        ))
+    })?;
+    let place = Place {
+        speaks: AddressProtocol::Both,
+        option: "--address",
+        text: format!(":{port}"),
+        at: Endpoint::Tcp(everywhere(port)),
+    };
+    Ok(Some((name, place)))
+}
+
 /// Returns the wildcard addresses: dual-stack if IPv6 is available, else IPv4.
 fn everywhere(port: u16) -> Vec<SocketAddr> {
     vec![
@@ -296,31 +315,40 @@ impl Reader<'_> {
         port: Option<u16>,
         default: Option<u16>,
     ) -> Result<Option<Place>, Failure> {
-        let place_of = |option, text: String, at| {
-            Some(Place {
-                speaks: self.speaks,
-                option,
-                text,
-                at,
-            })
+        match address {
+            None => self.read_port(port, default),
+            Some(text) => match self.read_address(text, port)? {
+                None => Ok(None),
+                Some((text, at)) => Ok(Some(self.place(self.option, text, at))),
+            },
+        }
+    }
+
+    fn place(&self, option: &'static str, text: String, at: Endpoint) -> Place {
+        Place {
+            speaks: self.speaks,
+            option,
+            text,
+            at,
+        }
+    }
+
+    /// Returns the place at the host and a port, if there is a port.
+    fn read_port(&self, port: Option<u16>, default: Option<u16>) -> Result<Option<Place>, Failure> {
+        let (port, option) = match (port, default, self.speaks) {
+            (Some(port), _, _) => (port, self.port_option.unwrap_or(self.option)),
+            (None, Some(port), AddressProtocol::Http) => (port, "--port or --http-address"),
+            (None, Some(port), AddressProtocol::Grpc) => (port, "--port or --grpc-address"),
+            (None, Some(port), AddressProtocol::Both) => (port, self.option),
+            (None, None, _) => return Ok(None),
         };
-        let Some(text) = address else {
-            let (port, option) = match (port, default, self.speaks) {
-                (Some(port), _, _) => (port, self.port_option.unwrap_or(self.option)),
-                (None, Some(port), AddressProtocol::Http) => (port, "--port or --http-address"),
-                (None, Some(port), AddressProtocol::Grpc) => (port, "--port or --grpc-address"),
-                (None, Some(port), AddressProtocol::Both) => (port, self.option),
-                (None, None, _) => return Ok(None),
-            };
-            let host = self.host.unwrap_or(DEFAULT_HOST);
-            let shown = with_port(host, port);
-            return Ok(place_of(
-                option,
-                shown,
-                Endpoint::Tcp(look_up("--host", host, port)?),
-            ));
-        };
-        let place = |text: String, at| place_of(self.option, text, at);
+        let host = self.host.unwrap_or(DEFAULT_HOST);
+        let at = Endpoint::Tcp(look_up("--host", host, port)?);
+        Ok(Some(self.place(option, with_port(host, port), at)))
+    }
+
+    /// Parses an address. Returns how it is shown, and where it is; `None` if it is `none`.
+    fn read_address(&self, text: &str, port: Option<u16>) -> Result<Option<(String, Endpoint)>, Failure> {
         // A host without a port, as in Triton: the port comes from another option, or is the default.
         if text.parse::<IpAddr>().is_ok() || text == "localhost" {
             let usual = match self.speaks {
@@ -328,10 +356,8 @@ impl Reader<'_> {
                 AddressProtocol::Http | AddressProtocol::Both => 8080,
             };
             let port = port.unwrap_or(usual);
-            return Ok(place(
-                with_port(text, port),
-                Endpoint::Tcp(look_up(self.option, text, port)?),
-            ));
+            let at = Endpoint::Tcp(look_up(self.option, text, port)?);
+            return Ok(Some((with_port(text, port), at)));
         }
         if let (Some(port), Some(port_option)) = (port, self.port_option) {
             return Err(Failure::usage(format!(
@@ -343,22 +369,11 @@ impl Reader<'_> {
             return Ok(None);
         }
         if let Some(path) = text.strip_prefix("unix:") {
-            // A URL with an empty host has two extra slashes.
-            let path = path.strip_prefix("//").unwrap_or(path);
-            if path.is_empty() {
-                return Err(self.wrong(text));
-            }
-            if cfg!(not(unix)) {
-                return Err(Failure::usage(format!(
-                    "{}: this system has no Unix sockets, found '{text}'",
-                    self.option
-                )));
-            }
-            return Ok(place(format!("unix:{path}"), Endpoint::Unix(PathBuf::from(path))));
+            return self.read_unix(text, path).map(Some);
         }
         if let Some(port) = text.strip_prefix(':') {
             let port = port.parse().map_err(|_| self.wrong(text))?;
-            return Ok(place(text.to_owned(), Endpoint::Tcp(everywhere(port))));
+            return Ok(Some((text.to_owned(), Endpoint::Tcp(everywhere(port)))));
         }
         // A host cannot contain a slash, so such text is not looked up.
         let found = (!text.contains('/'))
@@ -366,7 +381,23 @@ impl Reader<'_> {
             .flatten();
         let address = found.and_then(|mut found| found.next());
         let address = address.ok_or_else(|| self.wrong(text))?;
-        Ok(place(text.to_owned(), Endpoint::Tcp(vec![address])))
+        Ok(Some((text.to_owned(), Endpoint::Tcp(vec![address]))))
+    }
+
+    /// Returns the Unix socket at `path`, the part of `text` after the scheme.
+    fn read_unix(&self, text: &str, path: &str) -> Result<(String, Endpoint), Failure> {
+        // A URL with an empty host has two extra slashes.
+        let path = path.strip_prefix("//").unwrap_or(path);
+        if path.is_empty() {
+            return Err(self.wrong(text));
+        }
+        if cfg!(not(unix)) {
+            return Err(Failure::usage(format!(
+                "{}: this system has no Unix sockets, found '{text}'",
+                self.option
+            )));
+        }
+        Ok((format!("unix:{path}"), Endpoint::Unix(PathBuf::from(path))))
     }
 
     fn wrong(&self, text: &str) -> Failure {
