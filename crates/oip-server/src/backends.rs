@@ -294,7 +294,8 @@ fn found_gpus(runtime: &backend_onnx::OnnxRuntime, choice: backend_onnx::GpuChoi
     backend_onnx::Gpus::new(choice)
 }
 
-#[cfg(all(test, feature = "text"))]
+#[cfg(feature = "text")]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -19,6 +19,7 @@ mod log_writer;
 mod metrics;
 mod model_source;
 mod options;
+mod percent;
 mod start;
 mod telemetry;
 mod traffic;

@@ -24,7 +24,7 @@ use self::{
     shown::shown,
     table::{TerminalStyle, table},
 };
-use crate::backends;
+use crate::{backends, percent::percent_encoded};
 
 /// Prints to standard output and ignores errors.
 fn print(text: &str) {
@@ -95,14 +95,23 @@ fn next_steps(models: &[ModelStatus], addresses: &Addresses) -> String {
     match (example, ready().next(), addresses.way()) {
         (Some((model, example)), _, Some(way)) => {
             begin(&mut text, &way);
-            let _ = writeln!(text, "  {}", example.curl(&way.curl, &in_url(&model.name)));
+            let _ = writeln!(
+                text,
+                "  {}",
+                example.curl(&way.curl, &percent_encoded(&model.name))
+            );
             if let Some(options) = &way.tensor {
                 let _ = writeln!(text, "  {}", example.tensor(options));
             }
         }
         (None, Some(model), Some(way)) => {
             begin(&mut text, &way);
-            let _ = writeln!(text, "  curl -s {}/v2/models/{}", way.curl, in_url(&model.name));
+            let _ = writeln!(
+                text,
+                "  curl -s {}/v2/models/{}",
+                way.curl,
+                percent_encoded(&model.name)
+            );
         }
         (_, None, _) if models.is_empty() => {
             let _ = writeln!(text, "`oip-server init DIR` writes an example repository");
@@ -182,18 +191,6 @@ fn summary(
     text
 }
 
-/// Encodes a model's name for a URL in a shell command.
-fn in_url(name: &str) -> String {
-    let mut url = String::new();
-    for byte in name.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => url.push(char::from(byte)),
-            other => url.push_str(&format!("%{other:02X}")),
-        }
-    }
-    url
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -203,11 +200,6 @@ mod tests {
 
     use super::*;
     use crate::banner::reach::Encryption;
-
-    #[test]
-    fn names_in_urls_need_no_quotes() {
-        assert_eq!(in_url("a b;$(x)/ü"), "a%20b%3B%24%28x%29%2F%C3%BC");
-    }
 
     #[test]
     fn what_can_be_pasted_is_for_this_server() {

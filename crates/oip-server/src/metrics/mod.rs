@@ -274,8 +274,8 @@ const SPANS_DROPPED: Family = Family::counter(
 
 const BUILD: Family = Family::gauge("oip_build_info", "The version of this server; always 1.");
 
-#[cfg(test)]
 #[cfg(feature = "tensors")]
+#[cfg(test)]
 mod tests {
     use std::{fs, path::Path};
 

@@ -25,51 +25,35 @@ use crate::failure::Failure;
 pub(crate) struct AccessOptions {
     /// A TOML file with identities: how they are known (tokens, JSON Web Tokens, certificates) and what they
     /// may do. It is read again when it changes
-    #[arg(long, env = "OIP_AUTH", hide_env = true, value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     auth: Option<PathBuf>,
 
     /// APIs that require a header with a certain value over HTTP, as `API,API,...:key=value`: health,
     /// metadata, inference, shared-memory, model-config, model-repository, statistics, trace, logging,
     /// metrics. May be given several times
-    #[arg(
-        long,
-        env = "OIP_HTTP_RESTRICTED_API",
-        hide_env = true,
-        value_name = "APIS:KEY=VALUE"
-    )]
+    #[arg(long, value_name = "APIS:KEY=VALUE")]
     http_restricted_api: Vec<String>,
 
     /// The same for gRPC, with the header `triton-grpc-protocol-` followed by the key
-    #[arg(
-        long,
-        env = "OIP_GRPC_RESTRICTED_PROTOCOL",
-        hide_env = true,
-        value_name = "APIS:KEY=VALUE"
-    )]
+    #[arg(long, value_name = "APIS:KEY=VALUE")]
     grpc_restricted_protocol: Vec<String>,
 
     /// Origins of web pages whose scripts may call the server over HTTP and read its responses, such as
     /// `https://app.example.com`; * for all. May be given several times, or with commas. Calls that change the
     /// server also need --allowed-hosts
-    #[arg(
-        long,
-        env = "OIP_CORS_ORIGIN",
-        hide_env = true,
-        value_name = "ORIGIN",
-        value_delimiter = ','
-    )]
+    #[arg(long, value_name = "ORIGIN", value_delimiter = ',')]
     cors_origin: Vec<String>,
 
     /// A separate address for calls that change the server, over HTTP and gRPC: loading and unloading,
     /// logging, shared memory and metrics are then answered there and not on the other addresses. HOST:PORT,
     /// :PORT or unix:PATH
-    #[arg(long, env = "OIP_ADMIN_ADDRESS", hide_env = true, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS")]
     admin_address: Option<String>,
 
     /// Whether calls that change the server are answered on addresses that other machines reach, that of
     /// --admin-address among them, though neither --auth nor --tls-client-ca says who may make them [default:
     /// false]
-    #[arg(long, env = "OIP_ALLOW_PUBLIC_ADMIN", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     allow_public_admin: Option<bool>,
 }
 

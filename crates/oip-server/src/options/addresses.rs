@@ -20,46 +20,46 @@ use crate::failure::Failure;
 pub(crate) struct AddressOptions {
     /// One address that HTTP/1.1, HTTP/2 without TLS, and gRPC share. HTTP and gRPC then have no addresses of
     /// their own, unless they are given. HOST:PORT, :PORT for all of this machine's addresses, or unix:PATH
-    #[arg(long, env = "OIP_ADDRESS", hide_env = true, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS")]
     pub(crate) address: Option<String>,
 
     /// The port of one address for HTTP and gRPC, on --host: short for --address HOST:PORT
-    #[arg(long, env = "OIP_PORT", hide_env = true, value_name = "PORT")]
+    #[arg(long, value_name = "PORT")]
     pub(crate) port: Option<u16>,
 
     /// Where to listen for HTTP/1.1: HOST:PORT, :PORT for all of this machine's addresses, unix:PATH for a
     /// Unix socket, or none. Port 0 takes a free one. An IP address alone goes with --http-port [default:
     /// 127.0.0.1:8080]
-    #[arg(long, env = "OIP_HTTP_ADDRESS", hide_env = true, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS")]
     pub(crate) http_address: Option<String>,
 
     /// Where to listen for gRPC, in the same forms [default: 127.0.0.1:9000]
-    #[arg(long, env = "OIP_GRPC_ADDRESS", hide_env = true, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS")]
     pub(crate) grpc_address: Option<String>,
 
     /// The host, or IP address, for addresses without one [default: 127.0.0.1]
-    #[arg(long, env = "OIP_HOST", hide_env = true, value_name = "HOST")]
+    #[arg(long, value_name = "HOST")]
     pub(crate) host: Option<String>,
 
     /// The port for HTTP, if --http-address has none [default: 8080]
-    #[arg(long, env = "OIP_HTTP_PORT", hide_env = true, value_name = "PORT")]
+    #[arg(long, value_name = "PORT")]
     pub(crate) http_port: Option<u16>,
 
     /// The port for gRPC, if --grpc-address has none [default: 9000]
-    #[arg(long, env = "OIP_GRPC_PORT", hide_env = true, value_name = "PORT")]
+    #[arg(long, value_name = "PORT")]
     pub(crate) grpc_port: Option<u16>,
 
     /// The permissions of Unix sockets, as for chmod: users with write permission may connect [default: 660]
-    #[arg(long, env = "OIP_UNIX_SOCKET_MODE", hide_env = true, value_name = "MODE")]
+    #[arg(long, value_name = "MODE")]
     pub(crate) unix_socket_mode: Option<SocketMode>,
 
     /// How long the server, after a signal to stop, reports that it is not ready but still takes requests, so
     /// that load balancers can notice. --drain-timeout begins after it [default: 0s]
-    #[arg(long, env = "OIP_SHUTDOWN_DELAY", hide_env = true, value_name = "TIME")]
+    #[arg(long, value_name = "TIME")]
     pub(crate) shutdown_delay: Option<HumanDuration>,
 
     /// Time for open requests to finish when the server is told to stop [default: 30s]
-    #[arg(long, env = "OIP_DRAIN_TIMEOUT", hide_env = true, value_name = "TIME")]
+    #[arg(long, value_name = "TIME")]
     pub(crate) drain_timeout: Option<HumanDuration>,
 }
 

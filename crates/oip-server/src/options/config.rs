@@ -2,6 +2,7 @@
 
 use std::{env, path::PathBuf};
 
+use clap::CommandFactory;
 use oip_engine::EngineConfig;
 use oip_listen::TlsFiles;
 
@@ -10,6 +11,7 @@ use super::{
     access_options::Access,
     addresses::{Addresses, ShutdownTimes},
     config_file::read_file,
+    environment::unknown_variables,
     file_options,
     log_options::LogConfig,
     merge::Merge,
@@ -52,23 +54,20 @@ impl Config {
         let tls = options.tls.files()?;
         let knows_clients = tls.as_ref().is_some_and(|files| files.client_ca.is_some());
         let access = options.access.resolve(knows_clients)?;
-        let http_is_local = addresses.http_is_local();
+        let is_local = addresses.http_is_local();
         // With an admin address, the log is shown only there.
         let admin_is_local = access
             .admin
             .as_ref()
-            .map_or(http_is_local, |admin| admin.at.is_local());
-        let transports = options
-            .transports
-            .resolve(&options.file, http_is_local, admin_is_local)?;
+            .map_or(is_local, |admin| admin.at.is_local());
+        let transports = &options.transports;
+        let transports = transports.resolve(&options.file, is_local, admin_is_local)?;
         note_budget(transports.http.budget.clone());
         let backends = BackendConfig::new(&options, transports.http.budget.clone());
         let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-        let mut warnings = Options::unknown_variables(names);
+        let mut warnings = unknown_variables(&Options::command(), names);
         let exports = Exports::resolve(&options.file, &mut warnings)?;
-        let log = options
-            .log
-            .resolve(log_file, options.pages.log_tail(admin_is_local));
+        let log_tail = options.pages.log_tail(admin_is_local);
         Ok(Self {
             models: ModelSources {
                 repositories: options.models.repositories(options.path)?,
@@ -86,7 +85,7 @@ impl Config {
             access,
             transports,
             pages: options.pages.resolve(exports.metrics),
-            log,
+            log: options.log.resolve(log_file, log_tail),
             records: RecordConfig {
                 access_log: options.traffic.resolve()?,
                 capture: options.file.capture.resolve()?,

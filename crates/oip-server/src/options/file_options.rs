@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 #[cfg(feature = "otlp")]
 use super::otlp::{MetricOptions, TraceOptions};
-use super::{capture_options::CaptureOptions, merge::Merge};
+use super::{capture_options::CaptureOptions, environment, merge::Merge};
 
 /// Settings that exist only in the configuration file.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -80,135 +80,75 @@ impl From<GrpcForm> for GrpcOutput {
 }
 
 /// A setting, as shown in the help.
-pub(crate) struct FileSetting {
-    pub(crate) name: &'static str,
-    /// Example value in TOML.
+struct FileSetting {
+    name: &'static str,
+    /// Example value in TOML, which shows also the value's type.
     example: &'static str,
-    kind: Kind,
-    about: &'static str,
+    /// What the setting does, in pieces of a line.
+    about: Vec<&'static str>,
 }
 
-/// How a value from the command line is converted to TOML.
-#[derive(Clone, Copy)]
-enum Kind {
-    Text,
-    Number,
-    #[cfg(feature = "otlp")]
-    List,
-    /// A list whose items are separated by commas on the command line.
-    CommaList,
-}
-
-const fn setting(name: &'static str, example: &'static str, kind: Kind, about: &'static str) -> FileSetting {
-    FileSetting {
-        name,
-        example,
-        kind,
-        about,
-    }
-}
-
-/// Describes all settings of [`FileOptions`].
-pub(crate) const FILE_SETTINGS: &[FileSetting] = &[
-    setting(
-        "cpu-threads",
-        "4",
-        Kind::Number,
-        "threads that parse, print and compress large bodies [default: the number of cores]",
-    ),
-    setting(
-        "in-place-time",
-        "\"100us\"",
-        Kind::Text,
-        "models that run for at most this long run on the thread that has the request; \"0s\" for none [default: 100us]",
-    ),
-    setting(
-        "json-nonfinite",
-        "\"null\"",
-        Kind::Text,
-        "how JSON responses write NaN and the infinities: null, literal, string, error [default: null]",
-    ),
-    setting(
-        "grpc-output",
-        "\"mirror\"",
-        Kind::Text,
-        "the form of tensors in gRPC responses: mirror (as the request), raw, typed [default: mirror]",
-    ),
+/// Describes all settings of [`FileOptions`]: a line of the file, and below it what the setting does.
+const FILE_SETTINGS: &[&str] = &[
+    r#"cpu-threads = 4
+    threads that parse, print and compress large bodies [default: the number of cores]
+in-place-time = "100us"
+    models that run for at most this long run on the thread that has the request; "0s" for none [default: 100us]
+json-nonfinite = "null"
+    how JSON responses write NaN and the infinities: null, literal, string, error [default: null]
+grpc-output = "mirror"
+    the form of tensors in gRPC responses: mirror (as the request), raw, typed [default: mirror]"#,
     #[cfg(feature = "onnx")]
-    setting(
-        "onnxruntime-memory",
-        "\"4GiB\"",
-        Kind::Text,
-        "what values between the operators of all models may take in ONNX Runtime, without weights; a run that needs more is 429 \
-         [default: 3/8 of the machine's or the container's memory]",
-    ),
-    setting(
-        "capture",
-        "\"captured\"",
-        Kind::Text,
-        "records requests and responses in this directory, for `tensor replay`. They contain clients' data [default: off]",
-    ),
-    setting(
-        "capture-rate",
-        "0.01",
-        Kind::Number,
-        "the fraction of requests that is recorded [default: 0.01]",
-    ),
-    setting(
-        "capture-models",
-        "[\"digits*\"]",
-        Kind::CommaList,
-        "models whose requests are recorded; * stands for any text [default: all]",
-    ),
-    setting(
-        "capture-limit",
-        "\"1GiB\"",
-        Kind::Text,
-        "the directory's largest size, beyond which recording ends [default: 1GiB]",
-    ),
+    r#"onnxruntime-memory = "4GiB"
+    what values between the operators of all models may take in ONNX Runtime, without weights; a run that needs
+    more is 429 [default: 3/8 of the machine's or the container's memory]"#,
+    r#"capture = "captured"
+    records requests and responses in this directory, for `tensor replay`. They contain clients' data
+    [default: off]
+capture-rate = 0.01
+    the fraction of requests that is recorded [default: 0.01]
+capture-models = ["digits*"]
+    models whose requests are recorded; * stands for any text [default: all]
+capture-limit = "1GiB"
+    the directory's largest size, beyond which recording ends [default: 1GiB]"#,
     #[cfg(feature = "otlp")]
-    setting(
-        "otlp-endpoint",
-        "\"http://127.0.0.1:4318\"",
-        Kind::Text,
-        "traces go to this collector (OTLP over HTTP) [default: by OTEL_EXPORTER_OTLP_ENDPOINT]",
-    ),
-    #[cfg(feature = "otlp")]
-    setting(
-        "otlp-sample-ratio",
-        "1.0",
-        Kind::Number,
-        "the fraction of requests without a traceparent that is traced [default: by OTEL_TRACES_SAMPLER, else 1]",
-    ),
-    #[cfg(feature = "otlp")]
-    setting(
-        "otlp-ca",
-        "\"ca.pem\"",
-        Kind::Text,
-        "authorities (PEM) that collectors' certificates are checked with [default: by OTEL_EXPORTER_OTLP_CERTIFICATE]",
-    ),
-    #[cfg(feature = "otlp")]
-    setting(
-        "otlp-attribute",
-        "[\"team=shop\"]",
-        Kind::List,
-        "resource attributes, in addition to OTEL_RESOURCE_ATTRIBUTES",
-    ),
-    #[cfg(feature = "otlp")]
-    setting(
-        "otlp-metrics-endpoint",
-        "\"http://127.0.0.1:4318\"",
-        Kind::Text,
-        "metrics are pushed to this collector [default: by OTEL_EXPORTER_OTLP_ENDPOINT]",
-    ),
-    #[cfg(feature = "otlp")]
-    setting(
-        "otlp-metrics-interval",
-        "\"1m\"",
-        Kind::Text,
-        "time between two pushes, from 1s to 1h [default: by OTEL_METRIC_EXPORT_INTERVAL, else 1m]",
-    ),
+    r#"otlp-endpoint = "http://127.0.0.1:4318"
+    traces go to this collector (OTLP over HTTP) [default: by OTEL_EXPORTER_OTLP_ENDPOINT]
+otlp-sample-ratio = 1.0
+    the fraction of requests without a traceparent that is traced [default: by OTEL_TRACES_SAMPLER, else 1]
+otlp-ca = "ca.pem"
+    authorities (PEM) that collectors' certificates are checked with
+    [default: by OTEL_EXPORTER_OTLP_CERTIFICATE]
+otlp-attribute = ["team=shop"]
+    resource attributes, in addition to OTEL_RESOURCE_ATTRIBUTES
+otlp-metrics-endpoint = "http://127.0.0.1:4318"
+    metrics are pushed to this collector [default: by OTEL_EXPORTER_OTLP_ENDPOINT]
+otlp-metrics-interval = "1m"
+    time between two pushes, from 1s to 1h [default: by OTEL_METRIC_EXPORT_INTERVAL, else 1m]"#,
 ];
+
+/// Lists of the settings whose items are separated by commas on the command line.
+const COMMA_LISTS: [&str; 1] = ["capture-models"];
+
+fn settings() -> Vec<FileSetting> {
+    let mut settings: Vec<FileSetting> = Vec::new();
+    for line in FILE_SETTINGS.iter().flat_map(|part| part.lines()) {
+        match (line.strip_prefix("    "), settings.last_mut()) {
+            (Some(more), Some(setting)) => setting.about.push(more),
+            _ => settings.extend(line.split_once(" = ").map(|(name, example)| FileSetting {
+                name,
+                example,
+                about: Vec::new(),
+            })),
+        }
+    }
+    settings
+}
+
+/// Returns the names of all settings.
+pub(super) fn names<'n>() -> impl Iterator<Item = &'n str> {
+    settings().into_iter().map(|setting| setting.name)
+}
 
 /// These settings cannot be given on the command line.
 impl Merge for FileOptions {
@@ -232,29 +172,26 @@ impl FileOptions {
 }
 
 impl FileSetting {
-    /// Returns the environment variable that would correspond to the setting's name.
-    pub(crate) fn variable(&self) -> String {
-        format!("OIP_{}", self.name.replace('-', "_").to_uppercase())
-    }
-
     /// Formats a line of the configuration file with these values, or with the example if `values` is empty.
     fn line(&self, values: &[String]) -> String {
         // JSON strings are also valid TOML strings.
         let quoted = |text: &str| serde_json::Value::from(text).to_string();
-        let list = |items: Vec<String>| format!("[{}]", items.join(", "));
-        let value = match (self.kind, values) {
-            (_, []) => self.example.to_owned(),
-            (Kind::Text, [.., last]) => quoted(last),
-            (Kind::Number, [.., last]) => match last.parse::<f64>() {
+        let value = match values {
+            [] => self.example.to_owned(),
+            all if self.example.starts_with('[') => {
+                let separator = if COMMA_LISTS.contains(&self.name) {
+                    ","
+                } else {
+                    "\n"
+                };
+                let items = all.iter().flat_map(|value| value.split(separator));
+                format!("[{}]", items.map(quoted).collect::<Vec<_>>().join(", "))
+            }
+            [.., last] if self.example.starts_with('"') => quoted(last),
+            [.., last] => match last.parse::<f64>() {
                 Ok(_) => last.clone(),
                 Err(_) => self.example.to_owned(),
             },
-            #[cfg(feature = "otlp")]
-            (Kind::List, all) => list(all.iter().map(|value| quoted(value)).collect()),
-            (Kind::CommaList, all) => {
-                let items = all.iter().flat_map(|value| value.split(','));
-                list(items.map(quoted).collect())
-            }
         };
         format!("{} = {value}", self.name)
     }
@@ -267,7 +204,7 @@ pub(crate) fn on_command_line(arguments: &[OsString]) -> Option<String> {
         .map_while(|word| word.to_str().filter(|word| *word != "--"))
         .collect();
     let mut found = Vec::new();
-    for setting in FILE_SETTINGS {
+    for setting in settings() {
         let option = format!("--{}", setting.name);
         let mut values = Vec::new();
         let mut is_given = false;
@@ -289,8 +226,8 @@ pub(crate) fn on_command_line(arguments: &[OsString]) -> Option<String> {
 
 /// Returns the same hint as [`on_command_line`], for environment variables.
 pub(crate) fn in_environment(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
-    let found = FILE_SETTINGS.iter().filter_map(|setting| {
-        let name = setting.variable();
+    let found = settings().into_iter().filter_map(|setting| {
+        let name = environment::variable(setting.name);
         let value = variable(&name)?;
         Some((name, setting.line(&[value])))
     });
@@ -315,9 +252,8 @@ fn answer(found: Vec<(String, String)>) -> Option<String> {
 /// Returns the help section about the configuration file.
 pub(crate) fn help() -> String {
     let mut text = "Only in the configuration file (--config FILE), one line each:\n".to_owned();
-    for setting in FILE_SETTINGS {
-        let line = format!("{} = {}", setting.name, setting.example);
-        text += &format!("  {line}\n          {}\n", setting.about);
+    for setting in settings() {
+        text += &format!("  {}\n          {}\n", setting.line(&[]), setting.about.join(" "));
     }
     text
 }
@@ -331,12 +267,12 @@ mod tests {
 
     #[test]
     fn every_setting_of_the_file_is_read_listed_and_no_option() {
-        let lines: Vec<String> = FILE_SETTINGS.iter().map(|setting| setting.line(&[])).collect();
+        let lines: Vec<String> = settings().iter().map(|setting| setting.line(&[])).collect();
         let read = Options::from_file(&lines.join("\n")).unwrap();
         let shown = format!("{:?}", read.file);
         assert!(!shown.contains("None") && !shown.contains("[]"), "{shown}");
         let command = Options::command();
-        for (setting, line) in FILE_SETTINGS.iter().zip(&lines) {
+        for (setting, line) in settings().iter().zip(&lines) {
             let mut options = command.get_arguments().filter_map(clap::Arg::get_long);
             assert!(!options.any(|option| option == setting.name), "{}", setting.name);
             let alone = format!("{:?}", Options::from_file(line).unwrap().file);
@@ -352,7 +288,7 @@ mod tests {
         let (_, section) = page.split_once("\n## The configuration file\n").unwrap();
         let (_, example) = section.split_once("```toml\n").unwrap();
         let (example, _) = example.split_once("```").unwrap();
-        for setting in FILE_SETTINGS {
+        for setting in settings() {
             let line = setting.line(&[]);
             assert!(example.lines().any(|found| found == line), "{line}");
         }

@@ -16,11 +16,11 @@ pub(crate) const DEFAULT_LOG: &str = "info";
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct LogOptions {
     /// How the log is written [default: text]
-    #[arg(long, env = "OIP_LOG_FORMAT", hide_env = true, value_name = "FORMAT")]
+    #[arg(long, value_name = "FORMAT")]
     pub(crate) log_format: Option<LogFormat>,
 
     /// What is logged: a level, or levels by target such as `info,oip_engine=debug` [default: info]
-    #[arg(long, env = "OIP_LOG", hide_env = true, value_name = "FILTER")]
+    #[arg(long, value_name = "FILTER")]
     pub(crate) log: Option<String>,
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use super::file_options;
+use super::{environment, file_options};
 use crate::banner::quoted;
 
 /// The program's name.
@@ -185,10 +185,7 @@ fn variable(error: &clap::Error) -> Option<(&str, String)> {
         return None;
     };
     let long = option.split([' ', '=']).next()?;
-    let variable = format!(
-        "OIP_{}",
-        long.strip_prefix("--")?.replace('-', "_").to_uppercase()
-    );
+    let variable = environment::variable(long.strip_prefix("--")?);
     let is_given = |argument: OsString| {
         let argument = argument.to_string_lossy().into_owned();
         argument.split('=').next() == Some(long)

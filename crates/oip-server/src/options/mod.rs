@@ -7,6 +7,7 @@ mod config;
 mod config_file;
 #[cfg_attr(not(target_os = "linux"), path = "no_connection_memory.rs")]
 mod connection_memory;
+mod environment;
 mod file_options;
 mod help;
 mod log_options;
@@ -28,15 +29,9 @@ use clap::{CommandFactory, Parser};
 use toml::de::DeTable;
 
 use self::{
-    access_options::AccessOptions,
-    addresses::AddressOptions,
-    file_options::{FILE_SETTINGS, FileOptions},
-    log_options::LogOptions,
-    merge::merged,
-    model_options::ModelOptions,
-    page_options::PageOptions,
-    tls_options::TlsOptions,
-    traffic_options::TrafficOptions,
+    access_options::AccessOptions, addresses::AddressOptions, environment::nearest,
+    file_options::FileOptions, log_options::LogOptions, merge::merged, model_options::ModelOptions,
+    page_options::PageOptions, tls_options::TlsOptions, traffic_options::TrafficOptions,
     transport_options::TransportOptions,
 };
 pub(crate) use self::{
@@ -140,7 +135,7 @@ pub(crate) struct Options {
     pub(crate) runtimes: RuntimeOptions,
 
     /// A TOML file with any of these options, and with those that only a file has, which are below
-    #[arg(long, env = "OIP_CONFIG", hide_env = true, value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
     /// Settings that exist only in the configuration file.
@@ -177,7 +172,7 @@ impl Options {
             let name = &**key.get_ref();
             let known = || {
                 let options = command.get_arguments().filter_map(clap::Arg::get_long);
-                options.chain(FILE_SETTINGS.iter().map(|setting| setting.name))
+                options.chain(file_options::names())
             };
             if name == "config" || !known().any(|option| option == name) {
                 let meant = nearest(name, known().filter(|option| *option != "config"));
@@ -204,43 +199,6 @@ impl Options {
             file: FileOptions::from_file(text)?,
         })
     }
-
-    /// Returns a warning for each unknown variable in `names` whose name starts with `OIP_`.
-    ///
-    /// Ignores variables such as `OIP_SERVER_SERVICE_HOST`, which Kubernetes sets for a service named
-    /// `oip-server`.
-    pub(crate) fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<String> {
-        let command = Self::command();
-        let known = || {
-            let variables = command.get_arguments().filter_map(clap::Arg::get_env);
-            variables.filter_map(|name| name.to_str())
-        };
-        let is_of_kubernetes = |name: &str| {
-            name.ends_with("_PORT")
-                || ["_SERVICE_HOST", "_SERVICE_PORT", "_PORT_"]
-                    .iter()
-                    .any(|part| name.contains(part))
-        };
-        let names = names.filter(|name| name.starts_with("OIP_") && !known().any(|known| known == name));
-        let mut warnings: Vec<String> = names
-            .filter(|name| !is_of_kubernetes(name))
-            .map(|name| match nearest(&name, known()) {
-                Some(meant) => format!("{name} in the environment is no option; did you mean {meant}?"),
-                None => format!("{name} in the environment is no option of this server"),
-            })
-            .collect();
-        warnings.sort();
-        warnings
-    }
-}
-
-/// Returns the known name that `name` may be a misspelling of.
-fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
-    /// The threshold that clap uses for options.
-    const ALIKE: f64 = 0.8;
-    let rated = known.map(|known| (strsim::jaro(name, known), known));
-    let best = rated.max_by(|(one, _), (other, _)| one.total_cmp(other));
-    best.filter(|(alike, _)| *alike > ALIKE).map(|(_, known)| known)
 }
 
 #[cfg(test)]
@@ -261,9 +219,6 @@ mod tests {
             .filter(|argument| argument.get_id() != "help" && argument.get_id() != "version")
         {
             let name = argument.get_long().unwrap();
-            let variable = argument.get_env().unwrap().to_str().unwrap();
-            let expected = format!("OIP_{}", name.replace('-', "_").to_uppercase());
-            assert_eq!(variable, expected);
             if name == "config" {
                 continue;
             }

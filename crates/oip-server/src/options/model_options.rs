@@ -22,8 +22,6 @@ pub(crate) struct ModelOptions {
     // An attribute instead of a doc comment, in which the URLs would need markup.
     #[arg(
         long,
-        env = "OIP_MODEL_REPOSITORY",
-        hide_env = true,
         value_name = "DIR or URL",
         help = "The directory with the models, or the only model; or a URL: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, \
             az://CONTAINER/PREFIX, hf://OWNER/REPO@REVISION/DIR, https://HOST/MODEL.onnx. May be given several times"
@@ -32,58 +30,47 @@ pub(crate) struct ModelOptions {
     pub(crate) model_repository: Vec<PathBuf>,
 
     /// The name of the model when there is only one [default: the name of its directory or file]
-    #[arg(long, env = "OIP_MODEL_NAME", hide_env = true, value_name = "NAME")]
+    #[arg(long, value_name = "NAME")]
     pub(crate) model_name: Option<String>,
 
     /// Which models are loaded, and when [default: none]
-    #[arg(long, env = "OIP_MODEL_CONTROL_MODE", hide_env = true, value_name = "MODE")]
+    #[arg(long, value_name = "MODE")]
     pub(crate) model_control_mode: Option<ControlMode>,
 
     /// Seconds between two polls of the repository, with --model-control-mode=poll [default: 15]
-    #[arg(long, env = "OIP_REPOSITORY_POLL_SECS", hide_env = true, value_name = "N")]
+    #[arg(long, value_name = "N")]
     pub(crate) repository_poll_secs: Option<NonZeroU32>,
 
     /// A model to load at start, with --model-control-mode=explicit; * for all. May be given several times,
     /// or with commas
-    #[arg(
-        long,
-        env = "OIP_LOAD_MODEL",
-        hide_env = true,
-        value_name = "NAME",
-        value_delimiter = ','
-    )]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) load_model: Vec<String>,
 
     /// Threads that compute models at a time; a request of a large ONNX model uses those that are idle
     /// [default: the number of cores]
-    #[arg(long, env = "OIP_THREADS", hide_env = true, value_name = "N")]
+    #[arg(long, value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
 
     /// Threads per model version [default: --threads]
-    #[arg(long, env = "OIP_INSTANCES", hide_env = true, value_name = "N")]
+    #[arg(long, value_name = "N")]
     pub(crate) instances: Option<usize>,
 
     /// Whether a model that fails to load makes the server not ready [default: true]
-    #[arg(long, env = "OIP_STRICT_READINESS", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) strict_readiness: Option<bool>,
 
     /// Whether model files may be mapped instead of read, if their configuration asks for it. You promise
     /// that these files are not changed or truncated while the server runs: it would crash, or give wrong
     /// results [default: false]
-    #[arg(long, env = "OIP_ALLOW_MAPPED_MODELS", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) allow_mapped_models: Option<bool>,
 
     /// Memory of the response cache, for models whose configuration enables it [default: no cache]
-    #[arg(
-        long,
-        env = "OIP_RESPONSE_CACHE_BYTE_SIZE",
-        hide_env = true,
-        value_name = "SIZE"
-    )]
+    #[arg(long, value_name = "SIZE")]
     pub(crate) response_cache_byte_size: Option<ByteSize>,
 
     /// Time for loading one model [default: 2m]
-    #[arg(long, env = "OIP_LOAD_TIMEOUT", hide_env = true, value_name = "TIME")]
+    #[arg(long, value_name = "TIME")]
     pub(crate) load_timeout: Option<HumanDuration>,
 }
 

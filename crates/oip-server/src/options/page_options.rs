@@ -11,16 +11,16 @@ use super::{merge::merged, otlp::MetricsConfig};
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct PageOptions {
     /// Whether the HTTP port shows metrics for Prometheus, at /metrics [default: true]
-    #[arg(long, env = "OIP_ALLOW_METRICS", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) allow_metrics: Option<bool>,
 
     /// Whether browsers get a console at / on the HTTP port [default: true]
-    #[arg(long, env = "OIP_ALLOW_CONSOLE", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) allow_console: Option<bool>,
 
     /// Whether the console shows the log's last lines, to every client that reaches the port [default: true
     /// on a loopback address; with --admin-address, if that is one]
-    #[arg(long, env = "OIP_ALLOW_CONSOLE_LOG", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) allow_console_log: Option<bool>,
 }
 

@@ -17,35 +17,30 @@ use oip_types::ByteSize;
 pub(crate) struct SourceOptions {
     /// The directory that caches models from URLs [default: tensorferry/models in the user's cache directory]
     #[cfg(feature = "stores")]
-    #[arg(long, env = "OIP_REPOSITORY_CACHE", hide_env = true, value_name = "DIR")]
+    #[arg(long, value_name = "DIR")]
     pub(crate) repository_cache: Option<PathBuf>,
 
     /// Largest size of that directory; the oldest unused models are removed first [default: as much as the
     /// disk has]
     #[cfg(feature = "stores")]
-    #[arg(
-        long,
-        env = "OIP_REPOSITORY_CACHE_LIMIT",
-        hide_env = true,
-        value_name = "SIZE"
-    )]
+    #[arg(long, value_name = "SIZE")]
     pub(crate) repository_cache_limit: Option<ByteSize>,
 
     /// Certificates (PEM) of trusted authorities for servers with models, instead of the authorities that
     /// browsers trust
     #[cfg(feature = "stores")]
-    #[arg(long, env = "OIP_REPOSITORY_CA", hide_env = true, value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) repository_ca: Option<PathBuf>,
 
     /// A directory outside of the repository to which its links may lead, such as the blobs of a Hugging Face
     /// cache. May be given several times
-    #[arg(long, env = "OIP_REPOSITORY_ALSO", hide_env = true, value_name = "DIR")]
+    #[arg(long, value_name = "DIR")]
     pub(crate) repository_also: Vec<PathBuf>,
 
     /// A list of the files that may be loaded, with their SHA-256, as sha256sum prints it in the repository's
     /// directory. A file with another digest, or that is not listed, is not loaded: models, configurations,
     /// weights, labels
-    #[arg(long, env = "OIP_REQUIRE_DIGESTS", hide_env = true, value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) require_digests: Option<PathBuf>,
 }
 

@@ -15,15 +15,15 @@ use crate::failure::Failure;
 pub(crate) struct TlsOptions {
     /// The server's certificate as PEM, followed by its intermediate certificates. Both transports then speak
     /// only TLS 1.2 and 1.3. This file and the two below are read again when they change
-    #[arg(long, env = "OIP_TLS_CERTIFICATE", hide_env = true, value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     tls_certificate: Option<PathBuf>,
 
     /// The private key of --tls-certificate as PEM, without a password
-    #[arg(long, env = "OIP_TLS_KEY", hide_env = true, value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
 
     /// Certificates of authorities as PEM: clients must have a certificate signed by one of them
-    #[arg(long, env = "OIP_TLS_CLIENT_CA", hide_env = true, value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     tls_client_ca: Option<PathBuf>,
 }
 

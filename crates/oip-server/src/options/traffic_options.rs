@@ -13,11 +13,11 @@ use crate::failure::Failure;
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct TrafficOptions {
     /// Whether a line is written for each request, once its response is sent [default: off]
-    #[arg(long, env = "OIP_ACCESS_LOG", hide_env = true, value_name = "FORM")]
+    #[arg(long, value_name = "FORM")]
     pub(crate) access_log: Option<AccessLogForm>,
 
     /// The file that these lines are appended to; SIGHUP reopens it [default: standard error]
-    #[arg(long, env = "OIP_ACCESS_LOG_FILE", hide_env = true, value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) access_log_file: Option<PathBuf>,
 }
 

@@ -21,47 +21,41 @@ use crate::failure::Failure;
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct TransportOptions {
     /// Largest request, as sent and again once decompressed [default: 64MiB]
-    #[arg(long, env = "OIP_MAX_REQUEST_SIZE", hide_env = true, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE")]
     pub(crate) max_request_size: Option<ByteSize>,
 
     /// Memory for requests and their responses, over both transports; beyond it new ones are refused. At
     /// least --max-request-size [default: 512MiB]
-    #[arg(long, env = "OIP_MEMORY_BUDGET", hide_env = true, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE")]
     pub(crate) memory_budget: Option<ByteSize>,
 
     /// Requests that may wait for one model version [default: 256]
-    #[arg(long, env = "OIP_QUEUE_SIZE", hide_env = true, value_name = "N")]
+    #[arg(long, value_name = "N")]
     pub(crate) queue_size: Option<usize>,
 
     /// Open connections over both transports; further ones wait [default: 10240]
-    #[arg(long, env = "OIP_MAX_CONNECTIONS", hide_env = true, value_name = "N")]
+    #[arg(long, value_name = "N")]
     pub(crate) max_connections: Option<usize>,
 
     /// Deadline of requests that set none [default: 30s]
-    #[arg(long, env = "OIP_REQUEST_TIMEOUT", hide_env = true, value_name = "TIME")]
+    #[arg(long, value_name = "TIME")]
     pub(crate) request_timeout: Option<HumanDuration>,
 
     /// Longest deadline that a request may set [default: 5m]
-    #[arg(long, env = "OIP_MAX_REQUEST_TIMEOUT", hide_env = true, value_name = "TIME")]
+    #[arg(long, value_name = "TIME")]
     pub(crate) max_request_timeout: Option<HumanDuration>,
 
     /// Host names of this server, besides IP addresses and names without a dot. On a loopback address, and on
     /// any address if this is given, requests with other names in the header Host are refused, since a web
     /// page could have resolved them to this server. Web pages of these hosts may change the server. May be
     /// given several times, or with commas; * for all
-    #[arg(
-        long,
-        env = "OIP_ALLOWED_HOSTS",
-        hide_env = true,
-        value_name = "NAME",
-        value_delimiter = ','
-    )]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) allowed_hosts: Vec<String>,
 
     /// Whether clients may pass tensors in system shared memory. They can then read and write all shared
     /// memory that this server can [default: false]. An explicit `false` also refuses memory that a client
     /// shares over its Unix socket
-    #[arg(long, env = "OIP_SYSTEM_SHARED_MEMORY", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) system_shared_memory: Option<bool>,
 }
 
@@ -130,12 +124,15 @@ impl TransportOptions {
             admin_hosts,
             grpc,
             connections,
-            shared_memory: self.system_shared_memory.unwrap_or(false).then(|| {
-                let mut regions = RegionsConfig::default();
-                regions.max_transfer_bytes = max_request;
-                regions
-            }),
+            shared_memory: self.shared_memory(max_request),
         })
+    }
+
+    /// Returns the settings of system shared memory, if clients may use it.
+    fn shared_memory(&self, max_request: u64) -> Option<RegionsConfig> {
+        let mut regions = RegionsConfig::default();
+        regions.max_transfer_bytes = max_request;
+        self.system_shared_memory.unwrap_or(false).then_some(regions)
     }
 
     /// Returns the memory budget, and the largest size of a request.

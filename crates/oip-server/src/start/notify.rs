@@ -29,7 +29,8 @@ fn send(socket: &std::ffi::OsStr, state: &str) -> std::io::Result<()> {
     datagram.send_to(state.as_bytes(), socket).map(drop)
 }
 
-#[cfg(all(test, unix))]
+#[cfg(unix)]
+#[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixDatagram;
 

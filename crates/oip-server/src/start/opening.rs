@@ -1,18 +1,12 @@
 //! The server while its repositories and identity table are being read, which may take minutes for remote
 //! ones. Until then it is live but not ready, and stops on a signal.
 
-use std::{
-    convert::Infallible,
-    panic::resume_unwind,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{convert::Infallible, panic::resume_unwind, sync::Arc, time::Duration};
 
 use axum::http::{Request, Response};
 use model_repository::Repositories;
 use oip_auth::{Guard, Transport};
+use oip_listen::RequestBody;
 use oip_service::{
     BoxFuture, InferenceService, Readiness, RequestContext,
     route::{Api, Route},
@@ -24,6 +18,7 @@ use tokio::{
     task::{JoinError, spawn_blocking},
     time::sleep,
 };
+use tower::service_fn;
 use tower_service::Service;
 
 use super::{
@@ -134,14 +129,14 @@ fn serve_health(
 ) -> Result<Transports, Failure> {
     let service: Arc<dyn InferenceService> = Arc::new(StartingService);
     let grpc = oip_grpc::service(service.clone(), config.grpc);
-    let rest = HealthOnly::new(oip_http::service(service, config.http), HTTP);
+    let rest = health_only(oip_http::service(service, config.http), HTTP);
     let mut acceptor = Acceptor::new(runtimes, listening.tls.as_ref(), &config.connections);
     for socket in &listening.sockets {
         let shared = {
             let _context = runtimes.accepting(socket.speaks).enter();
             socket.share()?
         };
-        let (rest, calls) = (rest.clone(), HealthOnly::new(grpc.clone(), GRPC));
+        let (rest, calls) = (rest.clone(), health_only(grpc.clone(), GRPC));
         match socket.speaks {
             AddressProtocol::Http => acceptor.serve(shared, move |_| rest.clone()),
             AddressProtocol::Grpc => acceptor.serve(shared, move |_| calls.clone()),
@@ -185,45 +180,24 @@ fn starting() -> ServiceError {
     ServiceError::new(ErrorCode::Unavailable, REASON).retry_after(Duration::from_secs(1))
 }
 
-/// A layer that passes on health checks and rejects all other requests, because access rights are not known
-/// yet.
-struct HealthOnly<S, B> {
-    service: S,
+/// Returns a service that passes on health checks and rejects all other requests, because access rights are
+/// not known yet.
+fn health_only<S, B>(
+    mut service: S,
     transport: Transport<B>,
-}
-
-impl<S, B> HealthOnly<S, B> {
-    fn new(service: S, transport: Transport<B>) -> Self {
-        Self { service, transport }
-    }
-}
-
-impl<S: Clone, B> Clone for HealthOnly<S, B> {
-    fn clone(&self) -> Self {
-        Self::new(self.service.clone(), self.transport)
-    }
-}
-
-impl<S, B, R> Service<Request<R>> for HealthOnly<S, B>
+) -> impl Service<Request<RequestBody>, Response = Response<B>, Error = Infallible, Future: Send> + Clone + Send
 where
-    S: Service<Request<R>, Response = Response<B>, Error = Infallible>,
-    S::Future: Send + 'static,
-    B: Send + 'static,
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible, Future: Send> + Clone + Send,
 {
-    type Response = Response<B>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<B>, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.service.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: Request<R>) -> Self::Future {
-        self.transport.read_route(&mut request);
-        if Route::of(&request).api() == Api::Health {
-            return Box::pin(self.service.call(request));
+    service_fn(move |mut request| {
+        transport.read_route(&mut request);
+        let is_health = Route::of(&request).api() == Api::Health;
+        let answer = is_health.then(|| service.call(request));
+        async move {
+            match answer {
+                Some(answer) => answer.await,
+                None => Ok((transport.refuse)(&starting())),
+            }
         }
-        let refused = (self.transport.refuse)(&starting());
-        Box::pin(async move { Ok(refused) })
-    }
+    })
 }

@@ -5,6 +5,8 @@ use axum::http::{
     uri::{Parts, PathAndQuery},
 };
 
+use crate::percent::percent_encoded;
+
 /// Aliases and their target paths. The list is usually empty, so most requests are not compared.
 #[derive(Debug, Default)]
 pub(crate) struct Aliases(Vec<(String, PathAndQuery)>);
@@ -21,7 +23,7 @@ impl Aliases {
             aliases.add(path, "/v2/health/ready");
         }
         if let Some(model) = only_model {
-            let model = in_path(model);
+            let model = percent_encoded(model);
             aliases.add("/invocations".to_owned(), &format!("/v2/models/{model}/infer"));
             if let Some(path) = route("AIP_PREDICT_ROUTE") {
                 aliases.add(path, &format!("/v1/models/{model}:predict"));
@@ -50,22 +52,6 @@ impl Aliases {
             *request.uri_mut() = uri;
         }
     }
-}
-
-/// Encodes a name as a path segment.
-fn in_path(name: &str) -> String {
-    use std::fmt::Write;
-    let mut path = String::new();
-    for byte in name.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                path.push(char::from(byte));
-            }
-            // Writing to a string does not fail.
-            _ => drop(write!(path, "%{byte:02X}")),
-        }
-    }
-    path
 }
 
 #[cfg(test)]
