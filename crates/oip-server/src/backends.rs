@@ -7,15 +7,12 @@ use oip_engine::ModelStatus;
 use oip_service::{Backend, ByteBudget};
 use oip_worker::{IsolatedBackend, Isolation, this_program};
 
-#[cfg(feature = "python")]
-use crate::python_options::PythonOptions;
 use oip_types::ByteSize;
 
 use crate::{
     allocator::note_worker,
     failure::Failure,
-    mistakes::one_line,
-    options::{DEFAULT_LOG, Options},
+    options::{Options, RuntimeOptions, mistakes::one_line},
     telemetry::start_in_worker,
 };
 
@@ -30,59 +27,42 @@ const AUTO: &str = "auto";
 /// The settings for creating backends.
 #[derive(Clone)]
 pub(crate) struct BackendConfig {
-    /// Path of the ONNX Runtime library, if it is used.
-    onnxruntime: Option<PathBuf>,
+    options: RuntimeOptions,
     /// Memory limit for ONNX Runtime's values in bytes.
     #[cfg(feature = "onnx")]
     onnxruntime_memory: Option<u64>,
-    /// The GPUs for models whose configuration does not select any.
-    #[cfg(feature = "onnx")]
-    gpus: Option<backend_onnx::GpuChoice>,
-    max_answer_bytes: u64,
     #[cfg_attr(
         not(feature = "tensors"),
         expect(dead_code, reason = "only rows of tensor files count")
     )]
     budget: ByteBudget,
-    isolate_models: bool,
-    memory_limit: Option<u64>,
     /// Number of compute threads, if it differs from the number of cores.
     threads: Option<NonZeroUsize>,
-    /// Maximum number of tokens per run of a text model.
-    #[cfg(feature = "text")]
-    max_batch_tokens: Option<NonZeroUsize>,
-    #[cfg(feature = "python")]
-    python: PythonOptions,
     /// Log levels for worker processes.
     log: String,
 }
 
 impl BackendConfig {
+    /// Creates the settings. Without the option, a variable names the library of ONNX Runtime.
     pub(crate) fn new(options: &Options, budget: ByteBudget) -> Self {
-        #[cfg(feature = "tensors")]
-        let max_answer_size = options.max_answer_size;
-        #[cfg(not(feature = "tensors"))]
-        let max_answer_size: Option<ByteSize> = None;
+        let mut runtimes = options.runtimes.clone();
+        runtimes.onnxruntime = runtimes.onnxruntime.or_else(|| {
+            let path = std::env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty());
+            path.map(PathBuf::from)
+        });
         Self {
-            onnxruntime: options.onnxruntime.clone().or_else(|| {
-                let path = std::env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty());
-                path.map(PathBuf::from)
-            }),
+            options: runtimes,
             #[cfg(feature = "onnx")]
             onnxruntime_memory: options.file.onnxruntime_memory.map(|ByteSize(bytes)| bytes),
-            #[cfg(feature = "onnx")]
-            gpus: options.gpus.clone(),
-            max_answer_bytes: max_answer_size.map_or(64 << 20, |ByteSize(bytes)| bytes),
             budget,
-            isolate_models: options.isolate_models.unwrap_or(false),
-            memory_limit: options.model_memory_limit.map(|ByteSize(bytes)| bytes),
-            threads: options.threads,
-            #[cfg(feature = "text")]
-            max_batch_tokens: options.max_batch_tokens,
-            #[cfg(feature = "python")]
-            python: options.python.clone(),
-            log: options.log.clone().unwrap_or_else(|| DEFAULT_LOG.to_owned()),
+            threads: options.models.threads,
+            log: options.log.filter(),
         }
+    }
+
+    /// Returns the memory limit of isolated models in bytes.
+    fn memory_limit(&self) -> Option<u64> {
+        self.options.model_memory_limit.map(|ByteSize(bytes)| bytes)
     }
 
     /// Creates the server's backends, in the order in which they claim files. Any model can be isolated in
@@ -97,8 +77,8 @@ impl BackendConfig {
         let isolation = |brings_code: bool| {
             let config = found.clone();
             Isolation::new(move || config.worker())
-                .by_default(self.isolate_models && brings_code)
-                .memory_limit(self.memory_limit)
+                .by_default(self.options.isolate_models.unwrap_or(false) && brings_code)
+                .memory_limit(self.memory_limit())
         };
         let backends = found.plain()?.into_iter().map(|backend| {
             let isolation = isolation(!matches!(backend.name(), "forest" | "tensors" | "text-step"));
@@ -121,19 +101,19 @@ impl BackendConfig {
         let settings = |is_allowed: Option<bool>| {
             Settings::default().with(|settings| {
                 settings.is_allowed = is_allowed.unwrap_or(false);
-                settings.memory_limit = self.memory_limit;
-                if let Some(python) = &self.python.python {
+                settings.memory_limit = self.memory_limit();
+                if let Some(python) = &self.options.python {
                     settings.interpreter.clone_from(python);
                 }
             })
         };
-        let programs = settings(self.python.allow_python);
+        let programs = settings(self.options.allow_python);
         for backend in backends.iter_mut().filter(|backend| backend.name() == "forest") {
             *backend = Arc::new(BoosterBackend::new(backend.clone(), programs.clone()));
         }
         let first = if programs.is_allowed { 0 } else { backends.len() };
         backends.insert(first, Arc::new(PythonBackend::new(programs)));
-        let objects = settings(self.python.allow_pickle);
+        let objects = settings(self.options.allow_pickle);
         backends.push(Arc::new(SavedObjectBackend::new(objects)));
     }
 
@@ -141,7 +121,7 @@ impl BackendConfig {
     /// library.
     fn with_library_found(&self) -> Self {
         #[cfg(feature = "onnx")]
-        if self.onnxruntime.as_deref() == Some(std::path::Path::new(AUTO)) {
+        if self.options.onnxruntime.as_deref() == Some(std::path::Path::new(AUTO)) {
             let found = backend_onnx::OnnxRuntime::find();
             if let Err(error) = &found {
                 tracing::info!(
@@ -149,10 +129,9 @@ impl BackendConfig {
                     "ONNX models run on the built-in runtime alone"
                 );
             }
-            return Self {
-                onnxruntime: found.ok().map(|runtime| runtime.path().to_owned()),
-                ..self.clone()
-            };
+            let mut config = self.clone();
+            config.options.onnxruntime = found.ok().map(|runtime| runtime.path().to_owned());
+            return config;
         }
         self.clone()
     }
@@ -162,7 +141,10 @@ impl BackendConfig {
         #[cfg(feature = "onnx")]
         backend_onnx::OnnxBackend::limit_threads(self.threads, crate::allocator::note_model_thread);
         #[cfg(feature = "onnx")]
-        let onnx: Arc<dyn Backend> = Arc::new(onnx(self.onnxruntime.as_deref(), self.gpus.as_ref())?);
+        let onnx: Arc<dyn Backend> = Arc::new(onnx(
+            self.options.onnxruntime.as_deref(),
+            self.options.gpus.as_ref(),
+        )?);
         Ok(vec![
             // The text backend comes first, because its directories contain ONNX models, which the ONNX
             // backend would claim.
@@ -177,7 +159,7 @@ impl BackendConfig {
             #[cfg(feature = "tensors")]
             Arc::new(
                 backend_tensors::TensorsBackend::new()
-                    .with_max_answer_bytes(self.max_answer_bytes)
+                    .with_max_answer_bytes(self.options.max_answer_size.map_or(64 << 20, |size| size.0))
                     .with_budget(self.budget.clone()),
             ),
             #[cfg(feature = "text")]
@@ -189,7 +171,7 @@ impl BackendConfig {
     #[cfg(feature = "text")]
     fn text_options(&self) -> oip_text::TextOptions {
         oip_text::TextOptions::default().with(|options| {
-            if let Some(tokens) = self.max_batch_tokens {
+            if let Some(tokens) = self.options.max_batch_tokens {
                 options.max_batch_tokens = tokens.get();
             }
         })
@@ -203,20 +185,20 @@ impl BackendConfig {
         if let Some(threads) = self.threads {
             command.arg(format!("--threads={threads}"));
         }
-        if let Some(library) = &self.onnxruntime {
+        if let Some(library) = &self.options.onnxruntime {
             command.arg("--onnxruntime").arg(library);
         }
         #[cfg(feature = "onnx")]
-        if let Some(gpus) = &self.gpus {
+        if let Some(gpus) = &self.options.gpus {
             command.arg(format!("--gpus={gpus}"));
         }
         #[cfg(feature = "text")]
-        if let Some(tokens) = self.max_batch_tokens {
+        if let Some(tokens) = self.options.max_batch_tokens {
             command.arg(format!("--max-batch-tokens={tokens}"));
         }
-        if cfg!(feature = "tensors") {
-            let size = ByteSize(self.max_answer_bytes).to_string();
-            command.args(["--max-answer-size", &size]);
+        #[cfg(feature = "tensors")]
+        if let Some(size) = self.options.max_answer_size {
+            command.arg(format!("--max-answer-size={size}"));
         }
         command
     }
@@ -312,7 +294,8 @@ fn found_gpus(runtime: &backend_onnx::OnnxRuntime, choice: backend_onnx::GpuChoi
     backend_onnx::Gpus::new(choice)
 }
 
-#[cfg(all(test, feature = "text"))]
+#[cfg(feature = "text")]
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -324,7 +307,7 @@ mod tests {
         let arguments = command.get_args().skip(1).map(ToOwned::to_owned);
         let arguments = [OsString::from("oip-server")].into_iter().chain(arguments);
         let config = BackendConfig::new(&Options::parse_from(arguments), ByteBudget::new(1));
-        assert_eq!(config.max_batch_tokens, NonZeroUsize::new(7));
+        assert_eq!(config.options.max_batch_tokens, NonZeroUsize::new(7));
         assert_eq!(config.threads, NonZeroUsize::new(3));
     }
 }

@@ -10,7 +10,11 @@ use oip_engine::{Engine, ModelControl};
 use oip_types::ModelState;
 
 use crate::{
-    config::Config, failure::Failure, model_source, options::Options, report, telemetry, tls_options,
+    banner,
+    failure::Failure,
+    model_source,
+    options::{Config, Options, read_tls},
+    telemetry,
 };
 
 const EXAMPLES: &str = "\
@@ -40,23 +44,25 @@ pub(crate) fn run(check: Check) -> Result<ExitCode, Failure> {
     // The table shows which models are loaded and why others are not, so the log only reports other problems.
     options
         .log
+        .log
         .get_or_insert_with(|| format!("warn,{}=error", oip_engine::UNAVAILABLE));
     let mut config = Config::resolve(options)?;
     config.engine.control = ModelControl::None;
-    let log = telemetry::start(&config.log, config.log_format, None)?;
+    config.log.tail = None;
+    let log = telemetry::start(config.log.clone())?;
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    tls_options::read(config.tls.take())?;
-    config.access.guard(&config.http.cpu)?;
-    let repository = model_source::open(&mut config)?;
+    read_tls(config.tls.take())?;
+    config.access.guard(&config.transports.http.cpu)?;
+    let repository = model_source::open(&mut config.models, &config.engine.control)?;
     let passed_over = repository.passed_over();
     let engine = Engine::start(repository, config.engine);
     engine.wait_until_loaded();
     let models = engine.models();
     match json {
-        true => report::as_json(&models, &passed_over),
-        false => report::checked(&models, &passed_over, start.elapsed()),
+        true => banner::as_json(&models, &passed_over),
+        false => banner::checked(&models, &passed_over, start.elapsed()),
     }
     engine.stop(Instant::now() + Duration::from_secs(5));
     log.end.write_out();

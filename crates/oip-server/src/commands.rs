@@ -14,10 +14,11 @@ use clap_complete::Shell;
 use crate::{
     check::{self, Check},
     failure::Failure,
-    help,
     init::{self, Init},
-    mistakes::{self, PROGRAM},
-    options::{AFTER_HELP_SHORT, Options, after_help},
+    options::{
+        AFTER_HELP_SHORT, Options, after_help, arranged,
+        mistakes::{self, PROGRAM},
+    },
 };
 
 const COMPLETIONS: &str = "\
@@ -106,7 +107,7 @@ fn serve(arguments: &[OsString]) -> Result<Invocation, Failure> {
 fn parse<T: Parser>(name: &str, arguments: impl Iterator<Item = OsString>) -> Result<Option<T>, Failure> {
     let program = OsString::from(format!("{PROGRAM} {name}"));
     let arguments: Vec<OsString> = arguments.collect();
-    let matches = help::arranged(T::command()).try_get_matches_from(once(&program).chain(&arguments));
+    let matches = arranged(T::command()).try_get_matches_from(once(&program).chain(&arguments));
     match matches.and_then(|matches| T::from_arg_matches(&matches)) {
         Ok(parsed) => Ok(Some(parsed)),
         Err(error) if error.use_stderr() => Err(Failure::usage(mistakes::told_of_command(
@@ -123,12 +124,12 @@ fn parse<T: Parser>(name: &str, arguments: impl Iterator<Item = OsString>) -> Re
 /// because the subcommands share the server's options and would contain themselves.
 fn whole() -> Command {
     let commands = [
-        help::arranged(Check::command()).name("check"),
+        arranged(Check::command()).name("check"),
         Init::command().name("init"),
         Completions::command().name("completions"),
         Man::command().name("man"),
     ];
-    help::arranged(Options::command())
+    arranged(Options::command())
         .after_help(AFTER_HELP_SHORT)
         .after_long_help(after_help())
         .args_conflicts_with_subcommands(true)

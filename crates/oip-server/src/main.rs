@@ -3,57 +3,25 @@
 //! The binary only combines libraries: it turns options into a configuration, creates an engine and two
 //! transports from it, and runs them until a signal.
 
-mod access_options;
-mod addresses;
 mod allocator;
-mod app;
 mod backends;
-mod bound;
-mod capture_options;
+mod banner;
 #[cfg(feature = "gpu")]
 mod cards;
 mod check;
 mod commands;
-mod config;
-mod config_file;
-#[cfg(target_os = "linux")]
-mod connection_memory;
 mod descriptors;
-mod examples;
 mod failure;
-mod file_options;
-mod help;
 mod in_place;
 mod init;
-mod lasting_calls;
 mod log_settings;
 mod log_writer;
 mod metrics;
-mod mistakes;
 mod model_source;
-mod notify;
-mod one_port;
-mod opening;
 mod options;
-#[cfg(feature = "otlp")]
-mod otlp_metrics;
-#[cfg(feature = "otlp")]
-mod otlp_variables;
-mod platforms;
-#[cfg(feature = "otlp")]
-mod pushed;
-#[cfg(feature = "python")]
-mod python_options;
-mod reach;
-mod reload;
-mod report;
-mod shown;
-mod signals;
-mod source_options;
+mod percent;
+mod start;
 mod telemetry;
-mod tls_options;
-#[cfg(feature = "otlp")]
-mod trace_options;
 mod traffic;
 
 use std::{
@@ -61,7 +29,7 @@ use std::{
     process::ExitCode,
 };
 
-use crate::{commands::Invocation, config::Config, failure::Failure};
+use crate::{commands::Invocation, failure::Failure, options::Config};
 
 fn main() -> ExitCode {
     allocator::give_back_what_is_freed();
@@ -80,7 +48,7 @@ fn main() -> ExitCode {
     allocator::give_back_what_is_unused();
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     let outcome = commands::run(&arguments).and_then(|asked| match asked {
-        Invocation::Serve(options) => Config::resolve(*options).and_then(app::run),
+        Invocation::Serve(options) => Config::resolve(*options).and_then(start::run),
         Invocation::Done(code) => Ok(code),
     });
     outcome.unwrap_or_else(|failure| fail(&failure))

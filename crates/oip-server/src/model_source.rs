@@ -6,26 +6,37 @@ use std::{
     sync::Arc,
 };
 
-use model_repository::{Repositories, Repository};
+use model_repository::{Repositories, Repository, RequiredDigests};
 use oip_engine::ModelControl;
 use oip_service::Backend;
 
-use crate::{config::Config, failure::Failure};
+use crate::{backends::BackendConfig, failure::Failure, options::SourceOptions};
+
+/// Where models come from, and what loads them.
+pub(crate) struct ModelSources {
+    /// Directories, files and URLs.
+    pub(crate) repositories: Vec<PathBuf>,
+    /// The name of the only model, if it is set.
+    pub(crate) name: Option<String>,
+    pub(crate) source: SourceOptions,
+    /// The files that may be loaded; `None` once the repository has taken the list.
+    pub(crate) digests: Option<RequiredDigests>,
+    pub(crate) backends: BackendConfig,
+}
 
 /// Opens the configured repositories. Models at URLs are downloaded first.
-pub(crate) fn open(config: &mut Config) -> Result<Repositories, Failure> {
-    let backends = config.backends.isolated()?;
-    let name = config.model_name.as_deref();
+pub(crate) fn open(sources: &mut ModelSources, control: &ModelControl) -> Result<Repositories, Failure> {
+    let backends = sources.backends.isolated()?;
+    let name = sources.name.as_deref();
     let open_folder = |path: &Path, also: &[PathBuf]| {
         Repository::open_with_links(path, &backends, name, also)
             .map_err(|error| Failure::run(error.to_string()))
     };
-    let digests = config.digests.take();
-    let may_be_a_file = matches!(config.engine.control, ModelControl::None)
-        && digests.is_none()
-        && config.model_repositories.len() == 1;
+    let digests = sources.digests.take();
+    let may_be_a_file =
+        matches!(control, ModelControl::None) && digests.is_none() && sources.repositories.len() == 1;
     let (mut seen, mut repositories) = (BTreeSet::new(), Vec::new());
-    for path in &config.model_repositories {
+    for path in &sources.repositories {
         if !seen.insert(path.canonicalize().unwrap_or_else(|_| path.clone())) {
             let shown = path.display().to_string();
             // The query of a URL may contain a key, so it is not shown.
@@ -36,9 +47,11 @@ pub(crate) fn open(config: &mut Config) -> Result<Repositories, Failure> {
         }
         let repository = match path.to_str().filter(|text| is_url(text)) {
             // A cache's directories contain no links that lead outside.
-            Some(url) => remote::open(url, config, &backends, |path| open_folder(path, &[]))?,
+            Some(url) => remote::open(url, (&sources.source, control), &backends, |path| {
+                open_folder(path, &[])
+            })?,
             None => {
-                let also = &config.source.repository_also;
+                let also = &sources.source.repository_also;
                 let repository = open_folder(path, also)?;
                 match only_file(&repository).filter(|_| may_be_a_file) {
                     Some(file) => open_folder(&path.join(file), also)?,
@@ -92,7 +105,7 @@ mod remote {
 
     pub(super) fn open(
         url: &str,
-        config: &Config,
+        (source, control): (&SourceOptions, &ModelControl),
         backends: &[Arc<dyn Backend>],
         open_folder: impl Fn(&Path) -> Result<Repository, Failure>,
     ) -> Result<Repository, Failure> {
@@ -104,7 +117,7 @@ mod remote {
             .map(|name| (*name).to_owned())
             .chain(["config.pbtxt", "config.json", "config.toml"].map(str::to_owned))
             .collect();
-        let cache = match &config.source.repository_cache {
+        let cache = match &source.repository_cache {
             Some(folder) => folder.clone(),
             None => default_cache().ok_or_else(|| {
                 Failure::usage(
@@ -114,8 +127,8 @@ mod remote {
             })?,
         };
         let options = MirrorOptions::new(cache).with(|options| {
-            options.limit = config.source.repository_cache_limit.map(|ByteSize(bytes)| bytes);
-            options.authorities.clone_from(&config.source.repository_ca);
+            options.limit = source.repository_cache_limit.map(|ByteSize(bytes)| bytes);
+            options.authorities.clone_from(&source.repository_ca);
             options.is_model_file = Box::new(move |name| files.iter().any(|file| file == name));
             #[cfg(feature = "text")]
             {
@@ -124,7 +137,7 @@ mod remote {
         });
         let fail = |error: model_store::StoreError| Failure::run(error.to_string());
         let mirror = Mirror::open(&location, options).map_err(fail)?;
-        let scope = match &config.engine.control {
+        let scope = match control {
             ModelControl::Explicit { load } if load.iter().all(|name| name != "*") => Scope::Named(load),
             _ => Scope::All,
         };
@@ -152,7 +165,7 @@ mod remote {
 
     pub(super) fn open(
         url: &str,
-        _: &Config,
+        _: (&SourceOptions, &ModelControl),
         _: &[Arc<dyn Backend>],
         _: impl Fn(&Path) -> Result<Repository, Failure>,
     ) -> Result<Repository, Failure> {

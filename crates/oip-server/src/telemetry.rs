@@ -2,7 +2,6 @@
 
 use std::{io::stderr, panic, path::Path, sync::Arc, thread, time::Duration};
 
-use oip_console::LogTail;
 use tracing_subscriber::{
     Layer,
     filter::{LevelFilter, Targets},
@@ -13,15 +12,18 @@ use tracing_subscriber::{
 };
 
 use crate::{
-    config_file::read_file,
     failure::Failure,
     log_settings::LogControl,
     log_writer::{DropCounters, LogWriter},
-    options::{DEFAULT_LOG, LogFormat},
+    options::{DEFAULT_LOG, LogConfig, LogFormat, read_file},
 };
+
+/// Log target of the server's life cycle, wherever the code is.
+pub(crate) const LIFE_CYCLE: &str = "oip_server::app";
 
 /// Handles of the running log.
 pub(crate) struct Log {
+    pub(crate) config: LogConfig,
     /// Changes the log levels at run time.
     pub(crate) control: Arc<LogControl>,
     /// Counts the lines that were dropped because the reader was too slow.
@@ -42,13 +44,13 @@ impl LogEnd {
 }
 
 /// Starts logging to standard error, and logs panics.
-pub(crate) fn start(log: &str, format: LogFormat, tail: Option<LogTail>) -> Result<Log, Failure> {
-    let filter = filter(log)?;
-    let writer = LogWriter::start(format, tail);
+pub(crate) fn start(config: LogConfig) -> Result<Log, Failure> {
+    let filter = filter(&config.filter)?;
+    let writer = LogWriter::start(config.format, config.tail.clone());
     let layer = fmt::layer()
         .with_writer(writer.clone())
         .log_internal_errors(false);
-    let layer = match format {
+    let layer = match config.format {
         LogFormat::Text => layer.with_ansi(false).boxed(),
         LogFormat::Json => layer.json().flatten_event(true).boxed(),
     };
@@ -56,6 +58,7 @@ pub(crate) fn start(log: &str, format: LogFormat, tail: Option<LogTail>) -> Resu
     registry().with(layer.with_filter(filter)).init();
     log_panics();
     Ok(Log {
+        config,
         control: Arc::new(control),
         dropped: writer.dropped(),
         end: LogEnd(writer),
@@ -65,7 +68,7 @@ pub(crate) fn start(log: &str, format: LogFormat, tail: Option<LogTail>) -> Resu
 /// Reloads the log levels from a configuration file. If the file sets no levels, the default applies.
 pub(crate) fn reload(control: &LogControl, file: &Path) -> Result<String, String> {
     let options = read_file(file).map_err(|failure| failure.message)?;
-    let log = options.log.as_deref().unwrap_or(DEFAULT_LOG);
+    let log = options.log.log.as_deref().unwrap_or(DEFAULT_LOG);
     let filter = filter(log).map_err(|failure| failure.message)?;
     control
         .restart(filter)

@@ -12,9 +12,9 @@ pub(crate) struct ConnectionCaps {
 }
 
 /// Writes the metrics of connections and streams.
-pub(super) fn write(text: &mut Families<'_>, crowds: &ConnectionCaps) {
-    let connections: Vec<_> = crowds.connections.iter().map(ConnectionCap::counts).collect();
-    let streams: Vec<_> = crowds.streams.iter().map(StreamCap::counts).collect();
+pub(super) fn write(text: &mut Families<'_>, caps: &ConnectionCaps) {
+    let connections: Vec<_> = caps.connections.iter().map(ConnectionCap::counts).collect();
+    let streams: Vec<_> = caps.streams.iter().map(StreamCap::counts).collect();
     for (family, value) in [
         (
             CONNECTIONS,
@@ -29,7 +29,7 @@ pub(super) fn write(text: &mut Families<'_>, crowds: &ConnectionCaps) {
         (EVICTED_STREAMS, streams.iter().map(|counts| counts.evicted).sum()),
         (UNREAD_STREAMS, streams.iter().map(|counts| counts.unread).sum()),
     ] {
-        text.family(&family).add(&[], value);
+        text.single(&family, value);
     }
 }
 

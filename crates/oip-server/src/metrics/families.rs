@@ -66,6 +66,11 @@ impl<'a> Families<'a> {
         self.0.begin(family);
         Samples(self.0)
     }
+
+    /// Writes a family with one sample without labels.
+    pub(crate) fn single(&mut self, family: &Family, value: impl Into<Number>) {
+        self.family(family).add(&[], value);
+    }
 }
 
 /// Writes the samples of a family.

@@ -28,7 +28,7 @@ use axum::{
 use oip_auth::Guard;
 use oip_capture::Recorder;
 use oip_engine::Engine;
-use oip_http::{error_response, leased};
+use oip_http::{HttpConfig, error_response, leased};
 use oip_service::{ByteBudget, CpuPool, InferenceService, Lease, TimeLimits};
 
 pub(crate) use self::connections::ConnectionCaps;
@@ -40,7 +40,7 @@ use self::{
 };
 use crate::{
     log_writer::DropCounters,
-    traffic::{AccessLog, Totals, Traces},
+    traffic::{AccessLog, Records, Totals},
 };
 
 /// Counters of parts other than the engine.
@@ -48,12 +48,9 @@ use crate::{
 pub(crate) struct Counts {
     pub(crate) dropped: Arc<DropCounters>,
     pub(crate) totals: Arc<Totals>,
-    pub(crate) crowds: ConnectionCaps,
-    pub(crate) access_log: Option<AccessLog>,
-    pub(crate) recorder: Option<Recorder>,
+    pub(crate) caps: ConnectionCaps,
+    pub(crate) records: Records,
     pub(crate) guard: Guard,
-    #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "there are none"))]
-    pub(crate) traces: Option<Arc<Traces>>,
 }
 
 /// Memory reserved for metrics pages in addition to the request budget, in bytes.
@@ -79,12 +76,13 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    pub(crate) fn new(engine: Arc<Engine>, budget: ByteBudget, cpu: CpuPool, counts: Counts) -> Self {
+    /// Creates the metrics of a server whose requests use the memory and the pool of `http`.
+    pub(crate) fn new(engine: Arc<Engine>, http: &HttpConfig, counts: Counts) -> Self {
         Self {
             engine,
-            budget,
+            budget: http.budget.clone(),
             reserve: ByteBudget::new(RESERVE),
-            cpu,
+            cpu: http.cpu.clone(),
             counts,
             #[cfg(feature = "otlp")]
             pusher: OnceLock::new(),
@@ -130,47 +128,47 @@ impl Metrics {
         models::write_states(text, &self.engine.models());
         #[cfg(feature = "gpu")]
         gpus::write(text, &crate::cards::cards());
-        text.family(&SERVER_READY)
-            .add(&[], self.engine.readiness().is_ready());
-        text.family(&BUDGET_USED).add(&[], self.budget.used());
-        text.family(&BUDGET).add(&[], self.budget.limit());
+        text.single(&SERVER_READY, self.engine.readiness().is_ready());
+        text.single(&BUDGET_USED, self.budget.used());
+        text.single(&BUDGET, self.budget.limit());
         traffic::write(text, &self.counts.totals);
-        connections::write(text, &self.counts.crowds);
+        connections::write(text, &self.counts.caps);
         #[cfg(feature = "count-allocations")]
         {
             let (allocations, bytes) = crate::allocator::counting::counted();
-            text.family(&ALLOCATIONS).add(&[], allocations);
-            text.family(&ALLOCATED).add(&[], bytes);
+            text.single(&ALLOCATIONS, allocations);
+            text.single(&ALLOCATED, bytes);
         }
-        text.family(&LOG_DROPPED).add(&[], self.counts.dropped.count());
-        text.family(&ACCESS_LOG_DROPPED)
-            .add(&[], self.counts.access_log.as_ref().map_or(0, AccessLog::dropped));
-        text.family(&CAPTURED)
-            .add(&[], self.counts.recorder.as_ref().map_or(0, Recorder::recorded));
-        text.family(&NOT_CAPTURED)
-            .add(&[], self.counts.recorder.as_ref().map_or(0, Recorder::dropped));
-        let fetches = self.counts.guard.key_fetches();
-        text.family(&KEY_FETCHES)
-            .add(&[], fetches.map_or(0, |fetches| fetches.succeeded));
-        text.family(&FAILED_KEY_FETCHES)
-            .add(&[], fetches.map_or(0, |fetches| fetches.failed));
-        #[cfg(feature = "otlp")]
-        {
-            let exporter = self.counts.traces.as_ref().map(|traces| &traces.exporter);
-            text.family(&SPANS_SENT)
-                .add(&[], exporter.map_or(0, oip_telemetry::Exporter::sent));
-            text.family(&SPANS_DROPPED)
-                .add(&[], exporter.map_or(0, oip_telemetry::Exporter::dropped));
-            let pusher = self.pusher.get();
-            text.family(&PUSHES)
-                .add(&[], pusher.map_or(0, oip_telemetry::MetricsExporter::sent));
-            text.family(&FAILED_PUSHES)
-                .add(&[], pusher.map_or(0, oip_telemetry::MetricsExporter::failed));
-        }
+        self.write_counts(text);
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         text.family(&BUILD).add(&version, 1);
         #[cfg(target_os = "linux")]
         self.process.write(text);
+    }
+
+    /// Writes what is counted outside of the engine and the transports.
+    fn write_counts(&self, text: &mut Families<'_>) {
+        let records = &self.counts.records;
+        let (access_log, recorder) = (records.access_log.as_ref(), records.recorder.as_ref());
+        text.single(&LOG_DROPPED, self.counts.dropped.count());
+        text.single(&ACCESS_LOG_DROPPED, access_log.map_or(0, AccessLog::dropped));
+        text.single(&CAPTURED, recorder.map_or(0, Recorder::recorded));
+        text.single(&NOT_CAPTURED, recorder.map_or(0, Recorder::dropped));
+        let fetches = self.counts.guard.key_fetches();
+        text.single(&KEY_FETCHES, fetches.map_or(0, |fetches| fetches.succeeded));
+        text.single(&FAILED_KEY_FETCHES, fetches.map_or(0, |fetches| fetches.failed));
+        #[cfg(feature = "otlp")]
+        {
+            use oip_telemetry::MetricsExporter;
+            let (exporter, pusher) = (records.traces.as_ref(), self.pusher.get());
+            text.single(&SPANS_SENT, exporter.map_or(0, |traces| traces.exporter.sent()));
+            text.single(
+                &SPANS_DROPPED,
+                exporter.map_or(0, |traces| traces.exporter.dropped()),
+            );
+            text.single(&PUSHES, pusher.map_or(0, MetricsExporter::sent));
+            text.single(&FAILED_PUSHES, pusher.map_or(0, MetricsExporter::failed));
+        }
     }
 }
 
@@ -276,8 +274,8 @@ const SPANS_DROPPED: Family = Family::counter(
 
 const BUILD: Family = Family::gauge("oip_build_info", "The version of this server; always 1.");
 
-#[cfg(test)]
 #[cfg(feature = "tensors")]
+#[cfg(test)]
 mod tests {
     use std::{fs, path::Path};
 
@@ -288,7 +286,7 @@ mod tests {
     use backend_tensors::TensorsBackend;
     use http_body_util::BodyExt;
     use oip_engine::{EngineConfig, ModelControl, Repository};
-    use oip_http::{HttpConfig, router_with};
+    use oip_http::router_with;
     use tower::ServiceExt;
 
     use super::*;
@@ -315,12 +313,7 @@ mod tests {
         engine.wait_until_loaded();
         assert!(engine.readiness().is_ready());
         let config = HttpConfig::default().with(|config| config.budget = budget.clone());
-        let metrics = Metrics::new(
-            engine.clone(),
-            budget.clone(),
-            config.cpu.clone(),
-            Counts::default(),
-        );
+        let metrics = Metrics::new(engine.clone(), &config, Counts::default());
         let metrics = Arc::new(metrics).router();
         (router_with(engine, config, metrics), budget, folder)
     }

@@ -29,28 +29,27 @@ impl Process {
     /// read.
     pub(super) fn write(&self, text: &mut Families<'_>) {
         if let Some(start) = self.start {
-            text.family(&START).add(&[], start);
+            text.single(&START, start);
         }
         let Ok(process) = Myself::myself() else {
             return;
         };
         if let Ok(stat) = process.stat() {
             let seconds = (stat.utime + stat.stime) as f64 / ticks_per_second() as f64;
-            text.family(&CPU).add(&[], seconds);
-            text.family(&RESIDENT).add(&[], stat.rss * page_size());
-            text.family(&VIRTUAL).add(&[], stat.vsize);
-            text.family(&THREADS)
-                .add(&[], u64::try_from(stat.num_threads).unwrap_or_default());
+            text.single(&CPU, seconds);
+            text.single(&RESIDENT, stat.rss * page_size());
+            text.single(&VIRTUAL, stat.vsize);
+            text.single(&THREADS, u64::try_from(stat.num_threads).unwrap_or_default());
         }
         if let Ok(open) = process.fd_count() {
-            text.family(&OPEN_DESCRIPTORS).add(&[], open as u64);
+            text.single(&OPEN_DESCRIPTORS, open as u64);
         }
         if let Ok(limits) = process.limits() {
             let max = match limits.max_open_files.soft_limit {
                 LimitValue::Value(max) => max as f64,
                 LimitValue::Unlimited => f64::INFINITY,
             };
-            text.family(&MAX_DESCRIPTORS).add(&[], max);
+            text.single(&MAX_DESCRIPTORS, max);
         }
     }
 }

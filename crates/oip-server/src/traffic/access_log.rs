@@ -13,136 +13,103 @@ use std::{
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
     thread,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
-use oip_service::{Phase, RequestNotes};
-use serde::Serialize;
+use oip_service::Phase;
+use serde::{Serialize, Serializer};
 
-use super::options::AccessLogForm;
+use super::finished::{Facts, Finished};
 
-/// The fields of an access log line.
-pub(super) struct Entry<'a> {
-    pub(super) time: SystemTime,
-    pub(super) peer: Option<SocketAddr>,
-    pub(super) identity: Option<&'a str>,
-    pub(super) transport: &'static str,
-    pub(super) method: &'a str,
-    pub(super) route: &'static str,
-    pub(super) path: Option<&'a str>,
-    pub(super) model: Option<&'a str>,
-    pub(super) version: Option<&'a str>,
-    pub(super) code: u16,
-    pub(super) bytes_in: u64,
-    pub(super) bytes_out: u64,
-    pub(super) elapsed: Duration,
-    pub(super) notes: &'a RequestNotes,
-    pub(super) request_id: Option<&'a str>,
-    pub(super) trace: Option<&'a str>,
-}
+use crate::{
+    failure::Failure,
+    options::{AccessLogConfig, AccessLogForm},
+};
 
-/// A line of the access log as a JSON object.
+/// The value of a field in JSON.
 #[derive(Serialize)]
-struct Line<'a> {
-    time: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    peer: Option<SocketAddr>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    identity: Option<&'a str>,
-    transport: &'a str,
-    method: &'a str,
-    route: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    path: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    model: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    version: Option<&'a str>,
-    code: u16,
-    bytes_in: u64,
-    bytes_out: u64,
-    us: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    us_read: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    us_decode: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    us_queue: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    us_run: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    us_encode: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    request_id: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    trace_id: Option<&'a str>,
+#[serde(untagged)]
+enum Field<'a> {
+    Text(&'a str),
+    Number(u64),
+    Address(SocketAddr),
 }
 
-impl Entry<'_> {
-    fn as_json(&self) -> Vec<u8> {
-        let time = |phase| self.notes.time(phase).map(microseconds);
-        let line = Line {
-            time: self.shown_time(),
-            peer: self.peer,
-            identity: self.identity,
-            transport: self.transport,
-            method: self.method,
-            route: self.route,
-            path: self.path,
-            model: self.model,
-            version: self.version,
-            code: self.code,
-            bytes_in: self.bytes_in,
-            bytes_out: self.bytes_out,
-            us: microseconds(self.elapsed),
-            us_read: time(Phase::Read),
-            us_decode: time(Phase::Decode),
-            us_queue: time(Phase::Queue),
-            us_run: time(Phase::Run),
-            us_encode: time(Phase::Encode),
-            request_id: self.request_id,
-            trace_id: self.trace,
-        };
+impl Finished<'_> {
+    fn json(&self) -> Vec<u8> {
+        let Facts { notes, .. } = self.facts;
+        let time = shown_time(self.facts);
+        let phase = |phase| Some(Field::Number(microseconds(notes.time(phase)?)));
+        let fields = [
+            ("time", Some(Field::Text(&time))),
+            ("peer", self.facts.peer.map(Field::Address)),
+            ("identity", notes.identity().map(Field::Text)),
+            ("transport", Some(Field::Text(self.transport.name()))),
+            ("method", Some(Field::Text(self.facts.method.as_str()))),
+            ("route", Some(Field::Text(self.route))),
+            ("path", self.facts.path.as_deref().map(Field::Text)),
+            ("model", notes.model().map(Field::Text)),
+            ("version", notes.version().map(Field::Text)),
+            ("code", Some(Field::Number(self.code.into()))),
+            ("bytes_in", Some(Field::Number(self.bytes_in))),
+            ("bytes_out", Some(Field::Number(self.bytes_out))),
+            (
+                "us",
+                Some(Field::Number(microseconds(self.facts.start.elapsed()))),
+            ),
+            ("us_read", phase(Phase::Read)),
+            ("us_decode", phase(Phase::Decode)),
+            ("us_queue", phase(Phase::Queue)),
+            ("us_run", phase(Phase::Run)),
+            ("us_encode", phase(Phase::Encode)),
+            ("request_id", self.facts.request_id.as_deref().map(Field::Text)),
+            ("trace_id", self.facts.trace.as_deref().map(Field::Text)),
+        ];
+        let known = fields
+            .iter()
+            .filter_map(|(name, value)| Some((name, value.as_ref()?)));
+        let mut line = Vec::new();
         // Strings and numbers always serialize.
-        let mut line = serde_json::to_vec(&line).unwrap_or_default();
+        let _ = serde_json::Serializer::new(&mut line).collect_map(known);
         line.push(b'\n');
         line
     }
 
-    fn as_text(&self) -> Vec<u8> {
-        let mut line = self.shown_time();
+    fn text(&self) -> Vec<u8> {
+        let facts = self.facts;
+        let mut line = shown_time(facts);
         let Self {
             transport,
-            method,
             route,
             code,
             bytes_in,
             bytes_out,
             ..
         } = self;
-        let peer = self.peer.map_or("-".to_owned(), |peer| peer.to_string());
+        let (peer, method) = (facts.peer, &facts.method);
+        let peer = peer.map_or("-".to_owned(), |peer| peer.to_string());
         // Writing to a string does not fail.
-        let _ = write!(line, " {peer} {transport} {method} {route} {code}");
+        let _ = write!(line, " {peer} {} {method} {route} {code}", transport.name());
         let _ = write!(
             line,
             " in={bytes_in} out={bytes_out} us={}",
-            microseconds(self.elapsed)
+            microseconds(facts.start.elapsed())
         );
         for (name, phase) in ["read", "decode", "queue", "run", "encode"]
             .into_iter()
             .zip(Phase::ALL)
         {
-            if let Some(time) = self.notes.time(phase) {
+            if let Some(time) = facts.notes.time(phase) {
                 let _ = write!(line, " {name}={}", microseconds(time));
             }
         }
         for (name, value) in [
-            ("model", self.model),
-            ("version", self.version),
-            ("path", self.path),
-            ("identity", self.identity),
-            ("id", self.request_id),
-            ("trace", self.trace),
+            ("model", facts.notes.model()),
+            ("version", facts.notes.version()),
+            ("path", facts.path.as_deref()),
+            ("identity", facts.notes.identity()),
+            ("id", facts.request_id.as_deref()),
+            ("trace", facts.trace.as_deref()),
         ] {
             if let Some(value) = value {
                 let _ = write!(line, " {name}={}", QuotedValue(value));
@@ -151,10 +118,10 @@ impl Entry<'_> {
         line.push('\n');
         line.into_bytes()
     }
+}
 
-    fn shown_time(&self) -> String {
-        humantime::format_rfc3339_micros(self.time).to_string()
-    }
+fn shown_time(facts: &Facts) -> String {
+    humantime::format_rfc3339_micros(facts.time).to_string()
 }
 
 /// A value that is quoted if it would be ambiguous.
@@ -179,6 +146,8 @@ fn microseconds(time: Duration) -> u64 {
 pub(crate) struct AccessLog {
     queue: SyncSender<Message>,
     form: AccessLogForm,
+    /// The file; `None` for standard error.
+    file: Option<Arc<Path>>,
     dropped: Arc<AtomicU64>,
 }
 
@@ -200,11 +169,21 @@ const BLOCK: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl AccessLog {
-    /// Starts appending to a file or to standard error. Returns `None` if the access log is disabled.
-    pub(crate) fn start(form: AccessLogForm, file: Option<PathBuf>) -> io::Result<Option<Self>> {
-        if form == AccessLogForm::Off {
-            return Ok(None);
-        }
+    /// Starts appending to a file or to standard error.
+    pub(crate) fn start(config: AccessLogConfig) -> Result<Self, Failure> {
+        let AccessLogConfig { form, file } = config;
+        let shown = file.clone();
+        Self::append(form, file).map_err(|error| {
+            let file = shown.as_deref().unwrap_or(Path::new("standard error"));
+            Failure::run(format!(
+                "the access log cannot be written to {}: {error} (--access-log-file takes another file)",
+                file.display()
+            ))
+        })
+    }
+
+    fn append(form: AccessLogForm, file: Option<PathBuf>) -> io::Result<Self> {
+        let path = file.as_deref().map(Arc::from);
         let out = Out::open(file)?;
         let (queue, messages) = sync_channel(CAPACITY);
         let dropped = Arc::new(AtomicU64::new(0));
@@ -215,14 +194,24 @@ impl AccessLog {
         thread::Builder::new()
             .name("access-log".to_owned())
             .spawn(writing)?;
-        Ok(Some(Self { queue, form, dropped }))
+        Ok(Self {
+            queue,
+            form,
+            file: path,
+            dropped,
+        })
+    }
+
+    /// Returns the file that lines are appended to; `None` for standard error.
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
     }
 
     /// Queues a line. If the queue is full, drops the line.
-    pub(super) fn write(&self, entry: &Entry<'_>) {
+    pub(super) fn write(&self, request: &Finished<'_>) {
         let line = match self.form {
-            AccessLogForm::Json => entry.as_json(),
-            AccessLogForm::Off | AccessLogForm::Text => entry.as_text(),
+            AccessLogForm::Json => request.json(),
+            AccessLogForm::Off | AccessLogForm::Text => request.text(),
         };
         if self.queue.try_send(Message::Line(line)).is_err() {
             self.dropped.fetch_add(1, Relaxed);
@@ -366,28 +355,35 @@ fn open(path: &Path) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, time::SystemTime};
+
+    use axum::http::Method;
+    use oip_service::RequestNotes;
 
     use super::*;
+    use crate::traffic::Transport;
 
-    fn entry(notes: &RequestNotes) -> Entry<'_> {
-        Entry {
+    fn facts(notes: RequestNotes) -> Facts {
+        Facts {
             time: SystemTime::UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_123),
+            start: Instant::now(),
             peer: Some("10.0.0.1:5000".parse().unwrap()),
-            identity: None,
-            transport: "http",
-            method: "POST",
-            route: "/v2/models/{model}/infer",
+            method: Method::POST,
             path: None,
-            model: notes.model(),
-            version: notes.version(),
+            request_id: Some("a b\n".to_owned()),
+            trace: None,
+            notes: Arc::new(notes),
+        }
+    }
+
+    fn finished(facts: &Facts) -> Finished<'_> {
+        Finished {
+            transport: Transport::Http,
+            route: "/v2/models/{model}/infer",
             code: 200,
             bytes_in: 10,
             bytes_out: 20,
-            elapsed: Duration::from_micros(1234),
-            notes,
-            request_id: Some("a b\n"),
-            trace: None,
+            facts,
         }
     }
 
@@ -398,18 +394,23 @@ mod tests {
         notes.set_version("3");
         notes.add(Phase::Queue, Duration::ZERO);
         notes.add(Phase::Run, Duration::from_micros(1000));
-        let text = String::from_utf8(entry(&notes).as_text()).unwrap();
+        let facts = facts(notes);
+        let text = String::from_utf8(finished(&facts).text()).unwrap();
+        let (before, after) = text.split_once(" us=").unwrap();
+        let (us, after) = after.split_once(' ').unwrap();
+        assert!(us.parse::<u64>().is_ok(), "{text}");
         assert_eq!(
-            text,
-            "2023-11-14T22:13:20.000123Z 10.0.0.1:5000 http POST /v2/models/{model}/infer 200 in=10 out=20 us=1234 \
+            format!("{before} {after}"),
+            "2023-11-14T22:13:20.000123Z 10.0.0.1:5000 http POST /v2/models/{model}/infer 200 in=10 out=20 \
              queue=0 run=1000 model=digits version=3 id=\"a b\\n\"\n"
         );
-        let json = entry(&notes).as_json();
-        let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        let json = finished(&facts).json();
+        let mut json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        assert!(json["us"].take().is_u64(), "{json}");
         let expected = serde_json::json!({
             "time": "2023-11-14T22:13:20.000123Z", "peer": "10.0.0.1:5000", "transport": "http", "method": "POST",
             "route": "/v2/models/{model}/infer", "model": "digits", "version": "3", "code": 200, "bytes_in": 10,
-            "bytes_out": 20, "us": 1234, "us_queue": 0, "us_run": 1000, "request_id": "a b\n",
+            "bytes_out": 20, "us": null, "us_queue": 0, "us_run": 1000, "request_id": "a b\n",
         });
         assert_eq!(json, expected);
     }
@@ -418,17 +419,15 @@ mod tests {
     fn files_that_were_moved_away_are_left() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("access.log");
-        let log = AccessLog::start(AccessLogForm::Text, Some(path.clone()))
-            .unwrap()
-            .unwrap();
-        let notes = RequestNotes::default();
-        log.write(&entry(&notes));
+        let log = AccessLog::append(AccessLogForm::Text, Some(path.clone())).unwrap();
+        let facts = facts(RequestNotes::default());
+        log.write(&finished(&facts));
         log.flush(PATIENCE);
         let moved = folder.path().join("access.log.1");
         fs::rename(&path, &moved).unwrap();
         log.reopen().unwrap();
         for _ in 0..2 {
-            log.write(&entry(&notes));
+            log.write(&finished(&facts));
         }
         log.flush(PATIENCE);
         let lines = |path| fs::read_to_string(path).unwrap().lines().count();
@@ -437,11 +436,11 @@ mod tests {
         fs::rename(&path, folder.path().join("access.log.2")).unwrap();
         fs::create_dir(&path).unwrap();
         assert!(log.reopen().is_err());
-        log.write(&entry(&notes));
+        log.write(&finished(&facts));
         log.flush(PATIENCE);
         assert_eq!(lines(&folder.path().join("access.log.2")), 3);
         assert_eq!(log.dropped(), 0);
-        assert!(AccessLog::start(AccessLogForm::Json, Some(path)).is_err());
+        assert!(AccessLog::append(AccessLogForm::Json, Some(path)).is_err());
     }
 
     /// Queueing a line never blocks, however high the load.
@@ -449,10 +448,10 @@ mod tests {
     #[test]
     fn what_cannot_be_written_is_counted() {
         let full = Some(PathBuf::from("/dev/full"));
-        let log = AccessLog::start(AccessLogForm::Json, full).unwrap().unwrap();
-        let notes = RequestNotes::default();
+        let log = AccessLog::append(AccessLogForm::Json, full).unwrap();
+        let facts = facts(RequestNotes::default());
         for _ in 0..2 * CAPACITY {
-            log.write(&entry(&notes));
+            log.write(&finished(&facts));
         }
         log.flush(PATIENCE);
         assert_eq!(log.dropped(), 2 * CAPACITY as u64);

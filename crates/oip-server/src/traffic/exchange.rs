@@ -8,23 +8,19 @@ use std::{
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll, ready},
-    time::{Instant, SystemTime},
 };
 
 use axum::http::{HeaderMap, Method, Request, Response, StatusCode};
 use bytes::Buf;
 use http_body::{Body, Frame, SizeHint};
-use oip_service::{
-    RequestNotes,
-    route::{Action, Route},
-};
+use oip_service::{RequestNotes, route::Route};
 use pin_project_lite::pin_project;
 
 use super::{
-    access_log::Entry,
+    finished::{Facts, Finished},
     ids::Ids,
     shared::Traffic,
-    traces::{Outcome, TraceContext},
+    traces::TraceContext,
     transport::Transport,
 };
 
@@ -40,7 +36,9 @@ pub(crate) struct Exchange {
     code: AtomicU32,
     /// Whether the whole response was passed to the connection, so that the client can have received it.
     is_whole: AtomicBool,
-    logged: Option<Box<LogFacts>>,
+    traced: Option<TraceContext>,
+    /// For the access log and traces.
+    facts: Option<Box<Facts>>,
 }
 
 /// The code while there is no response yet.
@@ -49,34 +47,6 @@ const UNKNOWN: u32 = u32::MAX;
 /// Codes for a client that disconnected before its response: nginx's 499, and gRPC's CANCELLED.
 const GONE_HTTP: u16 = 499;
 const GONE_GRPC: u16 = 1;
-
-/// Data for the log line, recorded when the exchange begins.
-struct LogFacts {
-    time: SystemTime,
-    start: Instant,
-    peer: Option<SocketAddr>,
-    method: Method,
-    /// The truncated path of an unknown route.
-    path: Option<String>,
-    request_id: Option<String>,
-    trace: Option<String>,
-    traced: Option<TraceContext>,
-    notes: Arc<RequestNotes>,
-}
-
-/// Maximum length of a logged path.
-const MAX_PATH: usize = 200;
-
-/// Returns the method if it is short enough to be logged, or else a placeholder.
-fn known(method: &Method) -> Method {
-    match method.as_str().len() <= MAX_METHOD {
-        true => method.clone(),
-        false => Method::from_bytes(b"OTHER").unwrap_or_default(),
-    }
-}
-
-/// Maximum length of a logged method.
-const MAX_METHOD: usize = 20;
 
 impl Exchange {
     /// Starts an exchange when a request head arrives. Returns `None` if neither metrics, log nor traces use
@@ -88,7 +58,8 @@ impl Exchange {
         peer: Option<SocketAddr>,
         ids: &Ids,
     ) -> Option<Arc<Self>> {
-        if traffic.totals.is_none() && traffic.log.is_none() && traffic.traces.is_none() {
+        let records = &traffic.records;
+        if traffic.totals.is_none() && records.access_log.is_none() && records.traces.is_none() {
             return None;
         }
         let route = Route::of(request);
@@ -96,27 +67,12 @@ impl Exchange {
         if let Some(totals) = traffic.totals.as_ref().filter(|_| is_inference) {
             totals.begin(transport);
         }
-        let traces = traffic.traces.as_ref().filter(|_| is_inference);
+        let traces = records.traces.as_ref().filter(|_| is_inference);
         let traced = traces.and_then(|traces| traces.decide(ids.trace_parent()));
-        let logged = (traffic.log.is_some() || traced.is_some()).then(|| {
-            Box::new(LogFacts {
-                time: SystemTime::now(),
-                start: Instant::now(),
-                peer,
-                method: known(request.method()),
-                path: (route.action() == Action::Unknown)
-                    .then(|| request.uri().path().chars().take(MAX_PATH).collect()),
-                request_id: ids.request().map(str::to_owned),
-                trace: ids
-                    .trace()
-                    .map(str::to_owned)
-                    .or_else(|| traced.as_ref().map(TraceContext::id)),
-                notes: match traced {
-                    Some(_) => Arc::new(RequestNotes::traced()),
-                    None => Arc::default(),
-                },
-                traced,
-            })
+        let is_told = records.access_log.is_some() || traced.is_some();
+        let facts = is_told.then(|| {
+            let trace = traced.as_ref().map(TraceContext::id);
+            Box::new(Facts::of(request, peer, ids, trace))
         });
         Some(Arc::new(Self {
             traffic: traffic.clone(),
@@ -128,13 +84,14 @@ impl Exchange {
             code: AtomicU32::new(UNKNOWN),
             // Responses to HEAD have no body.
             is_whole: AtomicBool::new(request.method() == Method::HEAD),
-            logged,
+            traced,
+            facts,
         }))
     }
 
     /// Returns the notes about the request's processing.
     pub(super) fn notes(&self) -> Option<Arc<RequestNotes>> {
-        Some(self.logged.as_ref()?.notes.clone())
+        Some(self.facts.as_ref()?.notes.clone())
     }
 
     /// Records what the head of the response contains: the status, and whether a body follows.
@@ -188,42 +145,21 @@ impl Drop for Exchange {
                 totals.failed(self.transport, self.route, code);
             }
         }
-        let Some(logged) = &self.logged else { return };
-        if let (Some(traces), Some(traced)) = (&self.traffic.traces, &logged.traced) {
-            let outcome = Outcome {
-                transport: self.transport,
-                method: logged.method.as_str(),
-                route: self.route,
-                code,
-                bytes_in,
-                bytes_out,
-                peer: logged.peer,
-                request_id: logged.request_id.as_deref(),
-                notes: &logged.notes,
-                time: logged.time,
-                start: logged.start,
-            };
-            traces.export(traced, &outcome);
+        let Some(facts) = &self.facts else { return };
+        let finished = Finished {
+            transport: self.transport,
+            route: self.route,
+            code,
+            bytes_in,
+            bytes_out,
+            facts,
+        };
+        let records = &self.traffic.records;
+        if let (Some(traces), Some(traced)) = (&records.traces, &self.traced) {
+            traces.export(traced, &finished);
         }
-        if let Some(log) = &self.traffic.log {
-            log.write(&Entry {
-                time: logged.time,
-                peer: logged.peer,
-                identity: logged.notes.identity(),
-                transport: self.transport.name(),
-                method: logged.method.as_str(),
-                route: self.route,
-                path: logged.path.as_deref(),
-                model: logged.notes.model(),
-                version: logged.notes.version(),
-                code,
-                bytes_in,
-                bytes_out,
-                elapsed: logged.start.elapsed(),
-                notes: &logged.notes,
-                request_id: logged.request_id.as_deref(),
-                trace: logged.trace.as_deref(),
-            });
+        if let Some(log) = &records.access_log {
+            log.write(&finished);
         }
     }
 }

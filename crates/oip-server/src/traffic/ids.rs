@@ -1,8 +1,7 @@
 //! Request ids: `X-Request-ID`, and W3C Trace Context's `traceparent`.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-
-use super::shared::Traffic;
+use oip_service::RequestIds;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -17,17 +16,14 @@ pub(crate) struct Ids {
 }
 
 impl Ids {
-    /// Reads the client's ids. If requests are logged, generates a missing request id.
-    pub(crate) fn of_request(headers: &HeaderMap, traffic: &Traffic) -> Self {
+    /// Reads the client's ids. With `new`, generates a missing request id.
+    pub(crate) fn of_request(headers: &HeaderMap, new: Option<&RequestIds>) -> Self {
         let request = headers.get(REQUEST_ID).filter(|id| is_id(id.as_bytes())).cloned();
         let trace_parent = headers.get(TRACE_PARENT);
         let trace_parent = trace_parent
             .filter(|value| trace_id(value.as_bytes()).is_some())
             .cloned();
-        let made = || {
-            let is_logged = traffic.log.is_some();
-            is_logged.then(|| HeaderValue::try_from(traffic.request_ids.next_id()).ok())?
-        };
+        let made = || HeaderValue::try_from(new?.next_id()).ok();
         Self {
             request: request.or_else(made),
             trace_parent,

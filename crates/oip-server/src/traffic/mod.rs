@@ -3,10 +3,12 @@
 
 mod access_log;
 mod exchange;
+mod finished;
 mod ids;
 mod load_report;
 mod observed;
-mod options;
+mod platforms;
+mod records;
 mod shared;
 mod totals;
 #[cfg_attr(not(feature = "otlp"), path = "no_traces.rs")]
@@ -17,7 +19,8 @@ pub(crate) use self::{
     access_log::AccessLog,
     load_report::Load,
     observed::{ObservedService, is_grpc},
-    options::{AccessLogForm, TrafficOptions},
+    platforms::Aliases,
+    records::{RecordConfig, Records},
     shared::Traffic,
     totals::{BOUNDS, Sizes, Totals},
     traces::Traces,

@@ -22,7 +22,7 @@ use super::{
     shared::Traffic,
     transport::Transport,
 };
-use crate::addresses::AddressProtocol;
+use crate::options::AddressProtocol;
 
 /// A service whose requests are observed; there is one per connection.
 #[derive(Clone)]
@@ -71,7 +71,9 @@ where
             }
             Transport::Grpc => Route::read_grpc(&mut request),
         }
-        let ids = Ids::of_request(request.headers(), &self.traffic);
+        // Lines of the access log have an id.
+        let is_logged = self.traffic.records.access_log.is_some();
+        let ids = Ids::of_request(request.headers(), is_logged.then_some(&self.traffic.request_ids));
         let wants_load = LoadFormat::of_request(request.headers());
         let exchange = Exchange::begin(&self.traffic, transport, &request, self.peer, &ids);
         if let Some(notes) = exchange.as_ref().and_then(|exchange| exchange.notes()) {

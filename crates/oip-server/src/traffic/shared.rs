@@ -4,16 +4,13 @@ use std::sync::Arc;
 
 use oip_service::RequestIds;
 
-use super::{access_log::AccessLog, load_report::Load, totals::Totals, traces::Traces};
-use crate::platforms::Aliases;
+use super::{load_report::Load, platforms::Aliases, records::Records, totals::Totals};
 
 /// Settings shared by all requests.
 pub(crate) struct Traffic {
     /// The counters of requests; `None` if metrics are disabled.
     pub(crate) totals: Option<Arc<Totals>>,
-    pub(crate) log: Option<AccessLog>,
-    /// The exporter of traces; `None` without a collector.
-    pub(crate) traces: Option<Arc<Traces>>,
+    pub(crate) records: Records,
     pub(crate) request_ids: RequestIds,
     /// Aliases of paths. Aliases are replaced before any other processing, so that a request to an alias is
     /// counted under its target.

@@ -2,14 +2,14 @@
 
 use std::{
     borrow::Cow,
-    net::SocketAddr,
-    time::{Instant, SystemTime},
+    collections::HashMap,
+    time::{Duration, Instant, SystemTime},
 };
 
 use oip_service::{Phase, RequestNotes, StageKind};
 use oip_telemetry::{Exporter, Kind, Parent, Sampler, Span, SpanId, TraceId};
 
-use super::transport::Transport;
+use super::{finished::Finished, transport::Transport};
 
 /// Decides which requests are traced, and exports them.
 pub(crate) struct Traces {
@@ -23,22 +23,6 @@ pub(super) struct TraceContext {
     parent: Option<SpanId>,
 }
 
-/// The outcome of a finished request.
-pub(super) struct Outcome<'a> {
-    pub(super) transport: Transport,
-    pub(super) method: &'a str,
-    pub(super) route: &'static str,
-    pub(super) code: u16,
-    pub(super) bytes_in: u64,
-    pub(super) bytes_out: u64,
-    pub(super) peer: Option<SocketAddr>,
-    pub(super) request_id: Option<&'a str>,
-    pub(super) notes: &'a RequestNotes,
-    /// The start of the request; `start` is the same moment on the monotonic clock.
-    pub(super) time: SystemTime,
-    pub(super) start: Instant,
-}
-
 impl Traces {
     /// Decides whether to trace a request, by its `traceparent` or by sampling.
     pub(super) fn decide(&self, trace_parent: Option<&str>) -> Option<TraceContext> {
@@ -50,9 +34,14 @@ impl Traces {
         })
     }
 
+    /// Sends the queued spans, for at most `patience`.
+    pub(super) fn finish(&self, patience: Duration) {
+        self.exporter.finish(patience);
+    }
+
     /// Exports the spans of a finished request.
-    pub(super) fn export(&self, traced: &TraceContext, outcome: &Outcome<'_>) {
-        self.exporter.export(spans(traced, outcome));
+    pub(super) fn export(&self, traced: &TraceContext, request: &Finished<'_>) {
+        self.exporter.export(spans(traced, request));
     }
 }
 
@@ -75,74 +64,34 @@ fn known_method(method: &str) -> &'static str {
         .unwrap_or("_OTHER")
 }
 
-fn spans(traced: &TraceContext, outcome: &Outcome<'_>) -> Vec<Span> {
-    let at = |instant: Instant| match instant.checked_duration_since(outcome.start) {
-        Some(after) => outcome.time + after,
-        None => outcome.time - outcome.start.duration_since(instant),
-    };
-    let method = known_method(outcome.method);
-    let name: Cow<'static, str> = match outcome.transport {
-        Transport::Http => format!("{method} {}", outcome.route).into(),
-        Transport::Grpc => outcome.route.into(),
-    };
-    let end = at(Instant::now());
-    let mut root = Span::new(traced.trace, SpanId::random(), name, outcome.time, end);
-    root.parent = traced.parent;
-    root.kind = Kind::Server;
-    let code = i64::from(outcome.code);
-    let is_failure = match outcome.transport {
-        Transport::Http => {
-            root.attributes.push(("http.request.method", method.into()));
-            root.attributes.push(("http.route", outcome.route.into()));
-            root.attributes.push(("http.response.status_code", code.into()));
-            // Disconnected clients count as failures; errors of the client do not.
-            code >= 499
-        }
-        Transport::Grpc => {
-            root.attributes.push(("rpc.system", "grpc".into()));
-            root.attributes.push(("rpc.method", outcome.route.into()));
-            root.attributes.push(("rpc.grpc.status_code", code.into()));
-            // The codes that OpenTelemetry lists as server errors: unknown, deadline exceeded, unimplemented,
-            // internal, unavailable, data loss.
-            [1, 2, 4, 12, 13, 14, 15].contains(&code)
-        }
-    };
-    let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
-    root.attributes
-        .push(("http.request.body.size", number(outcome.bytes_in).into()));
-    root.attributes
-        .push(("http.response.body.size", number(outcome.bytes_out).into()));
-    let notes = outcome.notes;
-    for (name, value) in [
-        ("client.address", outcome.peer.map(|peer| peer.ip().to_string())),
-        ("oip.model.name", notes.model().map(str::to_owned)),
-        ("oip.model.version", notes.version().map(str::to_owned)),
-        ("enduser.id", notes.identity().map(str::to_owned)),
-        ("oip.request.id", outcome.request_id.map(str::to_owned)),
-    ] {
-        root.attributes.extend(value.map(|value| (name, value.into())));
+/// Converts a moment of the monotonic clock to the system's time.
+fn at(request: &Finished<'_>, instant: Instant) -> SystemTime {
+    match instant.checked_duration_since(request.facts.start) {
+        Some(after) => request.facts.time + after,
+        None => request.facts.time - request.facts.start.duration_since(instant),
     }
-    root.failure = is_failure.then(|| format!("code {code}"));
+}
 
-    let stages = notes.stages();
+fn number(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// Returns the spans of a request: its own, and one for each stage.
+fn spans(traced: &TraceContext, request: &Finished<'_>) -> Vec<Span> {
+    let mut root = root(traced, request);
+    let stages = request.facts.notes.stages();
     if stages.len() == RequestNotes::MOST_STAGES {
         root.attributes.push(("oip.stages", "more than are shown".into()));
     }
     // Spans of a step's stages are created before the span of the step, which ends later, so the ids of steps
     // are created first.
-    let steps: Vec<(u32, SpanId)> = stages
+    let steps: HashMap<u32, SpanId> = stages
         .iter()
         .filter_map(|stage| match stage.kind {
             StageKind::Step { number, .. } => Some((number, SpanId::random())),
             _ => None,
         })
         .collect();
-    let id_of = |step: u32| {
-        steps
-            .iter()
-            .find(|(number, _)| *number == step)
-            .map(|(_, id)| *id)
-    };
     let root_id = root.id;
     let mut spans = vec![root];
     for stage in stages {
@@ -154,12 +103,13 @@ fn spans(traced: &TraceContext, outcome: &Outcome<'_>) -> Vec<Span> {
             StageKind::Batch => ("batch", None),
             StageKind::Run { .. } => ("run", None),
             StageKind::Split => ("split", None),
-            StageKind::Step { number, .. } => ("step", id_of(*number)),
+            StageKind::Step { number, .. } => ("step", steps.get(number).copied()),
             _ => continue,
         };
         let id = own_id.unwrap_or_else(SpanId::random);
-        let mut span = Span::new(traced.trace, id, name, at(stage.start), at(stage.end));
-        span.parent = Some(id_of(stage.step).unwrap_or(root_id));
+        let (start, end) = (at(request, stage.start), at(request, stage.end));
+        let mut span = Span::new(traced.trace, id, name, start, end);
+        span.parent = Some(steps.get(&stage.step).copied().unwrap_or(root_id));
         match stage.kind {
             StageKind::Run { rows } => span.attributes.push(("oip.batch.rows", number(rows).into())),
             StageKind::Step { model, .. } => span.attributes.push(("oip.model.name", model.into())),
@@ -168,4 +118,54 @@ fn spans(traced: &TraceContext, outcome: &Outcome<'_>) -> Vec<Span> {
         spans.push(span);
     }
     spans
+}
+
+/// Returns the span of the whole request.
+fn root(traced: &TraceContext, request: &Finished<'_>) -> Span {
+    let method = known_method(request.facts.method.as_str());
+    let name: Cow<'static, str> = match request.transport {
+        Transport::Http => format!("{method} {}", request.route).into(),
+        Transport::Grpc => request.route.into(),
+    };
+    let end = at(request, Instant::now());
+    let mut root = Span::new(traced.trace, SpanId::random(), name, request.facts.time, end);
+    root.parent = traced.parent;
+    root.kind = Kind::Server;
+    let code = i64::from(request.code);
+    let is_failure = match request.transport {
+        Transport::Http => {
+            root.attributes.push(("http.request.method", method.into()));
+            root.attributes.push(("http.route", request.route.into()));
+            root.attributes.push(("http.response.status_code", code.into()));
+            // Disconnected clients count as failures; errors of the client do not.
+            code >= 499
+        }
+        Transport::Grpc => {
+            root.attributes.push(("rpc.system", "grpc".into()));
+            root.attributes.push(("rpc.method", request.route.into()));
+            root.attributes.push(("rpc.grpc.status_code", code.into()));
+            // The codes that OpenTelemetry lists as server errors: unknown, deadline exceeded, unimplemented,
+            // internal, unavailable, data loss.
+            [1, 2, 4, 12, 13, 14, 15].contains(&code)
+        }
+    };
+    root.attributes
+        .push(("http.request.body.size", number(request.bytes_in).into()));
+    root.attributes
+        .push(("http.response.body.size", number(request.bytes_out).into()));
+    let notes = &request.facts.notes;
+    for (name, value) in [
+        (
+            "client.address",
+            request.facts.peer.map(|peer| peer.ip().to_string()),
+        ),
+        ("oip.model.name", notes.model().map(str::to_owned)),
+        ("oip.model.version", notes.version().map(str::to_owned)),
+        ("enduser.id", notes.identity().map(str::to_owned)),
+        ("oip.request.id", request.facts.request_id.clone()),
+    ] {
+        root.attributes.extend(value.map(|value| (name, value.into())));
+    }
+    root.failure = is_failure.then(|| format!("code {code}"));
+    root
 }

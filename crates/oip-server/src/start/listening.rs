@@ -1,0 +1,140 @@
+//! Opens listening sockets for the configured addresses.
+
+use std::{
+    io::{self, ErrorKind},
+    net::SocketAddr,
+};
+
+use oip_auth::Guard;
+use oip_listen::{Address, Listener, Tls, listen};
+use oip_service::route::Api;
+use tokio::net::TcpListener;
+
+use super::runtimes::Runtimes;
+use crate::{
+    banner::reach::{Addresses, Encryption},
+    failure::Failure,
+    options::{AddressProtocol, Config, Endpoint, Place, read_tls},
+};
+
+/// All listening sockets and their TLS settings.
+pub(super) struct Listening {
+    pub(super) sockets: Vec<BoundSocket>,
+    pub(super) tls: Option<Tls>,
+}
+
+impl Listening {
+    /// Reads the TLS files and opens the sockets.
+    pub(super) fn open(config: &mut Config, runtimes: &Runtimes) -> Result<Self, Failure> {
+        let tls = read_tls(config.tls.take())?;
+        let mode = config.addresses.unix_socket_mode;
+        let places = config.addresses.places.iter().map(|place| (place, false));
+        let admin = config.access.admin.iter().map(|place| (place, true));
+        let sockets = places.chain(admin).map(|(place, is_admin)| {
+            let _context = runtimes.accepting(place.speaks).enter();
+            bind(place, is_admin, mode)
+        });
+        Ok(Self {
+            sockets: sockets.collect::<Result<_, _>>()?,
+            tls,
+        })
+    }
+
+    /// Returns the addresses as clients reach them.
+    pub(super) fn reachable(&self, guard: &Guard, has_console: bool) -> Addresses {
+        let except = |other: AddressProtocol| {
+            let sockets = self.sockets.iter();
+            let sockets = sockets.filter(|socket| socket.speaks != other && !socket.is_admin);
+            sockets.map(|socket| socket.address.clone()).collect()
+        };
+        let admin = self.sockets.iter().find(|socket| socket.is_admin);
+        Addresses {
+            http: except(AddressProtocol::Grpc),
+            grpc: except(AddressProtocol::Http),
+            admin: admin.map(|socket| socket.address.clone()),
+            encryption: self.tls.as_ref().map(|tls| {
+                let files = tls.files();
+                Encryption {
+                    certificate: tls.certificate().unwrap_or_default(),
+                    file: files.certificate.clone(),
+                    knows_clients: files.client_ca.is_some(),
+                }
+            }),
+            wants_token: !guard.is_open_to_all(Api::Inference),
+            has_console,
+        }
+    }
+}
+
+/// A listening socket with its actual address.
+pub(super) struct BoundSocket {
+    pub(super) listener: Listener,
+    pub(super) address: Address,
+    pub(super) speaks: AddressProtocol,
+    /// Whether this is the address of `--admin-address`.
+    pub(super) is_admin: bool,
+    /// Whether the address is reachable only from this machine.
+    pub(super) is_local: bool,
+}
+
+impl BoundSocket {
+    /// Returns a second handle to the socket. Must run on the runtime that accepts its connections.
+    pub(super) fn share(&self) -> Result<Self, Failure> {
+        let listener = self
+            .listener
+            .share()
+            .map_err(|error| Failure::run(format!("cannot listen on {} once more: {error}", self.address)))?;
+        Ok(Self {
+            listener,
+            address: self.address.clone(),
+            ..*self
+        })
+    }
+}
+
+/// Listens at an address; a Unix socket gets the permissions `unix_socket_mode`. Must run on the runtime that
+/// accepts the connections.
+fn bind(place: &Place, is_admin: bool, unix_socket_mode: u32) -> Result<BoundSocket, Failure> {
+    let listener = match &place.at {
+        Endpoint::Tcp(addresses) => listen_on_first(addresses).map(Listener::from),
+        #[cfg(unix)]
+        Endpoint::Unix(path) => oip_listen::listen_unix(path, unix_socket_mode),
+        #[cfg(not(unix))]
+        Endpoint::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+    };
+    #[cfg(not(unix))]
+    let _ = unix_socket_mode;
+    let bound = listener.and_then(|listener| {
+        Ok(BoundSocket {
+            address: listener.address()?,
+            listener,
+            speaks: place.speaks,
+            is_admin,
+            is_local: place.at.is_local(),
+        })
+    });
+    bound.map_err(|error| {
+        let Place {
+            speaks, option, text, ..
+        } = place;
+        Failure::run(format!(
+            "cannot listen on {text} for {}: {error} ({option} takes another one)",
+            speaks.name()
+        ))
+    })
+}
+
+/// Listens on the first available address.
+fn listen_on_first(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
+    let mut last = io::ErrorKind::AddrNotAvailable.into();
+    for address in addresses {
+        match listen(*address) {
+            // The error for missing IPv6 support differs between systems, but has neither of these two kinds.
+            Err(error) if !matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::PermissionDenied) => {
+                last = error;
+            }
+            listener => return listener,
+        }
+    }
+    Err(last)
+}
