@@ -279,7 +279,7 @@ const OPTIMIZATION: &[Field] = &[
         "graph",
         Opaque,
         One,
-        Accepted("the graph is always optimized as far as answers allow"),
+        Accepted("the graph is always optimized, as far as responses stay the same"),
     ),
     field("priority", Opaque, One, Accepted("how fast, not what")),
     field("input_pinned_memory", Opaque, One, Accepted("how fast, not what")),
