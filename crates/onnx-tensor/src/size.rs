@@ -111,10 +111,11 @@ const MAX_TEXTS: u64 = 1 << 30;
 /// # Errors
 /// Returns [`BadInput`] with both sizes, and the errors of [`admit_now`].
 pub fn admit_texts(bytes: u64) -> Result<()> {
+    let most = MOST.get().min(MAX_TEXTS);
     ensure_input!(
-        bytes <= MAX_TEXTS,
-        "the texts together take {bytes} bytes, which is beyond the limit of {} GiB",
-        MAX_TEXTS >> 30
+        bytes <= most,
+        "the texts together take {bytes} bytes, which is beyond the limit of {}",
+        gib(most)
     );
     admit_now(bytes)
 }
@@ -195,7 +196,8 @@ mod tests {
     fn values_of_constants_have_a_limit_of_their_own() {
         let admits = |count| admit_shape(ElementType::F32, &[count]).is_ok();
         assert!(limited(100, || admits(25) && !admits(26)));
-        assert!(admits(26));
+        assert!(limited(100, || admit_texts(100).is_ok() && admit_texts(101).is_err()));
+        assert!(admits(26) && admit_texts(101).is_ok());
         assert!(std::panic::catch_unwind(|| limited(100, || panic!("on its way"))).is_err());
         assert!(admits(26));
     }

@@ -22,12 +22,17 @@ use onnx_tensor::{faults::Unsupported, operator::Fact, room::Room, size, time_li
 /// Maximum number of tracked elements of a value.
 const MOST: usize = 1 << 12;
 
+/// Maximum bytes of the tracked elements of all values.
+const MOST_BYTES: u64 = 64 << 20;
+
 /// The inferred facts, by slot.
 pub(crate) struct KnownFacts<'c> {
     constants: &'c HashMap<Slot, Arc<Tensor>>,
     facts: HashMap<Slot, Fact>,
     /// Whether the current nodes are in a branch, which does not run for every request.
     is_in_branch: bool,
+    /// Bytes of elements that can still be tracked.
+    left: u64,
 }
 
 /// Indices of the inputs whose elements a node moves, repeats, adds or multiplies.
@@ -85,6 +90,7 @@ impl<'c> KnownFacts<'c> {
             constants,
             facts: declared(&body.inputs, inputs),
             is_in_branch: false,
+            left: MOST_BYTES,
         };
         known.walk(body)?;
         Ok(known)
@@ -136,7 +142,7 @@ impl<'c> KnownFacts<'c> {
         let Some(inputs) = node.facts(|slot| self.fact(slot)) else {
             return Ok(());
         };
-        let outputs = match self.outputs(node, &inputs) {
+        let mut outputs = match self.outputs(node, &inputs) {
             Ok(outputs) => outputs,
             Err(error)
                 if is_unsupported(&error) || !self.is_in_branch && inputs.iter().all(has_known_shape) =>
@@ -149,9 +155,20 @@ impl<'c> KnownFacts<'c> {
                 None
             }
         };
+        outputs.iter_mut().flatten().for_each(|output| self.bound(output));
         let slots = node.wires.outputs.iter().copied();
         self.facts.extend(slots.zip(outputs.into_iter().flatten()));
         Ok(())
+    }
+
+    /// Removes the tracked elements of a fact if those of all values would take too much memory.
+    fn bound(&mut self, fact: &mut Fact) {
+        let tracked = fact.constant.iter().chain(&fact.sizes);
+        let bytes = tracked.map(|value| size::of_value(value)).sum();
+        match self.left.checked_sub(bytes) {
+            Some(left) => self.left = left,
+            None => (fact.constant, fact.sizes) = (None, None),
+        }
     }
 
     fn outputs(&self, node: &DirectNode, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {

@@ -1,12 +1,14 @@
 //! Executes a graph as a list of nodes, which run for inputs of any shape.
 //!
-//! [`prepare`] builds the list once per model, [`layout`] cancels Transposes, [`fuse`] fuses nodes, and
-//! [`infer`] infers facts about the values before a run. [`direct`] runs a node, [`control`] runs loops and
-//! branches, whose bodies are lists again, and [`sequence`] operates on sequences.
+//! [`prepare`] builds the list once per model, [`folding`] bounds folded constants, [`layout`] cancels
+//! Transposes, [`fuse`] fuses nodes, and [`infer`] infers facts about the values before a run. [`direct`] runs
+//! a node, [`control`] runs loops and branches, whose bodies are lists again, and [`sequence`] operates on
+//! sequences.
 
 mod body;
 mod control;
 mod direct;
+mod folding;
 mod fuse;
 mod infer;
 mod layout;
