@@ -294,11 +294,16 @@ fn learn(output: &mut Fact, numbers: Arc<Tensor>) {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use onnx_graph::proto::{AttributeProto, NodeProto, TensorProto};
+    use onnx_graph::{
+        Signature,
+        proto::{AttributeProto, NodeProto, TensorProto},
+    };
 
+    use super::*;
     use crate::{
-        Session,
+        Session, lower,
         made_up::{constant, model, node},
+        steps::prepare,
     };
 
     fn integers(name: &str, numbers: &[i64]) -> TensorProto {
@@ -307,6 +312,25 @@ mod tests {
             raw_data: numbers.iter().flat_map(|number| number.to_le_bytes()).collect(),
             ..constant(name, &[numbers.len() as i64])
         }
+    }
+
+    /// A long chain of tracked shapes takes little of a file.
+    #[test]
+    fn tracked_elements_have_a_limit_together() {
+        const COUNT: usize = 3000;
+        let mut nodes = vec![node("Shape", &["x"], "s"), node("Expand", &["s", "many"], "e0")];
+        let steps = (0..COUNT).map(|at| node("Add", &[&format!("e{at}"), "one"], &format!("e{}", at + 1)));
+        nodes.extend(steps);
+        nodes.push(with(node("Cast", &[&format!("e{COUNT}")], "y"), "to", 1));
+        let constants = vec![integers("many", &[MOST as i64]), integers("one", &[1])];
+        let model = model(nodes, &[-1], &[-1], constants);
+        let signature = Signature::of(&model).unwrap();
+        let lowered = lower::lower(model.graph.as_ref().unwrap(), &signature.opsets).unwrap();
+        let prepared = prepare::prepare(&lowered, &signature.inputs).unwrap();
+        let known = KnownFacts::of(&prepared.body, &signature.inputs, &prepared.constants).unwrap();
+        let tracked = known.facts.values().filter_map(|fact| fact.sizes.as_ref());
+        let bytes: u64 = tracked.map(|numbers| size::of_value(numbers)).sum();
+        assert!(bytes <= MOST_BYTES && bytes > MOST_BYTES / 2, "{bytes} bytes");
     }
 
     fn with(node: NodeProto, name: &str, i: i64) -> NodeProto {
@@ -327,7 +351,7 @@ mod tests {
         let model = model(nodes, &[-1, 6], &[-1, -1, -1], constants);
         let steps = Session::prepare(&model, |_| Ok(())).unwrap();
         let output = steps.outputs().next().unwrap()?;
-        Some(output.shape.iter().map(|dim| dim.to_i64()).collect())
+        Some(output.shape.iter().map(onnx_tensor::Size::to_i64).collect())
     }
 
     /// Infers the shape of `x` reshaped to [rows, 2, rest], where `between` computes `rest`.
