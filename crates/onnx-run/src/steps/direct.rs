@@ -211,7 +211,7 @@ mod tests {
         assert!(steps.run([input()]).is_ok());
         let (node, mut values) = match &*steps.body.steps {
             [super::super::body::Step::Node(node)] => {
-                (node, Values::new(&steps.constants, &token))
+                (node, Values::new(&steps.constants, &token, Room::new()))
             }
             _ => unreachable!("one node"),
         };

@@ -30,6 +30,7 @@ use onnx_tensor::{
     cancelling::{self, Cancellation},
     operator::Fact,
     prelude::*,
+    room::Room,
     threads,
 };
 use tensor_core::Quoted;
@@ -163,7 +164,17 @@ impl Session {
         inputs: impl IntoIterator<Item = Tensor>,
         cancellation: &Arc<dyn Cancellation>,
     ) -> Result<Vec<Arc<Tensor>>, RunError> {
-        let mut values = Values::new(&self.constants, &**cancellation);
+        self.run_in(inputs, cancellation, Room::new())
+    }
+
+    /// Runs the model like [`Session::run_until`], with its values in `room`.
+    pub(crate) fn run_in(
+        &self,
+        inputs: impl IntoIterator<Item = Tensor>,
+        cancellation: &Arc<dyn Cancellation>,
+        room: Room<'static>,
+    ) -> Result<Vec<Arc<Tensor>>, RunError> {
+        let mut values = Values::new(&self.constants, &**cancellation, room);
         let mut inputs = inputs.into_iter();
         for (&slot, port) in self.body.inputs.iter().zip(&self.signature.inputs) {
             let input = inputs.next().filter(|input| {
