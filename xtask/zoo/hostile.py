@@ -103,6 +103,11 @@ def files():
     chain = [node("ConstantOfShape", ["n"], ["e0"], value=numpy_helper.from_array(np.full(1, 1.1, np.float32)))]
     chain += [node("Sin", [f"e{at}"], [f"e{at + 1}"]) for at in range(200)] + [node("ReduceSum", ["e200"], ["r"], keepdims=0), node("Add", ["x", "r"], ["y"])]
     yield Case("a chain on a constant", model(chain, single, constants=[("n", [1 << 28])]), {"x": np.ones(1, np.float32)}, 2048)
+    doubled = [node("Concat", [f"c{at}"] * 2, [f"c{at + 1}" if at < 11 else "e0"], axis=0) for at in range(12)]
+    for at in range(500):
+        doubled += [node("Sin" if at % 2 else "Neg", [f"e{at}"], [f"e{at + 1}"]), node("Gather", [f"e{at + 1}", "x"], [f"g{at}"])]
+    doubled.append(node("Sum", [f"g{at}" for at in range(500)], ["y"]))
+    yield Case("constants that are all read", model(doubled, [("x", INT64, [1])], constants=[("c0", np.ones(512, np.float32))]), {"x": np.zeros(1, np.int64)})
     separators = [node("Tokenizer", ["x"], ["y"], domain="com.microsoft", mark=0, pad_value="", mincharnum=1, separators=[f"[a-z]{{{at % 40 + 1}}}{at}" for at in range(5000)])]
     yield Case("thousands of separators", model(separators, [("x", TEXT, ["n"])], TEXT), {"x": np.array([b"abc"], object)})
 

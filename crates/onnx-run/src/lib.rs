@@ -45,6 +45,8 @@ mod lower;
 mod lowered;
 #[cfg(test)]
 mod made_up;
+#[cfg(test)]
+mod memory;
 mod operators;
 mod outcome;
 mod steps;

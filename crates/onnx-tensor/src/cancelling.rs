@@ -232,7 +232,40 @@ pub fn while_cancelled<T>(run: impl FnOnce() -> T) -> T {
 
 #[cfg(test)]
 mod tests {
+    use std::{sync::atomic::AtomicUsize, time::Duration};
+
     use super::*;
+
+    /// All parts of a split run are at work when it is cancelled, and all of them end.
+    #[test]
+    fn a_cancelled_run_ends_on_all_its_threads() {
+        const PARTS: usize = 3;
+        let threads: &'static threads::Threads = Box::leak(Box::new(threads::Threads::new(PARTS)));
+        let _split = threads.start(0);
+        let until = Instant::now() + Duration::from_secs(60);
+        let [begun, ended] = [(); 2].map(|()| AtomicUsize::new(0));
+        let token = Arc::new(Flag::default());
+        let run = start(token.clone());
+        let outcome = in_parts(vec![(); 100], |(), pace| {
+            if begun.fetch_add(1, Ordering::Relaxed) + 1 == PARTS {
+                token.cancel();
+            }
+            let stopped = loop {
+                let spent = pace.spend(STEPS);
+                if spent.is_err() || Instant::now() > until {
+                    break spent;
+                }
+            };
+            ended.fetch_add(1, Ordering::Relaxed);
+            stopped
+        });
+        assert!(outcome.is_err_and(|error| is_cancelled(&error)));
+        assert_eq!([begun, ended].map(AtomicUsize::into_inner), [PARTS; 2]);
+        drop(run);
+        // The threads do not keep the token.
+        let _next = start(Arc::new(Flag::default()));
+        assert!(in_parts(vec![(); 100], |(), pace| pace.spend(STEPS)).is_ok());
+    }
 
     #[test]
     fn steps_end_with_their_run() {

@@ -149,3 +149,13 @@ impl fmt::Display for Misfit {
 }
 
 impl std::error::Error for Misfit {}
+
+/// Formats `bytes` in GiB, for messages.
+pub fn gib(bytes: u64) -> String {
+    match bytes {
+        u64::MAX => "more bytes than can be counted".to_owned(),
+        bytes if bytes < 1 << 20 => format!("{} KiB", bytes.div_ceil(1 << 10)),
+        bytes if bytes < 1 << 30 => format!("{} MiB", bytes >> 20),
+        bytes => format!("{} GiB", bytes >> 30),
+    }
+}

@@ -1,15 +1,23 @@
 //! The memory budget of the values of all runs.
+//!
+//! A run asks for the bytes of a value before it is made. Where only the kernel of a node knows the size, the
+//! kernel asks through [`size::admit_shape`](crate::size::admit_shape) and
+//! [`size::admit_texts`](crate::size::admit_texts), which find the account of their thread's run
+//! ([`Room::during`]).
 
-use std::sync::{
-    LazyLock,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    cell::RefCell,
+    sync::{
+        LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use system_memory::memory_limit;
 
 use crate::prelude::*;
 
-use crate::{faults::NoRoom, size};
+use crate::faults::{NoRoom, gib};
 
 /// Bytes that a run reserves at a time, so that small runs do not contend for one counter.
 const STEP: u64 = 16 << 20;
@@ -60,6 +68,79 @@ impl Room<'static> {
     pub fn new() -> Self {
         Self::of(&ALL)
     }
+
+    /// Creates an account in a budget of its own of `limit` bytes, which is never freed, for tests.
+    #[must_use]
+    pub fn of_limit(limit: u64) -> Self {
+        Self::of(Box::leak(Box::new(Total::new(limit))))
+    }
+
+    /// Calls `run`, the kernel of a node, on whose thread [`ask_for_contents`] asks here; and so does
+    /// [`ask_for_shape`] if `shapes_are_unknown`, that is, if the memory of the outputs was not asked for.
+    pub fn during<T>(&mut self, shapes_are_unknown: bool, run: impl FnOnce() -> T) -> T {
+        /// Ends the kernel's access to the account, also in a panic.
+        struct Reset(Option<Lent>);
+        impl Drop for Reset {
+            fn drop(&mut self) {
+                NODE.set(self.0.take());
+            }
+        }
+        let lent = Lent {
+            room: std::mem::take(self),
+            shapes_are_unknown,
+            asked: 0,
+        };
+        let reset = Reset(NODE.replace(Some(lent)));
+        let result = run();
+        if let Some(Lent { room, asked, .. }) = NODE.take() {
+            *self = room;
+            self.release(asked);
+        }
+        drop(reset);
+        result
+    }
+}
+
+thread_local! {
+    /// The account of the node that this thread computes.
+    static NODE: RefCell<Option<Lent>> = const { RefCell::new(None) };
+}
+
+/// The account of a run while one of its kernels runs.
+struct Lent {
+    room: Room<'static>,
+    shapes_are_unknown: bool,
+    /// Bytes that the kernel has asked for.
+    asked: u64,
+}
+
+impl Lent {
+    fn ask(&mut self, bytes: u64) -> Result<()> {
+        self.room.ask(bytes)?;
+        self.room.hold(bytes);
+        self.asked = self.asked.saturating_add(bytes);
+        Ok(())
+    }
+}
+
+/// Reserves memory for an output whose size only the kernel knows. Does nothing in other kernels, whose
+/// outputs have been asked for, and outside of kernels.
+///
+/// # Errors
+/// Returns [`NoRoom`] if all runs together would exceed the budget.
+pub fn ask_for_shape(bytes: u64) -> Result<()> {
+    NODE.with_borrow_mut(|lent| match lent {
+        Some(lent) if lent.shapes_are_unknown => lent.ask(bytes),
+        _ => Ok(()),
+    })
+}
+
+/// Reserves memory for the strings of an output. Does nothing outside of kernels.
+///
+/// # Errors
+/// Returns [`NoRoom`] if all runs together would exceed the budget.
+pub fn ask_for_contents(bytes: u64) -> Result<()> {
+    NODE.with_borrow_mut(|lent| lent.as_mut().map_or(Ok(()), |lent| lent.ask(bytes)))
 }
 
 impl<'t> Room<'t> {
@@ -89,8 +170,8 @@ impl<'t> Room<'t> {
         }
         Err(NoRoom(format!(
             "the values of this run would take {}, and all runs together may take {}",
-            size::gib(wanted),
-            size::gib(self.total.limit)
+            gib(wanted),
+            gib(self.total.limit)
         ))
         .into())
     }
@@ -130,5 +211,24 @@ mod tests {
         one.release(60 << 20);
         drop((one, other));
         assert_eq!(total.taken.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn kernels_ask_for_sizes_that_only_they_know() {
+        let mut room = Room::of_limit(100);
+        room.hold(20);
+        assert!(ask_for_contents(1000).is_ok(), "no kernel runs");
+        let made = room.during(true, || {
+            assert!(ask_for_shape(50).is_ok() && ask_for_shape(31).is_err());
+            ask_for_contents(30)
+        });
+        assert!(made.is_ok() && room.ask(81).is_err() && room.ask(80).is_ok());
+        room.during(false, || {
+            assert!(ask_for_shape(1000).is_ok(), "the node has asked");
+            assert!(ask_for_contents(81).is_err());
+        });
+        let panics = || room.during(true, || std::panic::resume_unwind(Box::new("a bug")));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
+        assert!(ask_for_contents(1000).is_ok());
     }
 }

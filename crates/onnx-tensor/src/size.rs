@@ -10,7 +10,10 @@ use crate::{
     cancelling::Pace,
     elements::elements,
     faults::{BadInput, NoRoom, ensure_input},
+    room,
 };
+
+pub use crate::faults::gib;
 
 /// Maximum bytes of a value: an input, an output or an intermediate value.
 pub const MAX_BYTES: u64 = 4 << 30;
@@ -75,12 +78,15 @@ pub fn limited<T>(bytes: u64, run: impl FnOnce() -> T) -> T {
     run()
 }
 
-/// Refuses a shape whose value is too large.
+/// Refuses a shape whose value is too large. If the current node's outputs have sizes that only their values
+/// determine, this reserves the memory ([`room::ask_for_shape`]).
 ///
 /// # Errors
 /// Returns [`BadInput`] with the size, and the errors of [`admit_now`].
 pub fn admit_shape(element_type: ElementType, shape: &[usize]) -> Result<()> {
-    admit_now(admit_size(element_type, shape)?)
+    let bytes = admit_size(element_type, shape)?;
+    room::ask_for_shape(bytes)?;
+    admit_now(bytes)
 }
 
 /// Refuses a shape that is too large regardless of free memory, and returns its bytes.
@@ -107,16 +113,18 @@ pub const TEXT: u64 = 40;
 /// Maximum bytes of all strings of a value.
 const MAX_TEXTS: u64 = 1 << 30;
 
-/// Refuses strings whose total size is too large.
+/// Refuses strings whose total size is too large, and reserves their memory ([`room::ask_for_contents`]).
 ///
 /// # Errors
 /// Returns [`BadInput`] with both sizes, and the errors of [`admit_now`].
 pub fn admit_texts(bytes: u64) -> Result<()> {
+    let most = MOST.get().min(MAX_TEXTS);
     ensure_input!(
-        bytes <= MAX_TEXTS,
-        "the texts together take {bytes} bytes, which is beyond the limit of {} GiB",
-        MAX_TEXTS >> 30
+        bytes <= most,
+        "the texts together take {bytes} bytes, which is beyond the limit of {}",
+        gib(most)
     );
+    room::ask_for_contents(bytes)?;
     admit_now(bytes)
 }
 
@@ -139,6 +147,9 @@ pub fn admit_contents<'e, T: Element>(elements: impl IntoIterator<Item = (&'e T,
     admit_texts(bytes)
 }
 
+/// Approximate bytes of a tensor in addition to its elements.
+pub const TENSOR: u64 = 320;
+
 /// Returns the bytes of a value, including the contents of strings.
 pub fn of_value(value: &Tensor) -> u64 {
     if value.element_type() != ElementType::String {
@@ -146,6 +157,11 @@ pub fn of_value(value: &Tensor) -> u64 {
     }
     let texts = elements::<String>(value).unwrap_or_default().iter();
     texts.map(|text| TEXT + text.len() as u64).sum()
+}
+
+/// Returns the bytes of a tensor in a list: its elements, the tensor itself and the reference to it.
+pub fn of_listed(value: &Tensor) -> u64 {
+    TENSOR + of_value(value)
 }
 
 /// Returns the bytes of a value with these dimensions; `u64::MAX` on overflow, `None` if a dimension is
@@ -167,16 +183,6 @@ fn bytes(element: usize, dims: impl Iterator<Item = Option<i128>>) -> Option<u64
     })
 }
 
-/// Formats `bytes` in GiB, for messages.
-pub fn gib(bytes: u64) -> String {
-    match bytes {
-        u64::MAX => "more bytes than can be counted".to_owned(),
-        bytes if bytes < 1 << 20 => format!("{} KiB", bytes.div_ceil(1 << 10)),
-        bytes if bytes < 1 << 30 => format!("{} MiB", bytes >> 20),
-        bytes => format!("{} GiB", bytes >> 30),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -196,7 +202,8 @@ mod tests {
     fn values_of_constants_have_a_limit_of_their_own() {
         let admits = |count| admit_shape(ElementType::F32, &[count]).is_ok();
         assert!(limited(100, || admits(25) && !admits(26)));
-        assert!(admits(26));
+        assert!(limited(100, || admit_texts(100).is_ok() && admit_texts(101).is_err()));
+        assert!(admits(26) && admit_texts(101).is_ok());
         assert!(std::panic::catch_unwind(|| limited(100, || panic!("on its way"))).is_err());
         assert!(admits(26));
     }

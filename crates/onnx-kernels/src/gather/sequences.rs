@@ -11,7 +11,7 @@ use onnx_tensor::{
     node::Attributes,
     operator::{Fact, Kernel, kernel},
 };
-use onnx_tensor::{cancelling::Pace, faults::BadInput, node::Node, operator::Compute};
+use onnx_tensor::{cancelling::Pace, faults::BadInput, node::Node, operator::Compute, size};
 
 /// Builds the operator `ReverseSequence`, which reverses the first elements of each row, up to the row's
 /// length.
@@ -161,6 +161,12 @@ impl Kernel for Compress {
                 shape[axis]
             )));
         }
+        let mut made_shape = shape.to_vec();
+        made_shape[axis] = wanted.iter().filter(|wanted| **wanted).count();
+        size::admit_shape(input.element_type(), &made_shape)?;
+        if input.element_type() == ElementType::String {
+            size::admit_texts(size::of_value(input))?;
+        }
         // A list of indices is faster if there are many blocks, and is used if it is smaller than the data.
         let blocks: usize = shape[..axis].iter().product();
         let block = shape[axis + 1..].iter().product::<usize>() * input.element_type().size_of();
@@ -168,8 +174,7 @@ impl Kernel for Compress {
             return Ok(smallvec![picked_of(input, shape, axis, Places::Where(wanted))?]);
         }
         let places = wanted.iter().enumerate().filter(|(_, wanted)| **wanted);
-        let count = wanted.iter().filter(|wanted| **wanted).count();
-        let mut list = Vec::with_capacity(count);
+        let mut list = Vec::with_capacity(made_shape[axis]);
         list.extend(places.map(|(place, _)| place));
         let places: Vec<usize> = list;
         Ok(smallvec![picked_of(input, shape, axis, Places::List(&places))?])

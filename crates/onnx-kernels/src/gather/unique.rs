@@ -185,14 +185,22 @@ impl Unique {
             counts,
             inverse,
         } = self.groups(&order, values.len() / length.max(1), &compare)?;
+        let mut made_shape = shape.to_vec();
+        made_shape[axis] = firsts.len();
+        size::admit_shape(T::ELEMENT_TYPE, &made_shape)?;
+        // Indices of first elements, the inverse and counts.
+        size::admit_shape(ElementType::I64, &[2 * firsts.len() + length])?;
+        let picked = values.chunks_exact(block.max(1)).flat_map(|block| {
+            let parts = firsts.iter();
+            parts.flat_map(move |first| &block[first * inner..(first + 1) * inner])
+        });
+        size::admit_contents(picked.map(|element| (element, 1)))?;
         let mut made: Vec<T> = Vec::with_capacity(values.len() / length.max(1) * firsts.len());
         for block in values.chunks_exact(block.max(1)) {
             for &first in &firsts {
                 made.extend_from_slice(&block[first * inner..(first + 1) * inner]);
             }
         }
-        let mut made_shape = shape.to_vec();
-        made_shape[axis] = firsts.len();
         let count = [firsts.len()];
         let numbers = |places: Vec<usize>| places.into_iter().map(|place| place as i64).collect::<Vec<i64>>();
         Ok(smallvec![

@@ -114,9 +114,13 @@ impl Kernel for NonMaxSuppression {
                     .any(|&other| boxes[index].hides(&boxes[other], overlap))
                 {
                     kept.push(index);
-                    chosen.extend([image, class, index].map(|index| index as i64));
                 }
             }
+            size::admit_shape(ElementType::I64, &[kept.len(), 3])?;
+            let selected = kept
+                .iter()
+                .flat_map(|&index| [image, class, index].map(|index| index as i64));
+            chosen.extend(selected);
         }
         Ok(smallvec![tensor(&[chosen.len() / 3, 3], chosen)?])
     }

@@ -86,7 +86,7 @@ impl Direct {
     pub(crate) fn run(
         &self,
         inputs: &mut ShortVec<Arc<Tensor>>,
-        room: &mut Room<'_>,
+        room: &mut Room<'static>,
     ) -> Result<ShortVec<Arc<Tensor>>, Stop> {
         self.guard.admit_typed_input(inputs).map_err(Stop::Refused)?;
         let wide: ShortVec<Option<ElementType>> = inputs
@@ -103,10 +103,14 @@ impl Direct {
         }
         self.guard.admit(&facts).map_err(Stop::Refused)?;
         let outputs = self.compute.outputs(&facts).map_err(Stop::Refused)?;
-        admit(outputs.as_deref().unwrap_or_default(), room).map_err(Stop::Failed)?;
+        let are_known = match &outputs {
+            Some(outputs) => admit(outputs, room).map_err(Stop::Failed)?,
+            None => false,
+        };
         // Drops the references to the inputs, so that the kernel may overwrite them.
         drop((facts, outputs));
-        self.compute.run(inputs).map_err(Stop::Failed)
+        room.during(!are_known, || self.compute.run(inputs))
+            .map_err(Stop::Failed)
     }
 
     /// Infers facts about the outputs before a run, if possible.
@@ -148,37 +152,60 @@ impl Direct {
         narrow: ElementType,
         inputs: &[Arc<Tensor>],
         wide: &[Option<ElementType>],
-        room: &mut Room<'_>,
+        room: &mut Room<'static>,
     ) -> Result<ShortVec<Arc<Tensor>>, Stop> {
-        let converted = |tensor: &Arc<Tensor>, to: ElementType| -> Result<Arc<Tensor>> {
-            size::admit_shape(to, tensor.shape())?;
-            Ok(Arc::new(convert(tensor, to)?))
-        };
-        let given = inputs.iter().zip(wide).map(|(input, wide)| match wide {
-            Some(wide) => converted(input, *wide),
-            None => Ok(input.clone()),
-        });
-        let mut given = given.collect::<Result<ShortVec<_>>>().map_err(Stop::Failed)?;
+        let given = inputs.iter().zip(wide.iter().copied());
+        let (mut given, held) = converted(given, room).map_err(Stop::Failed)?;
+        let outputs = self.run(&mut given, room)?;
+        drop(given);
+        room.release(held);
         let between = wide.iter().copied().flatten().next();
-        let outputs = self
-            .run(&mut given, room)?
-            .into_iter()
-            .map(|output| match between {
-                Some(between) if output.element_type() == between => converted(&output, narrow),
-                _ => Ok(output),
-            });
-        outputs.collect::<Result<_>>().map_err(Stop::Failed)
+        let types = outputs
+            .iter()
+            .map(|output| (Some(output.element_type()) == between).then_some(narrow));
+        let held = outputs.iter().map(|output| size::of_value(output)).sum();
+        room.hold(held);
+        let converted = converted(outputs.iter().zip(types), room).map_err(Stop::Failed);
+        room.release(held);
+        let (outputs, held) = converted?;
+        room.release(held);
+        Ok(outputs)
     }
 }
 
-/// Checks the sizes and ranks of the outputs, and reserves memory for them.
-fn admit(outputs: &[Fact], room: &mut Room<'_>) -> Result<()> {
+/// Casts each value to its type; those with `None` are shared. Holds the memory of the casts, and returns it.
+fn converted<'v>(
+    values: impl Iterator<Item = (&'v Arc<Tensor>, Option<ElementType>)> + Clone,
+    room: &mut Room<'_>,
+) -> Result<(ShortVec<Arc<Tensor>>, u64)> {
     let mut bytes = 0u64;
+    for (value, to) in values.clone() {
+        if let Some(to) = to {
+            bytes = bytes.saturating_add(size::admit_size(to, value.shape())?);
+        }
+    }
+    room.ask(bytes)?;
+    size::admit_now(bytes)?;
+    let casts = values.map(|(value, to)| match to {
+        Some(to) => Ok(Arc::new(convert(value, to)?)),
+        None => Ok(value.clone()),
+    });
+    let casts = casts.collect::<Result<_>>()?;
+    room.hold(bytes);
+    Ok((casts, bytes))
+}
+
+/// Checks the sizes and ranks of the outputs, and reserves memory for those whose size is known. Returns
+/// whether all are.
+fn admit(outputs: &[Fact], room: &mut Room<'_>) -> Result<bool> {
+    let mut bytes = 0u64;
+    let mut are_known = true;
     for fact in outputs {
         size::admit_rank(fact.rank())?;
         // Outputs of unknown shape are checked by the kernel, once it knows the shape.
         let known: Option<ShortVec<i64>> = fact.shape.iter().map(onnx_tensor::Size::to_i64).collect();
         let Some(known) = known else {
+            are_known = false;
             continue;
         };
         let shape: Option<ShortVec<usize>> = known.iter().map(|&dim| usize::try_from(dim).ok()).collect();
@@ -187,5 +214,6 @@ fn admit(outputs: &[Fact], room: &mut Room<'_>) -> Result<()> {
         size::admit_shape(fact.element_type, &shape)?;
         bytes = bytes.saturating_add((shape.iter().product::<usize>() * fact.element_type.size_of()) as u64);
     }
-    room.ask(bytes)
+    room.ask(bytes)?;
+    Ok(are_known)
 }

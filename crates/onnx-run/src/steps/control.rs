@@ -14,6 +14,7 @@ use onnx_tensor::{
     axis,
     elements::scalar,
     faults::{BadInput, ensure_input},
+    size,
 };
 
 /// Maximum iterations of a loop.
@@ -105,7 +106,8 @@ impl Run<'_> {
                 states.push(self.values.value(slot)?);
             }
             for (index, &slot) in body.outputs[1 + carried..].iter().enumerate() {
-                rows.push(index, self.values.tensor(slot)?)?;
+                let row = self.values.tensor(slot)?;
+                rows.push(index, row, &mut self.values.room)?;
             }
             iteration += 1;
         }
@@ -114,7 +116,7 @@ impl Run<'_> {
         }
         for (index, &slot) in node.wires.outputs[carried..].iter().enumerate() {
             let declared = body.declared[1 + carried + index].as_ref();
-            let stacked = rows.stacked(index, 0, declared)?;
+            let stacked = rows.stacked(index, 0, declared, &mut self.values.room)?;
             self.values.set(slot, Value::Tensor(Arc::new(stacked)));
         }
         Ok(())
@@ -135,12 +137,14 @@ impl Run<'_> {
             }
         }
         let steps = steps.unwrap_or(0);
+        let slices = scanned.iter().map(|value| size::of_value(value)).sum::<u64>() / steps.max(1) as u64;
         let mut rows = Rows::new(scan.outputs.len());
         for step in 0..steps {
             self.check(step as i64)?;
             for (&slot, state) in scan.body.inputs.iter().zip(values.drain(..)) {
                 self.values.set(slot, Value::Tensor(state));
             }
+            self.values.room.ask(slices)?;
             for ((value, along), &slot) in scanned.iter().zip(&scan.inputs).zip(&scan.body.inputs[states..]) {
                 let axis = axis::axis(along.axis, value.rank())?;
                 let at = if along.is_reverse { steps - 1 - step } else { step };
@@ -154,7 +158,8 @@ impl Run<'_> {
                 values.push(self.values.tensor(slot)?);
             }
             for (index, &slot) in scan.body.outputs[states..].iter().enumerate() {
-                rows.push(index, self.values.tensor(slot)?)?;
+                let row = self.values.tensor(slot)?;
+                rows.push(index, row, &mut self.values.room)?;
             }
         }
         for (&slot, state) in node.wires.outputs.iter().zip(values) {
@@ -164,7 +169,8 @@ impl Run<'_> {
             if along.is_reverse {
                 rows.made[index].reverse();
             }
-            let stacked = rows.stacked(index, along.axis, scan.body.declared[states + index].as_ref())?;
+            let declared = scan.body.declared[states + index].as_ref();
+            let stacked = rows.stacked(index, along.axis, declared, &mut self.values.room)?;
             self.values.set(
                 node.wires.outputs[states + index],
                 Value::Tensor(Arc::new(stacked)),

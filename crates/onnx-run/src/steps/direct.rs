@@ -114,27 +114,37 @@ impl DirectNode {
     }
 
     /// Computes the outputs of the node if all inputs are constants. Returns `None` otherwise, or if the
-    /// outputs are much larger than the inputs.
-    pub(crate) fn folded(&self, constants: &HashMap<Slot, Arc<Tensor>>) -> Result<Option<Constants>> {
+    /// outputs are much larger than the inputs or take more than `limit` bytes.
+    pub(crate) fn folded(
+        &self,
+        constants: &HashMap<Slot, Arc<Tensor>>,
+        limit: u64,
+    ) -> Result<Option<Constants>> {
         let given = self.wires.inputs.iter().flatten();
         let inputs: Option<ShortVec<Arc<Tensor>>> = given.map(|slot| constants.get(slot).cloned()).collect();
         let Some(mut inputs) = inputs.filter(|inputs| !inputs.is_empty() && self.direct.is_pure()) else {
             return Ok(None);
         };
-        let bytes =
-            |tensors: &[Arc<Tensor>]| tensors.iter().map(|tensor| size::of_value(tensor)).sum::<u64>();
         let most = inputs.iter().map(|input| input.len()).max().unwrap_or(0);
-        let little = 2 * bytes(&inputs) + LEAST;
+        // An input that is given several times counts once.
+        let distinct = self
+            .given
+            .iter()
+            .zip(&self.is_last)
+            .filter(|(_, is_last)| **is_last);
+        let given = distinct.filter_map(|(slot, _)| constants.get(slot.as_ref()?));
+        let little = 2 * given.map(|input| size::of_value(input)).sum::<u64>() + LEAST;
         // Dequantized weights have more bytes than the packed input, but as many elements. The limit allows
         // this growth.
-        let limit = little.max(WIDEST * most as u64);
+        let limit = limit.min(little.max(WIDEST * most as u64));
         time_limit::check()?;
         // An operator that fails here is not folded, and reports the error in a run.
         let Ok(outputs) = size::limited(limit, || self.direct.run(&mut inputs, &mut Room::new())) else {
             return Ok(None);
         };
         let count: usize = outputs.iter().map(|output| output.len()).sum();
-        let is_kept = bytes(&outputs) <= little || count <= most;
+        let bytes = outputs.iter().map(|output| size::of_value(output)).sum::<u64>();
+        let is_kept = bytes <= limit && (bytes <= little || count <= most);
         Ok(is_kept.then(|| self.wires.outputs.iter().copied().zip(outputs).collect()))
     }
 
@@ -200,7 +210,9 @@ mod tests {
         let token = Flag::default();
         assert!(steps.run([input()]).is_ok());
         let (node, mut values) = match &*steps.body.steps {
-            [super::super::body::Step::Node(node)] => (node, Values::new(&steps.constants, &token)),
+            [super::super::body::Step::Node(node)] => {
+                (node, Values::new(&steps.constants, &token, Room::new()))
+            }
             _ => unreachable!("one node"),
         };
         values.set(steps.body.inputs[0], Value::Tensor(Arc::new(input())));

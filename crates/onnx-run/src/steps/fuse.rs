@@ -235,7 +235,7 @@ impl<'g> Graph<'g> {
     }
 
     /// Fuses a function with the node that multiplies the function's input by its result, such as the Mul of
-    /// SiLU.
+    /// `SiLU`.
     fn gated(&self, function: usize) -> Option<Fused> {
         let product = self.reader(function, "Mul")?;
         let x = self.input(function, 0)?;

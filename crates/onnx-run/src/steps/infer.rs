@@ -22,12 +22,17 @@ use onnx_tensor::{faults::Unsupported, operator::Fact, room::Room, size, time_li
 /// Maximum number of tracked elements of a value.
 const MOST: usize = 1 << 12;
 
+/// Maximum bytes of the tracked elements of all values.
+const MOST_BYTES: u64 = 64 << 20;
+
 /// The inferred facts, by slot.
 pub(crate) struct KnownFacts<'c> {
     constants: &'c HashMap<Slot, Arc<Tensor>>,
     facts: HashMap<Slot, Fact>,
     /// Whether the current nodes are in a branch, which does not run for every request.
     is_in_branch: bool,
+    /// Bytes of elements that can still be tracked.
+    left: u64,
 }
 
 /// Indices of the inputs whose elements a node moves, repeats, adds or multiplies.
@@ -85,6 +90,7 @@ impl<'c> KnownFacts<'c> {
             constants,
             facts: declared(&body.inputs, inputs),
             is_in_branch: false,
+            left: MOST_BYTES,
         };
         known.walk(body)?;
         Ok(known)
@@ -136,7 +142,7 @@ impl<'c> KnownFacts<'c> {
         let Some(inputs) = node.facts(|slot| self.fact(slot)) else {
             return Ok(());
         };
-        let outputs = match self.outputs(node, &inputs) {
+        let mut outputs = match self.outputs(node, &inputs) {
             Ok(outputs) => outputs,
             Err(error)
                 if is_unsupported(&error) || !self.is_in_branch && inputs.iter().all(has_known_shape) =>
@@ -149,9 +155,20 @@ impl<'c> KnownFacts<'c> {
                 None
             }
         };
+        outputs.iter_mut().flatten().for_each(|output| self.bound(output));
         let slots = node.wires.outputs.iter().copied();
         self.facts.extend(slots.zip(outputs.into_iter().flatten()));
         Ok(())
+    }
+
+    /// Removes the tracked elements of a fact if those of all values would take too much memory.
+    fn bound(&mut self, fact: &mut Fact) {
+        let tracked = fact.constant.iter().chain(&fact.sizes);
+        let bytes = tracked.map(|value| size::of_value(value)).sum();
+        match self.left.checked_sub(bytes) {
+            Some(left) => self.left = left,
+            None => (fact.constant, fact.sizes) = (None, None),
+        }
     }
 
     fn outputs(&self, node: &DirectNode, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
@@ -277,11 +294,16 @@ fn learn(output: &mut Fact, numbers: Arc<Tensor>) {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use onnx_graph::proto::{AttributeProto, NodeProto, TensorProto};
+    use onnx_graph::{
+        Signature,
+        proto::{AttributeProto, NodeProto, TensorProto},
+    };
 
+    use super::*;
     use crate::{
-        Session,
+        Session, lower,
         made_up::{constant, model, node},
+        steps::prepare,
     };
 
     fn integers(name: &str, numbers: &[i64]) -> TensorProto {
@@ -290,6 +312,25 @@ mod tests {
             raw_data: numbers.iter().flat_map(|number| number.to_le_bytes()).collect(),
             ..constant(name, &[numbers.len() as i64])
         }
+    }
+
+    /// A long chain of tracked shapes takes little of a file.
+    #[test]
+    fn tracked_elements_have_a_limit_together() {
+        const COUNT: usize = 3000;
+        let mut nodes = vec![node("Shape", &["x"], "s"), node("Expand", &["s", "many"], "e0")];
+        let steps = (0..COUNT).map(|at| node("Add", &[&format!("e{at}"), "one"], &format!("e{}", at + 1)));
+        nodes.extend(steps);
+        nodes.push(with(node("Cast", &[&format!("e{COUNT}")], "y"), "to", 1));
+        let constants = vec![integers("many", &[MOST as i64]), integers("one", &[1])];
+        let model = model(nodes, &[-1], &[-1], constants);
+        let signature = Signature::of(&model).unwrap();
+        let lowered = lower::lower(model.graph.as_ref().unwrap(), &signature.opsets).unwrap();
+        let prepared = prepare::prepare(&lowered, &signature.inputs).unwrap();
+        let known = KnownFacts::of(&prepared.body, &signature.inputs, &prepared.constants).unwrap();
+        let tracked = known.facts.values().filter_map(|fact| fact.sizes.as_ref());
+        let bytes: u64 = tracked.map(|numbers| size::of_value(numbers)).sum();
+        assert!(bytes <= MOST_BYTES && bytes > MOST_BYTES / 2, "{bytes} bytes");
     }
 
     fn with(node: NodeProto, name: &str, i: i64) -> NodeProto {
@@ -310,7 +351,7 @@ mod tests {
         let model = model(nodes, &[-1, 6], &[-1, -1, -1], constants);
         let steps = Session::prepare(&model, |_| Ok(())).unwrap();
         let output = steps.outputs().next().unwrap()?;
-        Some(output.shape.iter().map(|dim| dim.to_i64()).collect())
+        Some(output.shape.iter().map(onnx_tensor::Size::to_i64).collect())
     }
 
     /// Infers the shape of `x` reshaped to [rows, 2, rest], where `between` computes `rest`.

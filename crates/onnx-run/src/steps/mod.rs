@@ -1,12 +1,14 @@
 //! Executes a graph as a list of nodes, which run for inputs of any shape.
 //!
-//! [`prepare`] builds the list once per model, [`layout`] cancels Transposes, [`fuse`] fuses nodes, and
-//! [`infer`] infers facts about the values before a run. [`direct`] runs a node, [`control`] runs loops and
-//! branches, whose bodies are lists again, and [`sequence`] operates on sequences.
+//! [`prepare`] builds the list once per model, [`folding`] bounds folded constants, [`layout`] cancels
+//! Transposes, [`fuse`] fuses nodes, and [`infer`] infers facts about the values before a run. [`direct`] runs
+//! a node, [`control`] runs loops and branches, whose bodies are lists again, and [`sequence`] operates on
+//! sequences.
 
 mod body;
 mod control;
 mod direct;
+mod folding;
 mod fuse;
 mod infer;
 mod layout;
@@ -28,6 +30,7 @@ use onnx_tensor::{
     cancelling::{self, Cancellation},
     operator::Fact,
     prelude::*,
+    room::Room,
     threads,
 };
 use tensor_core::Quoted;
@@ -161,7 +164,17 @@ impl Session {
         inputs: impl IntoIterator<Item = Tensor>,
         cancellation: &Arc<dyn Cancellation>,
     ) -> Result<Vec<Arc<Tensor>>, RunError> {
-        let mut values = Values::new(&self.constants, &**cancellation);
+        self.run_in(inputs, cancellation, Room::new())
+    }
+
+    /// Runs the model like [`Session::run_until`], with its values in `room`.
+    pub(crate) fn run_in(
+        &self,
+        inputs: impl IntoIterator<Item = Tensor>,
+        cancellation: &Arc<dyn Cancellation>,
+        room: Room<'static>,
+    ) -> Result<Vec<Arc<Tensor>>, RunError> {
+        let mut values = Values::new(&self.constants, &**cancellation, room);
         let mut inputs = inputs.into_iter();
         for (&slot, port) in self.body.inputs.iter().zip(&self.signature.inputs) {
             let input = inputs.next().filter(|input| {

@@ -11,6 +11,7 @@ use onnx_tensor::prelude::*;
 use crate::steps::{
     body::{Body, Control, ControlNode, Step, dropped},
     direct::DirectNode,
+    folding::Folding,
     fuse, infer, layout,
     values::{Slot, Wires},
 };
@@ -42,6 +43,7 @@ pub(crate) struct Prepared {
 /// Prepares a lowered model with these inputs.
 pub(crate) fn prepare(lowered: &Lowered, inputs: &[Port]) -> Result<Prepared, FileError> {
     let Lowered { graph, labels } = lowered;
+    let bytes = bytes(graph);
     let mut preparer = Preparer {
         slots: HashMap::new(),
         count: 0,
@@ -51,8 +53,10 @@ pub(crate) fn prepare(lowered: &Lowered, inputs: &[Port]) -> Result<Prepared, Fi
         twins: HashMap::new(),
         statics: HashSet::new(),
         is_bounded: true,
-        packs: Packs::beside(bytes(graph)),
+        packs: Packs::beside(bytes),
+        folding: Folding::beside(bytes),
     };
+    preparer.count_readers(graph);
     let slots: Vec<Slot> = graph
         .input
         .iter()
@@ -88,6 +92,7 @@ struct Preparer {
     statics: HashSet<Slot>,
     is_bounded: bool,
     packs: Packs,
+    folding: Folding,
 }
 
 /// The type, the shape and the bytes of a small constant.
@@ -196,7 +201,9 @@ impl Preparer {
             match node.op_type.as_str() {
                 "Identity" | OUTPUT => self.pass(node),
                 "Cast" if self.has_type(node) => self.pass(node),
-                "Constant" => self.keep(&node.output[0], constants::value(node)?),
+                "Constant" => {
+                    self.keep(&node.output[0], constants::value(node)?);
+                }
                 _ => nodes.extend(self.step(lowered)?),
             }
         }
@@ -217,10 +224,40 @@ impl Preparer {
         })
     }
 
+    /// Counts the readers of all values of a graph and its subgraphs.
+    fn count_readers(&mut self, graph: &OnnxGraph) {
+        for OnnxNode { node, graphs } in &graph.node {
+            for name in node.input.iter().filter(|name| !name.is_empty()) {
+                let slot = self.slot(name);
+                self.folding.add_reader(slot);
+            }
+            graphs.iter().for_each(|(_, graph)| self.count_readers(graph));
+        }
+        for output in &graph.output {
+            let slot = self.slot(&output.name);
+            self.folding.add_reader(slot);
+        }
+    }
+
     /// Makes the output of `node` an alias of its input.
     fn pass(&mut self, node: &Node) {
         let slot = self.slot(&node.input[0]);
-        self.slots.insert(node.output[0].clone(), slot);
+        self.alias(&node.output[0], slot);
+        self.leave(slot);
+    }
+
+    /// Makes `name` an alias of the value in `slot`.
+    fn alias(&mut self, name: &str, slot: Slot) {
+        if let Some(before) = self.slots.insert(name.to_owned(), slot) {
+            self.folding.redirect(before, slot);
+        }
+    }
+
+    /// Removes a reader of a value, and drops a constant without readers.
+    fn leave(&mut self, slot: Slot) {
+        if self.folding.remove_reader(slot) {
+            self.constants.remove(&slot);
+        }
     }
 
     /// Returns whether a Cast's input already has the target type.
@@ -303,17 +340,24 @@ impl Preparer {
         self.follow(node, &wires);
         let twin = Twin::of(node, &wires);
         if let Some(outputs) = twin.as_ref().and_then(|twin| self.twins.get(twin)) {
-            self.slots
-                .extend(node.output.iter().cloned().zip(outputs.iter().copied()));
+            for (name, slot) in node.output.iter().zip(outputs.clone()) {
+                self.alias(name, slot);
+            }
+            wires.inputs.iter().flatten().for_each(|&slot| self.leave(slot));
             return Ok(None);
         }
         let outputs = wires.outputs.clone();
         let direct = DirectNode::new(node, wires, &self.constants).with_context(|| node.name.clone())?;
-        match direct.folded(&self.constants)? {
+        match direct.folded(&self.constants, self.folding.limit())? {
             Some(folded) => {
-                for (name, (_, value)) in node.output.iter().zip(folded) {
-                    self.keep(name, value);
+                for (name, (slot, value)) in node.output.iter().zip(folded) {
+                    if self.folding.is_read(slot) {
+                        let slot = self.keep(name, value.clone());
+                        self.folding.count(slot, &value);
+                    }
                 }
+                let inputs = direct.wires.inputs.iter().flatten();
+                inputs.for_each(|&slot| self.leave(slot));
             }
             None => {
                 self.learn(&direct);
@@ -350,8 +394,8 @@ impl Preparer {
         }
     }
 
-    /// Stores the constant `name`. Small constants with equal contents share a slot.
-    fn keep(&mut self, name: &str, value: Arc<Tensor>) {
+    /// Stores the constant `name`, and returns its slot. Small constants with equal contents share a slot.
+    fn keep(&mut self, name: &str, value: Arc<Tensor>) -> Slot {
         let small = value.as_bytes().ok().filter(|bytes| bytes.len() <= SMALL);
         let key = small.map(|bytes| (value.element_type(), value.shape().into(), bytes.into()));
         let slot = match key.as_ref().and_then(|key| self.small.get(key)) {
@@ -359,8 +403,9 @@ impl Preparer {
             None => self.slot(name),
         };
         self.small.extend(key.map(|key| (key, slot)));
-        self.slots.insert(name.to_owned(), slot);
+        self.alias(name, slot);
         self.constants.entry(slot).or_insert(value);
+        slot
     }
 
     fn slot(&mut self, name: &str) -> Slot {
@@ -566,6 +611,69 @@ mod tests {
         ];
         let (many, _) = prepared(nodes, &[-1, 400], vec![constant("row", &[1, 400]), sizes]);
         assert_eq!(many.body.steps.len(), 2);
+    }
+
+    /// Returns a chain of `count` functions of the constant `c0`, whose results have names from `c1`.
+    fn chain(count: usize) -> Vec<NodeProto> {
+        let functions = ["Sin", "Neg"].iter().cycle();
+        let nodes = functions.zip(0..count);
+        let nodes = nodes.map(|(function, at)| node(function, &[&format!("c{at}")], &format!("c{}", at + 1)));
+        nodes.collect()
+    }
+
+    /// A small file can hold a long chain of large constants.
+    #[test]
+    fn folded_constants_have_a_limit_together() {
+        const COUNT: usize = 100;
+        let file = || vec![constant("c0", &[1 << 18])];
+        let mut nodes = chain(COUNT);
+        nodes.extend((1..=COUNT).map(|at| node("Add", &["x", &format!("c{at}")], &format!("y{at}"))));
+        let results: Vec<String> = (1..=COUNT).map(|at| format!("y{at}")).collect();
+        nodes.push(node(
+            "Max",
+            &results.iter().map(String::as_str).collect::<Vec<_>>(),
+            "y",
+        ));
+        let (all, _) = prepared(nodes, &[-1], file());
+        let bytes: u64 = all.constants.values().map(|kept| size::of_value(kept)).sum();
+        assert!(bytes <= (1 << 20) * (1 + 2 + 64), "{bytes} bytes of constants");
+        assert!(all.constants.len() > 60, "{} constants", all.constants.len());
+        // Constants that nothing reads any more make room for others.
+        let mut nodes = chain(COUNT);
+        nodes.push(node("Add", &["x", &format!("c{COUNT}")], "y"));
+        let (last, _) = prepared(nodes, &[-1], file());
+        assert_eq!((last.constants.len(), last.body.steps.len()), (1, 1));
+    }
+
+    /// The same input, given many times, does not raise the limit of a folded constant.
+    #[test]
+    fn repeated_constants_are_not_folded() {
+        let nodes = vec![
+            node("Sum", &["c0"; 4], "sum"),
+            node("MatMul", &["c0", "c0"], "product"),
+            node("Concat", &["c0"; 16], "many"),
+            node("Sum", &["sum", "product"], "both"),
+            node("MatMul", &["x", "both"], "a"),
+            node("MatMul", &["a", "many"], "y"),
+        ];
+        let nodes = nodes.into_iter().map(|node| NodeProto {
+            attribute: match node.op_type.as_str() {
+                "Concat" => vec![onnx_graph::proto::AttributeProto {
+                    name: "axis".to_owned(),
+                    i: 1,
+                    r#type: 2,
+                    ..Default::default()
+                }],
+                _ => vec![],
+            },
+            ..node
+        });
+        let (made, _) = prepared(nodes.collect(), &[-1, 128], vec![constant("c0", &[128, 128])]);
+        let operators = made.body.steps.iter().map(|step| match step {
+            Step::Node(node) => node.direct().op_type(),
+            Step::Control(_) => "",
+        });
+        assert_eq!(operators.collect::<Vec<_>>(), ["Concat", "MatMul", "MatMul"]);
     }
 
     /// With windows that are far apart, the kernel unpacks the packed weights.

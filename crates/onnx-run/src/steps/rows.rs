@@ -6,7 +6,7 @@ use onnx_tensor::prelude::*;
 
 use crate::lowered::Declared;
 use crate::steps::values::Failure;
-use onnx_tensor::{axis, faults::BadInput, size};
+use onnx_tensor::{axis, faults::BadInput, room::Room, size};
 
 /// Maximum bytes of the results of all iterations. The results are in memory twice while they are stacked.
 const MAX_BYTES: u64 = 2 << 30;
@@ -25,13 +25,20 @@ impl Rows {
         }
     }
 
-    pub(crate) fn push(&mut self, index: usize, row: Arc<Tensor>) -> Result<(), Failure> {
-        // The approximate memory overhead of a row.
-        const ROW: u64 = 320;
+    /// Adds a row, and holds its memory in `room` until the rows are stacked.
+    pub(crate) fn push(
+        &mut self,
+        index: usize,
+        row: Arc<Tensor>,
+        room: &mut Room<'_>,
+    ) -> Result<(), Failure> {
         // The free memory is checked again after this many bytes.
         const PERIOD: u64 = 128 << 20;
         let before = self.bytes;
-        self.bytes += ROW + size::of_value(&row);
+        let bytes = size::of_listed(&row);
+        room.ask(bytes)?;
+        room.hold(bytes);
+        self.bytes += bytes;
         if self.bytes > MAX_BYTES {
             let limit = size::gib(MAX_BYTES);
             return Err(BadInput(format!("a loop gives more than the limit of {limit}")).into());
@@ -49,18 +56,35 @@ impl Rows {
         Ok(())
     }
 
-    /// Stacks the results of all iterations for an output along a new axis.
-    pub(crate) fn stacked(&mut self, index: usize, axis: i64, declared: Option<&Declared>) -> Result<Tensor> {
+    /// Stacks the results of all iterations for an output along a new axis. Releases the memory of the rows
+    /// in `room`.
+    pub(crate) fn stacked(
+        &mut self,
+        index: usize,
+        axis: i64,
+        declared: Option<&Declared>,
+        room: &mut Room<'_>,
+    ) -> Result<Tensor> {
         let rows = std::mem::take(&mut self.made[index]);
-        match rows.first() {
-            Some(first) => {
-                let axis = axis::axis(axis, first.rank() + 1)?;
-                joined(rows, axis)
-            }
-            None => empty(axis, declared),
-        }
+        let Some(first) = rows.first() else {
+            return empty(axis, declared);
+        };
+        let axis = axis::axis(axis, first.rank() + 1)?;
+        let bytes = rows.iter().map(|row| size::of_value(row)).sum::<u64>();
+        room.ask(if first.element_type().is_copy() {
+            bytes
+        } else {
+            COPIES * bytes
+        })?;
+        let listed = rows.iter().map(|row| size::of_listed(row)).sum();
+        let whole = joined(rows, axis)?;
+        room.release(listed);
+        Ok(whole)
     }
 }
+
+/// Copies of its rows that [`stacked`] makes.
+pub(crate) const COPIES: u64 = 2;
 
 /// Concatenates rows of one size along a new axis. Frees each row after copying it.
 fn joined(rows: Vec<Arc<Tensor>>, axis: usize) -> Result<Tensor> {
@@ -127,7 +151,8 @@ mod tests {
             elem_type: 1,
             shape: Some(vec![3, 0]),
         };
-        let stacked = |axis, declared: &_| Rows::new(1).stacked(0, axis, Some(declared));
+        let mut room = Room::new();
+        let mut stacked = |axis, declared: &_| Rows::new(1).stacked(0, axis, Some(declared), &mut room);
         for (axis, shape) in [(0, [0, 3, 0]), (1, [3, 0, 0]), (-2, [3, 0, 0]), (2, [3, 0, 0])] {
             assert_eq!(stacked(axis, &declared).unwrap().shape(), shape, "{axis}");
         }
@@ -139,7 +164,7 @@ mod tests {
         assert!(stacked(0, &huge).is_err_and(|error| error.is::<BadInput>()));
         declared.shape = None;
         assert_eq!(stacked(1, &declared).unwrap().shape(), [0]);
-        let error = Rows::new(1).stacked(0, 0, None).unwrap_err();
+        let error = Rows::new(1).stacked(0, 0, None, &mut Room::new()).unwrap_err();
         assert!(error.is::<BadInput>(), "{error}");
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use onnx_tensor::prelude::*;
 
 use crate::steps::{
-    rows::stacked,
+    rows::{COPIES, stacked},
     values::{Failure, Slot, Value, Values, Wires},
 };
 use onnx_tensor::{
@@ -15,6 +15,7 @@ use onnx_tensor::{
     faults::BadInput,
     node::Attributes,
     node::Node,
+    room::Room,
     size::{self, MAX_BYTES},
 };
 
@@ -71,17 +72,22 @@ impl SequenceOp {
                 let tensors = slots
                     .map(|&slot| values.tensor(slot))
                     .collect::<Result<Vec<_>, _>>()?;
+                values.room.ask(bytes(&tensors))?;
                 sequence(tensors)?
             }
             Self::Insert => {
-                let mut tensors = (*values.sequence(given(wires, 0)?)?).clone();
+                let tensors = values.sequence(given(wires, 0)?)?;
                 let tensor = values.tensor(given(wires, 1)?)?;
+                values.room.ask(bytes(&tensors) + size::of_listed(&tensor))?;
+                let mut tensors = (*tensors).clone();
                 let at = position(values, wires, 2, tensors.len(), tensors.len() + 1)?;
                 tensors.insert(at, tensor);
                 sequence(tensors)?
             }
             Self::Erase => {
-                let mut tensors = (*values.sequence(given(wires, 0)?)?).clone();
+                let tensors = values.sequence(given(wires, 0)?)?;
+                values.room.ask(bytes(&tensors))?;
+                let mut tensors = (*tensors).clone();
                 let last = tensors.len().saturating_sub(1);
                 tensors.remove(position(values, wires, 1, last, tensors.len())?);
                 sequence(tensors)?
@@ -96,7 +102,7 @@ impl SequenceOp {
             }
             Self::Concat { axis, is_new } => {
                 let tensors = values.sequence(given(wires, 0)?)?;
-                Value::Tensor(Arc::new(joined(&tensors, axis, is_new)?))
+                Value::Tensor(Arc::new(joined(&tensors, axis, is_new, &mut values.room)?))
             }
             Self::Split { axis, keeps } => {
                 let tensor = values.tensor(given(wires, 0)?)?;
@@ -104,7 +110,7 @@ impl SequenceOp {
                     Some(slot) => Some(values.tensor(slot)?),
                     None => None,
                 };
-                sequence(parts(&tensor, lengths.as_deref(), axis, keeps)?)?
+                sequence(parts(&tensor, lengths.as_deref(), axis, keeps, &mut values.room)?)?
             }
             Self::Optional => match wires.input(0) {
                 Some(slot) => values.value(slot)?,
@@ -178,12 +184,14 @@ fn sequence(tensors: Vec<Arc<Tensor>>) -> Result<Value, Failure> {
     Ok(Value::Sequence(Arc::new(tensors)))
 }
 
+/// Returns the bytes of a sequence.
 fn bytes(tensors: &[Arc<Tensor>]) -> u64 {
-    let each = tensors.iter().map(|tensor| size::of_value(tensor));
+    let each = tensors.iter().map(|tensor| size::of_listed(tensor));
     each.sum()
 }
 
-fn joined(tensors: &[Arc<Tensor>], axis: i64, is_new: bool) -> Result<Tensor, Failure> {
+/// Concatenates tensors along an axis, whose memory is asked for in `room`.
+fn joined(tensors: &[Arc<Tensor>], axis: i64, is_new: bool, room: &mut Room<'_>) -> Result<Tensor, Failure> {
     let Some(first) = tensors.first() else {
         return Err(BadInput("no tensors to be joined".to_owned()).into());
     };
@@ -201,7 +209,9 @@ fn joined(tensors: &[Arc<Tensor>], axis: i64, is_new: bool) -> Result<Tensor, Fa
             .into());
         }
     }
-    size::admit_now(bytes(tensors))?;
+    let bytes = bytes(tensors);
+    room.ask(if is_new { COPIES * bytes } else { bytes })?;
+    size::admit_now(bytes)?;
     if is_new {
         size::admit_rank(first.rank() + 1)?;
         let mut shape = first.shape().to_vec();
@@ -211,11 +221,13 @@ fn joined(tensors: &[Arc<Tensor>], axis: i64, is_new: bool) -> Result<Tensor, Fa
     Ok(Tensor::concat(axis, tensors)?)
 }
 
+/// Splits a tensor along an axis into parts, whose memory is asked for in `room`.
 fn parts(
     tensor: &Tensor,
     lengths: Option<&Tensor>,
     axis: i64,
     keeps: bool,
+    room: &mut Room<'_>,
 ) -> Result<Vec<Arc<Tensor>>, Failure> {
     let axis = axis::axis(axis, tensor.rank())?;
     let size = tensor.shape()[axis];
@@ -254,7 +266,9 @@ fn parts(
     }
     // If lengths are given, ONNX ignores `keepdims` and keeps the axis.
     let drops = !keeps && !has_lengths;
-    size::admit_now(size::of_value(tensor))?;
+    let bytes = size::of_value(tensor);
+    room.ask(bytes.saturating_add(size::TENSOR * lengths.len() as u64))?;
+    size::admit_now(bytes)?;
     // Copying a part takes one step per line of the tensor, however short the line is.
     let lines = tensor.shape()[..axis].iter().product::<usize>() as u64;
     let (mut start, mut pace) = (0, Pace::default());
@@ -286,7 +300,7 @@ mod tests {
     #[test]
     fn cutting_ends_with_its_run() {
         let tensor = Tensor::zero::<u8>(&[1 << 9, 1 << 9]).expect("a tensor");
-        let cut = || parts(&tensor, None, 1, true);
+        let cut = || parts(&tensor, None, 1, true, &mut Room::new());
         assert!(cut().is_ok());
         let failure = cancelling::while_cancelled(cut).expect_err("cancelled");
         assert_eq!(failure.into_error().kind(), RunErrorKind::Cancelled);
@@ -297,8 +311,9 @@ mod tests {
         let tensor = |dims: &[usize]| Tensor::zero::<u8>(dims).expect("a tensor");
         let one = Tensor::scalar(1i64);
         for lengths in [None, Some(&one)] {
-            assert!(parts(&tensor(&[u32::MAX as usize, 0]), lengths, 0, true).is_err());
-            assert!(parts(&tensor(&[3, 0]), lengths, 0, true).is_ok_and(|parts| parts.len() == 3));
+            let cut = |dims: &[usize]| parts(&tensor(dims), lengths, 0, true, &mut Room::new());
+            assert!(cut(&[u32::MAX as usize, 0]).is_err());
+            assert!(cut(&[3, 0]).is_ok_and(|parts| parts.len() == 3));
         }
     }
 }

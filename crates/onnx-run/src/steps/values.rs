@@ -9,6 +9,7 @@ use onnx_tensor::{
     cancelling::{self, Cancellation},
     faults::BadInput,
     room::Room,
+    size,
 };
 
 /// The index of a value during a run.
@@ -48,10 +49,9 @@ pub(crate) enum Value {
 impl Value {
     /// Returns the approximate size of the value in memory, in bytes.
     fn bytes(&self) -> u64 {
-        let of = |tensor: &Arc<Tensor>| (tensor.len() * tensor.element_type().size_of()) as u64;
         match self {
-            Self::Tensor(tensor) => of(tensor),
-            Self::Sequence(tensors) => tensors.iter().map(of).sum(),
+            Self::Tensor(tensor) => size::of_value(tensor),
+            Self::Sequence(tensors) => tensors.iter().map(|tensor| size::of_listed(tensor)).sum(),
             Self::Nothing => 0,
         }
     }
@@ -81,11 +81,11 @@ pub(crate) struct Values<'s> {
 }
 
 impl<'s> Values<'s> {
-    pub(crate) fn new(constants: &'s Constants, cancel: &'s dyn Cancellation) -> Self {
+    pub(crate) fn new(constants: &'s Constants, cancel: &'s dyn Cancellation, room: Room<'static>) -> Self {
         Self {
             constants,
             kept: vec![None; constants.0.len()],
-            room: Room::new(),
+            room,
             cancel,
         }
     }

@@ -1,0 +1,84 @@
+//! Bounds the memory of folded constants, and drops those that nothing reads any more.
+//!
+//! A small file can describe a long chain of large constants, so the sum of folded constants has a limit that
+//! derives from the file's own constants. Nodes beyond the limit run for each request, where
+//! [`Room`](onnx_tensor::room::Room) bounds them.
+
+use std::collections::HashMap;
+
+use onnx_tensor::prelude::*;
+
+use crate::steps::values::Slot;
+use onnx_tensor::size;
+
+/// Bytes that folded constants may take in addition to twice the bytes of the file's constants.
+const MORE_BYTES: u64 = 64 << 20;
+
+/// Maximum bytes of a folded constant that is not counted, since its node takes as much memory.
+const FREE: u64 = 1 << 10;
+
+/// The memory of folded constants, and the remaining readers of all values.
+pub(crate) struct Folding {
+    /// Bytes that further folded constants may take.
+    left: u64,
+    /// Counted bytes of folded constants.
+    counted: HashMap<Slot, u64>,
+    /// Number of node inputs and graph outputs that read a value, without those of removed nodes.
+    readers: HashMap<Slot, usize>,
+}
+
+impl Folding {
+    /// Creates the account of a model whose constants have `bytes` bytes.
+    pub(crate) fn beside(bytes: u64) -> Self {
+        Self {
+            left: bytes.saturating_mul(2).saturating_add(MORE_BYTES),
+            counted: HashMap::new(),
+            readers: HashMap::new(),
+        }
+    }
+
+    /// Returns the maximum bytes of the outputs of the next folded node.
+    pub(crate) fn limit(&self) -> u64 {
+        self.left.max(FREE)
+    }
+
+    /// Counts the folded constant in `slot`.
+    pub(crate) fn count(&mut self, slot: Slot, value: &Tensor) {
+        let bytes = size::of_value(value);
+        if bytes > FREE && self.counted.insert(slot, bytes).is_none() {
+            self.left = self.left.saturating_sub(bytes);
+        }
+    }
+
+    /// Adds a reader of the value in `slot`.
+    pub(crate) fn add_reader(&mut self, slot: Slot) {
+        *self.readers.entry(slot).or_default() += 1;
+    }
+
+    /// Moves the readers of `alias` to the slot that it stands for.
+    pub(crate) fn redirect(&mut self, alias: Slot, slot: Slot) {
+        if alias != slot
+            && let Some(count) = self.readers.remove(&alias)
+        {
+            *self.readers.entry(slot).or_default() += count;
+        }
+    }
+
+    /// Returns whether the value in `slot` has readers.
+    pub(crate) fn is_read(&self, slot: Slot) -> bool {
+        self.readers.get(&slot).is_some_and(|&count| count > 0)
+    }
+
+    /// Removes a reader of the value in `slot`. Returns whether it was the last one, so that a constant can be
+    /// dropped.
+    pub(crate) fn remove_reader(&mut self, slot: Slot) -> bool {
+        if let Some(count) = self.readers.get_mut(&slot) {
+            *count = count.saturating_sub(1);
+        }
+        let is_last = !self.is_read(slot);
+        if is_last && let Some(bytes) = self.counted.remove(&slot) {
+            self.left = self.left.saturating_add(bytes);
+        }
+        is_last
+    }
+}
