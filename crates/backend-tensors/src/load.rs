@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc, time::Instant};
 use fmt_core::{Encoding, Entry, Error, Layout, Limits, ReadOptions, TensorReader, Verification};
 use oip_service::{ModelSource, available_memory};
 use oip_types::{ErrorCode, ServiceError};
-use tensor_core::{Quoted, Tensor};
+use tensor_core::{QuotedName, Tensor};
 
 /// The tensors of a file that are served.
 pub(crate) struct Loaded {
@@ -79,7 +79,7 @@ pub(crate) fn load(
         let reason = reader.entries().first().map_or_else(
             || "it has no tensors".to_owned(),
             |first| {
-                let (count, name) = (reader.entries().len(), Quoted(&first.name));
+                let (count, name) = (reader.entries().len(), QuotedName(&first.name));
                 format!(
                     "none of its {count} tensors can be served; {name}: {}",
                     why_not(first)
@@ -126,7 +126,7 @@ fn warn_of_omissions(source: &ModelSource, entries: &[Entry]) {
             model = source.name,
             version = source.version,
             count = omitted().count(),
-            first = %Quoted(&first.name),
+            first = %QuotedName(&first.name),
             reason = why_not(first),
             "tensors of the file are not served"
         );

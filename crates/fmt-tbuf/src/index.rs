@@ -375,7 +375,7 @@ impl Check<'_> {
         };
         let what = format!(
             "the data overlaps that of tensor {}",
-            tensor_core::Quoted(named(&first))
+            tensor_core::QuotedName(named(&first))
         );
         let error = Error::new(ErrorKind::Overlap, what)
             .of_tensor(named(&second))

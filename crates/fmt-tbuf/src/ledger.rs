@@ -8,7 +8,7 @@ use std::{
 
 use flatbuffers::FlatBufferBuilder;
 use fmt_core::{Entry, Error, ErrorKind, Limits};
-use tensor_core::{Quoted, Shape, TensorSpec};
+use tensor_core::{QuotedName, Shape, TensorSpec};
 
 use crate::{
     WriteOptions,
@@ -130,7 +130,7 @@ impl Ledger {
     pub(crate) fn admit_alias(&mut self, name: &str, spec: &TensorSpec, of: &str) -> Result<(), Error> {
         let dtype = self.check(name, spec).map_err(|error| error.of_tensor(name))?;
         let original = self.find(of).ok_or_else(|| {
-            let what = format!("there is no tensor {} to share with", Quoted(of));
+            let what = format!("there is no tensor {} to share with", QuotedName(of));
             Error::new(ErrorKind::OutOfBounds, what).of_tensor(name)
         })?;
         let Record { offset, size, .. } = self.records[original];
@@ -402,7 +402,7 @@ fn duplicate(name: &str, other: &str) -> Error {
     }
     let what = format!(
         "the name's hash is that of {}: one of the two needs another name",
-        Quoted(other)
+        QuotedName(other)
     );
     Error::new(ErrorKind::Duplicate, what).of_tensor(name).rule("T5")
 }

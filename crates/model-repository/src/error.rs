@@ -4,7 +4,7 @@ use std::{io, path::Path};
 
 use model_config::ConfigError;
 use oip_types::ServiceError;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 use thiserror::Error;
 
 /// The reason why a file of a repository cannot be used. Messages contain the file's name, not its resolved
@@ -21,7 +21,10 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum FileError {
     /// A model requests a path that is not a file name in its directory.
-    #[error("it asks for {}, which is not the name of a file in its folder", Quoted(name))]
+    #[error(
+        "it asks for {}, which is not the name of a file in its folder",
+        QuotedName(name)
+    )]
     NoName {
         /// The path.
         name: String,
@@ -204,14 +207,14 @@ pub enum ModelError {
     /// The configuration names a different model.
     #[error(
         "its configuration has the name {}; expected that of the folder",
-        Quoted(found)
+        QuotedName(found)
     )]
     ConfiguredName {
         /// The model name that the configuration contains.
         found: String,
     },
     /// The configuration names an unknown backend.
-    #[error("{field} is {}, expected one of {}, or none", Quoted(name), known.join(", "))]
+    #[error("{field} is {}, expected one of {}, or none", QuotedName(name), known.join(", "))]
     UnknownBackend {
         /// Name of the field in the configuration.
         field: &'static str,
@@ -223,7 +226,7 @@ pub enum ModelError {
     /// The configuration names a file that no backend loads.
     #[error(
         "no backend has files like default_model_filename {}; the field backend can name one",
-        Quoted(file)
+        QuotedName(file)
     )]
     NoBackend {
         /// Name of the file.
@@ -250,7 +253,7 @@ pub enum ModelError {
     /// The directory is itself a repository.
     #[error(
         "it is no model but a folder of models, of which {} is one: serve this folder itself",
-        Quoted(model)
+        QuotedName(model)
     )]
     DirectoryOfModels {
         /// Name of a subdirectory that contains the versions of a model.
@@ -267,7 +270,7 @@ pub enum ModelError {
         misnamed: Option<Misnamed>,
     },
     /// No version directory contains a model file.
-    #[error("its version {} has no {files}{}", Quoted(version), hint(*is_misplaced, misnamed.as_ref()))]
+    #[error("its version {} has no {files}{}", QuotedName(version), hint(*is_misplaced, misnamed.as_ref()))]
     EmptyVersion {
         /// Name of the first version.
         version: String,
@@ -332,14 +335,14 @@ fn hint(is_misplaced: bool, misnamed: Option<&Misnamed>) -> String {
             };
             format!(
                 " (there is {}, which would be the model as {}{configured})",
-                Quoted(found),
-                Quoted(wanted)
+                QuotedName(found),
+                QuotedName(wanted)
             )
         }
         (false, Some(Misnamed::Foreign { found, framework })) => {
             format!(
                 " (there is {}, a file of {framework}: export the model to ONNX)",
-                Quoted(found)
+                QuotedName(found)
             )
         }
         (false, None) => String::new(),

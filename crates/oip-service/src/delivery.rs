@@ -7,7 +7,7 @@ use oip_types::{
     BytesTensor, CONNECTION_REGION, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata,
     ModelRef, Parameters, RequestedOutput, ServiceError, SharedMemorySlice, classify, take_class_count,
 };
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{
     Classes, CpuPool, InferenceService, Lease, RequestContext, ResponseStream, Responses, panics::catch_panic,
@@ -161,7 +161,7 @@ impl Checked {
 }
 
 fn within(metadata: &ModelMetadata, error: ServiceError) -> ServiceError {
-    error.within(format_args!("model {}", Quoted(&metadata.name)))
+    error.within(format_args!("model {}", QuotedName(&metadata.name)))
 }
 
 async fn deliver_planned(
@@ -290,7 +290,7 @@ fn plan(
     let mut outputs = std::mem::take(&mut request.outputs);
     let planned = outputs.iter_mut().try_for_each(|output| {
         let delivery = read_delivery(service, lease, &mut output.parameters)
-            .map_err(|error| error.within(format_args!("output {}", Quoted(&output.name))))?;
+            .map_err(|error| error.within(format_args!("output {}", QuotedName(&output.name))))?;
         plans.extend(delivery.map(|delivery| Plan {
             output: output.name.clone(),
             delivery,
@@ -359,7 +359,7 @@ fn deliver(
                 });
             }),
         };
-        delivered.map_err(|error| error.within(format_args!("output {}", Quoted(&output.name))))?;
+        delivered.map_err(|error| error.within(format_args!("output {}", QuotedName(&output.name))))?;
     }
     Ok(())
 }
@@ -418,7 +418,7 @@ fn write_into_area(
         byte_size,
     };
     write_into_connection(lease, &slice, bytes)
-        .map_err(|error| error.within(format_args!("output {}", Quoted(&output.name))))?;
+        .map_err(|error| error.within(format_args!("output {}", QuotedName(&output.name))))?;
     output.shared_memory = Some(slice);
     (area.offset, area.byte_size) = (offset + byte_size, rest);
     Ok(())
@@ -474,7 +474,7 @@ fn write(
         let (expected, found) = (bytes.len(), slice.byte_size);
         return Err(ServiceError::invalid(format!(
             "shared memory region {}: expected at least {expected} bytes, found {found}",
-            Quoted(&slice.region)
+            QuotedName(&slice.region)
         )));
     }
     if slice.region == CONNECTION_REGION {

@@ -7,7 +7,7 @@ use oip_service::{
     Backend, Call, Capabilities, LoadContext, Model, ModelFiles, ModelSource, NeedsProcess, Outcome,
 };
 use oip_types::{ByteSize, ModelConfig, ModelMetadata, ServiceError};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{calls::Work, isolation::Isolation, pool::Pool, process::Recipe};
 
@@ -178,7 +178,7 @@ impl Wish {
                 .map(|parameter| parameter.string_value)
         };
         let wrong = |name: &str, expected: &str, found: &str| {
-            let found = Quoted(found);
+            let found = QuotedName(found);
             ServiceError::invalid(format!(
                 "the parameter '{name}' of its configuration is {found}, expected {expected}"
             ))

@@ -23,7 +23,7 @@ use oip_types::{
     ErrorCode, InferInput, InferOutput, InferRequest, InferResponse, ModelRef, ParameterValue, Parameters,
     RequestedOutput, ServiceError,
 };
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::messages::{Answer, Ask, Failed, InputPlace, Next};
 use crate::protocol::{Broken, Connection, Kind};
@@ -326,7 +326,7 @@ fn parameter(name: &str, value: &serde_json::Value) -> Result<ParameterValue, Se
     known.ok_or_else(|| {
         ServiceError::invalid(format!(
             "the parameter {} is {value}, expected text, a number or a bool",
-            Quoted(name)
+            QuotedName(name)
         ))
     })
 }

@@ -19,7 +19,7 @@ use oip_types::{
     rest::{self, BinaryOutputs, NonFinite},
 };
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::messages::{Failed, Hello, Load, Loaded};
 use crate::protocol::{Broken, Connection, Kind, VERSION, read_json};
@@ -241,7 +241,7 @@ fn load(order: &Load, content: Bytes, backends: &[Arc<dyn Backend>]) -> Result<B
         .iter()
         .find(|backend| backend.name() == order.backend)
         .ok_or_else(|| {
-            let message = format!("the worker program has no backend {}", Quoted(&order.backend));
+            let message = format!("the worker program has no backend {}", QuotedName(&order.backend));
             ServiceError::internal(message)
         })?;
     let mut content = content;

@@ -10,7 +10,7 @@ use std::{
 use fmt_core::{
     Entry, Error, ErrorKind, Lint, Metadata, NameTable, TensorReader, TensorStream, Verification,
 };
-use tensor_core::{Quoted, SparseCoo, Tensor};
+use tensor_core::{QuotedName, SparseCoo, Tensor};
 
 use crate::split::remove_split;
 
@@ -277,7 +277,7 @@ impl<'r> Composite<'r> {
             {
                 let (first, second) = (&entries[other].name, &entry.name);
                 let error = Error::new(ErrorKind::Duplicate, "the new name is taken").of_tensor(name);
-                return Err(error.found(format_args!("{} and {}", Quoted(first), Quoted(second))));
+                return Err(error.found(format_args!("{} and {}", QuotedName(first), QuotedName(second))));
             }
         }
         for (entry, new) in self.own_entries().entries.iter_mut().zip(new) {

@@ -8,7 +8,7 @@ use fmt_core::{
     AtomicFile, Entry, Error, ErrorKind, Format, Layout, Limits, Metadata, OpaqueDType, OutputFile,
     OutputOptions, Plan, PlannedEntry, StoredDType, TensorReader,
 };
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{
     ahead::read_ahead,
@@ -455,7 +455,7 @@ fn held_by(texts: Metadata, holds: impl Fn(Metadata) -> bool) -> (Metadata, impl
 /// Returns an error's message without the leading tensor name.
 fn without_name(error: &Error, name: &str) -> String {
     let text = error.to_string();
-    let stripped = |name| text.strip_prefix(&format!("tensor {}: ", Quoted(name)));
+    let stripped = |name| text.strip_prefix(&format!("tensor {}: ", QuotedName(name)));
     // A format without names identifies the tensor by index.
     let stripped = stripped(name).or_else(|| stripped("0")).map(str::to_owned);
     stripped.unwrap_or(text)

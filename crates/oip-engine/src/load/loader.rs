@@ -17,7 +17,7 @@ use oip_types::{
     InferOutput, InferRequest, ModelMetadata, ServiceError, TensorValue, check_name,
     model_config::{InstanceGroup, InstanceKind},
 };
-use tensor_core::{Quoted, Shape};
+use tensor_core::{QuotedName, Shape};
 use tensor_mmap::Promise;
 
 use crate::{
@@ -427,7 +427,7 @@ impl ViewMetadata {
                 let dims = dims.ok_or_else(|| {
                     ServiceError::internal(format!(
                         "output {}: expected the shape of reshape, found {}",
-                        Quoted(name),
+                        QuotedName(name),
                         output.value.shape()
                     ))
                 })?;

@@ -4,7 +4,7 @@
 use model_config::{Completed, Defaults};
 use oip_service::{Capabilities, IndependentRows, RowIndependence};
 use oip_types::Joining;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{batching::scheduler::BatchPolicy, config::EngineConfig, load::error::LoadError};
 
@@ -98,11 +98,11 @@ impl RowSettings {
 
     /// Returns an input with equal dimensions ([`IndependentRows::equal_dims`]) that the configuration
     /// reshapes, so that clients see different axes.
-    fn reshaped_equal_dims(&self, completed: &Completed) -> Option<Quoted<'_>> {
+    fn reshaped_equal_dims(&self, completed: &Completed) -> Option<QuotedName<'_>> {
         let mut dimensions = self.rows.equal_dims.iter().flatten();
         let is_reshaped = |name: &String| completed.reshaped_inputs.iter().any(|(known, _)| known == name);
         let (name, _) = dimensions.find(|(name, _)| is_reshaped(name))?;
-        Some(Quoted(name))
+        Some(QuotedName(name))
     }
 }
 
@@ -113,7 +113,7 @@ fn row_axis_elsewhere(rows: &IndependentRows) -> Option<String> {
     let groups = rows.equal_dims.iter();
     let mut mixed = groups.filter(|group| group.iter().any(counts_rows));
     let (input, axis) = mixed.find_map(|group| group.iter().find(|dimension| !counts_rows(dimension)))?;
-    Some(format!("axis {axis} of input {}", Quoted(input)))
+    Some(format!("axis {axis} of input {}", QuotedName(input)))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use super::{
     EncodedBody,
@@ -128,7 +128,7 @@ pub fn decode_request_with(
     };
     for output in &mut request.outputs {
         let own = take_bool(&mut output.parameters, BINARY_DATA)
-            .map_err(|error| error.within(format_args!("output {}", Quoted(&output.name))))?;
+            .map_err(|error| error.within(format_args!("output {}", QuotedName(&output.name))))?;
         binary_outputs
             .named
             .extend(own.map(|binary| (output.name.clone(), binary)));
@@ -257,7 +257,7 @@ pub fn encode_request(
         }
         let written = write_tensor(writer, destination, &input.name, &input.value, &parameters);
         if let Err(error) = written {
-            failed = Err(error.within(format_args!("input {}", Quoted(&input.name))));
+            failed = Err(error.within(format_args!("input {}", QuotedName(&input.name))));
         }
     });
     failed?;

@@ -1,7 +1,7 @@
 //! Encodes and decodes inference responses as REST bodies.
 
 use bytes::Bytes;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use super::{
     BinaryOutputs, EncodedBody, EncodedPieces,
@@ -99,7 +99,7 @@ fn write_response(
         };
         let written = write_tensor(writer, destination, &output.name, &output.value, parameters);
         if let Err(error) = written {
-            failed = Err(error.within(format_args!("output {}", Quoted(&output.name))));
+            failed = Err(error.within(format_args!("output {}", QuotedName(&output.name))));
         }
     });
     failed?;

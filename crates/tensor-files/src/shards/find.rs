@@ -7,7 +7,7 @@ use std::{
 };
 
 use fmt_core::{Error, ErrorKind};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use super::names::{PartName, index_for};
 use crate::registry::format_of_path;
@@ -160,8 +160,8 @@ impl<'n> Candidate<'n> {
             (Some(file), Some(index)) => {
                 let note = format!(
                     "{} is read, and not the files that {} names",
-                    Quoted(file),
-                    Quoted(index)
+                    QuotedName(file),
+                    QuotedName(index)
                 );
                 chosen(Form::File(file), Some(note))
             }
@@ -182,12 +182,12 @@ fn incomplete(part: &PartName<'_>, missing: u32) -> Error {
     let what = "the checkpoint in the folder is not complete";
     let error = Error::new(ErrorKind::Truncated, what);
     error
-        .expected(format_args!("{} as well", Quoted(&part.sibling(missing))))
-        .found(format_args!("{} without it", Quoted(part.name)))
+        .expected(format_args!("{} as well", QuotedName(&part.sibling(missing))))
+        .found(format_args!("{} without it", QuotedName(part.name)))
 }
 
 fn more_than_one<'n>(names: impl Iterator<Item = &'n str>) -> Error {
-    let shown: Vec<String> = names.take(5).map(|name| Quoted(name).to_string()).collect();
+    let shown: Vec<String> = names.take(5).map(|name| QuotedName(name).to_string()).collect();
     let error = Error::new(ErrorKind::NotAFile, "the folder holds more than one checkpoint");
     error.expected("the name of one of them").found(shown.join(", "))
 }
