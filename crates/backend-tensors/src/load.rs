@@ -8,7 +8,7 @@ use oip_types::{ErrorCode, ServiceError};
 use tensor_core::{QuotedName, Tensor};
 
 /// The tensors of a file that are served.
-pub(crate) struct Loaded {
+pub(crate) struct ServedTensors {
     /// The format's short name.
     pub(crate) format: &'static str,
     /// Names and tensors in the file's order.
@@ -23,7 +23,7 @@ pub(crate) fn load(
     source: &ModelSource,
     deadline: Option<Instant>,
     memory: Option<u64>,
-) -> Result<Loaded, ServiceError> {
+) -> Result<ServedTensors, ServiceError> {
     let file_name = source.path.file_name().unwrap_or_default().display();
     let refused = |error: &Error| ServiceError::invalid(format!("{file_name}: {error}"));
     check_beside(&source.path)?;
@@ -89,7 +89,7 @@ pub(crate) fn load(
         return Err(ServiceError::invalid(format!("{file_name}: {reason}")));
     }
     warn_of_lints(source, &*reader);
-    Ok(Loaded {
+    Ok(ServedTensors {
         format: reader.format(),
         tensors,
     })

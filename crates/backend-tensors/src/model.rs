@@ -8,7 +8,7 @@ use oip_types::{
 use tensor_core::{QuotedName, Shape, Tensor};
 
 use crate::{
-    load::Loaded,
+    load::ServedTensors,
     table::{GatherError, NoSuchRow, Table},
 };
 
@@ -34,7 +34,7 @@ struct ServedTensor {
 impl TensorsModel {
     pub(crate) fn new(
         source: &ModelSource,
-        loaded: Loaded,
+        loaded: ServedTensors,
         max_answer_bytes: u64,
         budget: ByteBudget,
     ) -> Self {

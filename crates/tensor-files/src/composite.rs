@@ -413,7 +413,7 @@ impl TensorReader for Composite<'_> {
         let inner = reader.stream(own)?;
         Ok(match &self.watch {
             None => inner,
-            Some(watch) => Box::new(Watched { inner, watch }),
+            Some(watch) => Box::new(WatchedStream { inner, watch }),
         })
     }
 
@@ -469,12 +469,12 @@ impl TensorReader for Composite<'_> {
 }
 
 /// A stream that passes the number of bytes read to `watch`.
-struct Watched<'r> {
+struct WatchedStream<'r> {
     inner: Box<dyn TensorStream + 'r>,
     watch: &'r Watch<'r>,
 }
 
-impl TensorStream for Watched<'_> {
+impl TensorStream for WatchedStream<'_> {
     fn read(&mut self, out: &mut [u8]) -> Result<usize, Error> {
         let len = self.inner.read(out)?;
         (self.watch)(len as u64)?;

@@ -227,9 +227,9 @@ fn compare_streams(
     second: &mut dyn TensorStream,
     dtype: Option<DType>,
     tolerance: Tolerance,
-) -> Result<Found, Error> {
+) -> Result<ElementDifferences, Error> {
     let (mut a, mut b) = (vec![0; PART], vec![0; PART]);
-    let mut found = Found::default();
+    let mut found = ElementDifferences::default();
     loop {
         let len = first.read(&mut a)?;
         if second.read(&mut b)? != len {
@@ -252,7 +252,7 @@ fn compare_streams(
 
 /// Accumulated differences between elements.
 #[derive(Default)]
-struct Found {
+struct ElementDifferences {
     elements: u64,
     farthest: f64,
     /// Length of the equal prefix in bytes.
@@ -271,7 +271,7 @@ enum Apart {
     Unknown,
 }
 
-impl Found {
+impl ElementDifferences {
     fn compare(&mut self, a: &[u8], b: &[u8], dtype: Option<DType>, tolerance: Tolerance) {
         let Some(dtype) = dtype else {
             // The elements are not numeric, so different bytes are counted.

@@ -25,7 +25,7 @@ pub(crate) enum Checkpoint {
 
 /// A checkpoint, and a message about how it was chosen.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundCheckpoint {
     pub(crate) checkpoint: Checkpoint,
     pub(crate) note: Option<String>,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Found {
 /// # Errors
 /// [`ErrorKind::NotAFile`] when a directory has no checkpoint or several, [`ErrorKind::Truncated`] when a
 /// checkpoint is incomplete.
-pub(crate) fn find(path: &Path) -> Result<Found, Error> {
+pub(crate) fn find(path: &Path) -> Result<FoundCheckpoint, Error> {
     if path.is_dir() {
         return choose(&names_in(path)?).map(|chosen| chosen.found_in(path));
     }
@@ -48,7 +48,7 @@ pub(crate) fn find(path: &Path) -> Result<Found, Error> {
         Checkpoint::File(path.to_owned())
     };
     let note = None;
-    Ok(Found { checkpoint, note })
+    Ok(FoundCheckpoint { checkpoint, note })
 }
 
 /// Returns all shards of the checkpoint called `whole`. Returns `None` if a file of that name exists, or if
@@ -116,14 +116,14 @@ struct Chosen<'n> {
 }
 
 impl Chosen<'_> {
-    fn found_in(&self, folder: &Path) -> Found {
+    fn found_in(&self, folder: &Path) -> FoundCheckpoint {
         let checkpoint = match &self.form {
             Form::File(name) => Checkpoint::File(folder.join(name)),
             Form::Index(name) => Checkpoint::Index(folder.join(name)),
             Form::Set(names) => Checkpoint::Set(names.iter().map(|name| folder.join(name)).collect()),
         };
         let note = self.note.clone();
-        Found { checkpoint, note }
+        FoundCheckpoint { checkpoint, note }
     }
 }
 
