@@ -13,12 +13,12 @@ use std::{
 use axum::Router;
 use model_repository::Repositories;
 use oip_auth::{Gate, Guard};
-use oip_capture::{Captured, Recorder};
+use oip_capture::{CapturingService, Recorder};
 use oip_engine::Engine;
 use oip_listen::{
     Address, ConnectionCap, ConnectionLimits, Lanes, Peer, Protocol, Shutdown, Tls, serve_each,
 };
-use oip_service::{ByteBudget, Extended, InferenceService, RequestIds, route::Api};
+use oip_service::{ByteBudget, ExtendedService, InferenceService, RequestIds, route::Api};
 use oip_shm::Regions;
 use oip_types::ModelState;
 use tokio::{
@@ -286,13 +286,13 @@ impl App {
         let passed_over = repository.passed_over();
         let only_model = repository.only_model();
         let engine = Arc::new(Engine::start(repository, config.engine));
-        let mut service = Extended::new(engine.clone()).with_logging(log.control.clone());
+        let mut service = ExtendedService::new(engine.clone()).with_logging(log.control.clone());
         if let Some(shared_memory) = config.shared_memory {
             service = service.with_shared_memory(Arc::new(Regions::new(shared_memory)));
         }
         let mut service: Arc<dyn InferenceService> = Arc::new(service);
         if let Some(recorder) = &recorder {
-            service = Arc::new(Captured::new(service, recorder.clone()));
+            service = Arc::new(CapturingService::new(service, recorder.clone()));
         }
         #[cfg(feature = "otlp")]
         let traces = config

@@ -106,7 +106,12 @@ mod tests {
             vec![],
         );
         let model = ModelRef::new("m", None).unwrap();
-        let mut decoded = decode_raw_request(model, &metadata, &Bytes::from_static(body), &crate::Unlimited)?;
+        let mut decoded = decode_raw_request(
+            model,
+            &metadata,
+            &Bytes::from_static(body),
+            &crate::UnlimitedMemory,
+        )?;
         assert!(decoded.binary_outputs.is_binary("y"));
         decoded.request.take_input("x")
     }

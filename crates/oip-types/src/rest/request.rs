@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     InferInput, InferRequest, Memory, ModelRef, NoSharedMemory, NonFinite, ParameterValue, Parameters,
-    ReadSharedMemory, RequestLimits, RequestedOutput, ServiceError, SharedMemorySlice, Unlimited,
+    ReadSharedMemory, RequestLimits, RequestedOutput, ServiceError, SharedMemorySlice, UnlimitedMemory,
     check_parameter_name,
     json::{Cursor, Writer},
     take_bool,
@@ -78,7 +78,14 @@ pub fn decode_request(
     header_length: Option<usize>,
     limits: &RequestLimits,
 ) -> Result<DecodedRequest, ServiceError> {
-    decode_request_with(model, body, header_length, limits, &NoSharedMemory, &Unlimited)
+    decode_request_with(
+        model,
+        body,
+        header_length,
+        limits,
+        &NoSharedMemory,
+        &UnlimitedMemory,
+    )
 }
 
 /// Decodes like [`decode_request`], for servers: inputs may be in shared memory, and `memory` grants memory

@@ -526,7 +526,7 @@ mod tests {
     use tensor_core::{DType, Shape, Tensor};
 
     use super::*;
-    use crate::{BytesTensor, InferOutput, Unlimited};
+    use crate::{BytesTensor, InferOutput, UnlimitedMemory};
 
     fn tensor(name: &str, datatype: DataType, rank: usize) -> TensorMetadata {
         TensorMetadata::new(name, datatype, &vec![-1; rank])
@@ -542,7 +542,7 @@ mod tests {
         let body = Bytes::copy_from_slice(body.as_bytes());
         let name = ModelRef::new("m", None).unwrap();
         let limits = RequestLimits::default();
-        decode_v1_request(name, &model(inputs.to_vec()), &body, &limits, &Unlimited)
+        decode_v1_request(name, &model(inputs.to_vec()), &body, &limits, &UnlimitedMemory)
             .map_err(|error| error.message().to_owned())
     }
 
@@ -708,7 +708,8 @@ mod tests {
                 .map(|(name, value)| InferOutput::new(name, value))
                 .collect(),
         };
-        let encoded = encode_v1_response(&response, has_rows, NonFinite::Null, &Unlimited, 1 << 20).unwrap();
+        let encoded =
+            encode_v1_response(&response, has_rows, NonFinite::Null, &UnlimitedMemory, 1 << 20).unwrap();
         let parts: Vec<u8> = encoded.into_parts().flat_map(|part| part.to_vec()).collect();
         String::from_utf8(parts).unwrap()
     }
