@@ -238,7 +238,7 @@ pub enum ModelError {
         /// The expected file names.
         files: String,
         /// The misnamed file that was found instead.
-        misnamed: Option<Misnamed>,
+        misnamed: Option<MisnamedFile>,
     },
     /// A Hugging Face model that can run only with its Python code.
     #[error("{}", not_exported(model, weights.as_ref(), exported.as_deref()))]
@@ -267,7 +267,7 @@ pub enum ModelError {
         /// Whether the file is in the model's directory itself.
         is_misplaced: bool,
         /// The misnamed file that was found instead.
-        misnamed: Option<Misnamed>,
+        misnamed: Option<MisnamedFile>,
     },
     /// No version directory contains a model file.
     #[error("its version {} has no {files}{}", QuotedName(version), hint(*is_misplaced, misnamed.as_ref()))]
@@ -279,7 +279,7 @@ pub enum ModelError {
         /// Whether the file is in the model's directory itself.
         is_misplaced: bool,
         /// The misnamed file that was found instead.
-        misnamed: Option<Misnamed>,
+        misnamed: Option<MisnamedFile>,
     },
     /// The version policy selects versions that do not exist.
     #[error("its version policy wants only {}, which are not there", wanted.join(", "))]
@@ -300,7 +300,7 @@ impl ModelError {
 /// A file that was found instead of one with the expected name. Paths are relative to the model's directory.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Misnamed {
+pub enum MisnamedFile {
     /// A file with a known extension but the wrong name or directory.
     Known {
         /// Path of the file.
@@ -317,13 +317,13 @@ pub enum Misnamed {
     },
 }
 
-fn hint(is_misplaced: bool, misnamed: Option<&Misnamed>) -> String {
+fn hint(is_misplaced: bool, misnamed: Option<&MisnamedFile>) -> String {
     match (is_misplaced, misnamed) {
         (true, _) => {
             " (the model file stands in the model's folder: move it into a version folder such as 1)"
                 .to_owned()
         }
-        (false, Some(Misnamed::Known { found, wanted })) => {
+        (false, Some(MisnamedFile::Known { found, wanted })) => {
             let (path, other) = (Path::new(found), Path::new(wanted));
             // The file name can be configured; the directory cannot.
             let configured = match path.parent() == other.parent() {
@@ -339,7 +339,7 @@ fn hint(is_misplaced: bool, misnamed: Option<&Misnamed>) -> String {
                 QuotedName(wanted)
             )
         }
-        (false, Some(Misnamed::Foreign { found, framework })) => {
+        (false, Some(MisnamedFile::Foreign { found, framework })) => {
             format!(
                 " (there is {}, a file of {framework}: export the model to ONNX)",
                 QuotedName(found)

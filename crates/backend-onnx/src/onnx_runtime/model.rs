@@ -21,7 +21,7 @@ use super::{
     providers::{Gpus, Plan, plan},
     session::Settings,
     tensors,
-    traps::{self, Disarmed, Guards},
+    traps::{self, DisarmOutcome, Guards},
 };
 use crate::{
     built_in::OnnxModel,
@@ -211,8 +211,8 @@ struct Opening<'l> {
 impl Opening<'_> {
     /// Creates the sessions of a model after rewriting its traps. If the rewrite fails, the original model is
     /// opened, unless the caller can start a separate process for it.
-    fn open(&self, model: &ModelProto) -> Result<(OnDevices, Disarmed), ServiceError> {
-        let mut disarmed = Disarmed::default();
+    fn open(&self, model: &ModelProto) -> Result<(OnDevices, DisarmOutcome), ServiceError> {
+        let mut disarmed = DisarmOutcome::default();
         if traps::are_there(model) {
             let mut rewritten = model.clone();
             disarmed = traps::disarm(&mut rewritten);

@@ -1,7 +1,7 @@
 //! Decides whether requests of different callers are batched, from the model's row independence, its
 //! configuration and the policy.
 
-use model_config::{Completed, Defaults};
+use model_config::{CompletedConfig, Defaults};
 use oip_service::{Capabilities, IndependentRows, RowIndependence};
 use oip_types::Joining;
 use tensor_core::QuotedName;
@@ -74,7 +74,7 @@ impl RowSettings {
     ///
     /// # Errors
     /// [`LoadError::Policy`] if values of the configuration contradict each other.
-    pub(crate) fn policy(&self, completed: &mut Completed) -> Result<BatchPolicy, LoadError> {
+    pub(crate) fn policy(&self, completed: &mut CompletedConfig) -> Result<BatchPolicy, LoadError> {
         if let Some(input) = self.reshaped_equal_dims(completed)
             && let Some(config) = completed.without_batches.take()
         {
@@ -98,7 +98,7 @@ impl RowSettings {
 
     /// Returns an input with equal dimensions ([`IndependentRows::equal_dims`]) that the configuration
     /// reshapes, so that clients see different axes.
-    fn reshaped_equal_dims(&self, completed: &Completed) -> Option<QuotedName<'_>> {
+    fn reshaped_equal_dims(&self, completed: &CompletedConfig) -> Option<QuotedName<'_>> {
         let mut dimensions = self.rows.equal_dims.iter().flatten();
         let is_reshaped = |name: &String| completed.reshaped_inputs.iter().any(|(known, _)| known == name);
         let (name, _) = dimensions.find(|(name, _)| is_reshaped(name))?;
