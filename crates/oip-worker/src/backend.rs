@@ -160,7 +160,10 @@ fn start(
             .map(|deadline| deadline.saturating_duration_since(now)),
         numbers: Arc::default(),
     };
-    Ok(Box::new(Isolated(Arc::new(Pool::start(recipe, cx.deadline)?))))
+    Ok(Box::new(IsolatedModel(Arc::new(Pool::start(
+        recipe,
+        cx.deadline,
+    )?))))
 }
 
 /// The isolation parameters of a model's configuration.
@@ -207,9 +210,9 @@ impl Wish {
 }
 
 /// A model that runs in workers.
-struct Isolated(Arc<Pool>);
+struct IsolatedModel(Arc<Pool>);
 
-impl Model for Isolated {
+impl Model for IsolatedModel {
     fn metadata(&self) -> &ModelMetadata {
         self.0.metadata()
     }

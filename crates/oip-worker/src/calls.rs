@@ -25,7 +25,7 @@ use oip_types::{
 };
 use tensor_core::QuotedName;
 
-use crate::messages::{Answer, Ask, Failed, InputPlace, Next};
+use crate::messages::{Answer, Ask, Failure, InputPlace, Next};
 use crate::protocol::{Broken, Connection, Kind};
 #[cfg(target_os = "linux")]
 use crate::region::{LEAST_IN_REGION, REGION_ALIGNMENT, Region};
@@ -341,7 +341,7 @@ fn tell(
 ) -> Result<(), Broken> {
     let short = |failed: Option<&ServiceError>| Answer {
         call,
-        failed: failed.map(Failed::new),
+        failed: failed.map(Failure::new),
         is_end: true,
         ..Answer::default()
     };

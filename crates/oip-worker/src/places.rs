@@ -15,7 +15,8 @@ use crate::region::{KEPT, LEAST_IN_REGION, REGION_ALIGNMENT, Region};
 use crate::{
     calls::{Bell, Calls, Work},
     messages::{
-        Ask, Failed, FailedPart, InputPlace, Next, OutputPlace, Part, PartReply, Place, Results, Run, RunPart,
+        Ask, FailedPart, Failure, InputPlace, Next, OutputPlace, Part, PartReply, Place, Results, Run,
+        RunPart,
     },
     protocol::{Broken, Connection, Head, Kind, read_json},
     worker_log::WorkerLog,
@@ -173,7 +174,7 @@ impl Places {
                 })
             }
             Kind::Failed if head.binary == 0 => {
-                let mut failed: Failed = read_json(&connection.bytes(head.json.into(), go_on)?)?;
+                let mut failed: Failure = read_json(&connection.bytes(head.json.into(), go_on)?)?;
                 log.failed(&mut failed);
                 // After a failed request the model may still use its inputs.
                 self.finish(true);
