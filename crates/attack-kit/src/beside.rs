@@ -14,7 +14,7 @@ use std::{
 use tokio::{runtime::Builder, task::LocalSet, time::sleep};
 
 use crate::{
-    grpc::{Framed, Grpc, Method},
+    grpc::{FramedMessage, Grpc, Method},
     http1::{Http, SMALL_ECHO, infer_path},
     models::ECHO,
     protobuf::infer,
@@ -190,7 +190,7 @@ async fn over_http(address: SocketAddr, pause: Duration, counts: Arc<Counts>) {
 }
 
 async fn over_grpc(address: SocketAddr, pause: Duration, counts: Arc<Counts>) {
-    let message = Framed::plain(&infer(ECHO, Some(("x", &[1, 2, 3, 4]))));
+    let message = FramedMessage::plain(&infer(ECHO, Some(("x", &[1, 2, 3, 4]))));
     let mut connection = None;
     while !counts.is_done() {
         let outcome = match &connection {

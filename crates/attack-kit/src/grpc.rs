@@ -32,12 +32,12 @@ impl Method {
 
 /// A message with its five-byte frame header.
 #[derive(Clone)]
-pub struct Framed {
+pub struct FramedMessage {
     bytes: Bytes,
     is_compressed: bool,
 }
 
-impl Framed {
+impl FramedMessage {
     /// Frames an uncompressed message.
     #[must_use]
     pub fn plain(message: &[u8]) -> Self {
@@ -171,7 +171,7 @@ impl Grpc {
     ///
     /// # Errors
     /// When the connection or the stream is closed.
-    pub async fn send(&self, method: Method, message: &Framed) -> Result<client::ResponseFuture> {
+    pub async fn send(&self, method: Method, message: &FramedMessage) -> Result<client::ResponseFuture> {
         let (response, mut stream) = self.begin(method, message.is_compressed).await?;
         // An early response ends the stream before the message is completely sent; only the response matters.
         let _ = write(&mut stream, message.bytes.clone(), true).await;
@@ -182,7 +182,7 @@ impl Grpc {
     ///
     /// # Errors
     /// When the connection or the stream is closed before a status arrives.
-    pub async fn call(&self, method: Method, message: &Framed) -> Result<Answer> {
+    pub async fn call(&self, method: Method, message: &FramedMessage) -> Result<Answer> {
         let response = self.send(method, message).await?.await?;
         let (head, mut body) = response.into_parts();
         let mut received = Vec::new();
@@ -210,7 +210,7 @@ impl Grpc {
 ///
 /// # Errors
 /// When the stream is closed.
-pub async fn write_message(stream: &mut SendStream<Bytes>, message: &Framed) -> Result<()> {
+pub async fn write_message(stream: &mut SendStream<Bytes>, message: &FramedMessage) -> Result<()> {
     write(stream, message.bytes.clone(), false).await
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use oip_types::{DataType, ModelConfig, TensorMetadata, model_config::ConfigParameter};
-use tensor_core::{DType, Quoted};
+use tensor_core::{DType, QuotedName};
 
 use crate::{booster::Booster, error::Refusal, meaning::Meaning};
 
@@ -59,7 +59,7 @@ impl Settings {
             .ok_or_else(|| {
                 Refusal::new(format!(
                     "the parameter threshold is {}, expected a number",
-                    Quoted(threshold)
+                    QuotedName(threshold)
                 ))
             })?;
         Ok(Self {
@@ -105,7 +105,7 @@ fn flag(parameters: &BTreeMap<String, ConfigParameter>, name: &str) -> Result<bo
         "false" | "False" | "FALSE" | "0" | "" => Ok(false),
         other => Err(Refusal::new(format!(
             "the parameter {name} is {}, expected true or false",
-            Quoted(other)
+            QuotedName(other)
         ))),
     }
 }
@@ -120,7 +120,7 @@ fn package(parameters: &BTreeMap<String, ConfigParameter>) -> Result<Option<&'st
         "lightgbm" => Ok(Some("lightgbm")),
         other => Err(Refusal::new(format!(
             "the parameter model_type is {}, supported are xgboost, xgboost_json, xgboost_ubj and lightgbm",
-            Quoted(other)
+            QuotedName(other)
         ))),
     }
 }
@@ -168,7 +168,7 @@ impl Answer {
             (Kind::Class | Kind::Probabilities, Meaning::Values) => {
                 return Err(Refusal::new(format!(
                     "the objective {} has no classes: leave the parameters output_class and predict_proba out",
-                    Quoted(&booster.objective)
+                    QuotedName(&booster.objective)
                 )));
             }
             _ => (Form::Scores, booster.scores),

@@ -5,7 +5,7 @@ use oip_types::{InferOutput, ModelMetadata, ServiceError};
 use onnx_graph::proto::ModelProto;
 use onnx_run::Session;
 use onnx_tensor::time_limit;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{
     configured_dims,
@@ -87,7 +87,7 @@ impl Model for OnnxModel {
             shapes.push(value.shape().clone());
             let tensor = admit_input(&value)
                 .and_then(|()| convert::to_input(&value))
-                .map_err(|error| error.within(format!("input {}", Quoted(&input.name))))?;
+                .map_err(|error| error.within(format!("input {}", QuotedName(&input.name))))?;
             inputs.push(tensor);
         }
         self.named_dims.check(&shapes)?;

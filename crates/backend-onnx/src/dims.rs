@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use oip_types::ServiceError;
 use onnx_graph::{Dim, Port};
-use tensor_core::{Quoted, Shape};
+use tensor_core::{QuotedName, Shape};
 
 /// The groups of input dimensions that must have equal sizes in a request.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl NamedDims {
                 let place = |place: &(usize, usize)| {
                     format!(
                         "input {} has {} in dimension {}",
-                        Quoted(&self.inputs[place.0]),
+                        QuotedName(&self.inputs[place.0]),
                         size(place).unwrap_or(0),
                         place.1
                     )
@@ -67,7 +67,7 @@ impl NamedDims {
                     "{} but {}; the model calls both {} and expects them to be equal",
                     place(first),
                     place(other),
-                    Quoted(&dim.name)
+                    QuotedName(&dim.name)
                 )));
             }
         }

@@ -5,7 +5,7 @@ use oip_service::{Backend, IndependentRows, LoadContext, Model, ModelSource, Nee
 use oip_types::{ModelConfig, ServiceError};
 use onnx_graph::{Signature, decode, external, independence, proto::ModelProto, rewrite, training};
 use onnx_tensor::threads;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{
     built_in::{BUILT_IN, OnnxModel},
@@ -112,7 +112,7 @@ impl OnnxBackend {
             ))),
             (other, _) => Err(ServiceError::invalid(format!(
                 "the model's configuration asks for the runtime {}, expected 'onnxruntime', 'built-in' or 'auto'",
-                Quoted(other)
+                QuotedName(other)
             ))),
         }
     }

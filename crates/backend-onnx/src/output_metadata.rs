@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use oip_types::{DataType, InferOutput, ModelMetadata, ServiceError, ShapePattern, TensorMetadata};
 use onnx_graph::{Dim, Port};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use onnx_tensor::operator::Fact;
 
@@ -86,7 +86,7 @@ pub(crate) fn of_input(port: &Port) -> Result<TensorMetadata, ServiceError> {
     let shape = pattern(port).ok_or_else(|| {
         ServiceError::invalid(format!(
             "input {} has no shape; export the model with the shapes of its inputs (free dimensions may stay free)",
-            Quoted(&port.name)
+            QuotedName(&port.name)
         ))
     })?;
     Ok(TensorMetadata::with_shape(
@@ -108,6 +108,6 @@ pub(crate) fn check_type(name: &str, declared: DataType, computed: DataType) -> 
     }
     Err(ServiceError::invalid(format!(
         "output {} is declared as {declared}, but would be {computed}",
-        Quoted(name)
+        QuotedName(name)
     )))
 }

@@ -1,7 +1,7 @@
 //! The number of threads per run, from a model's configuration.
 
 use oip_types::{ModelConfig, ServiceError};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 /// Reads the threads per run from Triton's parameter; 0 means the number of cores, as for ONNX Runtime.
 pub(crate) fn thread_count(config: &ModelConfig) -> Result<Option<usize>, ServiceError> {
@@ -13,7 +13,7 @@ pub(crate) fn thread_count(config: &ModelConfig) -> Result<Option<usize>, Servic
     let count = count.filter(|&count| count <= MAX_THREADS).ok_or_else(|| {
         ServiceError::invalid(format!(
             "the parameter 'intra_op_thread_count' is {}, expected a number from 0 to {MAX_THREADS}",
-            Quoted(&parameter.string_value)
+            QuotedName(&parameter.string_value)
         ))
     });
     count.map(Some)

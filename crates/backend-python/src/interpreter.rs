@@ -10,7 +10,7 @@ use std::{
 
 use oip_service::ModelSource;
 use oip_types::ServiceError;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 /// Finds the server's default interpreter: a program, with or without a path, or the directory of an
 /// environment.
@@ -21,7 +21,7 @@ pub(crate) fn of_server(named: &Path) -> Result<PathBuf, ServiceError> {
     find(named).ok_or_else(|| {
         ServiceError::invalid(format!(
             "there is no Python at {}: --python names a program such as python3, or the folder of a venv or conda environment",
-            Quoted(&named.to_string_lossy())
+            QuotedName(&named.to_string_lossy())
         ))
     })
 }
@@ -40,7 +40,7 @@ pub(crate) fn of_model(named: &str, source: &ModelSource) -> Result<PathBuf, Ser
         ServiceError::invalid(format!(
             "the parameter 'python' of its configuration is {}, where there is no Python: expected the folder of a venv or conda \
              environment or a program, as a path from the model's folder or an absolute one",
-            Quoted(named)
+            QuotedName(named)
         ))
     })
 }

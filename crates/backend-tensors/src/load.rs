@@ -5,10 +5,10 @@ use std::{path::Path, sync::Arc, time::Instant};
 use fmt_core::{Encoding, Entry, Error, Layout, Limits, ReadOptions, TensorReader, Verification};
 use oip_service::{ModelSource, available_memory};
 use oip_types::{ErrorCode, ServiceError};
-use tensor_core::{Quoted, Tensor};
+use tensor_core::{QuotedName, Tensor};
 
 /// The tensors of a file that are served.
-pub(crate) struct Loaded {
+pub(crate) struct ServedTensors {
     /// The format's short name.
     pub(crate) format: &'static str,
     /// Names and tensors in the file's order.
@@ -23,7 +23,7 @@ pub(crate) fn load(
     source: &ModelSource,
     deadline: Option<Instant>,
     memory: Option<u64>,
-) -> Result<Loaded, ServiceError> {
+) -> Result<ServedTensors, ServiceError> {
     let file_name = source.path.file_name().unwrap_or_default().display();
     let refused = |error: &Error| ServiceError::invalid(format!("{file_name}: {error}"));
     check_beside(&source.path)?;
@@ -79,7 +79,7 @@ pub(crate) fn load(
         let reason = reader.entries().first().map_or_else(
             || "it has no tensors".to_owned(),
             |first| {
-                let (count, name) = (reader.entries().len(), Quoted(&first.name));
+                let (count, name) = (reader.entries().len(), QuotedName(&first.name));
                 format!(
                     "none of its {count} tensors can be served; {name}: {}",
                     why_not(first)
@@ -89,7 +89,7 @@ pub(crate) fn load(
         return Err(ServiceError::invalid(format!("{file_name}: {reason}")));
     }
     warn_of_lints(source, &*reader);
-    Ok(Loaded {
+    Ok(ServedTensors {
         format: reader.format(),
         tensors,
     })
@@ -126,7 +126,7 @@ fn warn_of_omissions(source: &ModelSource, entries: &[Entry]) {
             model = source.name,
             version = source.version,
             count = omitted().count(),
-            first = %Quoted(&first.name),
+            first = %QuotedName(&first.name),
             reason = why_not(first),
             "tensors of the file are not served"
         );

@@ -5,10 +5,10 @@ use oip_types::{
     DataType, InferInput, InferOutput, InferRequest, ModelMetadata, ServiceError, ShapePattern,
     TensorMetadata,
 };
-use tensor_core::{Quoted, Shape, Tensor};
+use tensor_core::{QuotedName, Shape, Tensor};
 
 use crate::{
-    load::Loaded,
+    load::ServedTensors,
     table::{GatherError, NoSuchRow, Table},
 };
 
@@ -34,7 +34,7 @@ struct ServedTensor {
 impl TensorsModel {
     pub(crate) fn new(
         source: &ModelSource,
-        loaded: Loaded,
+        loaded: ServedTensors,
         max_answer_bytes: u64,
         budget: ByteBudget,
     ) -> Self {
@@ -108,7 +108,7 @@ impl TensorsModel {
         {
             return Err(ServiceError::invalid(format!(
                 "input {} is given, but its tensor is not among the requested outputs",
-                Quoted(&unused.name)
+                QuotedName(&unused.name)
             )));
         }
         Ok(wanted)
@@ -117,7 +117,7 @@ impl TensorsModel {
     fn position(&self, name: &str) -> Result<usize, ServiceError> {
         let position = self.positions.get(name).copied();
         // The name is unknown only if the caller did not check the request against the metadata.
-        position.ok_or_else(|| ServiceError::invalid(format!("there is no tensor {}", Quoted(name))))
+        position.ok_or_else(|| ServiceError::invalid(format!("there is no tensor {}", QuotedName(name))))
     }
 
     /// Refuses a request whose response would be too large, before building the response.
@@ -187,7 +187,7 @@ fn gather(table: &Table, rows: &InferInput, budget: &ByteBudget) -> Result<Tenso
         }
         GatherError::Other(error) => error,
     });
-    gathered.map_err(|error| error.within(format_args!("input {}", Quoted(&rows.name))))
+    gathered.map_err(|error| error.within(format_args!("input {}", QuotedName(&rows.name))))
 }
 
 /// Formats the position of an element in a shape.

@@ -36,9 +36,9 @@ fn main() {
 
 /// A file that is removed on drop. The removal is not timed, and lets each alternative start with the same
 /// page cache.
-struct Removed<'a>(&'a Path);
+struct TempFile<'a>(&'a Path);
 
-impl Drop for Removed<'_> {
+impl Drop for TempFile<'_> {
     fn drop(&mut self) {
         fs::remove_file(self.0).unwrap();
     }
@@ -143,19 +143,19 @@ fn write_one(folder: &Path, data: &[u8]) {
     let mut comparison = Comparison::new("write 1 GiB to a file, without waiting for the disk");
     comparison.add("File::write_all", || {
         File::create(&plain).unwrap().write_all(data).unwrap();
-        Removed(&plain)
+        TempFile(&plain)
     });
     comparison.add("safetensors::serialize_to_file", || {
         let view = TensorView::new(safetensors::Dtype::U8, vec![data.len()], data).unwrap();
         safetensors::serialize_to_file([("one", view)], None, &safetensors).unwrap();
-        Removed(&safetensors)
+        TempFile(&safetensors)
     });
     comparison.add("fmt-btf to a File", || {
         let out = File::create(&path).unwrap();
         let mut writer = BtfWriter::new(out, record(), WriteOptions::default()).unwrap();
         writer.write(data).unwrap();
         writer.finish().unwrap();
-        Removed(&path)
+        TempFile(&path)
     });
     comparison.add("fmt-btf to a File, pieces of 1 MiB", || {
         let out = File::create(&path).unwrap();
@@ -163,7 +163,7 @@ fn write_one(folder: &Path, data: &[u8]) {
         data.chunks(1 << 20)
             .for_each(|piece| writer.write(piece).unwrap());
         writer.finish().unwrap();
-        Removed(&path)
+        TempFile(&path)
     });
     comparison.rounds(7).run();
 

@@ -17,7 +17,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Index {
     /// The distinct records, in file order.
-    stored: Vec<Stored>,
+    stored: Vec<StoredRecord>,
     /// Maps each tensor to its record; `None` if every tensor `i` has record `i`.
     record_of: Option<Box<[u32]>>,
     dims: Arena,
@@ -27,7 +27,7 @@ pub(crate) struct Index {
 
 /// A validated record: its header, and where its dimensions are.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stored {
+pub(crate) struct StoredRecord {
     pub(crate) offset: u64,
     /// Number of entries of a supported COO tensor, otherwise 0.
     nnz: u64,
@@ -39,7 +39,7 @@ pub(crate) struct Stored {
     pub(crate) has_reserved_bits: bool,
 }
 
-impl Stored {
+impl StoredRecord {
     /// Returns the offset in the file where the header and dimensions end, and the body begins.
     pub(crate) fn body(&self) -> u64 {
         self.offset + HEADER + WORD * u64::from(self.rank)
@@ -129,7 +129,7 @@ impl Index {
     ///
     /// # Panics
     /// When there is no such tensor.
-    pub(crate) fn get(&self, number: usize) -> &Stored {
+    pub(crate) fn get(&self, number: usize) -> &StoredRecord {
         let slot = self
             .record_of
             .as_ref()
@@ -138,16 +138,16 @@ impl Index {
     }
 
     /// Returns the distinct records in file order.
-    pub(crate) fn records(&self) -> &[Stored] {
+    pub(crate) fn records(&self) -> &[StoredRecord] {
         &self.stored
     }
 
-    pub(crate) fn dims(&self, stored: &Stored) -> &[u64] {
+    pub(crate) fn dims(&self, stored: &StoredRecord) -> &[u64] {
         self.dims.get(stored.dims, stored.rank)
     }
 
     /// Returns dtype and shape of a record that can be read.
-    pub(crate) fn spec(&self, stored: &Stored) -> Option<TensorSpec> {
+    pub(crate) fn spec(&self, stored: &StoredRecord) -> Option<TensorSpec> {
         let shape = Shape::new(self.dims(stored)).ok()?;
         TensorSpec::new(stored.readable_dtype()?, shape).ok()
     }
@@ -155,7 +155,7 @@ impl Index {
     /// Returns the range of a record's elements: the data of a dense tensor, or the indices, the values'
     /// length and the values of a sparse tensor. The range is empty for a record that cannot be read, because
     /// its end is unknown.
-    pub(crate) fn data(&self, stored: &Stored) -> Range<u64> {
+    pub(crate) fn data(&self, stored: &StoredRecord) -> Range<u64> {
         let Some(spec) = self.spec(stored) else {
             return stored.body()..stored.body();
         };
@@ -242,7 +242,7 @@ struct Records<'a> {
 }
 
 impl Records<'_> {
-    fn read(&mut self, number: usize, offset: u64) -> Result<Stored, Error> {
+    fn read(&mut self, number: usize, offset: u64) -> Result<StoredRecord, Error> {
         if offset < self.last_end {
             let before = self
                 .last_tensor
@@ -267,7 +267,7 @@ impl Records<'_> {
 
     /// Reads a record. Returns the record and the offset where it ends, not counting padding.
     /// [`Table::check`] has ensured that the header lies within the file.
-    fn read_unnamed(&mut self, offset: u64) -> Result<(Stored, u64), Error> {
+    fn read_unnamed(&mut self, offset: u64) -> Result<(StoredRecord, u64), Error> {
         let header = self.window.get(offset, HEADER, "the header of the record")?;
         let rank = word(header);
         let (dtype, layout) = (header[8], header[9]);
@@ -282,7 +282,7 @@ impl Records<'_> {
             .window
             .get(offset + HEADER, body - offset - HEADER, "the dimensions")?;
         let (dims, rank) = (self.dims.push(dims), rank as u8);
-        let mut stored = Stored {
+        let mut stored = StoredRecord {
             offset,
             nnz: 0,
             dims,
@@ -354,7 +354,7 @@ impl Records<'_> {
 
     /// Returns the total size of all elements of `width` bytes. The size must fit 63 bits, even for a sparse
     /// tensor (rule B19).
-    fn check_shape(&self, stored: &Stored, width: u64) -> Result<u64, Error> {
+    fn check_shape(&self, stored: &StoredRecord, width: u64) -> Result<u64, Error> {
         let dims = self.dims.get(stored.dims, stored.rank);
         let bytes = if dims.contains(&0) {
             Some(0)
@@ -398,7 +398,12 @@ impl Records<'_> {
 
     /// Reads and checks the lengths in the payload of a COO tensor; returns the offset where the payload
     /// ends.
-    fn read_coo(&mut self, stored: &mut Stored, dtype: DType, element_count: u64) -> Result<u64, Error> {
+    fn read_coo(
+        &mut self,
+        stored: &mut StoredRecord,
+        dtype: DType,
+        element_count: u64,
+    ) -> Result<u64, Error> {
         let (body, rank) = (stored.body(), u64::from(stored.rank));
         let indices_start = self.check_end(body, Some(2 * WORD), "the shape of the indices")?;
         let shape = self.window.get(body, 2 * WORD, "the shape of the indices")?;

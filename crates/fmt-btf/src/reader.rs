@@ -8,7 +8,7 @@ use tensor_core::{DType, Shape, SparseCoo, SparseError, Tensor, TensorSpec};
 
 use crate::{
     Names,
-    index::{Index, Stored},
+    index::{Index, StoredRecord},
     layout::{DENSE, FORMAT, WORD, is_coo},
     lints,
 };
@@ -210,7 +210,7 @@ impl BtfReader {
 
     /// Returns the record of a tensor with its dtype and shape. Fails unless the tensor can be read, and is
     /// sparse or dense as `wants_sparse` says.
-    fn readable(&self, number: usize, wants_sparse: bool) -> Result<(&Stored, TensorSpec), Error> {
+    fn readable(&self, number: usize, wants_sparse: bool) -> Result<(&StoredRecord, TensorSpec), Error> {
         let stored = self.index.get(number);
         let Some(spec) = self.index.spec(stored) else {
             let reason = unsupported(stored).unwrap_or_default();
@@ -237,7 +237,7 @@ impl BtfReader {
         Ok(RawTensor::at(&*self.source, spec, stored.body()))
     }
 
-    fn read_sparse(&self, stored: &Stored, spec: TensorSpec) -> Result<SparseCoo, Error> {
+    fn read_sparse(&self, stored: &StoredRecord, spec: TensorSpec) -> Result<SparseCoo, Error> {
         let range = self.index.data(stored);
         let indices_range = stored.indices();
         let bytes = read_range(&*self.source, range, "the indices and values")?;
@@ -273,7 +273,7 @@ impl BtfReader {
 }
 
 /// Returns the reason why a record cannot be read, if any.
-fn unsupported(stored: &Stored) -> Option<String> {
+fn unsupported(stored: &StoredRecord) -> Option<String> {
     if stored.readable_dtype().is_some() {
         return None;
     }

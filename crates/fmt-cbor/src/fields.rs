@@ -23,10 +23,10 @@ use crate::{
 /// assert_eq!(fields.to_map()["scale"], "3");
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Fields(Option<Box<Encoded>>);
+pub struct Fields(Option<Box<EncodedPairs>>);
 
 #[derive(Clone, Debug)]
-struct Encoded {
+struct EncodedPairs {
     /// Keys and values as concatenated CBOR.
     pairs: Bytes,
     count: usize,
@@ -160,7 +160,7 @@ impl FieldsBuilder {
         if self.starts.is_empty() {
             return Fields::default();
         }
-        Fields(Some(Box::new(Encoded {
+        Fields(Some(Box::new(EncodedPairs {
             count: self.starts.len(),
             // The box has no spare capacity, because a file may have many maps.
             pairs: self.pairs.into_boxed_slice().into(),

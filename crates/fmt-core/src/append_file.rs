@@ -148,7 +148,7 @@ impl AppendFile {
             let error = Error::new(ErrorKind::Malformed, "the journal");
             return Err(error
                 .expected("the length of the file before the change")
-                .found(tensor_core::Quoted(&text)));
+                .found(tensor_core::QuotedName(&text)));
         };
         // A change is committed once the journal is removed. Until then, no call has reported success.
         let head = Head {

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{Error, ErrorKind, FileIdentity, FileSource};
 
@@ -247,7 +247,10 @@ impl AtomicFile {
         let folder = folder_of(&target);
         let temporary = temporary(folder, mode).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
-                let what = format!("the folder {} does not exist", Quoted(&folder.to_string_lossy()));
+                let what = format!(
+                    "the folder {} does not exist",
+                    QuotedName(&folder.to_string_lossy())
+                );
                 Error::io(what, io::Error::new(io::ErrorKind::NotFound, "make it first"))
             }
             _ => Error::io("the temporary file beside the target cannot be made", error),

@@ -1,6 +1,6 @@
 //! The capabilities of formats as data, and the check of plans against them.
 
-use tensor_core::{DType, Quoted, Shape, TensorSpec};
+use tensor_core::{DType, QuotedName, Shape, TensorSpec};
 
 use crate::{
     Error, ErrorKind, Layout, Limits, Metadata, NameTable, OpaqueDType, Plan, PlannedEntry, ReadOptions,
@@ -221,12 +221,12 @@ impl Texts {
             Self::Any => return Ok(()),
             Self::None => (&[][..], none.to_owned()),
             Self::Only(keys) => {
-                let quoted = keys.iter().map(|key| Quoted(key).to_string());
+                let quoted = keys.iter().map(|key| QuotedName(key).to_string());
                 (keys, format!("only {}", quoted.collect::<Vec<_>>().join(", ")))
             }
         };
         match texts.keys().find(|key| !has.contains(&key.as_str())) {
-            Some(key) => Err(no_place(&format!("the {what} {}", Quoted(key)), rule).expected(expected)),
+            Some(key) => Err(no_place(&format!("the {what} {}", QuotedName(key)), rule).expected(expected)),
             None => Ok(()),
         }
     }

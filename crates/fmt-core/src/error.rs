@@ -1,6 +1,6 @@
 use std::{error, fmt, io};
 
-use tensor_core::{Quoted, SpecError};
+use tensor_core::{QuotedName, SpecError};
 
 /// An error of reading or writing a file: a kind for programs, a message for people, and the position.
 ///
@@ -219,7 +219,7 @@ impl fmt::Display for Error {
             ..
         } = &*self.0;
         if let Some(tensor) = tensor {
-            write!(f, "tensor {}: ", Quoted(tensor))?;
+            write!(f, "tensor {}: ", QuotedName(tensor))?;
         }
         f.write_str(what)?;
         if let Some(at) = at {

@@ -1,6 +1,6 @@
 use std::ops::Range;
 
-use tensor_core::{Quoted, SparseCoo, Tensor};
+use tensor_core::{QuotedName, SparseCoo, Tensor};
 
 use crate::{BytesStream, Entry, Error, ErrorKind, Layout, Metadata, RawTensor, TensorStream};
 
@@ -187,7 +187,7 @@ fn no_such_tensor(name: &str, entries: &[Entry]) -> Error {
     let mut names: Vec<_> = entries
         .iter()
         .take(SHOWN)
-        .map(|entry| Quoted(&entry.name).to_string())
+        .map(|entry| QuotedName(&entry.name).to_string())
         .collect();
     if names.is_empty() {
         return error;

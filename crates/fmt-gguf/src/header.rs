@@ -183,7 +183,7 @@ fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<(Metadata, u64),
                 ErrorKind::Duplicate,
                 "a key is given twice, or has a meaning here",
             );
-            return Err(error.at(at).rule("G2").found(tensor_core::Quoted(key)));
+            return Err(error.at(at).rule("G2").found(tensor_core::QuotedName(key)));
         }
     }
     if !types.is_empty() {
@@ -337,7 +337,7 @@ pub(crate) fn encode(tensors: &[PlannedTensor<'_>], metadata: &Metadata) -> Resu
     out.extend((values.clone().count() as u64).to_le_bytes());
     for (key, text) in values {
         let wrong = |kind, what: String| {
-            let what = format!("the metadata {}: {what}", tensor_core::Quoted(key));
+            let what = format!("the metadata {}: {what}", tensor_core::QuotedName(key));
             Error::new(kind, what).rule("G5")
         };
         if key.is_empty() || key.len() as u64 > LONGEST_KEY {

@@ -2,7 +2,7 @@
 
 use fmt_core::{Error, ErrorKind, Metadata};
 use serde_json::{Map, Value};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::header::{ALIGNMENT_KEY, TYPES_KEY};
 
@@ -54,7 +54,7 @@ impl Split {
         fn number<N: std::str::FromStr>(metadata: &Metadata, key: &str) -> Result<N, Error> {
             let text = metadata.get(key).map(String::as_str);
             text.and_then(|text| text.parse().ok()).ok_or_else(|| {
-                let what = format!("the metadata {}", Quoted(key));
+                let what = format!("the metadata {}", QuotedName(key));
                 let error = Error::new(ErrorKind::Malformed, what).rule("G10");
                 error
                     .expected("a number: the file is one of several")

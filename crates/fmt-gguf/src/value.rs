@@ -11,7 +11,7 @@ use std::{
 use fmt_core::{Cursor, Error, ErrorKind};
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Number;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 /// The type of a value: a base type, or nested arrays of a base type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +150,7 @@ pub(crate) enum ValueError {
 impl fmt::Display for ValueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoType(name) => write!(f, "its type is {}", Quoted(name)),
+            Self::NoType(name) => write!(f, "its type is {}", QuotedName(name)),
             Self::NotWritten => f.write_str("its type cannot be written"),
             Self::Digits => f.write_str("its text is not pairs of hexadecimal digits"),
             Self::Text(kind, error) => write!(f, "its text is no {kind}: {error}"),
@@ -396,7 +396,7 @@ impl ValueEncoder<'_> {
         bytes: impl Fn(T) -> [u8; N],
     ) -> Result<(), E> {
         let number = text.parse();
-        let number = number.map_err(|_| E::custom(format_args!("found {}", Quoted(text))))?;
+        let number = number.map_err(|_| E::custom(format_args!("found {}", QuotedName(text))))?;
         // An infinity is spelled with letters. Digits that parse to infinity are an overflow.
         if is_infinite(number) && text.contains(|letter: char| letter.is_ascii_digit()) {
             return Err(E::custom(format_args!("{text} does not fit")));

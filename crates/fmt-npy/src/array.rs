@@ -290,7 +290,7 @@ fn refusal(descr: &str) -> String {
         [b'[', ..] => "has fields; save each field as an array of its own",
         _ => "is not supported",
     };
-    format!("the dtype {} {kind}", tensor_core::Quoted(descr))
+    format!("the dtype {} {kind}", tensor_core::QuotedName(descr))
 }
 
 /// Bytes per read when only the checksum is computed.

@@ -63,7 +63,7 @@ impl NpzReader {
                 lints.push(Lint {
                     message: format!(
                         "the member {} is not an array (N8)",
-                        tensor_core::Quoted(&member.name)
+                        tensor_core::QuotedName(&member.name)
                     ),
                     tensor: None,
                     range: Some(member.range.clone()),
@@ -89,7 +89,7 @@ impl NpzReader {
                 .found(format_args!(
                     "{} others, such as {}",
                     foreign.len(),
-                    tensor_core::Quoted(first)
+                    tensor_core::QuotedName(first)
                 )));
         }
         Ok(Self {

@@ -13,7 +13,7 @@ use crate::{
     Summary,
     model::{self, Port},
     runnable,
-    tensor::{Stored, decode},
+    tensor::{ElementStorage, decode},
 };
 
 /// An open ONNX model: its weights (the initializers of its main graph) as tensors.
@@ -96,9 +96,9 @@ impl OnnxReader {
         for weight in found.weights {
             let (mut entry, stored) = weight.entry()?;
             places.push(match stored {
-                Stored::Here => Place::Raw(Arc::clone(&source)),
-                Stored::Numbers(field) => Place::Numbers(field),
-                Stored::Elsewhere(external) => {
+                ElementStorage::Here => Place::Raw(Arc::clone(&source)),
+                ElementStorage::Numbers(field) => Place::Numbers(field),
+                ElementStorage::Elsewhere(external) => {
                     let known = files.iter().position(|(name, _)| *name == external.location);
                     let known = known.unwrap_or_else(|| {
                         let opened = beside(&external.location);

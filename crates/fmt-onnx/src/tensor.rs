@@ -34,7 +34,7 @@ pub(crate) struct External {
 }
 
 /// The location and form of a weight's elements.
-pub(crate) enum Stored {
+pub(crate) enum ElementStorage {
     /// Raw bytes in the model's file.
     Here,
     /// Elements encoded as a repeated Protobuf field with this field number (such as `float_data`).
@@ -86,13 +86,13 @@ impl Weight {
     }
 
     /// Returns the entry and the location of its elements, checked for consistency without reading elements.
-    pub(crate) fn entry(self) -> Result<(Entry, Stored), Error> {
+    pub(crate) fn entry(self) -> Result<(Entry, ElementStorage), Error> {
         let at = self.message.start;
         self.entry_of()
             .map_err(|(name, error)| error.of_tensor(&name).at(at))
     }
 
-    fn entry_of(self) -> Result<(Entry, Stored), (String, Error)> {
+    fn entry_of(self) -> Result<(Entry, ElementStorage), (String, Error)> {
         let name = self.name.clone();
         let shape = Shape::new(&self.dims)
             .map_err(|error| (name.clone(), Error::new(ErrorKind::Overflow, error.to_string())))?;
@@ -113,7 +113,7 @@ impl Weight {
                 STRING => "texts are not read from models".to_owned(),
                 _ => format!("elements of the {} are not known", entry.dtype),
             });
-            return Ok((entry, Stored::Here));
+            return Ok((entry, ElementStorage::Here));
         };
         let mismatch = |found: u64| {
             let error = Error::new(ErrorKind::SizeMismatch, "the size of the weight's data");
@@ -132,19 +132,19 @@ impl Weight {
             }
             let file = ("file".to_owned(), external.location.clone());
             entry.attributes = BTreeMap::from([file]).into();
-            return Ok((entry, Stored::Elsewhere(external)));
+            return Ok((entry, ElementStorage::Elsewhere(external)));
         }
         if let Some(raw) = self.raw {
             if size(&raw) != len {
                 return Err(mismatch(size(&raw)));
             }
             entry.range = raw;
-            return Ok((entry, Stored::Here));
+            return Ok((entry, ElementStorage::Here));
         }
         let field = match (&*self.fields, &entry.dtype) {
             ([], _) if len == 0 => {
                 entry.range = self.message.start..self.message.start;
-                return Ok((entry, Stored::Here));
+                return Ok((entry, ElementStorage::Here));
             }
             ([field], StoredDType::Known(dtype)) if field_of(*dtype) == *field => *field,
             ([], _) => return Err(mismatch(0)),
@@ -158,10 +158,10 @@ impl Weight {
                 return Err(mismatch(size(&row)));
             }
             entry.range = row;
-            return Ok((entry, Stored::Here));
+            return Ok((entry, ElementStorage::Here));
         }
         entry.encoding = Encoding::Unknown("numbers of protobuf".to_owned());
-        Ok((entry, Stored::Numbers(field)))
+        Ok((entry, ElementStorage::Numbers(field)))
     }
 }
 

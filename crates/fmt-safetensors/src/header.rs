@@ -163,7 +163,7 @@ impl RawTensor {
             StoredDType::Opaque(dtype) => Some(dtype.reason()),
             StoredDType::Unknown(name) => Some(format!(
                 "the dtype {} is not supported",
-                tensor_core::Quoted(name)
+                tensor_core::QuotedName(name)
             )),
         };
         let [start, end] = self.data_offsets;
@@ -322,7 +322,7 @@ impl<'de> Deserialize<'de> for UniqueKeys {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<UniqueKeys, A::Error> {
                 let mut keys = Metadata::new();
                 while let Some((key, value)) = map.next_entry::<String, String>()? {
-                    let what = tensor_core::Quoted(&key).to_string();
+                    let what = tensor_core::QuotedName(&key).to_string();
                     if keys.insert(key, value).is_some() {
                         return Err(A::Error::custom(format_args!("the key {what} is given twice")));
                     }

@@ -156,7 +156,7 @@ fn write_many() {
         let view = || TensorView::new(safetensors::Dtype::F32, vec![4, 4], tensor.bytes()).unwrap();
         let views = names.iter().map(|name| (name, view()));
         safetensors::serialize_to_file(views, None, &path).unwrap();
-        Removed(path.clone())
+        TempFile(path.clone())
     });
     comparison.add("fmt-tbuf", || {
         let out = BufWriter::with_capacity(1 << 20, File::create(&path).unwrap());
@@ -165,16 +165,16 @@ fn write_many() {
             .iter()
             .for_each(|name| writer.tensor(name, &tensor).unwrap());
         writer.finish().unwrap().flush().unwrap();
-        Removed(path.clone())
+        TempFile(path.clone())
     });
     comparison.rounds(21).run();
 }
 
 /// A file that is removed on drop. The benchmark drops it after the timed write, so that the system does not
 /// spend time on writing the cached data to disk.
-struct Removed(PathBuf);
+struct TempFile(PathBuf);
 
-impl Drop for Removed {
+impl Drop for TempFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
     }
@@ -187,31 +187,31 @@ fn write_one(folder: &Path, data: &[u8]) {
     let mut comparison = Comparison::new("write 1 GiB to a file, without waiting for the disk");
     comparison.add("File::write_all", || {
         File::create(&path).unwrap().write_all(data).unwrap();
-        Removed(path.clone())
+        TempFile(path.clone())
     });
     comparison.add("fmt-tbuf", || {
         let mut writer = TbufWriter::new(File::create(&path).unwrap(), WriteOptions::default()).unwrap();
         writer.begin("one", &spec).unwrap();
         writer.write(data).unwrap();
         writer.finish().unwrap();
-        Removed(path.clone())
+        TempFile(path.clone())
     });
     comparison.add("File::write_all, pieces of 1 MiB", || {
         let mut file = File::create(&path).unwrap();
         pieces(1 << 20, &mut |piece| file.write_all(piece).unwrap());
-        Removed(path.clone())
+        TempFile(path.clone())
     });
     comparison.add("fmt-tbuf, pieces of 1 MiB", || {
         let mut writer = TbufWriter::new(File::create(&path).unwrap(), WriteOptions::default()).unwrap();
         writer.begin("one", &spec).unwrap();
         pieces(1 << 20, &mut |piece| writer.write(piece).unwrap());
         writer.finish().unwrap();
-        Removed(path.clone())
+        TempFile(path.clone())
     });
     comparison.add("safetensors::serialize_to_file", || {
         let view = TensorView::new(safetensors::Dtype::U8, vec![data.len()], data).unwrap();
         safetensors::serialize_to_file([("one", view)], None, &path).unwrap();
-        Removed(path.clone())
+        TempFile(path.clone())
     });
     comparison.rounds(15).run();
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use fmt_core::{ByteSource, Cursor, Error, ErrorKind, Limits, read_range};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::layout::{DATA_START, FAMILY, MAGIC, SHORTEST, TAIL};
 
@@ -58,5 +58,5 @@ fn check_magic(found: &[u8], at: u64, which: &str) -> Result<(), Error> {
     };
     let error = Error::new(kind, format!("{which} of the file")).at(at).rule("T1");
     let shown = String::from_utf8_lossy(found);
-    Err(error.expected("'TBS1'").found(Quoted(&shown)))
+    Err(error.expected("'TBS1'").found(QuotedName(&shown)))
 }

@@ -19,7 +19,7 @@ pub(crate) struct Index {
     pub(crate) model: Option<String>,
     pub(crate) entries: Vec<Entry>,
     /// For each tensor, in the order of `entries`, the data that [`Entry`] lacks.
-    pub(crate) stored: Vec<Stored>,
+    pub(crate) stored: Vec<StoredTensor>,
     names: NameTable,
     /// Whether the root table has unknown fields.
     root_has_unknown_fields: bool,
@@ -27,7 +27,7 @@ pub(crate) struct Index {
 
 /// Additional data of a tensor in the index.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stored {
+pub(crate) struct StoredTensor {
     pub(crate) id: u64,
     pub(crate) dtype: DataType,
     /// Whether the tensor's table has unknown fields.
@@ -73,7 +73,7 @@ impl Index {
                     .entry(&tensor)
                     .map_err(|error| error.of_tensor(tensor.name()))?,
             );
-            stored.push(Stored {
+            stored.push(StoredTensor {
                 id: tensor.id(),
                 dtype: tensor.data_type(),
                 has_unknown_fields: has_fields_behind(&tensor._tab, TensorMetadata::VT_DATA_SIZE),
@@ -375,7 +375,7 @@ impl Check<'_> {
         };
         let what = format!(
             "the data overlaps that of tensor {}",
-            tensor_core::Quoted(named(&first))
+            tensor_core::QuotedName(named(&first))
         );
         let error = Error::new(ErrorKind::Overlap, what)
             .of_tensor(named(&second))

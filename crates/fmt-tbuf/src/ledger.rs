@@ -8,7 +8,7 @@ use std::{
 
 use flatbuffers::FlatBufferBuilder;
 use fmt_core::{Entry, Error, ErrorKind, Limits};
-use tensor_core::{Quoted, Shape, TensorSpec};
+use tensor_core::{QuotedName, Shape, TensorSpec};
 
 use crate::{
     WriteOptions,
@@ -16,7 +16,7 @@ use crate::{
     generated::tensor_buffers::{
         DataType, TensorBuffersMetadata, TensorBuffersMetadataArgs, TensorMetadata, TensorMetadataArgs,
     },
-    index::Stored,
+    index::StoredTensor,
     layout::{DATA_START, VERSION, number_of, tensor_id},
 };
 
@@ -83,7 +83,7 @@ impl Ledger {
     /// Creates a ledger from the tensors of a file whose data ends at byte `end`.
     pub(crate) fn resume<'a>(
         options: WriteOptions,
-        entries: impl Iterator<Item = (&'a Entry, &'a Stored)>,
+        entries: impl Iterator<Item = (&'a Entry, &'a StoredTensor)>,
         end: u64,
     ) -> Result<Self, Error> {
         let mut ledger = Self::new(options)?;
@@ -130,7 +130,7 @@ impl Ledger {
     pub(crate) fn admit_alias(&mut self, name: &str, spec: &TensorSpec, of: &str) -> Result<(), Error> {
         let dtype = self.check(name, spec).map_err(|error| error.of_tensor(name))?;
         let original = self.find(of).ok_or_else(|| {
-            let what = format!("there is no tensor {} to share with", Quoted(of));
+            let what = format!("there is no tensor {} to share with", QuotedName(of));
             Error::new(ErrorKind::OutOfBounds, what).of_tensor(name)
         })?;
         let Record { offset, size, .. } = self.records[original];
@@ -279,7 +279,7 @@ impl Ledger {
     }
 
     /// Encodes the index, with tensors by ascending id (T5), so that readers scan it sequentially.
-    pub(crate) fn encode(&self) -> Encoded {
+    pub(crate) fn encode(&self) -> EncodedIndex {
         let mut order: Vec<(u64, u32)> = (0..)
             .zip(&self.records)
             .map(|(number, record)| (record.id, number))
@@ -323,17 +323,17 @@ impl Ledger {
         let root = TensorBuffersMetadata::create(&mut builder, &args);
         builder.finish(root, None);
         let (buffer, start) = builder.collapse();
-        Encoded { buffer, start }
+        EncodedIndex { buffer, start }
     }
 }
 
 /// An encoded index, at the end of the buffer that it was built in.
-pub(crate) struct Encoded {
+pub(crate) struct EncodedIndex {
     buffer: Vec<u8>,
     start: usize,
 }
 
-impl Encoded {
+impl EncodedIndex {
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..]
     }
@@ -402,7 +402,7 @@ fn duplicate(name: &str, other: &str) -> Error {
     }
     let what = format!(
         "the name's hash is that of {}: one of the two needs another name",
-        Quoted(other)
+        QuotedName(other)
     );
     Error::new(ErrorKind::Duplicate, what).of_tensor(name).rule("T5")
 }

@@ -37,7 +37,7 @@ fn of_index(index: &Index, place: &Range<u64>, lints: &mut Vec<Lint>) {
         });
     };
     if index.version.split('.').next() != VERSION.split('.').next() {
-        let version = tensor_core::Quoted(&index.version);
+        let version = tensor_core::QuotedName(&index.version);
         about_file(format!(
             "the version is {version}, not of the major version 1 (T8)"
         ));

@@ -7,7 +7,7 @@ use tensor_core::Tensor;
 
 use crate::{
     footer::locate_index,
-    index::{Index, Stored},
+    index::{Index, StoredTensor},
     layout::{FORMAT, MODEL},
     lints,
 };
@@ -117,7 +117,7 @@ impl TbufReader {
         self.index.has_unknown_fields()
     }
 
-    pub(crate) fn stored(&self) -> &[Stored] {
+    pub(crate) fn stored(&self) -> &[StoredTensor] {
         &self.index.stored
     }
 }

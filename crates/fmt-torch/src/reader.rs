@@ -11,7 +11,7 @@ use fmt_core::{
     ByteSource, BytesStream, Entry, Error, ErrorKind, Limits, Lint, Metadata, NameTable, RawTensor,
     ReadOptions, SourceStream, TensorReader, TensorStream, Verification, read_range, row_range, tensor_of,
 };
-use tensor_core::{Quoted, Tensor, TensorSpec};
+use tensor_core::{QuotedName, Tensor, TensorSpec};
 
 use crate::{
     checkpoint::Checkpoint,
@@ -64,14 +64,14 @@ impl TorchReader {
             foreign.push(format!("objects of {name}"));
             lints.push(lint(format!(
                 "objects of {} are not known, and their attributes only are listed (P3)",
-                Quoted(&name)
+                QuotedName(&name)
             )));
         }
         for name in checkpoint.value.tensor_classes {
             foreign.push(format!("the class {name} of tensors"));
             lints.push(lint(format!(
                 "tensors of the class {} are listed as those of PyTorch, without what the class adds (P3)",
-                Quoted(&name)
+                QuotedName(&name)
             )));
         }
         let names = by_name(&found.entries, options.lenient)?;

@@ -1,7 +1,7 @@
 //! Finds the tensors of a checkpoint by key path, and checks that each lies in its storage.
 
 use fmt_core::{Encoding, Entry, Error, ErrorKind, Limits, Metadata, OpaqueDType, StoredDType};
-use tensor_core::{DType, Quoted, Shape};
+use tensor_core::{DType, QuotedName, Shape};
 
 use crate::{
     checkpoint::{Checkpoint, StorageLocation},
@@ -228,7 +228,7 @@ impl CheckpointContents {
             Shape::new(&tensor.dims).map_err(|error| wrong(ErrorKind::Overflow, &error.to_string()))?;
         let place = checkpoint.storages.get(&*tensor.storage.key).ok_or_else(|| {
             let error = wrong(ErrorKind::OutOfBounds, "the storage is not in the file");
-            error.found(Quoted(&tensor.storage.key))
+            error.found(QuotedName(&tensor.storage.key))
         })?;
         let width = tensor.elements.size();
         // Offset of the end of the tensor's last element, relative to the storage.

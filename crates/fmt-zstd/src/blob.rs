@@ -10,7 +10,7 @@ use crate::{
     decode::{Decoding, check_ratio, decode, memory, zeroed},
     hashed::{CHUNK, read_and_hash},
     rows::ProvenTables,
-    stream::{Checked, Compressed, Stored, check_booleans, swap},
+    stream::{CheckedStream, DecodedStream, StoredStream, check_booleans, swap},
 };
 
 /// The stored bytes of a tensor, or of a part of a tensor. The reader sets every field.
@@ -207,7 +207,7 @@ impl<'a> Blob<'a> {
     /// The errors of [`Blob::bytes`].
     pub fn stream(&self) -> Result<Box<dyn TensorStream + 'a>, Error> {
         let inner = self.named(self.parts())?;
-        Ok(Box::new(Named {
+        Ok(Box::new(NamedStream {
             inner,
             tensor: self.tensor,
             rules: self.rules,
@@ -219,7 +219,7 @@ impl<'a> Blob<'a> {
             Box::new(self.compressed()?)
         } else {
             let claim = self.claim_of_stored();
-            Box::new(Stored::new(
+            Box::new(StoredStream::new(
                 self.decoding.source,
                 self.range.clone(),
                 self.swapped,
@@ -229,9 +229,9 @@ impl<'a> Blob<'a> {
         Ok(self.checked(inner))
     }
 
-    fn compressed(&self) -> Result<Compressed<'a>, Error> {
+    fn compressed(&self) -> Result<DecodedStream<'a>, Error> {
         let claim = self.claim_of_stored();
-        Compressed::new(self.decoding, self.range.clone(), self.len, claim)
+        DecodedStream::new(self.decoding, self.range.clone(), self.len, claim)
     }
 
     /// Wraps the stream `inner` to verify the checksum of the decoded bytes and the values of booleans, if
@@ -241,7 +241,7 @@ impl<'a> Blob<'a> {
         if claim.is_none() && !self.is_zero_or_one {
             return inner;
         }
-        Box::new(Checked::new(
+        Box::new(CheckedStream::new(
             inner,
             self.len,
             self.range.start,
@@ -296,13 +296,13 @@ impl<'a> Blob<'a> {
 }
 
 /// A stream whose errors contain the tensor's name.
-struct Named<'a> {
+struct NamedStream<'a> {
     inner: Box<dyn TensorStream + 'a>,
     tensor: &'a str,
     rules: &'static [(&'static str, &'static str)],
 }
 
-impl TensorStream for Named<'_> {
+impl TensorStream for NamedStream<'_> {
     fn read(&mut self, out: &mut [u8]) -> Result<usize, Error> {
         let read = self.inner.read(out);
         read.map_err(|error| error.rename_rule(self.rules).of_tensor(self.tensor))

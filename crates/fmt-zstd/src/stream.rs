@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Streams stored bytes, byte-swapped if necessary, and verifies their checksum.
-pub(crate) struct Stored<'a> {
+pub(crate) struct StoredStream<'a> {
     source: &'a dyn ByteSource,
     start: u64,
     rest: Range<u64>,
@@ -24,7 +24,7 @@ pub(crate) struct Stored<'a> {
     claim: Option<(Claim, Hasher)>,
 }
 
-impl<'a> Stored<'a> {
+impl<'a> StoredStream<'a> {
     /// Creates a stream of the bytes in `range`. `swapped` is the width of elements to byte-swap, or 1.
     pub(crate) fn new(
         source: &'a dyn ByteSource,
@@ -42,7 +42,7 @@ impl<'a> Stored<'a> {
     }
 }
 
-impl TensorStream for Stored<'_> {
+impl TensorStream for StoredStream<'_> {
     fn read(&mut self, out: &mut [u8]) -> Result<usize, Error> {
         let left = self.rest.end - self.rest.start;
         let len = usize::try_from(left).map_or(out.len(), |left| left.min(out.len()));
@@ -75,7 +75,7 @@ pub(crate) fn swap(bytes: &mut [u8], width: usize) {
 }
 
 /// Verifies the checksum of decoded bytes, and optionally that booleans are valid.
-pub(crate) struct Checked<'a> {
+pub(crate) struct CheckedStream<'a> {
     inner: Box<dyn TensorStream + 'a>,
     left: u64,
     /// The position of the blob in the file.
@@ -84,7 +84,7 @@ pub(crate) struct Checked<'a> {
     is_zero_or_one: bool,
 }
 
-impl<'a> Checked<'a> {
+impl<'a> CheckedStream<'a> {
     pub(crate) fn new(
         inner: Box<dyn TensorStream + 'a>,
         len: u64,
@@ -102,7 +102,7 @@ impl<'a> Checked<'a> {
     }
 }
 
-impl TensorStream for Checked<'_> {
+impl TensorStream for CheckedStream<'_> {
     fn read(&mut self, out: &mut [u8]) -> Result<usize, Error> {
         let len = self.inner.read(out)?;
         let read = &out[..len];
@@ -143,7 +143,7 @@ fn check_at_end(claim: &mut Option<(Claim, Hasher)>, is_end: bool, start: u64) -
 const GROUP: u64 = 8 << 20;
 
 /// Streams the content of compressed frames, and verifies the checksum of the compressed bytes.
-pub(crate) struct Compressed<'a> {
+pub(crate) struct DecodedStream<'a> {
     source: &'a dyn ByteSource,
     limits: Limits,
     threads: usize,
@@ -162,7 +162,7 @@ pub(crate) struct Compressed<'a> {
     whole: u64,
 }
 
-impl<'a> Compressed<'a> {
+impl<'a> DecodedStream<'a> {
     /// Creates a stream of a blob with `whole` decoded bytes.
     pub(crate) fn new(
         decoding: Decoding<'a>,
@@ -278,7 +278,7 @@ fn is_small(frame: &Frame) -> bool {
         .is_some_and(|content| content <= GROUP && stored <= content + content / 8 + 1024)
 }
 
-impl TensorStream for Compressed<'_> {
+impl TensorStream for DecodedStream<'_> {
     fn read(&mut self, out: &mut [u8]) -> Result<usize, Error> {
         let mut written = 0;
         while written < out.len() {

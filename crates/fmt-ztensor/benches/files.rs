@@ -56,9 +56,9 @@ fn main() {
 
 /// A file that is removed on drop, outside the measured time, so that each alternative starts with the same
 /// page cache.
-struct Removed(PathBuf);
+struct TempFile(PathBuf);
 
-impl Drop for Removed {
+impl Drop for TempFile {
     fn drop(&mut self) {
         fs::remove_file(&self.0).unwrap();
     }
@@ -184,18 +184,18 @@ fn write_many(folder: &Path) {
         let view = || TensorView::new(safetensors::Dtype::F32, vec![4, 4], tensor.bytes()).unwrap();
         let views = names.iter().map(|name| (name, view()));
         safetensors::serialize_to_file(views, None, &path).unwrap();
-        Removed(path.clone())
+        TempFile(path.clone())
     });
     comparison.add("ztensor 2.1", || {
         ztensor2_to(&path, &names, &tensor);
-        Removed(path.clone())
+        TempFile(path.clone())
     });
     comparison.add("fmt-ztensor", || {
         let out = BufWriter::with_capacity(1 << 20, File::create(&path).unwrap());
         ztensor_of(out, &names, &tensor, WriteOptions::default())
             .flush()
             .unwrap();
-        Removed(path.clone())
+        TempFile(path.clone())
     });
     comparison.rounds(15).run();
 }
@@ -211,17 +211,17 @@ fn write_one(folder: &Path, data: &[u8]) {
         writer.begin("one", &spec_of(data.len())).unwrap();
         data.chunks(piece).for_each(|piece| writer.write(piece).unwrap());
         writer.finish().unwrap();
-        Removed(path.clone())
+        TempFile(path.clone())
     };
     let mut comparison = Comparison::new("write 1 GiB to a file, without waiting for the disk");
     comparison.add("File::write_all", || {
         File::create(&path).unwrap().write_all(data).unwrap();
-        Removed(path.clone())
+        TempFile(path.clone())
     });
     comparison.add("safetensors::serialize_to_file", || {
         let view = TensorView::new(safetensors::Dtype::U8, vec![data.len()], data).unwrap();
         safetensors::serialize_to_file([("one", view)], None, &path).unwrap();
-        Removed(path.clone())
+        TempFile(path.clone())
     });
     comparison.add("ztensor 2.1", || {
         let mut writer = ztensor::Writer::create(&path).unwrap();
@@ -229,7 +229,7 @@ fn write_one(folder: &Path, data: &[u8]) {
             .add("one", vec![data.len() as u64], ztensor::DType::U8, data)
             .unwrap();
         writer.finish().unwrap();
-        Removed(path.clone())
+        TempFile(path.clone())
     });
     comparison.add("fmt-ztensor, no checksum", || write(None, data.len()));
     comparison.add("fmt-ztensor, crc32c", || {

@@ -1,15 +1,15 @@
 //! Checks of an entry's values.
 
 use fmt_core::{Encoding, Entry, Error, ErrorKind, Layout, StoredDType};
-use tensor_core::{DType, Quoted, Shape, SpecError};
+use tensor_core::{DType, QuotedName, Shape, SpecError};
 
 use crate::layout::ALIGNMENT;
 
 pub(crate) fn unsupported(entry: &Entry, says_big: bool) -> Option<String> {
     match (&entry.layout, &entry.dtype, &entry.encoding) {
-        (Layout::Unknown(layout), ..) => Some(format!("the layout {}", Quoted(layout))),
-        (_, StoredDType::Unknown(dtype), _) => Some(format!("the dtype {}", Quoted(dtype))),
-        (.., Encoding::Unknown(encoding)) => Some(format!("the encoding {}", Quoted(encoding))),
+        (Layout::Unknown(layout), ..) => Some(format!("the layout {}", QuotedName(layout))),
+        (_, StoredDType::Unknown(dtype), _) => Some(format!("the dtype {}", QuotedName(dtype))),
+        (.., Encoding::Unknown(encoding)) => Some(format!("the encoding {}", QuotedName(encoding))),
         (.., Encoding::Zstd) if says_big => Some(
             "compressed data that says to be big-endian: the format does not say what that means".to_owned(),
         ),

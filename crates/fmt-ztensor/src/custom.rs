@@ -32,7 +32,7 @@ impl CustomField {
     pub fn new(key: impl Into<String>, value: CborValue) -> Result<Self, Error> {
         let key = key.into();
         if Key::of(key.as_bytes()).is_some() {
-            let what = format!("the key of the custom field {}", tensor_core::Quoted(&key));
+            let what = format!("the key of the custom field {}", tensor_core::QuotedName(&key));
             return Err(Error::new(ErrorKind::Duplicate, what)
                 .expected("a key that the format does not use itself")
                 .rule("Z9"));

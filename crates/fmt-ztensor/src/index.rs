@@ -7,7 +7,7 @@ use fmt_core::{
     Encoding, Entry, Error, ErrorKind, Layout, Limits, NameTable, ReadOptions, StoredDType, check_name,
     check_overlaps, reserve,
 };
-use tensor_core::{Quoted, Shape};
+use tensor_core::{QuotedName, Shape};
 
 use crate::{
     checks::{check_end, check_offset, check_size, unsupported},
@@ -313,7 +313,10 @@ impl<'a> Draft<'a> {
             Some((_, text)) if text == BIG => Ok(Some(true)),
             Some((at, text)) => {
                 let error = Error::new(ErrorKind::Malformed, "data_endianness").at(*at);
-                Err(error.expected("'little' or 'big'").found(Quoted(text)).rule("Z8"))
+                Err(error
+                    .expected("'little' or 'big'")
+                    .found(QuotedName(text))
+                    .rule("Z8"))
             }
         }
     }
@@ -337,6 +340,6 @@ impl StoredLayout {
 
 #[cold]
 fn twice(key: &str) -> Error {
-    let what = format!("the key {} stands twice in one entry", Quoted(key));
+    let what = format!("the key {} stands twice in one entry", QuotedName(key));
     Error::new(ErrorKind::Malformed, what).rule("Z9")
 }

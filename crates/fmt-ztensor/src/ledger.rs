@@ -3,7 +3,7 @@
 use fmt_cbor::{CborValue, Fields, Header, push_head};
 use fmt_core::{Entry, Error, ErrorKind, Limits, NameTable};
 use fmt_zstd::{ChecksumKind, Claim};
-use tensor_core::{Quoted, Shape, TensorSpec};
+use tensor_core::{QuotedName, Shape, TensorSpec};
 
 use crate::{
     CustomField, TensorOptions, WriteOptions,
@@ -439,7 +439,7 @@ fn check_options(spec: &TensorSpec, options: &TensorOptions, most: u64) -> Resul
     let mut keys: Vec<&str> = options.fields.iter().map(CustomField::key).collect();
     keys.sort_unstable();
     if let Some(pair) = keys.windows(2).find(|pair| pair[0] == pair[1]) {
-        let what = format!("the custom field {} stands twice", Quoted(pair[0]));
+        let what = format!("the custom field {} stands twice", QuotedName(pair[0]));
         return Err(Error::new(ErrorKind::Duplicate, what).rule("Z9"));
     }
     Ok(())

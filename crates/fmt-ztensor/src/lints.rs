@@ -53,7 +53,7 @@ fn of_tensors(index: &Index, lints: &mut Vec<Lint>) {
         if let Some(text) = &entry.checksum
             && Claim::parse(text) == Claim::Unknown
         {
-            let text = tensor_core::Quoted(text);
+            let text = tensor_core::QuotedName(text);
             about(format!(
                 "the checksum {text} cannot be checked: its form is not known (Z5)"
             ));

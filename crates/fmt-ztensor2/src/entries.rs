@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use fmt_cbor::Fields;
 use fmt_core::{Encoding, Entry, Error, ErrorKind, Layout, StoredDType};
-use tensor_core::{DType, Quoted, Shape};
+use tensor_core::{DType, QuotedName, Shape};
 
 use crate::{
     container::Version,
@@ -100,7 +100,7 @@ pub(crate) fn made_of(
                 show(&mut entry, shown);
             }
             entry.layout = Layout::Unknown(layout.to_owned());
-            entry.unsupported = Some(format!("the layout {}", Quoted(layout)));
+            entry.unsupported = Some(format!("the layout {}", QuotedName(layout)));
             return Ok((entry, Content::Listed));
         }
     };
@@ -113,7 +113,10 @@ pub(crate) fn made_of(
     }
     if let Some((extra, _)) = named.iter().find(|(name, _)| !roles.contains(&&**name)) {
         let error = Error::new(ErrorKind::Malformed, "a part that the layout does not have");
-        return Err(error.rule("O11").expected(roles.join(", ")).found(Quoted(extra)));
+        return Err(error
+            .rule("O11")
+            .expected(roles.join(", "))
+            .found(QuotedName(extra)));
     }
     let content = match (kind, part(roles[0])) {
         (Kind::Dense, Some(data)) => dense(&mut entry, &data)?,

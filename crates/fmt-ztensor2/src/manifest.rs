@@ -5,7 +5,7 @@ use std::{borrow::Cow, ops::Range};
 
 use fmt_cbor::{DuplicateKey, Fields, FieldsBuilder, Items};
 use fmt_core::{Entry, Error, ErrorKind, Limits, NameTable, ReadOptions, check_name, check_overlaps};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{
     container::{Container, RULES, Version},
@@ -291,5 +291,5 @@ fn of_shape(error: Error) -> Error {
 
 #[cold]
 fn about_part(error: Error, role: &str) -> Error {
-    error.within(&format!("part {}", Quoted(role)))
+    error.within(&format!("part {}", QuotedName(role)))
 }

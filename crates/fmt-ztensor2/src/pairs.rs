@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use fmt_cbor::{Header, Items, wrong_type};
 use fmt_core::{Error, ErrorKind};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 /// The pairs of a map with text keys, read one by one.
 pub(crate) struct Pairs {
@@ -54,7 +54,7 @@ impl Pairs {
 
 #[cold]
 pub(crate) fn twice(key: &str) -> Error {
-    let what = format!("the key {} stands twice in one map", Quoted(key));
+    let what = format!("the key {} stands twice in one map", QuotedName(key));
     Error::new(ErrorKind::Malformed, what).rule("O3")
 }
 
@@ -66,5 +66,5 @@ pub(crate) fn missing(key: &str, of: &str) -> Error {
 #[cold]
 pub(crate) fn bad_digest(text: &str, expected: &str) -> Error {
     let error = Error::new(ErrorKind::Malformed, "the digest").rule("O13");
-    error.expected(expected).found(Quoted(text))
+    error.expected(expected).found(QuotedName(text))
 }

@@ -5,7 +5,7 @@ use std::{borrow::Cow, ops::Range};
 use fmt_cbor::{Header, Items, wrong_type};
 use fmt_core::{Encoding, Error, ErrorKind, Limits};
 use fmt_zstd::Claim;
-use tensor_core::{DType, Quoted};
+use tensor_core::{DType, QuotedName};
 
 use crate::{
     container::{Container, Version},
@@ -169,7 +169,7 @@ impl Part {
             return Some("data in another file, a shard".to_owned());
         }
         match (&self.encoding, &self.types) {
-            (Encoding::Unknown(encoding), _) => Some(format!("the encoding {}", Quoted(encoding))),
+            (Encoding::Unknown(encoding), _) => Some(format!("the encoding {}", QuotedName(encoding))),
             (_, Err(unknown)) => Some(unknown.reason.clone()),
             _ => None,
         }
@@ -195,7 +195,7 @@ fn types_of(
     version: Version,
 ) -> Result<Result<PartType, Unknown>, Error> {
     let unknown = |name: &str, what: &str| {
-        let reason = format!("the {what} {}", Quoted(name));
+        let reason = format!("the {what} {}", QuotedName(name));
         let name = name.to_owned();
         Ok(Err(Unknown { name, reason }))
     };
@@ -205,7 +205,7 @@ fn types_of(
             // Version 2 does not allow dtypes that the specification lacks.
             None if version == Version::V2 => {
                 let error = Error::new(ErrorKind::Malformed, "the dtype").rule("O9");
-                return Err(error.expected("one of the twelve").found(Quoted(name)));
+                return Err(error.expected("one of the twelve").found(QuotedName(name)));
             }
             None => return unknown(name, "dtype"),
         },

@@ -167,7 +167,7 @@ impl ObjectsReader {
     }
 
     fn read_sparse(&self, entry: &Entry, parts: &Sparse) -> Result<SparseCoo, Error> {
-        let read = sparse::Read {
+        let read = sparse::DecodedParts {
             values: self.part_blob(entry, &parts.values)?.bytes()?,
             indices: self.part_blob(entry, &parts.indices)?.bytes()?,
             indptr: match &parts.indptr {

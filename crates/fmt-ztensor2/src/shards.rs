@@ -5,7 +5,7 @@ use std::ops::Range;
 use fmt_cbor::Items;
 use fmt_core::{Error, ErrorKind, Limits, check_overlaps};
 use fmt_zstd::Claim;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{
     container::Version,
@@ -52,7 +52,7 @@ impl Shards {
         let number = found.ok().and_then(|number| u32::try_from(number).ok());
         number.ok_or_else(|| {
             let error = Error::new(ErrorKind::Malformed, "the shard of the part").rule("O15");
-            error.expected("one of the table").found(Quoted(name))
+            error.expected("one of the table").found(QuotedName(name))
         })
     }
 
@@ -72,7 +72,7 @@ impl Shards {
             let ranges: Vec<Range<u64>> = group.iter().map(|(_, range)| range.clone()).collect();
             check_overlaps(&ranges).map_err(|error| {
                 let name = &self.table[group[0].0 as usize].0;
-                error.within(&format!("shard {}", Quoted(name))).rule("O8")
+                error.within(&format!("shard {}", QuotedName(name))).rule("O8")
             })?;
         }
         Ok(())
@@ -123,5 +123,5 @@ fn check_shard_name(name: &str) -> Result<(), Error> {
     let error = Error::new(ErrorKind::BadName, "the name of a shard").rule("O15");
     Err(error
         .expected("1 to 64 letters, digits, '.', '_' and '-', not beginning with '.'")
-        .found(Quoted(name)))
+        .found(QuotedName(name)))
 }

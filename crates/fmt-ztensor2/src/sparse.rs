@@ -8,7 +8,7 @@ use tensor_core::{Bytes, DType, Shape, SparseCoo, SparseError, Tensor, TensorSpe
 use crate::{container::Version, entries::Sparse};
 
 /// The decoded bytes of a sparse tensor's parts.
-pub(crate) struct Read {
+pub(crate) struct DecodedParts {
     pub(crate) values: Bytes,
     pub(crate) indices: Bytes,
     pub(crate) indptr: Option<Bytes>,
@@ -18,7 +18,7 @@ pub(crate) struct Read {
 pub(crate) fn joined(
     entry: &Entry,
     sparse: &Sparse,
-    parts: Read,
+    parts: DecodedParts,
     version: Version,
     limits: &Limits,
 ) -> Result<SparseCoo, Error> {

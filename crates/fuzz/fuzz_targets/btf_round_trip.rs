@@ -12,13 +12,13 @@ use tensor_core::{DType, Shape, SparseCoo, Tensor, TensorSpec};
 
 #[derive(Arbitrary, Debug)]
 struct Input {
-    tensors: Vec<Planned>,
+    tensors: Vec<PlannedTensor>,
     piece: u8,
     for_tfrt: bool,
 }
 
 #[derive(Arbitrary, Debug)]
-struct Planned {
+struct PlannedTensor {
     dtype: u8,
     dims: Vec<u8>,
     bytes: Vec<u8>,
@@ -30,7 +30,7 @@ enum Any {
     Sparse(SparseCoo),
 }
 
-fn tensor(planned: &Planned) -> Option<Any> {
+fn tensor(planned: &PlannedTensor) -> Option<Any> {
     const DTYPES: [DType; 10] = [
         DType::I8,
         DType::I16,

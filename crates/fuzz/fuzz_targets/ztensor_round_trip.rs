@@ -14,12 +14,12 @@ use tensor_core::{DType, Shape, Tensor, TensorSpec};
 struct Input {
     alignment: u8,
     strict_spec: bool,
-    tensors: Vec<Planned>,
+    tensors: Vec<PlannedTensor>,
     piece: u8,
 }
 
 #[derive(Arbitrary, Debug)]
-struct Planned {
+struct PlannedTensor {
     name: String,
     dtype: u8,
     dims: Vec<u8>,
@@ -40,7 +40,7 @@ enum Value {
 }
 
 /// Returns the tensor and its storage options. Returns `None` if the tensor is too large or cannot be stored.
-fn planned(planned: &Planned) -> Option<(Tensor, TensorOptions)> {
+fn planned(planned: &PlannedTensor) -> Option<(Tensor, TensorOptions)> {
     let dims: Vec<u64> = planned.dims.iter().map(|dim| u64::from(dim % 5)).collect();
     let dtype = DType::ALL[usize::from(planned.dtype) % DType::ALL.len()];
     let spec = TensorSpec::new(dtype, Shape::new(&dims).ok()?).ok()?;

@@ -102,7 +102,7 @@ impl Defaults {
 /// A completed configuration, and the resulting view of the model for clients.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Completed {
+pub struct CompletedConfig {
     /// The complete configuration, without the parameter of [`Joining::show_in`].
     pub config: ModelConfig,
     /// The model's metadata, narrowed to the configured dimensions and outputs.
@@ -132,7 +132,7 @@ pub fn complete(
     model: &ModelMetadata,
     backend: &str,
     defaults: &Defaults,
-) -> Result<Completed, MismatchError> {
+) -> Result<CompletedConfig, MismatchError> {
     let is_decoupled = written.config.model_transaction_policy.decoupled || defaults.decoupled;
     if is_decoupled && written.config.response_cache.enable {
         return Err(MismatchError::CachedStream);
@@ -193,7 +193,7 @@ pub fn complete(
         }
     });
     let is_narrowed = metadata != *model;
-    Ok(Completed {
+    Ok(CompletedConfig {
         config,
         metadata,
         is_narrowed,
@@ -453,7 +453,7 @@ pub fn complete_pipeline(
     written: &WrittenConfig,
     name: &str,
     version: Option<&str>,
-) -> Result<Completed, PipelineError> {
+) -> Result<CompletedConfig, PipelineError> {
     if written
         .config
         .ensemble_scheduling
@@ -510,7 +510,7 @@ pub fn complete_pipeline(
     config.max_batch_size = max_batch_size;
     config.parameters.remove(Joining::PARAMETER);
     (config.input, config.output) = tensor_configs(&metadata, written, is_batched);
-    Ok(Completed {
+    Ok(CompletedConfig {
         config,
         metadata,
         is_narrowed: false,
@@ -627,11 +627,11 @@ mod tests {
     }
 
     /// Completes the configuration `text` for a model whose rows are proven to be independent.
-    fn run(text: &str, model: &ModelMetadata) -> Result<Completed, String> {
+    fn run(text: &str, model: &ModelMetadata) -> Result<CompletedConfig, String> {
         run_with(text, model, &proven())
     }
 
-    fn run_with(text: &str, model: &ModelMetadata, defaults: &Defaults) -> Result<Completed, String> {
+    fn run_with(text: &str, model: &ModelMetadata, defaults: &Defaults) -> Result<CompletedConfig, String> {
         let written = WrittenConfig::read(text, Syntax::Pbtxt).map_err(|error| error.to_string())?;
         complete(&written, model, "test", defaults).map_err(|error| error.to_string())
     }

@@ -3,7 +3,7 @@
 use std::{error::Error, fmt};
 
 use oip_types::{DataType, ServiceError};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 use thiserror::Error;
 
 /// A position in a configuration file, counted from 1.
@@ -141,7 +141,7 @@ pub enum ConfigError {
         index: usize,
     },
     /// Two inputs or outputs have the same name.
-    #[error("{role} {} is there twice", Quoted(name))]
+    #[error("{role} {} is there twice", QuotedName(name))]
     SameName {
         /// Whether the tensors are inputs or outputs.
         role: Role,
@@ -149,7 +149,7 @@ pub enum ConfigError {
         name: String,
     },
     /// A file name would escape the model's directory.
-    #[error("{}{source}", Prefix(&tensor.as_ref().map(|(role, name)| format!("{role} {}", Quoted(name)))))]
+    #[error("{}{source}", Prefix(&tensor.as_ref().map(|(role, name)| format!("{role} {}", QuotedName(name)))))]
     FileName {
         /// The input or output that names the file, if one does.
         tensor: Option<(Role, String)>,
@@ -157,7 +157,7 @@ pub enum ConfigError {
         source: ServiceError,
     },
     /// `parameters.mapped` is not a boolean.
-    #[error("{field} is {}, expected true or false", Quoted(found))]
+    #[error("{field} is {}, expected true or false", QuotedName(found))]
     NotBool {
         /// The path of the parameter.
         field: &'static str,
@@ -167,7 +167,7 @@ pub enum ConfigError {
     /// A pipeline names another platform or backend.
     #[error(
         "{field} is {}, but with ensemble_scheduling it is 'ensemble', or absent",
-        Quoted(found)
+        QuotedName(found)
     )]
     NotEnsemble {
         /// The name of the field, `platform` or `backend`.
@@ -202,7 +202,7 @@ pub enum MismatchError {
         tensor: String,
     },
     /// The model does not have this input or output.
-    #[error("{role} {} is not the model's, which has {known}", Quoted(name))]
+    #[error("{role} {} is not the model's, which has {known}", QuotedName(name))]
     UnknownTensor {
         /// Whether the tensor is an input or an output.
         role: Role,
@@ -212,7 +212,7 @@ pub enum MismatchError {
         known: String,
     },
     /// The datatype differs from the model's.
-    #[error("{role} {}: data_type is {}, but the model has {}", Quoted(name), written.config_name(), model.config_name())]
+    #[error("{role} {}: data_type is {}, but the model has {}", QuotedName(name), written.config_name(), model.config_name())]
     Datatype {
         /// Whether the tensor is an input or an output.
         role: Role,
@@ -226,7 +226,7 @@ pub enum MismatchError {
     /// The configuration makes an input optional that the model requires.
     #[error(
         "{role} {}: optional is true, but the model cannot do without it",
-        Quoted(name)
+        QuotedName(name)
     )]
     Required {
         /// Whether the tensor is an input or an output.
@@ -235,7 +235,7 @@ pub enum MismatchError {
         name: String,
     },
     /// The configured dimensions do not match the model's.
-    #[error("{role} {}: dims are {dims:?}, but the model has {model}{}; write dims: {advice:?}", Quoted(name), if *is_batched {
+    #[error("{role} {}: dims are {dims:?}, but the model has {model}{}; write dims: {advice:?}", QuotedName(name), if *is_batched {
         ", where the first counts the rows of a batch and is not written"
     } else {
         ""
@@ -258,7 +258,7 @@ pub enum MismatchError {
     #[error(
         "{role} {}: reshape can add and leave out axes of one between dims, which clients see, and reshape.shape, which \
          the model has; both have to be written",
-        Quoted(name)
+        QuotedName(name)
     )]
     Reshape {
         /// Whether the tensor is an input or an output.
@@ -282,7 +282,7 @@ pub enum PipelineError {
     #[error("a pipeline gives one answer to a request, so its model_transaction_policy cannot be decoupled")]
     Decoupled,
     /// A required field of an input or output is missing, and no model provides it.
-    #[error("{role} {} of a pipeline needs {field}", Quoted(name))]
+    #[error("{role} {} of a pipeline needs {field}", QuotedName(name))]
     Missing {
         /// Whether the tensor is an input or an output.
         role: Role,
@@ -294,7 +294,7 @@ pub enum PipelineError {
     /// The pipeline has a reshape, which only the models of its steps may have.
     #[error(
         "{role} {} of a pipeline cannot have a reshape; the model of the step can",
-        Quoted(name)
+        QuotedName(name)
     )]
     Reshape {
         /// Whether the tensor is an input or an output.
@@ -303,7 +303,7 @@ pub enum PipelineError {
         name: String,
     },
     /// The pipeline has an optional input.
-    #[error("{role} {} of a pipeline cannot be optional", Quoted(name))]
+    #[error("{role} {} of a pipeline cannot be optional", QuotedName(name))]
     Optional {
         /// Whether the tensor is an input or an output.
         role: Role,

@@ -43,7 +43,7 @@ mod reshape;
 mod tree;
 mod written;
 
-pub use complete::{Completed, Defaults, complete, complete_pipeline};
+pub use complete::{CompletedConfig, Defaults, complete, complete_pipeline};
 pub use error::{ConfigError, MismatchError, PipelineError, Place, Role};
 pub use hugging_face::HuggingFaceConfig;
 pub use reshape::Axes;

@@ -1,7 +1,7 @@
 //! Converts a parsed tree to the JSON form of Triton's model configuration, guided by the field table.
 
 use serde_json::{Map, Value as Json};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{
     ConfigError, Place,
@@ -208,7 +208,7 @@ impl Walk<'_> {
         }
         let mut map = Map::new();
         for (key, node) in entries {
-            let path = format!("{path}[{}]", Quoted(&key));
+            let path = format!("{path}[{}]", QuotedName(&key));
             let value = self.value(field, node, &path)?;
             if map.insert(key, value).is_some() {
                 return Err(self.repeated(node, &path));
@@ -287,8 +287,8 @@ fn list(listed: &mut Vec<String>, path: String) {
 
 fn join(path: &str, name: &str) -> String {
     match path {
-        "" => Quoted(name).to_string().trim_matches('\'').to_owned(),
-        path => format!("{path}.{}", Quoted(name).to_string().trim_matches('\'')),
+        "" => QuotedName(name).to_string().trim_matches('\'').to_owned(),
+        path => format!("{path}.{}", QuotedName(name).to_string().trim_matches('\'')),
     }
 }
 

@@ -43,8 +43,8 @@ impl Value {
     /// Describes the value for error messages.
     pub(crate) fn describe(&self) -> String {
         match self {
-            Self::Word(word) => tensor_core::Quoted(word).to_string(),
-            Self::Text(text) => format!("the text {}", tensor_core::Quoted(text)),
+            Self::Word(word) => tensor_core::QuotedName(word).to_string(),
+            Self::Text(text) => format!("the text {}", tensor_core::QuotedName(text)),
             Self::Message(_) => "a message".to_owned(),
             Self::List(_) => "a list".to_owned(),
         }

@@ -8,7 +8,7 @@ use oip_types::{
 };
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{ConfigError, Role, fields::MODEL_CONFIG, normalize::normalize, pbtxt, tree};
 
@@ -286,7 +286,7 @@ fn check_warmups(json: &Map<String, Json>) -> Result<(), ConfigError> {
     for (index, warmup) in warmups.into_iter().flatten().enumerate() {
         let inputs = warmup.get("inputs").and_then(Json::as_object);
         for (name, input) in inputs.into_iter().flatten() {
-            let path = format!("model_warmup[{index}].inputs[{}]", Quoted(name));
+            let path = format!("model_warmup[{index}].inputs[{}]", QuotedName(name));
             let Some(input) = input.as_object() else { continue };
             if !input.contains_key("data_type") {
                 return Err(ConfigError::NoDatatype { field: path });

@@ -4,7 +4,7 @@ use std::{io, path::Path};
 
 use model_config::ConfigError;
 use oip_types::ServiceError;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 use thiserror::Error;
 
 /// The reason why a file of a repository cannot be used. Messages contain the file's name, not its resolved
@@ -21,7 +21,10 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum FileError {
     /// A model requests a path that is not a file name in its directory.
-    #[error("it asks for {}, which is not the name of a file in its folder", Quoted(name))]
+    #[error(
+        "it asks for {}, which is not the name of a file in its folder",
+        QuotedName(name)
+    )]
     NoName {
         /// The path.
         name: String,
@@ -204,14 +207,14 @@ pub enum ModelError {
     /// The configuration names a different model.
     #[error(
         "its configuration has the name {}; expected that of the folder",
-        Quoted(found)
+        QuotedName(found)
     )]
     ConfiguredName {
         /// The model name that the configuration contains.
         found: String,
     },
     /// The configuration names an unknown backend.
-    #[error("{field} is {}, expected one of {}, or none", Quoted(name), known.join(", "))]
+    #[error("{field} is {}, expected one of {}, or none", QuotedName(name), known.join(", "))]
     UnknownBackend {
         /// Name of the field in the configuration.
         field: &'static str,
@@ -223,7 +226,7 @@ pub enum ModelError {
     /// The configuration names a file that no backend loads.
     #[error(
         "no backend has files like default_model_filename {}; the field backend can name one",
-        Quoted(file)
+        QuotedName(file)
     )]
     NoBackend {
         /// Name of the file.
@@ -235,7 +238,7 @@ pub enum ModelError {
         /// The expected file names.
         files: String,
         /// The misnamed file that was found instead.
-        misnamed: Option<Misnamed>,
+        misnamed: Option<MisnamedFile>,
     },
     /// A Hugging Face model that can run only with its Python code.
     #[error("{}", not_exported(model, weights.as_ref(), exported.as_deref()))]
@@ -250,7 +253,7 @@ pub enum ModelError {
     /// The directory is itself a repository.
     #[error(
         "it is no model but a folder of models, of which {} is one: serve this folder itself",
-        Quoted(model)
+        QuotedName(model)
     )]
     DirectoryOfModels {
         /// Name of a subdirectory that contains the versions of a model.
@@ -264,10 +267,10 @@ pub enum ModelError {
         /// Whether the file is in the model's directory itself.
         is_misplaced: bool,
         /// The misnamed file that was found instead.
-        misnamed: Option<Misnamed>,
+        misnamed: Option<MisnamedFile>,
     },
     /// No version directory contains a model file.
-    #[error("its version {} has no {files}{}", Quoted(version), hint(*is_misplaced, misnamed.as_ref()))]
+    #[error("its version {} has no {files}{}", QuotedName(version), hint(*is_misplaced, misnamed.as_ref()))]
     EmptyVersion {
         /// Name of the first version.
         version: String,
@@ -276,7 +279,7 @@ pub enum ModelError {
         /// Whether the file is in the model's directory itself.
         is_misplaced: bool,
         /// The misnamed file that was found instead.
-        misnamed: Option<Misnamed>,
+        misnamed: Option<MisnamedFile>,
     },
     /// The version policy selects versions that do not exist.
     #[error("its version policy wants only {}, which are not there", wanted.join(", "))]
@@ -297,7 +300,7 @@ impl ModelError {
 /// A file that was found instead of one with the expected name. Paths are relative to the model's directory.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Misnamed {
+pub enum MisnamedFile {
     /// A file with a known extension but the wrong name or directory.
     Known {
         /// Path of the file.
@@ -314,13 +317,13 @@ pub enum Misnamed {
     },
 }
 
-fn hint(is_misplaced: bool, misnamed: Option<&Misnamed>) -> String {
+fn hint(is_misplaced: bool, misnamed: Option<&MisnamedFile>) -> String {
     match (is_misplaced, misnamed) {
         (true, _) => {
             " (the model file stands in the model's folder: move it into a version folder such as 1)"
                 .to_owned()
         }
-        (false, Some(Misnamed::Known { found, wanted })) => {
+        (false, Some(MisnamedFile::Known { found, wanted })) => {
             let (path, other) = (Path::new(found), Path::new(wanted));
             // The file name can be configured; the directory cannot.
             let configured = match path.parent() == other.parent() {
@@ -332,14 +335,14 @@ fn hint(is_misplaced: bool, misnamed: Option<&Misnamed>) -> String {
             };
             format!(
                 " (there is {}, which would be the model as {}{configured})",
-                Quoted(found),
-                Quoted(wanted)
+                QuotedName(found),
+                QuotedName(wanted)
             )
         }
-        (false, Some(Misnamed::Foreign { found, framework })) => {
+        (false, Some(MisnamedFile::Foreign { found, framework })) => {
             format!(
                 " (there is {}, a file of {framework}: export the model to ONNX)",
-                Quoted(found)
+                QuotedName(found)
             )
         }
         (false, None) => String::new(),

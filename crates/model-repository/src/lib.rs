@@ -80,7 +80,7 @@ mod version_key;
 
 pub use crate::{
     digests::{DigestsError, RequiredDigests},
-    error::{FileError, Misnamed, ModelError},
+    error::{FileError, MisnamedFile, ModelError},
     model_directory::{ModelDirectory, ModelFile, ModelVersion, SiblingFiles, VersionContent},
     repositories::{ModelNames, Repositories},
     repository::{PassedOver, Repository},

@@ -16,7 +16,7 @@ use tensor_mmap::Promise;
 
 use crate::{
     digests::RequiredDigests,
-    error::{FileError, Misnamed, ModelError},
+    error::{FileError, MisnamedFile, ModelError},
     files::{length, map, read, resolve},
     foreign::framework,
     root::{PathTarget, Root, is_folder},
@@ -614,7 +614,7 @@ impl ModelDirectory {
         &self,
         written: &WrittenConfig,
         version: Option<&String>,
-    ) -> Result<Option<Misnamed>, ModelError> {
+    ) -> Result<Option<MisnamedFile>, ModelError> {
         let candidates = self.candidates(written)?;
         let wanted = |found: &str| {
             let extension = Path::new(found).extension()?;
@@ -631,7 +631,7 @@ impl ModelDirectory {
             let mut names = entries.iter().map(|(name, _)| name.to_string_lossy());
             foreign = foreign.or_else(|| {
                 names.find_map(|name| {
-                    Some(Misnamed::Foreign {
+                    Some(MisnamedFile::Foreign {
                         framework: framework(&name)?,
                         found: place(folder, &name),
                     })
@@ -649,7 +649,7 @@ impl ModelDirectory {
                     true => version.map_or("1", String::as_str),
                     false => "",
                 };
-                return Ok(Some(Misnamed::Known {
+                return Ok(Some(MisnamedFile::Known {
                     found: place(folder, &file),
                     wanted: place(version, wanted),
                 }));

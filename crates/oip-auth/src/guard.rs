@@ -23,7 +23,7 @@ use tokio::{
 use crate::{
     error::AuthError,
     jwt::TokenError,
-    restricted::Restricted,
+    restricted_apis::RestrictedApis,
     table::{Bearer, Contents, RequestIdentity, Table, denied},
 };
 
@@ -80,7 +80,7 @@ pub struct Door {
     /// The calls that the address accepts.
     pub answers: Answers,
     /// APIs that require a header.
-    pub restricted: Arc<[Restricted]>,
+    pub restricted: Arc<[RestrictedApis]>,
 }
 
 impl Default for Door {

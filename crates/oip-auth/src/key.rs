@@ -142,7 +142,7 @@ fn distinct(key: Key, before: &[Key]) -> Result<Option<Key>, String> {
     match before.iter().find(is_same).and(key.id.as_deref()) {
         Some(id) => Err(format!(
             "expected ids ('kid') that differ, found {} again",
-            tensor_core::Quoted(id)
+            tensor_core::QuotedName(id)
         )),
         None => Ok(Some(key)),
     }

@@ -3,7 +3,7 @@
 //!
 //! A [`Guard`] identifies clients with a table file, which is reloaded when it changes: by bearer tokens (as
 //! SHA-256), JSON Web Tokens (RS256, ES256, EdDSA, with a key set in a file or at a URL), or names in client
-//! certificates. Each identity has a set of allowed APIs and models, and a rate limit. [`Restricted`]
+//! certificates. Each identity has a set of allowed APIs and models, and a rate limit. [`RestrictedApis`]
 //! implements Triton's option of requiring a header with a secret value. A [`Door`] describes which calls an
 //! address accepts, so that calls that change the server can have a separate address.
 //!
@@ -77,12 +77,12 @@ mod key;
 mod pattern;
 mod rate;
 mod remote_keys;
-mod restricted;
+mod restricted_apis;
 mod table;
 
 pub use error::AuthError;
 pub use gate::{Answer, Gate, Transport};
 pub use guard::{Answers, Door, Guard, KeyFetches};
-// A type in the interfaces of [`Restricted`] and [`Guard`].
+// A type in the interfaces of [`RestrictedApis`] and [`Guard`].
 pub use oip_service::route::Api;
-pub use restricted::{Restricted, check_restricted};
+pub use restricted_apis::{RestrictedApis, check_restricted};

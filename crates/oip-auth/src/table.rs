@@ -16,7 +16,7 @@ use oip_types::{ErrorCode, ServiceError};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 use toml::Spanned;
 
 use crate::{
@@ -387,7 +387,7 @@ impl Table {
             identity,
             shown: match by {
                 None => name.clone(),
-                Some(by) => format!("{name} ({})", Quoted(by)),
+                Some(by) => format!("{name} ({})", QuotedName(by)),
             },
         }
     }
@@ -428,7 +428,10 @@ impl Identity {
             let found = GROUPS.iter().find(|(name, _)| name == group.get_ref());
             let (_, members) = found.ok_or_else(|| {
                 let names = GROUPS.map(|(name, _)| name).join(", ");
-                let problem = format!("unknown group {}; expected {names} or *", Quoted(group.get_ref()));
+                let problem = format!(
+                    "unknown group {}; expected {names} or *",
+                    QuotedName(group.get_ref())
+                );
                 wrong(group.span().start, &problem)
             })?;
             if let Some(apis) = &mut apis {
@@ -494,7 +497,7 @@ impl Identity {
             false => Err(denied(format!(
                 "identity '{}' may not use model {}",
                 self.name,
-                Quoted(model)
+                QuotedName(model)
             ))),
         }
     }

@@ -12,12 +12,12 @@ use crate::recorder::Recorder;
 
 /// A service wrapper that passes sampled requests and their responses to a [`Recorder`]. Failed requests, and
 /// requests with several responses, are not recorded.
-pub struct Captured<S: ?Sized> {
+pub struct CapturingService<S: ?Sized> {
     recorder: Recorder,
     service: Arc<S>,
 }
 
-impl<S: InferenceService + ?Sized> Captured<S> {
+impl<S: InferenceService + ?Sized> CapturingService<S> {
     /// Wraps `service`, whose requests `recorder` samples and records.
     #[must_use]
     pub fn new(service: Arc<S>, recorder: Recorder) -> Self {
@@ -29,7 +29,7 @@ impl<S: InferenceService + ?Sized> Captured<S> {
     clippy::missing_trait_methods,
     reason = "a provided method that is not forwarded would take a capability away from the inner service"
 )]
-impl<S: InferenceService + ?Sized> InferenceService for Captured<S> {
+impl<S: InferenceService + ?Sized> InferenceService for CapturingService<S> {
     fn server_metadata(&self) -> ServerMetadata {
         self.service.server_metadata()
     }

@@ -85,7 +85,7 @@ impl Settings {
         let mut settings = self.clone();
         for (name, value) in given {
             let wrong = |what: &str| {
-                let name = tensor_core::Quoted(name);
+                let name = tensor_core::QuotedName(name);
                 ClientError::new(ErrorKind::Usage, format!("header {name}: {what}")).at(&endpoint.url)
             };
             let parsed = HeaderName::try_from(name).map_err(|_| wrong("the name is malformed"))?;

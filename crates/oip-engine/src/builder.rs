@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fmt, sync::Arc, time::Instant};
 
 use model_repository::{Repositories, Repository};
 use oip_service::Model;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{
     config::EngineConfig,
@@ -110,7 +110,7 @@ impl EngineBuilder {
         for model in models {
             let start = Instant::now();
             let name = loader::name_of(&*model).map_err(|error| BuildError::load("a model", error))?;
-            let named = |error| BuildError::load(&format!("model {}", Quoted(&name)), error);
+            let named = |error| BuildError::load(&format!("model {}", QuotedName(&name)), error);
             let served = loader::embed(model, &config, Others::of(&registry)).map_err(named)?;
             if !names.insert(name.clone()) {
                 return Err(BuildError::duplicate(&name));
@@ -152,7 +152,7 @@ impl BuildError {
 
     fn duplicate(name: &str) -> Self {
         Self {
-            message: format!("there are two models with the name {}", Quoted(name)),
+            message: format!("there are two models with the name {}", QuotedName(name)),
             source: None,
         }
     }

@@ -6,7 +6,7 @@ use oip_types::{ParameterValue, Parameters};
 #[cfg(feature = "client")]
 use oip_types::{RequestLimits, ServiceError};
 #[cfg(feature = "client")]
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::proto::{InferParameter, infer_parameter::ParameterChoice};
 
@@ -27,7 +27,7 @@ pub(crate) fn read_parameters(
             None => {
                 return Err(ServiceError::invalid(format!(
                     "parameter {} has no value",
-                    Quoted(&name)
+                    QuotedName(&name)
                 )));
             }
         };

@@ -10,7 +10,7 @@ use axum::http::{
     uri::Authority,
 };
 use oip_service::route::{Action, Route};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 /// The host names by which browsers may reach the server.
 ///
@@ -120,7 +120,7 @@ pub(crate) fn find_fault<B>(request: &Request<B>, allowed: &AllowedHosts) -> Opt
         .filter(|_| !headers.contains_key(HOST))
         .and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
     let host = headers.get(HOST).or(of_target.as_ref());
-    let shown = |value: &HeaderValue| Quoted(&String::from_utf8_lossy(value.as_bytes())).to_string();
+    let shown = |value: &HeaderValue| QuotedName(&String::from_utf8_lossy(value.as_bytes())).to_string();
     if let Some(host) = host.filter(|host| allowed.checks_host && !allowed.allow_host(host)) {
         return Some(format!(
             "Host {}: expected an IP address, localhost, or one of the server's allowed hosts",

@@ -3,7 +3,7 @@
 use axum::http::{HeaderMap, header::CONTENT_ENCODING};
 pub(crate) use oip_service::compression::Compression as ContentEncoding;
 use oip_types::{ErrorCode, ServiceError};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 /// Parses a request's content encoding; `None` for an uncompressed body.
 pub(crate) fn from_headers(headers: &HeaderMap) -> Result<Option<ContentEncoding>, ServiceError> {
@@ -20,7 +20,7 @@ pub(crate) fn from_headers(headers: &HeaderMap) -> Result<Option<ContentEncoding
     }
     let message = format!(
         "Content-Encoding: expected one of gzip and deflate, found {}",
-        Quoted(name)
+        QuotedName(name)
     );
     Err(ServiceError::new(ErrorCode::UnsupportedEncoding, message))
 }

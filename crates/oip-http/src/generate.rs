@@ -30,7 +30,7 @@ use oip_types::{
     rest::{BinaryOutputs, NonFinite, decode_request_with, encode_response, error_body, json_body},
 };
 use serde_json::{Map, Value, json};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 use tokio::time::{Sleep, sleep_until};
 
 use crate::{
@@ -297,7 +297,7 @@ fn rewrite(body: &Bytes, metadata: &ModelMetadata) -> Result<Bytes, ServiceError
             return Ok(());
         }
         if value.is_array() || value.is_object() || value.is_null() {
-            let name = Quoted(&name);
+            let name = QuotedName(&name);
             return Err(ServiceError::invalid(format!(
                 "{name} is not an input of the model, and a parameter must be a string, a number or a boolean"
             )));
@@ -335,7 +335,7 @@ fn tensor(input: &TensorMetadata, value: Value) -> Result<Value, ServiceError> {
     {
         return Err(ServiceError::invalid(format!(
             "input {}: expected a value, or a list of values",
-            Quoted(&input.name)
+            QuotedName(&input.name)
         )));
     }
     let mut shape = vec![1; input.shape.dims().len()];

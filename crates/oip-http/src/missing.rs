@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use oip_service::{Grant, Lease, extensions};
 use oip_types::{ErrorCode, ModelRef, ServiceError};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::app::App;
 
@@ -88,7 +88,7 @@ fn told<'n>(mut names: impl Iterator<Item = &'n String>) -> String {
     let shown: Vec<String> = names
         .by_ref()
         .take(NAMED)
-        .map(|name| Quoted(name).to_string())
+        .map(|name| QuotedName(name).to_string())
         .collect();
     match names.count() {
         _ if shown.is_empty() => "there are no models".to_owned(),

@@ -7,11 +7,11 @@
 use std::sync::Arc;
 
 use oip_listen::{ConnectionLimits, Protocol, Shutdown, listen, serve};
-use oip_service::{Extended, InferenceService, testing::TestService};
+use oip_service::{ExtendedService, InferenceService, testing::TestService};
 use oip_shm::{Regions, RegionsConfig};
 
 fn main() -> std::io::Result<()> {
-    let service = Extended::new(Arc::new(TestService::default()))
+    let service = ExtendedService::new(Arc::new(TestService::default()))
         .with_shared_memory(Arc::new(Regions::new(RegionsConfig::default())));
     let service: Arc<dyn InferenceService> = Arc::new(service);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

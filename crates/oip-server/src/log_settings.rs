@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use oip_service::Logging;
 use oip_types::{LogSetting, LogSettings, ServiceError};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 use tracing::{Level, Metadata};
 use tracing_subscriber::{
     Layer, Registry,
@@ -137,7 +137,7 @@ impl Changes {
         let wrong = |expected: &str| {
             ServiceError::invalid(format!(
                 "log setting {}: expected {expected}, found {value}",
-                Quoted(name)
+                QuotedName(name)
             ))
         };
         if let Some((_, fixed)) = FIXED.iter().find(|(fixed, _)| *fixed == name) {
@@ -167,7 +167,7 @@ impl Changes {
             _ => {
                 return Err(ServiceError::invalid(format!(
                     "unknown log setting {}",
-                    Quoted(name)
+                    QuotedName(name)
                 )));
             }
         };

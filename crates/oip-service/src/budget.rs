@@ -31,10 +31,10 @@ use tensor_core::SpareBuffers;
 /// assert!(budget.take(30).is_ok());
 /// ```
 #[derive(Clone, Debug)]
-pub struct ByteBudget(Arc<Shared>);
+pub struct ByteBudget(Arc<BudgetState>);
 
 #[derive(Debug)]
-struct Shared {
+struct BudgetState {
     limit: u64,
     used: AtomicU64,
     spare: SpareBuffers,
@@ -50,7 +50,7 @@ impl ByteBudget {
     /// Creates a budget of `limit` bytes.
     #[must_use]
     pub fn new(limit: u64) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(BudgetState {
             limit,
             used: AtomicU64::new(0),
             spare: SpareBuffers::new(limit / 4),
@@ -81,7 +81,7 @@ impl ByteBudget {
 
     /// Keeps a buffer for later requests, if it fits into the budget together with the memory in use.
     pub(crate) fn keep(&self, buffer: Vec<u8>) {
-        let Shared { limit, spare, .. } = &*self.0;
+        let BudgetState { limit, spare, .. } = &*self.0;
         spare.put(buffer);
         let beyond = (self.used() + spare.bytes()).saturating_sub(*limit);
         if beyond > 0 {
@@ -91,7 +91,7 @@ impl ByteBudget {
 
     /// Charges `bytes` to a request that already holds `held` bytes.
     pub(crate) fn reserve(&self, held: u64, bytes: u64) -> Result<(), ServiceError> {
-        let Shared { limit, used, spare } = &*self.0;
+        let BudgetState { limit, used, spare } = &*self.0;
         let whole = held.saturating_add(bytes);
         if whole > *limit {
             let message = format!(

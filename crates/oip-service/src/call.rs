@@ -320,9 +320,9 @@ mod tests {
 
     /// Records responses, and for each whether it was marked as the last one.
     #[derive(Default)]
-    struct Taken(Vec<(String, bool)>);
+    struct RecordingSink(Vec<(String, bool)>);
 
-    impl ResponseSink for Taken {
+    impl ResponseSink for RecordingSink {
         fn send(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError> {
             self.0.push((outputs[0].name.clone(), false));
             Ok(())
@@ -360,14 +360,14 @@ mod tests {
         );
         let rest = || Outcome::Unfinished(RestOfRun::new(|_, _| Ok(Vec::new())));
         assert_eq!(rest().into_outputs().unwrap_err().code(), ErrorCode::Internal);
-        assert!(rest().send_to(&mut Taken::default()).is_err());
+        assert!(rest().send_to(&mut RecordingSink::default()).is_err());
         let mut failed = Outputs::new(Vec::new());
         failed.failed.push((0, ServiceError::invalid("no")));
         assert_eq!(Outcome::from(failed).into_outputs().unwrap_err().message(), "no");
         let cancel = CancelToken::new(None);
         let request = InferRequest::new(oip_types::ModelRef::new("m", None).unwrap());
         assert!(Call::new(request.clone(), &cancel).sink().is_err());
-        let mut taken = Taken::default();
+        let mut taken = RecordingSink::default();
         assert!(
             Call::new(request, &cancel)
                 .with_responses(Some(&mut taken))
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn one_response_is_the_last_of_a_stream() {
-        let mut taken = Taken::default();
+        let mut taken = RecordingSink::default();
         Outcome::output("y", Tensor::scalar(1u8))
             .send_to(&mut taken)
             .unwrap();

@@ -7,7 +7,7 @@ use std::{
 };
 
 use oip_types::{CONNECTION_REGION, ServiceError};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 /// Memory that the client of a connection may change at any time, so bytes are only copied in and out.
 pub trait ConnectionMemory: fmt::Debug + Send + Sync {
@@ -100,5 +100,5 @@ pub(crate) fn no_memory() -> ServiceError {
 
 /// Returns the name of the memory in error messages.
 pub(crate) fn named() -> String {
-    format!("shared memory region {}", Quoted(CONNECTION_REGION))
+    format!("shared memory region {}", QuotedName(CONNECTION_REGION))
 }

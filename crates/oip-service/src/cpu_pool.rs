@@ -103,7 +103,7 @@ impl CpuPool {
             });
             let _ = sender.send(result);
         });
-        let queued = Queued {
+        let queued = QueuedJob {
             pool: &self.0.0,
             arrival: self.0.0.push(job, bytes > Self::SMALL)?,
         };
@@ -134,12 +134,12 @@ impl Drop for Owner {
 }
 
 /// Removes a job from the queue when its future is dropped.
-struct Queued<'p> {
+struct QueuedJob<'p> {
     pool: &'p Pool,
     arrival: u64,
 }
 
-impl Drop for Queued<'_> {
+impl Drop for QueuedJob<'_> {
     fn drop(&mut self) {
         let mut queue = self.pool.lock();
         let job = queue.small.remove(&self.arrival);

@@ -7,7 +7,7 @@ use oip_types::{
     BytesTensor, CONNECTION_REGION, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata,
     ModelRef, Parameters, RequestedOutput, ServiceError, SharedMemorySlice, classify, take_class_count,
 };
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{
     Classes, CpuPool, InferenceService, Lease, RequestContext, ResponseStream, Responses, panics::catch_panic,
@@ -43,7 +43,7 @@ pub async fn respond(
     request: InferRequest,
     cx: RequestContext,
 ) -> Result<InferResponse, ServiceError> {
-    let model = Named::of(&request);
+    let model = NamedModel::of(&request);
     // The inner future is pinned, so that this future contains it only once.
     let answered = pin!(run_and_deliver(service, cpu, &model, request, cx));
     catch_panic(answered)
@@ -63,11 +63,11 @@ pub async fn respond_stream(
     mut request: InferRequest,
     cx: RequestContext,
 ) -> Result<Responses, ServiceError> {
-    let model = Named::of(&request);
+    let model = NamedModel::of(&request);
     let answered = async {
         let plans = plan(&**service, &mut request, cx.lease())?;
         let lease = (!plans.is_empty()).then(|| cx.lease().clone());
-        let checked = Checked::of(&**service, &request)?;
+        let checked = CheckedRequest::of(&**service, &request)?;
         let responses = service.infer_stream(request, cx).await?;
         let responses = match checked {
             Some(checked) => checked.finish_any(responses)?,
@@ -93,12 +93,12 @@ pub async fn respond_stream(
 async fn run_and_deliver(
     service: &Arc<dyn InferenceService>,
     cpu: &CpuPool,
-    model: &Named,
+    model: &NamedModel,
     mut request: InferRequest,
     cx: RequestContext,
 ) -> Result<InferResponse, ServiceError> {
     let plans = plan(&**service, &mut request, cx.lease())?;
-    let checked = Checked::of(&**service, &request)?;
+    let checked = CheckedRequest::of(&**service, &request)?;
     let lease = (!plans.is_empty()).then(|| cx.lease().clone());
     let mut response = service.infer(request, cx).await?;
     if let Some(checked) = checked {
@@ -111,13 +111,13 @@ async fn run_and_deliver(
 }
 
 /// A request that was checked for a service that leaves the check to its caller.
-struct Checked {
+struct CheckedRequest {
     metadata: Arc<ModelMetadata>,
     id: Option<String>,
     wanted: Vec<RequestedOutput>,
 }
 
-impl Checked {
+impl CheckedRequest {
     /// Checks a request; returns `None` if the service checks it.
     fn of(service: &dyn InferenceService, request: &InferRequest) -> Result<Option<Self>, ServiceError> {
         if service.checks_requests() {
@@ -161,13 +161,13 @@ impl Checked {
 }
 
 fn within(metadata: &ModelMetadata, error: ServiceError) -> ServiceError {
-    error.within(format_args!("model {}", Quoted(&metadata.name)))
+    error.within(format_args!("model {}", QuotedName(&metadata.name)))
 }
 
 async fn deliver_planned(
     service: &Arc<dyn InferenceService>,
     cpu: &CpuPool,
-    model: &Named,
+    model: &NamedModel,
     lease: &Lease,
     plans: Plans,
     mut response: InferResponse,
@@ -195,23 +195,23 @@ async fn deliver_planned(
 /// displays like a [`ModelRef`], and is formatted only when needed.
 ///
 /// ```
-/// use oip_service::Named;
+/// use oip_service::NamedModel;
 /// use oip_types::{InferRequest, ModelRef};
 ///
 /// # fn main() -> Result<(), oip_types::ServiceError> {
 /// let model = ModelRef::new("digits", Some("2"))?;
-/// let named = Named::of(&InferRequest::new(model));
+/// let named = NamedModel::of(&InferRequest::new(model));
 /// assert_eq!(named.to_string(), model.to_string());
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Named {
+pub struct NamedModel {
     name: String,
     version: Option<String>,
 }
 
-impl Named {
+impl NamedModel {
     /// Returns the model that a request names.
     #[must_use]
     pub fn of(request: &InferRequest) -> Self {
@@ -223,7 +223,7 @@ impl Named {
     }
 }
 
-impl fmt::Display for Named {
+impl fmt::Display for NamedModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match ModelRef::new(&self.name, self.version.as_deref()) {
             Ok(model) => model.fmt(f),
@@ -290,7 +290,7 @@ fn plan(
     let mut outputs = std::mem::take(&mut request.outputs);
     let planned = outputs.iter_mut().try_for_each(|output| {
         let delivery = read_delivery(service, lease, &mut output.parameters)
-            .map_err(|error| error.within(format_args!("output {}", Quoted(&output.name))))?;
+            .map_err(|error| error.within(format_args!("output {}", QuotedName(&output.name))))?;
         plans.extend(delivery.map(|delivery| Plan {
             output: output.name.clone(),
             delivery,
@@ -359,7 +359,7 @@ fn deliver(
                 });
             }),
         };
-        delivered.map_err(|error| error.within(format_args!("output {}", Quoted(&output.name))))?;
+        delivered.map_err(|error| error.within(format_args!("output {}", QuotedName(&output.name))))?;
     }
     Ok(())
 }
@@ -418,7 +418,7 @@ fn write_into_area(
         byte_size,
     };
     write_into_connection(lease, &slice, bytes)
-        .map_err(|error| error.within(format_args!("output {}", Quoted(&output.name))))?;
+        .map_err(|error| error.within(format_args!("output {}", QuotedName(&output.name))))?;
     output.shared_memory = Some(slice);
     (area.offset, area.byte_size) = (offset + byte_size, rest);
     Ok(())
@@ -474,7 +474,7 @@ fn write(
         let (expected, found) = (bytes.len(), slice.byte_size);
         return Err(ServiceError::invalid(format!(
             "shared memory region {}: expected at least {expected} bytes, found {found}",
-            Quoted(&slice.region)
+            QuotedName(&slice.region)
         )));
     }
     if slice.region == CONNECTION_REGION {

@@ -289,7 +289,7 @@ impl Charge {
     /// the buffer is dropped.
     #[must_use]
     pub fn own(self, buffer: impl AsRef<[u8]> + Send + 'static) -> Bytes {
-        Bytes::from_owner(Owned {
+        Bytes::from_owner(ChargedBuffer {
             buffer,
             _charge: self,
         })
@@ -329,12 +329,12 @@ impl Drop for Charge {
 }
 
 /// A buffer and its charge. Dropping the value frees the buffer first and then returns the charge.
-struct Owned<B> {
+struct ChargedBuffer<B> {
     buffer: B,
     _charge: Charge,
 }
 
-impl<B: AsRef<[u8]>> AsRef<[u8]> for Owned<B> {
+impl<B: AsRef<[u8]>> AsRef<[u8]> for ChargedBuffer<B> {
     fn as_ref(&self) -> &[u8] {
         self.buffer.as_ref()
     }

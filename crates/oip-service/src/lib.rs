@@ -64,7 +64,7 @@ pub mod compression;
 mod connection_memory;
 mod cpu_pool;
 mod delivery;
-mod extended;
+mod extended_service;
 pub mod extensions;
 mod grant;
 mod lease;
@@ -97,8 +97,8 @@ pub use capabilities::{
 #[cfg(unix)]
 pub use connection_memory::{ConnectionMemory, ConnectionRegion, OpenConnectionMemory, not_passed};
 pub use cpu_pool::CpuPool;
-pub use delivery::{Named, respond, respond_stream};
-pub use extended::Extended;
+pub use delivery::{NamedModel, respond, respond_stream};
+pub use extended_service::ExtendedService;
 pub use grant::{Grant, Rights};
 pub use lease::{Charge, Lease};
 pub use model::{Capabilities, Model};

@@ -17,7 +17,7 @@ use rustix::{
     io::Errno,
     process::{Resource, getrlimit},
 };
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 /// Limits for registered regions.
 #[derive(Clone, Debug)]
@@ -249,7 +249,7 @@ fn open_object(path: &Path) -> io::Result<(File, bool)> {
 }
 
 fn named(region: &str) -> String {
-    format!("shared memory region {}", Quoted(region))
+    format!("shared memory region {}", QuotedName(region))
 }
 
 fn no_room(region: &str, why: &str) -> ServiceError {

@@ -18,13 +18,13 @@ use std::{
 
 /// A recorded message.
 #[derive(Debug)]
-pub struct Posted {
+pub struct ReceivedMessage {
     /// The request line and headers.
     pub head: String,
     /// The attributes of the program that sent the message.
     pub resource: BTreeMap<String, String>,
     /// The spans of the message, in order.
-    pub spans: Vec<Received>,
+    pub spans: Vec<ReceivedSpan>,
     /// The metrics of the message, by name.
     pub metrics: BTreeMap<String, ReceivedMetric>,
 }
@@ -65,7 +65,7 @@ pub struct ReceivedPoint {
 
 /// A received span.
 #[derive(Debug, Default)]
-pub struct Received {
+pub struct ReceivedSpan {
     /// The trace id in hexadecimal digits, like the next two ids.
     pub trace: String,
     /// The span's own id.
@@ -91,7 +91,7 @@ pub struct Received {
 pub struct Collector {
     /// The collector's URL without a path.
     pub url: String,
-    posted: Receiver<Posted>,
+    posted: Receiver<ReceivedMessage>,
 }
 
 impl Collector {
@@ -118,7 +118,7 @@ impl Collector {
 
     /// Returns the next recorded message.
     #[must_use]
-    pub fn message(&self) -> Posted {
+    pub fn message(&self) -> ReceivedMessage {
         self.posted.recv_timeout(Duration::from_secs(60)).unwrap()
     }
 
@@ -133,7 +133,7 @@ impl Collector {
 fn serve(
     stream: std::net::TcpStream,
     answers: &mut impl Iterator<Item = (&'static str, Vec<u8>)>,
-    posted: &Sender<Posted>,
+    posted: &Sender<ReceivedMessage>,
 ) {
     let mut out = stream.try_clone().unwrap();
     let mut stream = BufReader::new(stream);
@@ -163,7 +163,7 @@ fn serve(
     }
 }
 
-fn read(head: String, body: &[u8]) -> Posted {
+fn read(head: String, body: &[u8]) -> ReceivedMessage {
     let (mut resource, mut spans, mut metrics) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
     let are_metrics = head
         .lines()
@@ -181,7 +181,7 @@ fn read(head: String, body: &[u8]) -> Posted {
             }
         }
     }
-    Posted {
+    ReceivedMessage {
         head,
         resource,
         spans,
@@ -246,10 +246,10 @@ fn point(message: &[u8], is_histogram: bool) -> ReceivedPoint {
     point
 }
 
-fn span(message: &[u8]) -> Received {
+fn span(message: &[u8]) -> ReceivedSpan {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    let mut span = Received::default();
+    let mut span = ReceivedSpan::default();
     for (field, value) in Fields(message) {
         match (field, value) {
             (1, Field::Bytes(bytes)) => span.trace = hex(bytes),

@@ -2,7 +2,7 @@
 
 use oip_service::{Call, CancelToken, Model, RowIndependence};
 use oip_types::{DataType, InferRequest, ModelMetadata, ModelRef, ServiceError, TensorMetadata};
-use tensor_core::{Quoted, Shape, Tensor};
+use tensor_core::{QuotedName, Shape, Tensor};
 
 use crate::{description::Task, error::TextError, padded::Aspect, tokenizer::Tokens};
 
@@ -208,6 +208,6 @@ fn output<'m>(metadata: &'m ModelMetadata, task: &Task) -> Result<&'m TensorMeta
 fn unexpected(name: &str, found: &Shape, rows: usize, length: usize) -> ServiceError {
     ServiceError::internal(format!(
         "output {} of the network: expected {rows} rows of sequences of {length} tokens, found the shape {found}",
-        Quoted(name)
+        QuotedName(name)
     ))
 }

@@ -8,7 +8,7 @@ use oip_service::{
 use oip_types::{
     DataType, ErrorCode, InferOutput, InferRequest, ModelMetadata, ServiceError, TensorMetadata,
 };
-use tensor_core::{Quoted, Shape, Tensor};
+use tensor_core::{QuotedName, Shape, Tensor};
 
 use crate::{
     backend::TextOptions,
@@ -105,7 +105,7 @@ impl Backend for TextStepBackend {
                 let found = if other.is_empty() {
                     "nothing".to_owned()
                 } else {
-                    Quoted(other).to_string()
+                    QuotedName(other).to_string()
                 };
                 let message = format!(
                     "parameter '{STEP}' of its configuration: expected tokenize, pool, normalize or labels, found {found}"

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tensor_core::{Quoted, Shape};
+use tensor_core::{QuotedName, Shape};
 
 use crate::{
     DataType, InferOutput, InferRequest, ModelMetadata, RequestedOutput, ServiceError, ShapePattern,
@@ -24,7 +24,7 @@ impl ModelMetadata {
                 let known = list(&self.inputs);
                 let message = format!(
                     "unexpected input {}; the model takes {known}",
-                    Quoted(&input.name)
+                    QuotedName(&input.name)
                 );
                 return Err(ServiceError::invalid(message));
             };
@@ -32,11 +32,11 @@ impl ModelMetadata {
                 .iter()
                 .any(|earlier| earlier.name == input.name)
             {
-                let message = format!("input {} is given more than once", Quoted(&input.name));
+                let message = format!("input {} is given more than once", QuotedName(&input.name));
                 return Err(ServiceError::invalid(message));
             }
             check_value(&expected.shape, expected.datatype, &input.value).map_err(|mismatch| {
-                ServiceError::invalid(format!("input {}: {mismatch}", Quoted(&input.name)))
+                ServiceError::invalid(format!("input {}: {mismatch}", QuotedName(&input.name)))
             })?;
         }
         let required = || self.inputs.iter().filter(|input| !input.optional);
@@ -57,7 +57,7 @@ impl ModelMetadata {
                 let known = list(&self.outputs);
                 let message = format!(
                     "unexpected output {}; the model gives {known}",
-                    Quoted(&output.name)
+                    QuotedName(&output.name)
                 );
                 return Err(ServiceError::invalid(message));
             }
@@ -65,7 +65,7 @@ impl ModelMetadata {
                 .iter()
                 .any(|earlier| earlier.name == output.name)
             {
-                let message = format!("output {} is requested more than once", Quoted(&output.name));
+                let message = format!("output {} is requested more than once", QuotedName(&output.name));
                 return Err(ServiceError::invalid(message));
             }
         }
@@ -93,7 +93,7 @@ impl ModelMetadata {
             found.is_none()
         });
         if let Some(extra) = extra {
-            let name = Quoted(&extra.name);
+            let name = QuotedName(&extra.name);
             return Err(ServiceError::internal(format!(
                 "the model gave an output {name} that it does not have"
             )));
@@ -122,7 +122,7 @@ impl ModelMetadata {
                 .then(|| ShapePattern::with_any_leading(Vec::new()));
             let shape = any_shape.as_ref().unwrap_or(&expected.shape);
             check_value(shape, expected.datatype, &output.value).map_err(|mismatch| {
-                let name = Quoted(&expected.name);
+                let name = QuotedName(&expected.name);
                 ServiceError::internal(format!(
                     "the model broke its promise for output {name}: {mismatch}"
                 ))

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tensor_core::{DType, Naming, Quoted};
+use tensor_core::{DType, Naming, QuotedName};
 
 use crate::ServiceError;
 
@@ -85,7 +85,7 @@ impl DataType {
                     suggestion => suggestion.map(Self::Fixed),
                 };
                 let hint = suggestion.map_or(String::new(), |meant| format!(" (did you mean '{meant}'?)"));
-                ServiceError::invalid(format!("unknown datatype {}{hint}", Quoted(name)))
+                ServiceError::invalid(format!("unknown datatype {}{hint}", QuotedName(name)))
             })
     }
 

@@ -1,4 +1,4 @@
-use tensor_core::{Element, Quoted, Shape};
+use tensor_core::{Element, QuotedName, Shape};
 
 use crate::{DataType, Elements, ModelRef, Parameters, ServiceError, SharedMemorySlice, TensorValue};
 
@@ -167,7 +167,7 @@ impl InferRequest {
     pub fn take<T: Element>(&mut self, name: &str) -> Result<Elements<T>, ServiceError> {
         let value = self.take_input(name)?;
         elements(&value)
-            .map_err(|mismatch| ServiceError::invalid(format!("input {}: {mismatch}", Quoted(name))))
+            .map_err(|mismatch| ServiceError::invalid(format!("input {}: {mismatch}", QuotedName(name))))
     }
 }
 
@@ -259,12 +259,12 @@ impl InferResponse {
         let value = self.output(name).ok_or_else(|| {
             ServiceError::internal(format!(
                 "the response of model {} has no output {}",
-                Quoted(&self.model_name),
-                Quoted(name)
+                QuotedName(&self.model_name),
+                QuotedName(name)
             ))
         })?;
         elements(value)
-            .map_err(|mismatch| ServiceError::internal(format!("output {}: {mismatch}", Quoted(name))))
+            .map_err(|mismatch| ServiceError::internal(format!("output {}: {mismatch}", QuotedName(name))))
     }
 
     /// Returns the value of the output `name`; `None` if the response has no such output.

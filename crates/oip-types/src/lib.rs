@@ -76,7 +76,7 @@ pub use infer::{InferInput, InferOutput, InferRequest, InferResponse, RequestedO
 pub use joining::Joining;
 pub use limits::RequestLimits;
 pub use log_settings::{LogSetting, LogSettings};
-pub use memory::{Memory, Reservation, Unlimited};
+pub use memory::{Memory, Reservation, UnlimitedMemory};
 pub use metadata::{ModelMetadata, ServerMetadata, ShapePattern, TensorMetadata};
 pub use model_config::ModelConfig;
 pub use name::{ModelRef, check_name};

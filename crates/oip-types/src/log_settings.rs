@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 /// Settings of the logging extension, by name: `log_info`, `log_verbose_level` and so on.
 pub type LogSettings = BTreeMap<String, LogSetting>;
@@ -28,7 +28,7 @@ impl fmt::Display for LogSetting {
         match self {
             Self::Bool(value) => value.fmt(f),
             Self::Uint32(value) => value.fmt(f),
-            Self::String(value) => Quoted(value).fmt(f),
+            Self::String(value) => QuotedName(value).fmt(f),
         }
     }
 }

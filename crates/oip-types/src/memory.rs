@@ -6,8 +6,8 @@ use crate::ServiceError;
 
 /// A memory budget for a request. Code that may allocate much memory calls [`Memory::reserve`] first.
 ///
-/// `oip-service` implements this trait for the lease of a request; [`Unlimited`] is for callers that trust
-/// their input.
+/// `oip-service` implements this trait for the lease of a request; [`UnlimitedMemory`] is for callers that
+/// trust their input.
 pub trait Memory {
     /// Grants memory for a buffer of `bytes` bytes.
     ///
@@ -42,16 +42,16 @@ pub trait Reservation: Send {
 
 /// A budget without limits, which grants every request.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Unlimited;
+pub struct UnlimitedMemory;
 
-impl Memory for Unlimited {
+impl Memory for UnlimitedMemory {
     fn reserve(&self, _: usize) -> Result<Box<dyn Reservation>, ServiceError> {
         // Boxing a zero-sized value does not allocate.
         Ok(Box::new(Self))
     }
 }
 
-impl Reservation for Unlimited {
+impl Reservation for UnlimitedMemory {
     fn grow(&mut self, _: usize) -> Result<(), ServiceError> {
         Ok(())
     }

@@ -152,7 +152,7 @@ impl fmt::Display for TensorMetadata {
         write!(
             f,
             "{} ({}{})",
-            tensor_core::Quoted(&self.name),
+            tensor_core::QuotedName(&self.name),
             self.datatype,
             self.shape
         )

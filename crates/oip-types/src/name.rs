@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::ServiceError;
 
@@ -55,9 +55,9 @@ impl<'a> ModelRef<'a> {
 
 impl fmt::Display for ModelRef<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "model {}", Quoted(self.name))?;
+        write!(f, "model {}", QuotedName(self.name))?;
         match self.version {
-            Some(version) => write!(f, " version {}", Quoted(version)),
+            Some(version) => write!(f, " version {}", QuotedName(version)),
             None => Ok(()),
         }
     }
@@ -89,7 +89,10 @@ pub fn check_name(what: &str, name: &str) -> Result<(), ServiceError> {
     } else {
         return Ok(());
     };
-    Err(ServiceError::invalid(format!("{what} {} {rule}", Quoted(name))))
+    Err(ServiceError::invalid(format!(
+        "{what} {} {rule}",
+        QuotedName(name)
+    )))
 }
 
 #[cfg(test)]

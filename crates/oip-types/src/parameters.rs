@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::ServiceError;
 
@@ -69,7 +69,7 @@ impl fmt::Display for ParameterValue {
             Self::Int64(value) => value.fmt(f),
             Self::Uint64(value) => value.fmt(f),
             Self::Double(value) => value.fmt(f),
-            Self::String(value) => Quoted(value).fmt(f),
+            Self::String(value) => QuotedName(value).fmt(f),
         }
     }
 }
@@ -82,7 +82,7 @@ pub fn check_parameter_name(name: &str) -> Result<(), ServiceError> {
     if name.starts_with("triton_") {
         let reserved = format!(
             "parameter {}: names that start with 'triton_' are reserved",
-            Quoted(name)
+            QuotedName(name)
         );
         return Err(ServiceError::invalid(reserved));
     }

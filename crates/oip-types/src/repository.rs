@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use bytes::Bytes;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{ParameterValue, Parameters, ServiceError};
 
@@ -146,7 +146,7 @@ impl UnloadOptions {
 }
 
 fn refuse_parameter(name: &str, known: &str) -> ServiceError {
-    let shown = Quoted(name);
+    let shown = QuotedName(name);
     ServiceError::invalid(match name.starts_with("file:") {
         true => {
             format!("parameter {shown}: models are not taken from requests; put the file into the repository")

@@ -1,7 +1,7 @@
 //! Types of the shared memory extensions.
 
 use bytes::Bytes;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{ParameterValue, Parameters, ServiceError};
 
@@ -150,7 +150,7 @@ impl ReadSharedMemory for NoSharedMemory {
     fn read(&self, slice: &SharedMemorySlice) -> Result<Bytes, ServiceError> {
         Err(ServiceError::invalid(format!(
             "shared memory region {}: shared memory is not offered by this server; send the data itself",
-            Quoted(&slice.region)
+            QuotedName(&slice.region)
         )))
     }
 }

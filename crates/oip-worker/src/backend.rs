@@ -7,7 +7,7 @@ use oip_service::{
     Backend, Call, Capabilities, LoadContext, Model, ModelFiles, ModelSource, NeedsProcess, Outcome,
 };
 use oip_types::{ByteSize, ModelConfig, ModelMetadata, ServiceError};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{calls::Work, isolation::Isolation, pool::Pool, process::Recipe};
 
@@ -160,7 +160,10 @@ fn start(
             .map(|deadline| deadline.saturating_duration_since(now)),
         numbers: Arc::default(),
     };
-    Ok(Box::new(Isolated(Arc::new(Pool::start(recipe, cx.deadline)?))))
+    Ok(Box::new(IsolatedModel(Arc::new(Pool::start(
+        recipe,
+        cx.deadline,
+    )?))))
 }
 
 /// The isolation parameters of a model's configuration.
@@ -178,7 +181,7 @@ impl Wish {
                 .map(|parameter| parameter.string_value)
         };
         let wrong = |name: &str, expected: &str, found: &str| {
-            let found = Quoted(found);
+            let found = QuotedName(found);
             ServiceError::invalid(format!(
                 "the parameter '{name}' of its configuration is {found}, expected {expected}"
             ))
@@ -207,9 +210,9 @@ impl Wish {
 }
 
 /// A model that runs in workers.
-struct Isolated(Arc<Pool>);
+struct IsolatedModel(Arc<Pool>);
 
-impl Model for Isolated {
+impl Model for IsolatedModel {
     fn metadata(&self) -> &ModelMetadata {
         self.0.metadata()
     }

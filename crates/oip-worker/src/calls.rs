@@ -23,9 +23,9 @@ use oip_types::{
     ErrorCode, InferInput, InferOutput, InferRequest, InferResponse, ModelRef, ParameterValue, Parameters,
     RequestedOutput, ServiceError,
 };
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
-use crate::messages::{Answer, Ask, Failed, InputPlace, Next};
+use crate::messages::{Answer, Ask, Failure, InputPlace, Next};
 use crate::protocol::{Broken, Connection, Kind};
 #[cfg(target_os = "linux")]
 use crate::region::{LEAST_IN_REGION, REGION_ALIGNMENT, Region};
@@ -326,7 +326,7 @@ fn parameter(name: &str, value: &serde_json::Value) -> Result<ParameterValue, Se
     known.ok_or_else(|| {
         ServiceError::invalid(format!(
             "the parameter {} is {value}, expected text, a number or a bool",
-            Quoted(name)
+            QuotedName(name)
         ))
     })
 }
@@ -341,7 +341,7 @@ fn tell(
 ) -> Result<(), Broken> {
     let short = |failed: Option<&ServiceError>| Answer {
         call,
-        failed: failed.map(Failed::new),
+        failed: failed.map(Failure::new),
         is_end: true,
         ..Answer::default()
     };

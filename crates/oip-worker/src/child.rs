@@ -19,9 +19,9 @@ use oip_types::{
     rest::{self, BinaryOutputs, NonFinite},
 };
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
-use crate::messages::{Failed, Hello, Load, Loaded};
+use crate::messages::{Failure, Hello, Load, LoadedModel};
 use crate::protocol::{Broken, Connection, Kind, VERSION, read_json};
 
 /// Stack size of the thread that runs the model, as in the server.
@@ -156,7 +156,7 @@ fn serve(connection: &Connection, backends: &[Arc<dyn Backend>], running: &Runni
         Ok(model) => model,
         Err(error) => return refuse(connection, 0, &error),
     };
-    connection.send_json(Kind::Loaded, 0, &Loaded::of(&*model), forever)?;
+    connection.send_json(Kind::Loaded, 0, &LoadedModel::of(&*model), forever)?;
 
     loop {
         let head = connection.head(forever)?;
@@ -190,7 +190,7 @@ fn serve(connection: &Connection, backends: &[Arc<dyn Backend>], running: &Runni
 }
 
 fn refuse(connection: &Connection, number: u64, error: &ServiceError) -> Result<(), Broken> {
-    connection.send_json(Kind::Failed, number, &Failed::new(error), &mut || true)
+    connection.send_json(Kind::Failed, number, &Failure::new(error), &mut || true)
 }
 
 /// Receives the content of the model file. Fails if there is not enough memory.
@@ -241,7 +241,7 @@ fn load(order: &Load, content: Bytes, backends: &[Arc<dyn Backend>]) -> Result<B
         .iter()
         .find(|backend| backend.name() == order.backend)
         .ok_or_else(|| {
-            let message = format!("the worker program has no backend {}", Quoted(&order.backend));
+            let message = format!("the worker program has no backend {}", QuotedName(&order.backend));
             ServiceError::internal(message)
         })?;
     let mut content = content;

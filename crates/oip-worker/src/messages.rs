@@ -84,7 +84,7 @@ pub(crate) struct Results {
 pub(crate) struct FailedPart {
     /// Index of the failed request in [`Run::parts`].
     pub(crate) part: usize,
-    pub(crate) error: Failed,
+    pub(crate) error: Failure,
 }
 
 /// One of several responses to a request.
@@ -138,7 +138,7 @@ pub(crate) struct Answer<'r> {
     pub(crate) region: Option<u64>,
     /// The error, if the call failed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) failed: Option<Failed>,
+    pub(crate) failed: Option<Failure>,
     /// Whether this response is the last one. If not, the worker replies with [`Next`].
     pub(crate) is_end: bool,
 }
@@ -222,7 +222,7 @@ pub(crate) struct Tensors {
 
 /// A loaded model: its metadata, and properties that the protocol's metadata lacks.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedModel {
     platform: String,
     inputs: Vec<Port>,
     outputs: Vec<Port>,
@@ -315,7 +315,7 @@ struct Port {
     approximate: bool,
 }
 
-impl Loaded {
+impl LoadedModel {
     pub(crate) fn of(model: &dyn Model) -> Self {
         let (metadata, capabilities) = (model.metadata(), model.capabilities());
         let port = |tensor: &TensorMetadata| Port {
@@ -392,7 +392,7 @@ pub(crate) struct About {
 
 /// An error, with the HTTP status that corresponds to its error code.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Failed {
+pub(crate) struct Failure {
     status: u16,
     message: String,
     /// Details for the log, such as a traceback; the client does not get them. At most [`MAX_DETAILS`] bytes
@@ -401,7 +401,7 @@ pub(crate) struct Failed {
     details: Option<String>,
 }
 
-impl Failed {
+impl Failure {
     pub(crate) fn new(error: &ServiceError) -> Self {
         Self {
             status: error.code().http_status(),
@@ -435,9 +435,9 @@ mod tests {
     use crate::protocol::read_json;
 
     /// A model that has only a description, and cannot run requests.
-    struct Described(About);
+    struct DescribedModel(About);
 
-    impl Model for Described {
+    impl Model for DescribedModel {
         fn metadata(&self) -> &ModelMetadata {
             &self.0.metadata
         }
@@ -466,7 +466,7 @@ mod tests {
             ],
             vec![TensorMetadata::new("z", DataType::BF16, &[])],
         );
-        let model = Described(About {
+        let model = DescribedModel(About {
             metadata,
             capabilities: Capabilities::default().with(|capabilities| {
                 capabilities.max_batch_size = Some(7);
@@ -479,25 +479,30 @@ mod tests {
                 capabilities.elsewhere = cfg!(target_os = "linux");
             }),
         });
-        let json = oip_types::rest::json_body(&Loaded::of(&model));
-        let read: Loaded = read_json(&json).unwrap();
+        let json = oip_types::rest::json_body(&LoadedModel::of(&model));
+        let read: LoadedModel = read_json(&json).unwrap();
         assert_eq!(read.into_about("m").unwrap(), model.0);
         let without = br#"{"platform":"","inputs":[],"outputs":[],"rows":{"unproven":"so"}}"#;
         let rows = |json: &[u8]| {
-            let about = read_json::<Loaded>(json).unwrap().into_about("m").unwrap();
+            let about = read_json::<LoadedModel>(json).unwrap().into_about("m").unwrap();
             about.capabilities.row_independence
         };
         assert_eq!(rows(without), RowIndependence::Unproven("so".to_owned()));
         let silent = br#"{"platform":"","inputs":[],"outputs":[]}"#;
         assert_eq!(rows(silent), RowIndependence::default());
         let unknown = br#"{"platform":"","inputs":[{"name":"x","datatype":"FP8","dims":[]}],"outputs":[]}"#;
-        assert!(read_json::<Loaded>(unknown).unwrap().into_about("m").is_err());
+        assert!(
+            read_json::<LoadedModel>(unknown)
+                .unwrap()
+                .into_about("m")
+                .is_err()
+        );
     }
 
     #[test]
     fn errors_keep_their_codes() {
         for code in ErrorCode::ALL {
-            let failed = Failed::new(&ServiceError::new(code, "x"));
+            let failed = Failure::new(&ServiceError::new(code, "x"));
             assert_eq!(failed.into_error().code(), code);
         }
     }
@@ -506,10 +511,10 @@ mod tests {
     fn details_are_bounded() {
         let long = "ü".repeat(MAX_DETAILS);
         let json = serde_json::json!({"status": 500, "message": "m", "details": long}).to_string();
-        let mut failed: Failed = read_json(json.as_bytes()).unwrap();
+        let mut failed: Failure = read_json(json.as_bytes()).unwrap();
         assert_eq!(failed.take_details().unwrap().len(), MAX_DETAILS);
         assert!(failed.take_details().is_none());
-        let mut without: Failed = read_json(br#"{"status":400,"message":"m"}"#).unwrap();
+        let mut without: Failure = read_json(br#"{"status":400,"message":"m"}"#).unwrap();
         assert!(without.take_details().is_none());
     }
 }

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use bytes::Bytes;
 use oip_service::{Outputs, RequestPart, ResponseSink};
 use oip_types::{DataType, ErrorCode, InferOutput, InferRequest, ParameterValue, ServiceError, TensorValue};
-use tensor_core::{Quoted, Shape};
+use tensor_core::{QuotedName, Shape};
 
 #[cfg(target_os = "linux")]
 use crate::messages::{NewRegion, Room};
@@ -15,7 +15,8 @@ use crate::region::{KEPT, LEAST_IN_REGION, REGION_ALIGNMENT, Region};
 use crate::{
     calls::{Bell, Calls, Work},
     messages::{
-        Ask, Failed, FailedPart, InputPlace, Next, OutputPlace, Part, PartReply, Place, Results, Run, RunPart,
+        Ask, FailedPart, Failure, InputPlace, Next, OutputPlace, Part, PartReply, Place, Results, Run,
+        RunPart,
     },
     protocol::{Broken, Connection, Head, Kind, read_json},
     worker_log::WorkerLog,
@@ -173,7 +174,7 @@ impl Places {
                 })
             }
             Kind::Failed if head.binary == 0 => {
-                let mut failed: Failed = read_json(&connection.bytes(head.json.into(), go_on)?)?;
+                let mut failed: Failure = read_json(&connection.bytes(head.json.into(), go_on)?)?;
                 log.failed(&mut failed);
                 // After a failed request the model may still use its inputs.
                 self.finish(true);
@@ -351,7 +352,7 @@ impl Places {
         let outputs = outputs.iter().map(|output| {
             let raw = self.bytes_at(output, frame, sent)?;
             let value = value(output, raw).map_err(|error| {
-                let name = Quoted(&output.name);
+                let name = QuotedName(&output.name);
                 Broken::wrong(format!("an output {name} that is malformed: {}", error.message()))
             })?;
             Ok(InferOutput::new(&output.name, value))
@@ -362,7 +363,7 @@ impl Places {
     fn bytes_at(&self, output: &OutputPlace, frame: &Bytes, sent: &SentRequest<'_>) -> Result<Bytes, Broken> {
         let (offset, length) = (output.offset, output.length);
         let outside = || {
-            let name = Quoted(&output.name);
+            let name = QuotedName(&output.name);
             Broken::wrong(format!(
                 "an output {name} at a place that is not there: {length} bytes from {offset}"
             ))
@@ -584,7 +585,7 @@ fn parameters(request: &InferRequest) -> Result<BTreeMap<&str, serde_json::Value
             ParameterValue::Double(value) => match serde_json::Number::from_f64(*value) {
                 Some(number) => number.into(),
                 None => {
-                    let name = Quoted(name);
+                    let name = QuotedName(name);
                     return Err(ServiceError::invalid(format!(
                         "the parameter {name} is {value}, which a model in a process of its own cannot be sent"
                     )));
@@ -594,7 +595,7 @@ fn parameters(request: &InferRequest) -> Result<BTreeMap<&str, serde_json::Value
             other => {
                 return Err(ServiceError::invalid(format!(
                     "the parameter {} is {other}, which a model in a process of its own cannot be sent",
-                    Quoted(name)
+                    QuotedName(name)
                 )));
             }
         };

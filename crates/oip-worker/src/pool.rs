@@ -34,12 +34,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A separate thread, the supervisor, starts the workers. Linux kills a child together with the *thread* that
 /// started it, so this thread must live as long as the model.
 pub(crate) struct Pool {
-    shared: Arc<Shared>,
+    shared: Arc<SharedPool>,
     supervisor: Mutex<Option<JoinHandle<()>>>,
     about: About,
 }
 
-struct Shared {
+struct SharedPool {
     recipe: Recipe,
     state: Mutex<State>,
     /// Notifies waiting requests that a worker is idle, or that waiting longer is pointless.
@@ -69,7 +69,7 @@ struct State {
 impl Pool {
     /// Starts the first worker and waits until it has loaded the model or failed.
     pub(crate) fn start(recipe: Recipe, deadline: Option<Instant>) -> Result<Self, ServiceError> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedPool {
             recipe,
             state: Mutex::new(State {
                 wanted: 1,
@@ -352,7 +352,7 @@ impl Drop for Pool {
     }
 }
 
-impl Shared {
+impl SharedPool {
     /// Waits for an idle worker.
     fn take(&self, cancel: &CancelToken) -> Result<Worker, ServiceError> {
         let mut state = self.lock();

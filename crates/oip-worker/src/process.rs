@@ -29,7 +29,7 @@ use crate::{
     calls::Work,
     death::Death,
     isolation::Isolation,
-    messages::{About, Failed, Hello, Load, Loaded, Tensors},
+    messages::{About, Failure, Hello, Load, LoadedModel, Tensors},
     numbers::{Number, Numbers},
     places::{Places, Several},
     protocol::{ALIGNMENT, Broken, Connection, Head, Kind, TICK, VERSION, read_json},
@@ -247,12 +247,12 @@ impl Worker {
         let json = self.json(head, go_on)?;
         match head.kind {
             Kind::Loaded => {
-                let loaded: Loaded = read_json(&json)?;
+                let loaded: LoadedModel = read_json(&json)?;
                 let about = loaded.into_about(&source.name);
                 Ok(Ok(about.map_err(|error| Broken::wrong(error.message()))?))
             }
             Kind::Failed => {
-                let mut failed: Failed = read_json(&json)?;
+                let mut failed: Failure = read_json(&json)?;
                 self.process.log.failed(&mut failed);
                 Ok(Err(failed.into_error()))
             }
@@ -374,7 +374,7 @@ impl Worker {
                 Ok(Ok(Some(Outputs::new(response.outputs))))
             }
             Kind::Failed => {
-                let mut failed: Failed = read_json(&self.json(head, go_on)?)?;
+                let mut failed: Failure = read_json(&self.json(head, go_on)?)?;
                 self.process.log.failed(&mut failed);
                 Ok(Err(failed.into_error()))
             }

@@ -35,13 +35,13 @@ pub(crate) enum Kind {
     Hello = 1,
     /// Server: load this model. JSON: `Load`; binary: the model file.
     Load = 2,
-    /// Worker: the model is loaded. JSON: `Loaded`.
+    /// Worker: the model is loaded. JSON: `LoadedModel`.
     Loaded = 3,
     /// Server: run this request. JSON and binary: the REST body of a request.
     Infer = 4,
     /// Worker: the response. JSON and binary: the REST body of a response.
     Outputs = 5,
-    /// Worker: the request or loading failed. JSON: `Failed`.
+    /// Worker: the request or loading failed. JSON: `Failure`.
     Failed = 6,
     /// Server, to a worker that uses regions: run this request. JSON: `Run`; binary: the inputs, empty if
     /// they are in a region.

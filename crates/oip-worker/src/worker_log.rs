@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::messages::Failed;
+use crate::messages::Failure;
 
 /// Burst size and rate per second of one worker's logged lines. A model that prints must not fill the disk.
 const MOST_LINES: f64 = 1000.0;
@@ -28,7 +28,7 @@ const LEVEL: char = '\u{1e}';
 
 /// Reads the output of one worker and forwards it to the server's log.
 pub(crate) struct WorkerLog {
-    shared: Arc<Shared>,
+    shared: Arc<SharedLog>,
     model: String,
     pid: u32,
     /// Rate limit of errors with details.
@@ -36,7 +36,7 @@ pub(crate) struct WorkerLog {
 }
 
 #[derive(Default)]
-struct Shared {
+struct SharedLog {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -60,7 +60,7 @@ impl WorkerLog {
         pid: u32,
         on_end: impl Fn() + Send + 'static,
     ) -> Self {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SharedLog::default());
         let listening = {
             let (shared, model) = (shared.clone(), model.to_owned());
             move || {
@@ -109,7 +109,7 @@ impl WorkerLog {
     }
 
     /// Logs the details of an error as one event, if it has any.
-    pub(crate) fn failed(&self, failed: &mut Failed) {
+    pub(crate) fn failed(&self, failed: &mut Failure) {
         let Some(details) = failed.take_details() else {
             return;
         };
@@ -130,7 +130,7 @@ impl WorkerLog {
                 "a model failed more often than tracebacks are logged"
             );
         }
-        let traceback = Indented(details.trim_end());
+        let traceback = IndentedText(details.trim_end());
         tracing::error!(model, pid, %traceback, "a model failed");
     }
 
@@ -157,7 +157,7 @@ impl WorkerLog {
     }
 }
 
-impl Shared {
+impl SharedLog {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -165,9 +165,9 @@ impl Shared {
 
 /// Displays a string of several lines. Each line is preceded by a line break and four spaces, so that none of
 /// them looks like a log event.
-struct Indented<'t>(&'t str);
+struct IndentedText<'t>(&'t str);
 
-impl fmt::Display for Indented<'_> {
+impl fmt::Display for IndentedText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for line in self.0.split('\n') {
             f.write_str("\n    ")?;
@@ -327,7 +327,7 @@ mod tests {
     fn no_line_of_a_traceback_looks_like_an_event() {
         let text = "Traceback:\r\n  File \"x\"\n\u{1b}[2JValueError: ü\t";
         assert_eq!(
-            Indented(text).to_string(),
+            IndentedText(text).to_string(),
             "\n    Traceback:\n      File \"x\"\n    \\u{1b}[2JValueError: ü\t"
         );
     }

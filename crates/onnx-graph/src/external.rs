@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{
     Error,
@@ -52,7 +52,7 @@ pub fn take_in(model: &mut ModelProto, files: &[(String, Bytes)]) -> Result<(), 
                 tensor,
                 format!(
                     "has its external data in the file {}, which was not given",
-                    Quoted(&place.name)
+                    QuotedName(&place.name)
                 ),
             )
         })?;
@@ -67,7 +67,7 @@ pub fn take_in(model: &mut ModelProto, files: &[(String, Bytes)]) -> Result<(), 
                 format!(
                     "has its external data at {} of {}, {} bytes long, which is beyond the file's {length} bytes",
                     place.offset,
-                    Quoted(&place.name),
+                    QuotedName(&place.name),
                     place.length.unwrap_or(0)
                 ),
             )
@@ -99,7 +99,7 @@ impl Place {
         let number = |key: &str| {
             let number = entry(key).map(|text| text.trim().parse::<u64>());
             number.transpose().map_err(|_| {
-                let text = Quoted(entry(key).unwrap_or_default()).to_string();
+                let text = QuotedName(entry(key).unwrap_or_default()).to_string();
                 invalid(
                     tensor,
                     format!("has external data with the {key} {text}, expected a number"),
@@ -114,7 +114,7 @@ impl Place {
                     "has its external data in {}, expected the name of a file in the folder of the model's version, without \
                      folders; save it again with such a name (in Python: onnx.save(model, 'model.onnx', \
                      save_as_external_data=True, location='model.onnx.data'))",
-                    Quoted(name)
+                    QuotedName(name)
                 ),
             ));
         }
@@ -130,7 +130,7 @@ impl Place {
 }
 
 fn invalid(tensor: &TensorProto, reason: impl AsRef<str>) -> Error {
-    Error::invalid(format!("tensor {} {}", Quoted(&tensor.name), reason.as_ref()))
+    Error::invalid(format!("tensor {} {}", QuotedName(&tensor.name), reason.as_ref()))
 }
 
 type Visitor<'v> = dyn FnMut(&mut TensorProto) -> Result<(), Error> + 'v;

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use tensor_core::{DType, Quoted, Shape, SpecError};
+use tensor_core::{DType, QuotedName, Shape, SpecError};
 
 use crate::{
     ElementType, Error,
@@ -219,6 +219,6 @@ fn strings(tensor: &TensorProto) -> Result<Vec<String>, Error> {
 fn invalid(tensor: &TensorProto, reason: impl fmt::Display) -> Error {
     Error::invalid(match tensor.name.as_str() {
         "" => format!("a tensor {reason}"),
-        name => format!("tensor {} {reason}", Quoted(name)),
+        name => format!("tensor {} {reason}", QuotedName(name)),
     })
 }

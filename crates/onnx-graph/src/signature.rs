@@ -5,7 +5,7 @@ use std::{
 
 use bytes::Bytes;
 use onnx_operators::IR_VERSIONS;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{
     ElementType, Error, decode,
@@ -109,7 +109,7 @@ pub struct Port {
 impl Port {
     fn read(info: &ValueInfoProto, role: &str) -> Result<Self, Error> {
         let invalid =
-            |reason: &dyn fmt::Display| Error::invalid(format!("{role} {} {reason}", Quoted(&info.name)));
+            |reason: &dyn fmt::Display| Error::invalid(format!("{role} {} {reason}", QuotedName(&info.name)));
         if info.name.is_empty() {
             return Err(Error::invalid(format!("an {role} of the model has no name")));
         }
@@ -147,7 +147,7 @@ impl Port {
     /// Returns an error for more than 32 dimensions, or more than [`MAX_TENSOR_BYTES`].
     pub fn check(&self) -> Result<(), Error> {
         let checked = self.check_size();
-        checked.map_err(|error| Error::invalid(format!("input {} {error}", Quoted(&self.name))))
+        checked.map_err(|error| Error::invalid(format!("input {} {error}", QuotedName(&self.name))))
     }
 
     /// Refuses sizes that could make derived sizes overflow.
@@ -282,7 +282,7 @@ fn opsets(model: &ModelProto) -> Result<BTreeMap<String, i64>, Error> {
         {
             return Err(Error::invalid(format!(
                 "operator set {} is imported twice, in different versions",
-                Quoted(&import.domain)
+                QuotedName(&import.domain)
             )));
         }
     }

@@ -7,7 +7,7 @@ use std::{
     collections::{BinaryHeap, HashMap, HashSet},
 };
 
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{
     Error, payload,
@@ -86,7 +86,7 @@ fn check_graph(graph: &GraphProto, outer: Option<&Names<'_>>, nodes: &mut usize)
         if !outputs.insert(output.name.as_str()) {
             return Err(Error::invalid(format!(
                 "output {} is named twice",
-                Quoted(&output.name)
+                QuotedName(&output.name)
             )));
         }
     }
@@ -127,7 +127,7 @@ fn own_names(graph: &GraphProto) -> Result<HashSet<&str>, Error> {
 pub fn defined_twice(name: &str) -> Error {
     Error::invalid(format!(
         "the name {} stands for two different values",
-        Quoted(name)
+        QuotedName(name)
     ))
 }
 
@@ -136,7 +136,7 @@ pub fn defined_twice(name: &str) -> Error {
 pub fn undefined(name: &str) -> Error {
     Error::invalid(format!(
         "the value {} is used, but is neither an input nor a constant nor a node's output",
-        Quoted(name)
+        QuotedName(name)
     ))
 }
 
@@ -181,8 +181,8 @@ pub fn label(node: &NodeProto) -> String {
     let op_type = node.overload.strip_prefix(PART_OF).unwrap_or(&node.op_type);
     format!(
         "node {} ({})",
-        Quoted(name),
-        Quoted(op_type).to_string().trim_matches('\'')
+        QuotedName(name),
+        QuotedName(op_type).to_string().trim_matches('\'')
     )
 }
 

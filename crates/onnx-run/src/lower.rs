@@ -24,7 +24,7 @@ use onnx_graph::{
 };
 use onnx_operators::Outputs;
 use onnx_tensor::prelude::*;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{
     computed,
@@ -281,7 +281,7 @@ impl Lowering<'_> {
 
 /// Converts an attribute without its subgraph.
 fn attribute_of(attribute: &AttributeProto) -> Result<Attribute, Error> {
-    let invalid = |what: &str| Error::invalid(format!("attribute {} {what}", Quoted(&attribute.name)));
+    let invalid = |what: &str| Error::invalid(format!("attribute {} {what}", QuotedName(&attribute.name)));
     if !attribute.ref_attr_name.is_empty() {
         return Err(invalid("refers to a function's attribute outside of a function"));
     }
@@ -342,7 +342,7 @@ fn computable(tensor: &TensorProto) -> Result<Payload, Error> {
             ErrorKind::Unsupported,
             format!(
                 "tensor {} is {}, which the built-in runtime does not compute",
-                Quoted(&tensor.name),
+                QuotedName(&tensor.name),
                 payload.element_type
             ),
         ));

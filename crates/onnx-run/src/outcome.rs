@@ -2,7 +2,7 @@
 
 use onnx_graph::{Error as FileError, ErrorKind, Signature};
 use onnx_tensor::prelude::*;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{RunError, RunErrorKind, computed, lower};
 use onnx_tensor::faults::{BadInput, Limit, Misfit, NoRoom, OutOfTime, Refusal, Unsupported};
@@ -95,7 +95,7 @@ pub(crate) fn refuse_types(signature: &Signature) -> Result<(), FileError> {
             ErrorKind::Unsupported,
             format!(
                 "{} is {}, which the built-in runtime does not compute",
-                Quoted(&port.name),
+                QuotedName(&port.name),
                 port.element_type
             ),
         )),

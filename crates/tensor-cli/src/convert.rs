@@ -7,7 +7,7 @@ use std::{
 };
 
 use fmt_core::{Error, ErrorKind, TensorReader};
-use tensor_core::{DType, Quoted};
+use tensor_core::{DType, QuotedName};
 use tensor_files::{AllowedLoss, Composite, ConvertOptions, Loss, Recast, ShardOptions};
 
 use crate::{
@@ -189,7 +189,7 @@ fn conflicts(sources: &Composite<'_>, target: &Target) -> Result<Vec<(String, St
         .conflicts()
         .map(|(key, file)| (key.to_owned(), file.to_owned()));
     if let (true, Some((key, file))) = (target.strict, conflicts.next()) {
-        let what = format!("the files say different things under {}", Quoted(&key));
+        let what = format!("the files say different things under {}", QuotedName(&key));
         return Err(Error::new(ErrorKind::Duplicate, what).found(format_args!("another value in {file}")));
     }
     let conflicts = sources
@@ -226,20 +226,20 @@ impl Notes<'_> {
         let (mut tied, mut bytes_again) = (Vec::new(), 0u64);
         for loss in self.losses {
             match loss {
-                Loss::Metadata(key) => keys.push(Quoted(key).to_string()),
+                Loss::Metadata(key) => keys.push(QuotedName(key).to_string()),
                 Loss::Attribute(tensor, key) => {
-                    attributes.push(format!("{} of {}", Quoted(key), Quoted(tensor)));
+                    attributes.push(format!("{} of {}", QuotedName(key), QuotedName(tensor)));
                 }
-                Loss::DType(tensor, dtype) => dtypes.push(format!("{dtype} of {}", Quoted(tensor))),
+                Loss::DType(tensor, dtype) => dtypes.push(format!("{dtype} of {}", QuotedName(tensor))),
                 Loss::Sharing(tensor, of, bytes) => {
-                    tied.push(format!("{} with {}", Quoted(tensor), Quoted(of)));
+                    tied.push(format!("{} with {}", QuotedName(tensor), QuotedName(of)));
                     bytes_again = bytes_again.saturating_add(*bytes);
                 }
                 other => writeln!(out, "lost: {other}")?,
             }
         }
         let unconverted = self.unconverted.iter();
-        let unconverted = unconverted.map(|(name, dtype)| format!("{dtype} of {}", Quoted(name)));
+        let unconverted = unconverted.map(|(name, dtype)| format!("{dtype} of {}", QuotedName(name)));
         let lines = [
             ("dropped metadata", keys),
             ("dropped attributes", attributes),
@@ -271,7 +271,7 @@ impl Notes<'_> {
             writeln!(
                 out,
                 "dropped metadata: {} of {file}: an earlier file says otherwise",
-                Quoted(key)
+                QuotedName(key)
             )?;
         }
         Ok(())

@@ -7,7 +7,7 @@ use std::{
 };
 
 use fmt_core::{AtomicFile, Error, ErrorKind, TensorReader};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 use tensor_files::ShardIndex;
 
 use crate::{
@@ -89,7 +89,7 @@ impl Parts {
             }
             (Some(((first, ..), _)), Some(((second, ..), _))) => {
                 let error = Error::new(ErrorKind::NotAFile, "there is more than one checkpoint");
-                let found = format!("parts of {} and of {}", Quoted(&first), Quoted(&second));
+                let found = format!("parts of {} and of {}", QuotedName(&first), QuotedName(&second));
                 return Err(error.expected(expected).found(found));
             }
         };
@@ -97,7 +97,7 @@ impl Parts {
         if let Some(missing) = (1..=count).find(|number| numbers.binary_search(number).is_err()) {
             let name = Self::file_name(&stem, &extension, missing, count);
             let error = Error::new(ErrorKind::NotAFile, "a file of the checkpoint is missing");
-            return Err(error.expected(Quoted(&name)));
+            return Err(error.expected(QuotedName(&name)));
         }
         let names = (1..=count).map(|number| Self::file_name(&stem, &extension, number, count));
         let files = names.collect();
@@ -121,7 +121,7 @@ impl Parts {
                 total = total.saturating_add(entry.byte_len().unwrap_or_else(|| entry.stored_size()));
                 if let Some(other) = files_of.insert(entry.name.clone(), name.clone()) {
                     let error = Error::new(ErrorKind::Duplicate, "the name is in two of the files");
-                    let error = error.of_tensor(&entry.name).found(Quoted(&other));
+                    let error = error.of_tensor(&entry.name).found(QuotedName(&other));
                     return Err(error).about(&path);
                 }
             }

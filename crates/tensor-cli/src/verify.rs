@@ -4,7 +4,7 @@ use std::{io::Write, path::Path};
 
 use fmt_core::{Entry, Error, ErrorKind, Lint, TensorReader, Verification};
 use serde::Serialize;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 use tensor_files::{Composite, Manifest};
 
 use crate::{
@@ -134,7 +134,7 @@ impl Verdict {
             match reader.verify(index) {
                 Ok(Verification::Ok) => self.checked += 1,
                 Ok(Verification::UnknownChecksum(kind)) => {
-                    let what = format!("a checksum of the unknown kind {}", Quoted(&kind));
+                    let what = format!("a checksum of the unknown kind {}", QuotedName(&kind));
                     let note = Error::new(ErrorKind::Unsupported, what).of_tensor(&entry.name);
                     self.notes.push(Finding::of(&note));
                     self.unchecked += 1;
@@ -155,7 +155,7 @@ impl Verdict {
                     let differences = expected.differences(&found).into_iter();
                     self.errors.extend(differences.map(|(tensor, what)| Finding {
                         kind: ErrorKind::Changed.to_string(),
-                        message: format!("tensor {} {what}", Quoted(&tensor)),
+                        message: format!("tensor {} {what}", QuotedName(&tensor)),
                     }));
                 }
                 Err(Failure::File { error, .. }) => self.errors.push(Finding::of(&error)),
@@ -181,7 +181,7 @@ fn show(verdict: &Verdict, has_manifest: bool, out: &mut impl Write) -> Outcome 
         let tensor = odd
             .tensor
             .as_deref()
-            .map_or(String::new(), |tensor| format!("tensor {}: ", Quoted(tensor)));
+            .map_or(String::new(), |tensor| format!("tensor {}: ", QuotedName(tensor)));
         let bytes = match (odd.start_bytes, odd.end_bytes) {
             (Some(start), Some(end)) => format!(", bytes {start} to {end}"),
             _ => String::new(),

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::Quoted;
+use crate::QuotedName;
 
 /// The type of a tensor's elements: fixed width, one value per element.
 ///
@@ -213,7 +213,7 @@ pub struct UnknownDType {
 
 impl UnknownDType {
     /// Maximum length of an untrusted name kept in an error, in characters.
-    const KEPT_CHARS: usize = 2 * Quoted::MAX_CHARS;
+    const KEPT_CHARS: usize = 2 * QuotedName::MAX_CHARS;
 
     /// Returns the name as given, truncated if very long.
     #[must_use]
@@ -230,7 +230,7 @@ impl UnknownDType {
 
 impl fmt::Display for UnknownDType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown dtype {}", Quoted(&self.name))?;
+        write!(f, "unknown dtype {}", QuotedName(&self.name))?;
         match self.suggestion {
             Some(dtype) => write!(f, " (did you mean '{}'?)", dtype.name_in(self.naming)),
             None => Ok(()),

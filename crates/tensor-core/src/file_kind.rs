@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::Quoted;
+use crate::QuotedName;
 
 /// The kind of a file, detected from its first bytes and its length. Every reader that fails to open a file
 /// reports the kind, so that the user learns of a Git LFS pointer or an error page in place of a model.
@@ -153,7 +153,7 @@ impl fmt::Display for FileKind {
             Self::LfsPointer(Some(size)) => {
                 return write!(f, "a pointer of Git LFS to a file of {size} bytes");
             }
-            Self::Text(beginning) => return write!(f, "text that begins with {}", Quoted(beginning)),
+            Self::Text(beginning) => return write!(f, "text that begins with {}", QuotedName(beginning)),
             Self::Compressed(program) => return write!(f, "a file compressed with {program}"),
             Self::Empty => "an empty file",
             Self::Zeros => "a file that begins with zeros, as a download that has not ended",
@@ -237,7 +237,7 @@ fn of_text(head: &[u8]) -> FileKind {
     if lower.starts_with("<!doctype html") || lower.starts_with("<html") {
         return FileKind::Html;
     }
-    FileKind::Text(text.chars().take(Quoted::MAX_CHARS).collect())
+    FileKind::Text(text.chars().take(QuotedName::MAX_CHARS).collect())
 }
 
 #[cfg(test)]

@@ -69,7 +69,7 @@ mod error;
 mod file_kind;
 #[cfg(feature = "ndarray")]
 mod ndarray;
-mod quoted;
+mod quoted_name;
 mod shape;
 mod spare_buffers;
 mod sparse;
@@ -84,7 +84,7 @@ pub use element::Element;
 pub use error::{CastError, SparseError};
 pub use file_kind::FileKind;
 pub use half::{bf16, f16};
-pub use quoted::{Quoted, is_invisible};
+pub use quoted_name::{QuotedName, is_invisible};
 pub use shape::{IntoShape, Shape, SpecError};
 pub use spare_buffers::SpareBuffers;
 pub use sparse::SparseCoo;

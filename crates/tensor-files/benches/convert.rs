@@ -27,7 +27,7 @@ fn main() {
     comparison.add("copy of the file", || {
         fs::copy(&path, &copy).unwrap();
         File::open(&copy).unwrap().sync_all().unwrap();
-        Removed(copy.clone())
+        TempFile(copy.clone())
     });
     for format in formats() {
         // Only formats that hold more than one tensor are measured.
@@ -39,16 +39,16 @@ fn main() {
         comparison.add(format!("to {}", format.id()), move || {
             let reader = open(path, &Default::default()).unwrap();
             convert(&*reader, *format, &target, &ConvertOptions::default()).unwrap();
-            Removed(target.clone())
+            TempFile(target.clone())
         });
     }
     comparison.rounds(7).run();
 }
 
 /// A file that is removed on drop, which is not timed.
-struct Removed(PathBuf);
+struct TempFile(PathBuf);
 
-impl Drop for Removed {
+impl Drop for TempFile {
     fn drop(&mut self) {
         fs::remove_file(&self.0).unwrap();
     }

@@ -7,7 +7,7 @@ use fmt_core::{Error, ReadOptions, TensorReader};
 use crate::{
     composite::Composite,
     open::open_file,
-    shards::{Checkpoint, Found, find, open_index, open_set, read_index},
+    shards::{Checkpoint, FoundCheckpoint, find, open_index, open_set, read_index},
 };
 
 /// Opens a file of any format, or a checkpoint of several files as one reader. Tensors are read on demand.
@@ -27,7 +27,7 @@ use crate::{
 /// several.
 pub fn open(path: &Path, options: &ReadOptions) -> Result<Box<dyn TensorReader>, Error> {
     match find(path)? {
-        Found {
+        FoundCheckpoint {
             checkpoint: Checkpoint::File(path),
             note: None,
         } => open_file(&path, options),
@@ -43,7 +43,7 @@ pub fn open_composite(path: &Path, options: &ReadOptions) -> Result<Composite<'s
     open_found(find(path)?, options)
 }
 
-fn open_found(found: Found, options: &ReadOptions) -> Result<Composite<'static>, Error> {
+fn open_found(found: FoundCheckpoint, options: &ReadOptions) -> Result<Composite<'static>, Error> {
     let mut opened = match found.checkpoint {
         Checkpoint::File(path) => Composite::new(path.display().to_string(), open_file(&path, options)?),
         Checkpoint::Index(path) => open_index(&path, options)?,

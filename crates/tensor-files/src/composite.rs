@@ -10,7 +10,7 @@ use std::{
 use fmt_core::{
     Entry, Error, ErrorKind, Lint, Metadata, NameTable, TensorReader, TensorStream, Verification,
 };
-use tensor_core::{Quoted, SparseCoo, Tensor};
+use tensor_core::{QuotedName, SparseCoo, Tensor};
 
 use crate::split::remove_split;
 
@@ -277,7 +277,7 @@ impl<'r> Composite<'r> {
             {
                 let (first, second) = (&entries[other].name, &entry.name);
                 let error = Error::new(ErrorKind::Duplicate, "the new name is taken").of_tensor(name);
-                return Err(error.found(format_args!("{} and {}", Quoted(first), Quoted(second))));
+                return Err(error.found(format_args!("{} and {}", QuotedName(first), QuotedName(second))));
             }
         }
         for (entry, new) in self.own_entries().entries.iter_mut().zip(new) {
@@ -413,7 +413,7 @@ impl TensorReader for Composite<'_> {
         let inner = reader.stream(own)?;
         Ok(match &self.watch {
             None => inner,
-            Some(watch) => Box::new(Watched { inner, watch }),
+            Some(watch) => Box::new(WatchedStream { inner, watch }),
         })
     }
 
@@ -469,12 +469,12 @@ impl TensorReader for Composite<'_> {
 }
 
 /// A stream that passes the number of bytes read to `watch`.
-struct Watched<'r> {
+struct WatchedStream<'r> {
     inner: Box<dyn TensorStream + 'r>,
     watch: &'r Watch<'r>,
 }
 
-impl TensorStream for Watched<'_> {
+impl TensorStream for WatchedStream<'_> {
     fn read(&mut self, out: &mut [u8]) -> Result<usize, Error> {
         let len = self.inner.read(out)?;
         (self.watch)(len as u64)?;

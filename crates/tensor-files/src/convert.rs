@@ -8,7 +8,7 @@ use fmt_core::{
     AtomicFile, Entry, Error, ErrorKind, Format, Layout, Limits, Metadata, OpaqueDType, OutputFile,
     OutputOptions, Plan, PlannedEntry, StoredDType, TensorReader,
 };
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{
     ahead::read_ahead,
@@ -74,7 +74,7 @@ pub struct Progress {
 /// The result of a conversion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Converted {
+pub struct Conversion {
     /// The target's length in bytes.
     pub len: u64,
     /// The parts of the source that the target does not contain.
@@ -103,7 +103,7 @@ pub fn convert(
     target: &dyn Format,
     path: &Path,
     options: &ConvertOptions<'_>,
-) -> Result<Converted, Error> {
+) -> Result<Conversion, Error> {
     let adapted = AdaptedPlan::new(reader, &own_metadata(reader), target, options);
     adapted.refuse(target, options.allow_loss)?;
     options.sources.check_target(path)?;
@@ -119,7 +119,7 @@ pub fn convert(
     if let Some(beside) = beside {
         beside.persist()?;
     }
-    Ok(Converted { len, losses })
+    Ok(Conversion { len, losses })
 }
 
 /// Like [`convert`], to an output that is not a file, such as standard output. No names file is written.
@@ -131,7 +131,7 @@ pub fn convert_into(
     target: &dyn Format,
     out: &mut (dyn Write + Send),
     options: &ConvertOptions<'_>,
-) -> Result<Converted, Error> {
+) -> Result<Conversion, Error> {
     let options = ConvertOptions {
         names_beside: false,
         sources: options.sources.clone(),
@@ -142,7 +142,7 @@ pub fn convert_into(
     adapted.refuse(target, options.allow_loss)?;
     let len = adapted.write(reader, target, out, &options)?;
     let losses = adapted.all_losses(target, &options)?;
-    Ok(Converted { len, losses })
+    Ok(Conversion { len, losses })
 }
 
 /// Returns a file's metadata without its shard numbers: the target is a single file.
@@ -455,7 +455,7 @@ fn held_by(texts: Metadata, holds: impl Fn(Metadata) -> bool) -> (Metadata, impl
 /// Returns an error's message without the leading tensor name.
 fn without_name(error: &Error, name: &str) -> String {
     let text = error.to_string();
-    let stripped = |name| text.strip_prefix(&format!("tensor {}: ", Quoted(name)));
+    let stripped = |name| text.strip_prefix(&format!("tensor {}: ", QuotedName(name)));
     // A format without names identifies the tensor by index.
     let stripped = stripped(name).or_else(|| stripped("0")).map(str::to_owned);
     stripped.unwrap_or(text)

@@ -6,7 +6,7 @@ use std::{
 };
 
 use fmt_core::{Error, ErrorKind, Layout, Metadata, TensorReader, TensorStream};
-use tensor_core::{DType, DTypeKind, Quoted, bf16, f16};
+use tensor_core::{DType, DTypeKind, QuotedName, bf16, f16};
 
 use crate::distance::{Distance, Sums};
 
@@ -71,7 +71,7 @@ pub enum DifferenceKind {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Quoted(&self.name);
+        let name = QuotedName(&self.name);
         match &self.kind {
             DifferenceKind::OnlyInFirst => write!(f, "tensor {name} is only in the first file"),
             DifferenceKind::OnlyInSecond => write!(f, "tensor {name} is only in the second file"),
@@ -95,7 +95,7 @@ impl fmt::Display for Difference {
                 }
             }
             DifferenceKind::Attribute(key) => {
-                write!(f, "the attribute {} of tensor {name} differs", Quoted(key))
+                write!(f, "the attribute {} of tensor {name} differs", QuotedName(key))
             }
             DifferenceKind::Metadata => write!(f, "the metadata {name} differs"),
             DifferenceKind::Entries => write!(f, "tensor {name} has other entries"),
@@ -227,9 +227,9 @@ fn compare_streams(
     second: &mut dyn TensorStream,
     dtype: Option<DType>,
     tolerance: Tolerance,
-) -> Result<Found, Error> {
+) -> Result<ElementDifferences, Error> {
     let (mut a, mut b) = (vec![0; PART], vec![0; PART]);
-    let mut found = Found::default();
+    let mut found = ElementDifferences::default();
     loop {
         let len = first.read(&mut a)?;
         if second.read(&mut b)? != len {
@@ -252,7 +252,7 @@ fn compare_streams(
 
 /// Accumulated differences between elements.
 #[derive(Default)]
-struct Found {
+struct ElementDifferences {
     elements: u64,
     farthest: f64,
     /// Length of the equal prefix in bytes.
@@ -271,7 +271,7 @@ enum Apart {
     Unknown,
 }
 
-impl Found {
+impl ElementDifferences {
     fn compare(&mut self, a: &[u8], b: &[u8], dtype: Option<DType>, tolerance: Tolerance) {
         let Some(dtype) = dtype else {
             // The elements are not numeric, so different bytes are counted.

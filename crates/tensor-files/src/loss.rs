@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 /// A part of the source that the target cannot store, or stores differently.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,34 +33,39 @@ pub enum Loss {
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tensor(name, why) => write!(f, "tensor {} ({why})", Quoted(name)),
-            Self::Sparsity(name) => write!(f, "that tensor {} is sparse", Quoted(name)),
+            Self::Tensor(name, why) => write!(f, "tensor {} ({why})", QuotedName(name)),
+            Self::Sparsity(name) => write!(f, "that tensor {} is sparse", QuotedName(name)),
             Self::Names => f.write_str("the names of the tensors"),
-            Self::Metadata(key) => write!(f, "the metadata {}", Quoted(key)),
+            Self::Metadata(key) => write!(f, "the metadata {}", QuotedName(key)),
             Self::Attribute(name, key) => {
-                write!(f, "the attribute {} of tensor {}", Quoted(key), Quoted(name))
+                write!(
+                    f,
+                    "the attribute {} of tensor {}",
+                    QuotedName(key),
+                    QuotedName(name)
+                )
             }
-            Self::ForeignPart(name) => write!(f, "{}, which is not a tensor", Quoted(name)),
+            Self::ForeignPart(name) => write!(f, "{}, which is not a tensor", QuotedName(name)),
             Self::Range(name, count) => {
                 let plural = if *count == 1 { "number" } else { "numbers" };
                 write!(
                     f,
                     "{count} {plural} of tensor {}, beyond the range of the dtype",
-                    Quoted(name)
+                    QuotedName(name)
                 )
             }
             Self::DType(name, dtype) => {
                 write!(
                     f,
                     "the dtype {dtype} of tensor {}: it is stored as bits",
-                    Quoted(name)
+                    QuotedName(name)
                 )
             }
             Self::Sharing(name, of, bytes) => write!(
                 f,
                 "that tensor {} has the bytes of {}: they are written again, {bytes} bytes",
-                Quoted(name),
-                Quoted(of)
+                QuotedName(name),
+                QuotedName(of)
             ),
         }
     }

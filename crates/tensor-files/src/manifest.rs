@@ -10,7 +10,7 @@ use std::{
 use fmt_core::{Error, ErrorKind, Layout, TENSOR_STREAM_UNIT, TensorReader};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 /// Lists the dtype, the shape and the SHA-256 of the bytes of each tensor of a checkpoint.
 ///
@@ -325,7 +325,7 @@ fn of_text(text: &str) -> Result<(Manifest, String), Error> {
     let mut lines = text.lines();
     match lines.next() {
         Some(HEAD) => {}
-        Some(line) if line.starts_with("tensor-manifest ") => return Err(bad_version(Quoted(line))),
+        Some(line) if line.starts_with("tensor-manifest ") => return Err(bad_version(QuotedName(line))),
         _ => return Err(malformed("the first line of the manifest")),
     }
     let mut manifest = Manifest {

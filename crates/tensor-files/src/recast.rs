@@ -16,7 +16,7 @@ use tensor_core::{DType, DTypeKind, Shape, SparseCoo, Tensor, TensorSpec};
 use crate::{
     cast::{Cast, CastStream},
     loss::Loss,
-    scaled::Scaled,
+    scaling::Scaling,
 };
 
 /// A reader that changes the dtype of some tensors.
@@ -61,7 +61,7 @@ enum Change {
     Bits,
     Float(Cast),
     /// 8-bit floats multiplied by their scales.
-    Scaled(Scaled, Cast),
+    Scaled(Scaling, Cast),
     #[cfg(feature = "gguf")]
     Blocks(fmt_gguf::Dequantizer, Cast),
 }
@@ -99,7 +99,7 @@ impl<'r> Recast<'r> {
                 recast.unconverted.push((entry.name.clone(), own));
                 continue;
             }
-            *change = match (Scaled::of(inner, entry)?, Cast::new(DType::F32, dtype)) {
+            *change = match (Scaling::of(inner, entry)?, Cast::new(DType::F32, dtype)) {
                 (Some(scaled), Some(cast)) => {
                     taken.insert(scaled.scales);
                     Change::Scaled(scaled, cast)

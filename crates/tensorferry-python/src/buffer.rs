@@ -50,9 +50,9 @@ impl Buffer {
 ///
 /// Python code in another thread may change these bytes at any time, so they are never borrowed as a Rust
 /// slice, but copied out piece by piece.
-pub(crate) struct Borrowed(PyBuffer<u8>);
+pub(crate) struct PythonBytes(PyBuffer<u8>);
 
-impl Borrowed {
+impl PythonBytes {
     /// Bytes per piece.
     const PIECE: usize = 1 << 20;
 

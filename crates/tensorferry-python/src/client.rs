@@ -20,7 +20,7 @@ use tokio::runtime::Runtime;
 use crate::{
     call::{Callback, Failure, run, wait, wait_here},
     error,
-    runtime::{Process, Shared, let_connections_notice, runtime, shared},
+    runtime::{Process, SharedRuntime, let_connections_notice, runtime, shared},
     stream::Stream,
     wire::{InferArguments, answer, named},
 };
@@ -50,7 +50,7 @@ const SPARE: u64 = 64 << 20;
 /// The client that blocking calls use.
 enum Waiting {
     Blocking(BlockingClient),
-    Shared(Arc<dyn InferenceClient>, &'static Shared),
+    Shared(Arc<dyn InferenceClient>, &'static SharedRuntime),
 }
 
 /// A client and the runtime that drives its connections.

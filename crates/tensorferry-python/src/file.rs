@@ -17,7 +17,7 @@ use tensor_core::{Naming, Tensor};
 use tensor_files::{Manifest, Tolerance};
 
 use crate::{
-    buffer::{Borrowed, Buffer, Fresh},
+    buffer::{Buffer, Fresh, PythonBytes},
     error, opaque,
 };
 
@@ -66,7 +66,7 @@ impl File {
     /// Opens a file in memory.
     #[staticmethod]
     fn from_bytes(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let data = Borrowed::new(data)?;
+        let data = PythonBytes::new(data)?;
         let opened = py.detach(|| {
             let bytes: Bytes = data.to_vec().into();
             tensor_files::open_source(Arc::new(bytes), None, &ReadOptions::default())

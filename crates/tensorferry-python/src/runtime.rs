@@ -77,15 +77,15 @@ pub(crate) fn runtime() -> PyResult<&'static Runtime> {
 }
 
 /// Returns the runtime that blocking callers drive, which saves two thread switches per call.
-pub(crate) fn shared() -> PyResult<&'static Shared> {
-    static SHARED: OfProcess<Shared> = OfProcess::new();
-    SHARED.get(Shared::new)
+pub(crate) fn shared() -> PyResult<&'static SharedRuntime> {
+    static SHARED: OfProcess<SharedRuntime> = OfProcess::new();
+    SHARED.get(SharedRuntime::new)
 }
 
 /// A runtime without a thread of its own. One of the blocking callers drives the connections of all callers.
 /// After a while without calls a background thread takes over, since servers may send at any time over
 /// HTTP/2, and wait for acknowledgements when they drain.
-pub(crate) struct Shared {
+pub(crate) struct SharedRuntime {
     runtime: Arc<Runtime>,
     keeper: Arc<Keeper>,
 }
@@ -115,14 +115,14 @@ impl Drives for Runtime {
     }
 }
 
-impl Drives for Shared {
+impl Drives for SharedRuntime {
     fn block_on<F: Future>(&self, future: F) -> F::Output {
         let _calling = self.keeper.call();
         self.runtime.block_on(future)
     }
 }
 
-impl Shared {
+impl SharedRuntime {
     fn new() -> std::io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let keeper = Arc::new(Keeper::default());

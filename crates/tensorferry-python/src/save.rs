@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use tensor_core::{DType, Naming, Shape, TensorSpec};
 
 use crate::{
-    buffer::{Borrowed, Buffer},
+    buffer::{Buffer, PythonBytes},
     error, opaque,
 };
 
@@ -81,7 +81,7 @@ fn planned(
     py: Python<'_>,
     tensors: Vec<TensorArguments<'_>>,
     metadata: BTreeMap<String, String>,
-) -> PyResult<(Plan, Vec<Borrowed>)> {
+) -> PyResult<(Plan, Vec<PythonBytes>)> {
     let (mut entries, mut arrays) = (
         Vec::with_capacity(tensors.len()),
         Vec::with_capacity(tensors.len()),
@@ -96,7 +96,9 @@ fn planned(
 }
 
 /// Plans a tensor, and borrows its bytes.
-pub(crate) fn entry((name, dtype, shape, array): TensorArguments<'_>) -> PyResult<(PlannedEntry, Borrowed)> {
+pub(crate) fn entry(
+    (name, dtype, shape, array): TensorArguments<'_>,
+) -> PyResult<(PlannedEntry, PythonBytes)> {
     let wrong = |what: String| error::usage(format!("tensor '{name}': {what}"));
     let shape = Shape::new(&shape).map_err(|error| wrong(error.to_string()))?;
     let planned = match opaque::from_numpy(&dtype) {
@@ -108,7 +110,7 @@ pub(crate) fn entry((name, dtype, shape, array): TensorArguments<'_>) -> PyResul
             PlannedEntry::dense(&*name, spec)
         }
     };
-    let array = Borrowed::new(&array)?;
+    let array = PythonBytes::new(&array)?;
     let (expected, found) = (planned.spec.byte_len(), array.len());
     if found as u64 != expected {
         return Err(wrong(format!("expected {expected} bytes, found {found}")));
@@ -120,7 +122,7 @@ fn write<'w>(
     format: &dyn Format,
     out: Box<dyn Write + Send + 'w>,
     plan: Plan,
-    arrays: &[Borrowed],
+    arrays: &[PythonBytes],
 ) -> Result<u64, Error> {
     let mut writer = format.create(out, plan)?;
     for array in arrays {

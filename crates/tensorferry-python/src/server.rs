@@ -209,15 +209,15 @@ type Request = (
     Option<String>,
     BTreeMap<String, Value>,
     Vec<String>,
-    Cancelled,
+    CancelCheck,
 );
 
 /// A callable that returns whether the request was cancelled.
 #[pyclass(frozen, module = "tensorferry._native")]
-pub(crate) struct Cancelled(CancelToken);
+pub(crate) struct CancelCheck(CancelToken);
 
 #[pymethods]
-impl Cancelled {
+impl CancelCheck {
     fn __call__(&self) -> bool {
         self.0.is_cancelled()
     }
@@ -308,7 +308,7 @@ fn asked(request: InferRequest, cancel: &CancelToken) -> Request {
         request.id,
         parameters.map(|(name, value)| (name, value.into())).collect(),
         outputs.collect(),
-        Cancelled(cancel.clone()),
+        CancelCheck(cancel.clone()),
     )
 }
 

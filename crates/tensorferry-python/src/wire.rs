@@ -15,7 +15,7 @@ use pyo3::{
 use tensor_core::{Shape, SpareBuffers, Tensor, TensorSpec};
 
 use crate::{
-    buffer::{Borrowed, Buffer},
+    buffer::{Buffer, PythonBytes},
     error,
 };
 
@@ -171,7 +171,7 @@ pub(crate) fn value(
     datatype: &str,
     shape: &[u64],
     data: &Bound<'_, PyAny>,
-    copy: impl FnOnce(&Borrowed) -> Bytes,
+    copy: impl FnOnce(&PythonBytes) -> Bytes,
 ) -> Result<TensorValue, String> {
     let shape = Shape::new(shape).map_err(|error| error.to_string())?;
     let datatype = DataType::from_name(datatype).map_err(|error| error.message().to_owned())?;
@@ -189,7 +189,7 @@ pub(crate) fn value(
             let data = match data.cast::<PyBytes>() {
                 // `bytes` is immutable.
                 Ok(bytes) => Bytes::from_owner(PyBackedBytes::from(bytes.clone())),
-                Err(_) => copy(&Borrowed::new(data).map_err(|error| error.to_string())?),
+                Err(_) => copy(&PythonBytes::new(data).map_err(|error| error.to_string())?),
             };
             let value = Tensor::new(spec, data).map_err(|error| error.to_string())?;
             Ok(value.into())

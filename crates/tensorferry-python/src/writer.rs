@@ -25,10 +25,10 @@ pub(crate) struct Writer {
     path: PathBuf,
     format: &'static dyn Format,
     metadata: BTreeMap<String, String>,
-    gathered: Mutex<Option<Gathered>>,
+    gathered: Mutex<Option<GatheredTensors>>,
 }
 
-struct Gathered {
+struct GatheredTensors {
     spool: BufWriter<File>,
     entries: Vec<PlannedEntry>,
     names: BTreeSet<String>,
@@ -54,7 +54,7 @@ impl Writer {
         Ok(Self {
             format,
             metadata,
-            gathered: Mutex::new(Some(Gathered {
+            gathered: Mutex::new(Some(GatheredTensors {
                 spool: BufWriter::with_capacity(1 << 20, spool),
                 entries: Vec::new(),
                 names: BTreeSet::new(),
@@ -117,11 +117,11 @@ fn system(error: &std::io::Error, what: &str, path: &Path) -> PyErr {
 }
 
 impl Writer {
-    fn gathered(&self) -> MutexGuard<'_, Option<Gathered>> {
+    fn gathered(&self) -> MutexGuard<'_, Option<GatheredTensors>> {
         self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self, gathered: Gathered) -> Result<u64, Error> {
+    fn write(&self, gathered: GatheredTensors) -> Result<u64, Error> {
         let failed = |error| Error::io("the tensors that were gathered", error);
         let mut spool = gathered
             .spool

@@ -13,15 +13,15 @@ use oip_service::{CallPlace, KeptPlace};
 pub(crate) fn lasting() -> Lasting {
     Lasting::new(oip_grpc::LASTING, |place| {
         let mut extensions = Extensions::new();
-        extensions.insert(CallPlace::new(Arc::new(Kept(place))));
+        extensions.insert(CallPlace::new(Arc::new(ListenerPlace(place))));
         extensions
     })
 }
 
 /// The listener's slot for one long-lived call.
-struct Kept(StreamPlace);
+struct ListenerPlace(StreamPlace);
 
-impl KeptPlace for Kept {
+impl KeptPlace for ListenerPlace {
     fn rest(&self) {
         self.0.rest();
     }

@@ -11,7 +11,7 @@ use std::{
 use oip_grpc::GrpcConfig;
 use oip_http::HttpConfig;
 use oip_listen::{ConnectionLimits, Protocol, Shutdown, listen};
-use oip_service::{Extended, InferenceService};
+use oip_service::{ExtendedService, InferenceService};
 use tokio::{
     task::{AbortHandle, JoinHandle, spawn_blocking},
     time::{interval, timeout},
@@ -113,7 +113,7 @@ impl<S: InferenceService> Serve<S> {
         };
         let (http_address, grpc_address) = (address(&http)?, address(&grpc)?);
 
-        let service: Arc<dyn InferenceService> = Arc::new(Extended::new(served.clone()));
+        let service: Arc<dyn InferenceService> = Arc::new(ExtendedService::new(served.clone()));
         let (shutdown, budget) = (Shutdown::new(), http_config.budget.clone());
         let grpc_config = grpc_config.with(|config| {
             config.budget = budget.clone();

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::{task::JoinSet, time::sleep};
 
 use crate::{
-    grpc::{Framed, Grpc, Method, write_message},
+    grpc::{FramedMessage, Grpc, Method, write_message},
     http1::{Http, SMALL_ECHO, infer_path},
     models::ECHO,
     protobuf::infer,
@@ -121,7 +121,7 @@ async fn idle_http(target: Target) -> Result<()> {
 /// Sends one request over gRPC, then waits until the server closes the connection.
 async fn idle_grpc(target: Target) -> Result<()> {
     let mut grpc = Grpc::connect(target.grpc).await?;
-    let message = Framed::plain(&infer(ECHO, Some(("x", &[1, 2, 3, 4]))));
+    let message = FramedMessage::plain(&infer(ECHO, Some(("x", &[1, 2, 3, 4]))));
     grpc.call(Method::Unary, &message).await?;
     grpc.closed().await;
     Ok(())
@@ -130,7 +130,7 @@ async fn idle_grpc(target: Target) -> Result<()> {
 /// Opens connections that send small `ModelStreamInfer` requests until the server's flow-control windows are
 /// full, and never read the responses.
 pub async fn unread_requests(target: Target, _: Scale, tally: Tally) {
-    let message = Framed::plain(&infer(ECHO, Some(("x", &[7; 2000]))));
+    let message = FramedMessage::plain(&infer(ECHO, Some(("x", &[7; 2000]))));
     let mut clients = JoinSet::new();
     for _ in 0..MANY {
         let (message, tally) = (message.clone(), tally.clone());
@@ -158,7 +158,7 @@ pub async fn unread_requests(target: Target, _: Scale, tally: Tally) {
 /// Opens `ModelStreamInfer` streams that send large requests sequentially and never read the responses.
 pub fn unread_conversations(target: Target, scale: Scale, tally: Tally) -> impl Future<Output = ()> {
     let data = vec![7; scale.request / 64];
-    let message = Framed::plain(&infer(ECHO, Some(("x", &data))));
+    let message = FramedMessage::plain(&infer(ECHO, Some(("x", &data))));
     async move {
         let mut clients = JoinSet::new();
         for _ in 0..CONNECTIONS {

@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use crate::{
-    grpc::{Framed, Grpc, Method},
+    grpc::{FramedMessage, Grpc, Method},
     protobuf::{field, request},
     rows::{Scale, Tally},
     server::Target,
@@ -131,7 +131,7 @@ pub fn bomb(
 ) -> impl Future<Output = ()> + use<> {
     // The enclosing messages also count towards the limit.
     let message = (kind.message)(scale.request - 64);
-    let messages = [Framed::gzip(&message), Framed::plain(&message)];
+    let messages = [FramedMessage::gzip(&message), FramedMessage::plain(&message)];
     async move {
         for framed in messages {
             let Ok(grpc) = Grpc::connect(target.grpc).await else {

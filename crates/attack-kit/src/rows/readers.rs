@@ -5,7 +5,7 @@ use std::{future::Future, rc::Rc, time::Duration};
 use tokio::{task::JoinSet, time::sleep};
 
 use crate::{
-    grpc::{Framed, Grpc, Method, read_slowly},
+    grpc::{FramedMessage, Grpc, Method, read_slowly},
     http1::{Http, binary_echo, infer_path},
     models::{ECHO, LARGE},
     protobuf::infer,
@@ -52,7 +52,7 @@ pub async fn slow_streams(target: Target, tally: Tally, method: Method) {
         return tally.add("no connection");
     };
     let grpc = Rc::new(grpc);
-    let message = Framed::plain(&infer(LARGE, None));
+    let message = FramedMessage::plain(&infer(LARGE, None));
     let mut streams = JoinSet::new();
     for _ in 0..100 {
         let (grpc, message, tally) = (grpc.clone(), message.clone(), tally.clone());

@@ -5,7 +5,7 @@ use std::{rc::Rc, time::Duration};
 use tokio::{task::JoinSet, time::sleep};
 
 use crate::{
-    grpc::{Framed, Grpc, Method},
+    grpc::{FramedMessage, Grpc, Method},
     models::{ECHO, LARGE},
     protobuf::infer,
     rows::{Scale, Tally},
@@ -22,8 +22,8 @@ const CALLS: usize = 96;
 /// Pause of the well-behaved clients between calls.
 const PAUSE: Duration = Duration::from_millis(200);
 
-fn small() -> Framed {
-    Framed::plain(&infer(ECHO, Some(("x", &[1, 2, 3, 4]))))
+fn small() -> FramedMessage {
+    FramedMessage::plain(&infer(ECHO, Some(("x", &[1, 2, 3, 4]))))
 }
 
 /// Opens connections with silent `ModelStreamInfer` streams, and one with many concurrent calls, all of which
@@ -60,7 +60,7 @@ pub async fn unread_stream(target: Target, _: Scale, tally: Tally) {
     let grpc = Rc::new(grpc);
     loop {
         let Ok(response) = grpc
-            .send(Method::Unary, &Framed::plain(&infer(LARGE, None)))
+            .send(Method::Unary, &FramedMessage::plain(&infer(LARGE, None)))
             .await
         else {
             return tally.add("closed");

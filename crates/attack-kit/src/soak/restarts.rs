@@ -12,7 +12,7 @@ use std::{
 use anyhow::Result;
 use attack_kit::{
     Server, Target,
-    grpc::{Framed, Grpc, Method},
+    grpc::{FramedMessage, Grpc, Method},
     http1::{Http, SMALL_ECHO, infer_path},
     models::{self, ECHO},
     protobuf::infer,
@@ -205,7 +205,7 @@ async fn over_http(target: Target, shared: SharedState) {
 
 /// Sends requests over gRPC until the server accepts no more.
 async fn over_grpc(target: Target, shared: SharedState) {
-    let message = Framed::plain(&infer(ECHO, Some(("x", &[1, 2, 3, 4]))));
+    let message = FramedMessage::plain(&infer(ECHO, Some(("x", &[1, 2, 3, 4]))));
     let Ok(grpc) = Grpc::connect(target.grpc).await else {
         return;
     };

@@ -118,7 +118,7 @@ impl<'a> Head<'a> {
         {
             return Err(Refusal::new(format!(
                 "the file's version is {}, supported are v2 to v4",
-                tensor_core::Quoted(version)
+                tensor_core::QuotedName(version)
             )));
         }
         let per_iteration = self
@@ -157,7 +157,7 @@ fn number(key: &str, value: &str) -> Result<usize, Refusal> {
     value.trim().parse().map_err(|_| {
         Refusal::new(format!(
             "{key} is {}, expected a whole number",
-            tensor_core::Quoted(value.trim())
+            tensor_core::QuotedName(value.trim())
         ))
     })
 }

@@ -35,7 +35,7 @@ impl Link {
             number.ok_or_else(|| {
                 Refusal::new(format!(
                     "the objective's sigmoid is {}, expected a number above 0",
-                    tensor_core::Quoted(slope)
+                    tensor_core::QuotedName(slope)
                 ))
             })
         };
@@ -58,7 +58,7 @@ impl Link {
             other => {
                 return Err(Refusal::new(format!(
                     "the objective {} is not supported, so the meaning of its scores is unknown",
-                    tensor_core::Quoted(other)
+                    tensor_core::QuotedName(other)
                 )));
             }
         })

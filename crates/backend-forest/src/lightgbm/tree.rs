@@ -187,7 +187,7 @@ fn single<T: FromStr>(key: &str, value: &str) -> Result<T, Refusal> {
     value.parse().map_err(|_| {
         Refusal::new(format!(
             "{key} is {}, expected a number",
-            tensor_core::Quoted(value)
+            tensor_core::QuotedName(value)
         ))
     })
 }

@@ -146,7 +146,7 @@ fn booster(file: File, options: Options) -> Result<Booster, Refusal> {
         other => {
             return Err(Refusal::new(format!(
                 "the booster {} is not supported",
-                tensor_core::Quoted(other)
+                tensor_core::QuotedName(other)
             )));
         }
     };
@@ -183,7 +183,7 @@ fn number(name: &str, text: &str) -> Result<usize, Refusal> {
     number.ok_or_else(|| {
         Refusal::new(format!(
             "{name} is {}, expected a whole number",
-            tensor_core::Quoted(text)
+            tensor_core::QuotedName(text)
         ))
     })
 }
@@ -200,7 +200,7 @@ fn start(text: &str, scores: usize, link: Link) -> Result<Vec<f32>, Refusal> {
         let base = number.ok_or_else(|| {
             Refusal::new(format!(
                 "base_score is {}, expected numbers",
-                tensor_core::Quoted(text)
+                tensor_core::QuotedName(text)
             ))
         })?;
         link.margin(base)

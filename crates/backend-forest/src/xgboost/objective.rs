@@ -38,7 +38,7 @@ impl Link {
             other => {
                 return Err(Refusal::new(format!(
                     "the objective {} is not supported, so the meaning of its scores is unknown",
-                    tensor_core::Quoted(other)
+                    tensor_core::QuotedName(other)
                 )));
             }
         })

@@ -12,7 +12,7 @@ use onnx_graph::{
 };
 use ort::value::{Outlet, ValueType};
 use prost::Message;
-use tensor_core::{Quoted, Shape};
+use tensor_core::{QuotedName, Shape};
 
 use super::{
     OnnxRuntime,
@@ -21,7 +21,7 @@ use super::{
     providers::{Gpus, Plan, plan},
     session::Settings,
     tensors,
-    traps::{self, Disarmed, Guards},
+    traps::{self, DisarmOutcome, Guards},
 };
 use crate::{
     built_in::OnnxModel,
@@ -182,7 +182,7 @@ impl Model for OrtModel {
         for (input, value) in self.metadata.inputs.iter().zip(&values) {
             let value = admit_input(value)
                 .and_then(|()| tensors::input(value))
-                .map_err(|error| error.within(format!("input {}", Quoted(&input.name))))?;
+                .map_err(|error| error.within(format!("input {}", QuotedName(&input.name))))?;
             inputs.push(value);
         }
         let addresses: Vec<_> = values.iter().filter_map(tensors::addresses).collect();
@@ -211,8 +211,8 @@ struct Opening<'l> {
 impl Opening<'_> {
     /// Creates the sessions of a model after rewriting its traps. If the rewrite fails, the original model is
     /// opened, unless the caller can start a separate process for it.
-    fn open(&self, model: &ModelProto) -> Result<(OnDevices, Disarmed), ServiceError> {
-        let mut disarmed = Disarmed::default();
+    fn open(&self, model: &ModelProto) -> Result<(OnDevices, DisarmOutcome), ServiceError> {
+        let mut disarmed = DisarmOutcome::default();
         if traps::are_there(model) {
             let mut rewritten = model.clone();
             disarmed = traps::disarm(&mut rewritten);
@@ -309,7 +309,7 @@ fn ports(role: &str, ports: &[Port], outlets: &[Outlet]) -> Result<Vec<TensorMet
             None if known.is_empty() && role == "input" => {
                 return Err(ServiceError::invalid(format!(
                     "input {} has no shape; export the model with the shapes of its inputs (free dimensions may stay free)",
-                    Quoted(&port.name)
+                    QuotedName(&port.name)
                 )));
             }
             Some(declared) if role == "input" => declared,
@@ -332,6 +332,6 @@ fn refuse_empty(operator: &str, input: &str, shape: &Shape) -> Result<(), Servic
     Err(ServiceError::invalid(format!(
         "input {} has the shape {shape}: ONNX Runtime cannot run {operator} without elements; expected at least one in each \
          dimension (or set runtime to 'built-in' in the model's configuration)",
-        Quoted(input)
+        QuotedName(input)
     )))
 }

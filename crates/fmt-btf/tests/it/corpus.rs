@@ -10,7 +10,7 @@ use fmt_core::{
     testing::{CorpusFile, Verdict, check_corpus},
 };
 
-use crate::support::{F32, F64, Forged, I8, I32, at_offsets, cut, file, with, words};
+use crate::support::{F32, F64, ForgedRecord, I8, I32, at_offsets, cut, file, with, words};
 
 pub(crate) use accepted::described;
 
@@ -120,7 +120,7 @@ fn counts(cases: &mut Cases) {
 }
 
 fn offsets(cases: &mut Cases) {
-    let plain = Forged::plain().bytes();
+    let plain = ForgedRecord::plain().bytes();
     let mut offset = |name: &str, kind, offset: u64| {
         cases.reject(name, kind, "B4", at_offsets(&[offset], &plain));
     };
@@ -147,31 +147,31 @@ fn offsets(cases: &mut Cases) {
     pair("bt-05-the-second-not-aligned", Misaligned, [24, 73]);
     pair("bt-07-the-second-at-the-end", OutOfBounds, [24, 120]);
 
-    let small = Forged::dense(I8, &[8], 8);
-    let mut nested = Forged::plain();
-    nested.payload = Forged::new(I8, 0, &[], &[7]).bytes()[..16].to_vec();
+    let small = ForgedRecord::dense(I8, &[8], 8);
+    let mut nested = ForgedRecord::plain();
+    nested.payload = ForgedRecord::new(I8, 0, &[], &[7]).bytes()[..16].to_vec();
     let mut overlap = |name: &str, offsets: &[u64], body: Vec<u8>| {
         cases.reject(name, Overlap, "B4", at_offsets(offsets, &body));
     };
-    let behind = |record: &Forged| [record.bytes(), small.bytes()].concat();
+    let behind = |record: &ForgedRecord| [record.bytes(), small.bytes()].concat();
     overlap("bt-08-within-the-payload", &[24, 56], behind(&nested));
     overlap(
         "bt-08-within-the-payload-and-first-listed",
         &[56, 24],
         behind(&nested),
     );
-    let mut dims_as_record = Forged::plain();
+    let mut dims_as_record = ForgedRecord::plain();
     // The record's two dimensions of 0 are interpreted as the header of an i8 scalar.
     dims_as_record.dims = vec![0, 0];
     dims_as_record.payload = Vec::new();
     overlap("bt-08-within-the-dimensions", &[24, 40], behind(&dims_as_record));
-    let mut by_a_byte = Forged::dense(I8, &[9], 8);
+    let mut by_a_byte = ForgedRecord::dense(I8, &[9], 8);
     by_a_byte.padding = Some(Vec::new());
     overlap("bt-08-by-one-byte", &[24, 56], behind(&by_a_byte));
-    let mut coo = Forged::coo(&[8], &[1, 2], &[3, 4]);
+    let mut coo = ForgedRecord::coo(&[8], &[1, 2], &[3, 4]);
     coo.payload.truncate(coo.payload.len() - 8);
     overlap("bt-08-the-values-by-eight-bytes", &[24, 88], behind(&coo));
-    let mut unknown = Forged::new(77, 0, &[0, 0], &[]);
+    let mut unknown = ForgedRecord::new(77, 0, &[0, 0], &[]);
     unknown.padding = Some(words(&[0]));
     overlap(
         "bt-08-the-dimensions-of-what-is-not-known",
@@ -179,7 +179,7 @@ fn offsets(cases: &mut Cases) {
         unknown.bytes(),
     );
     let mut third = vec![32, 32, 48];
-    let mut body = Forged::new(F64, 0, &[1], &words(&[0]));
+    let mut body = ForgedRecord::new(F64, 0, &[1], &words(&[0]));
     body.padding = Some(words(&[0]));
     let body = body.bytes();
     overlap("bt-08-two-the-same-and-one-within", &third, body.clone());
@@ -203,9 +203,9 @@ fn headers(cases: &mut Cases) {
     );
     let spaces = with(|record| record.reserved = *b"      ");
     cases.reject("bt-14-reserved-spaces", Malformed, "B6", spaces);
-    let mut second = Forged::plain();
+    let mut second = ForgedRecord::plain();
     second.reserved[0] = 9;
-    let second = file(&[Forged::plain(), second]);
+    let second = file(&[ForgedRecord::plain(), second]);
     cases.reject("bt-14-reserved-in-the-second", Malformed, "B6", second);
 
     let mut rank = |name: &str, kind, rank: u64| {
@@ -224,10 +224,10 @@ fn headers(cases: &mut Cases) {
     rank("bt-10-rank-5-and-room-for-4", Truncated, 5);
     rank("bt-10-rank-64-and-no-room", Truncated, 64);
     for rank in [65, 66, 256, 258] {
-        let record = Forged::new(I8, 0, &vec![1; rank], &[1]);
+        let record = ForgedRecord::new(I8, 0, &vec![1; rank], &[1]);
         cases.reject(&format!("bt-10-rank-{rank}"), TooLarge, "B17", record.file());
     }
-    let mut cut_dims = Forged::new(F32, 0, &[3], &[]);
+    let mut cut_dims = ForgedRecord::new(F32, 0, &[3], &[]);
     cut_dims.rank = 2;
     cases.reject(
         "bt-10-the-second-dimension-missing",
@@ -241,13 +241,13 @@ fn headers(cases: &mut Cases) {
         "B17",
         cut(cut_dims.file(), 4),
     );
-    let header = Forged::new(F32, 0, &[], &[]);
+    let header = ForgedRecord::new(F32, 0, &[], &[]);
     cases.reject("bt-17-half-a-header", Truncated, "B4", cut(header.file(), 8));
 }
 
 fn products(cases: &mut Cases) {
     let mut product = |name: &str, dtype: u8, layout: u8, dims: &[u64]| {
-        let record = Forged::new(dtype, layout, dims, &words(&[0, dims.len() as u64, 0]));
+        let record = ForgedRecord::new(dtype, layout, dims, &words(&[0, dims.len() as u64, 0]));
         cases.reject(name, Overflow, "B19", record.file());
     };
     let half = 1 << 32;
@@ -283,23 +283,23 @@ fn payloads(cases: &mut Cases) {
     let mut truncated = |name: &str, bytes: Vec<u8>| cases.reject(name, Truncated, "B18", bytes);
     truncated(
         "bt-17-one-byte-short-of-i8",
-        cut(Forged::dense(I8, &[8], 8).file(), 1),
+        cut(ForgedRecord::dense(I8, &[8], 8).file(), 1),
     );
     truncated(
         "bt-17-one-byte-short-of-f64",
-        cut(Forged::dense(F64, &[2], 16).file(), 1),
+        cut(ForgedRecord::dense(F64, &[2], 16).file(), 1),
     );
-    truncated("bt-17-one-element-short", cut(Forged::plain().file(), 4));
-    truncated("bt-17-no-payload", cut(Forged::plain().file(), 16));
+    truncated("bt-17-one-element-short", cut(ForgedRecord::plain().file(), 4));
+    truncated("bt-17-no-payload", cut(ForgedRecord::plain().file(), 16));
     truncated(
         "bt-17-a-scalar-without-its-element",
-        cut(Forged::dense(F64, &[], 8).file(), 8),
+        cut(ForgedRecord::dense(F64, &[], 8).file(), 8),
     );
     truncated(
         "bt-17-a-scalar-with-half-its-element",
-        cut(Forged::dense(F64, &[], 8).file(), 4),
+        cut(ForgedRecord::dense(F64, &[], 8).file(), 4),
     );
-    let last = file(&[Forged::plain(), Forged::plain()]);
+    let last = file(&[ForgedRecord::plain(), ForgedRecord::plain()]);
     truncated("bt-17-the-last-of-two-one-byte-short", cut(last, 1));
     truncated(
         "bt-17-a-dimension-too-large-by-one",
@@ -320,11 +320,11 @@ fn payloads(cases: &mut Cases) {
         "bt-17-another-dtype-of-twice-the-width",
         with(|record| record.dtype = 3),
     );
-    let mut short = Forged::plain();
+    let mut short = ForgedRecord::plain();
     short.payload.truncate(15);
     short.padding = Some(Vec::new());
     let mut bytes = short.bytes();
-    bytes.extend(Forged::dense(I8, &[1], 1).bytes());
+    bytes.extend(ForgedRecord::dense(I8, &[1], 1).bytes());
     bytes.resize(bytes.len().next_multiple_of(8), 0);
     // The second record's offset is one byte too low.
     cases.reject(
@@ -333,9 +333,9 @@ fn payloads(cases: &mut Cases) {
         "B4",
         at_offsets(&[24, 71], &bytes),
     );
-    let mut eight_short = Forged::plain();
+    let mut eight_short = ForgedRecord::plain();
     eight_short.payload.truncate(8);
-    let eight_short = file(&[eight_short, Forged::dense(I8, &[8], 8)]);
+    let eight_short = file(&[eight_short, ForgedRecord::dense(I8, &[8], 8)]);
     cases.reject(
         "bt-17-eight-bytes-short-amid-the-file",
         Overlap,
@@ -346,7 +346,8 @@ fn payloads(cases: &mut Cases) {
 
 fn sparse_lengths(cases: &mut Cases) {
     // Returns a 4 x 4 matrix with two entries that claims other sizes.
-    let claiming = |claims: [u64; 3]| Forged::coo_claiming(&[4, 4], claims, &[0, 1, 2, 3], &[5, 6]).file();
+    let claiming =
+        |claims: [u64; 3]| ForgedRecord::coo_claiming(&[4, 4], claims, &[0, 1, 2, 3], &[5, 6]).file();
     let mut mismatch = |name: &str, bytes: Vec<u8>| cases.reject(name, SizeMismatch, "B13", bytes);
     mismatch("bt-21-one-column-too-many", claiming([2, 3, 2]));
     mismatch("bt-21-one-column-too-few", claiming([2, 1, 2]));
@@ -354,7 +355,7 @@ fn sparse_lengths(cases: &mut Cases) {
     mismatch("bt-21-all-ones-columns", claiming([2, u64::MAX, 2]));
     mismatch(
         "bt-21-columns-and-rows-swapped",
-        Forged::coo_claiming(&[4, 4], [2, 4, 2], &[0, 1, 2, 3], &[5, 6]).file(),
+        ForgedRecord::coo_claiming(&[4, 4], [2, 4, 2], &[0, 1, 2, 3], &[5, 6]).file(),
     );
     mismatch("bt-21-one-value-too-many", claiming([2, 2, 3]));
     mismatch("bt-21-one-value-too-few", claiming([2, 2, 1]));
@@ -363,28 +364,28 @@ fn sparse_lengths(cases: &mut Cases) {
     mismatch("bt-21-one-index-too-few", claiming([1, 2, 2]));
     mismatch(
         "bt-21-no-indices",
-        Forged::coo_claiming(&[4, 4], [0, 2, 2], &[2, 1, 2, 3], &[5, 6]).file(),
+        ForgedRecord::coo_claiming(&[4, 4], [0, 2, 2], &[2, 1, 2, 3], &[5, 6]).file(),
     );
     mismatch(
         "bt-21-rank-3-with-two-columns",
-        Forged::coo_claiming(&[4, 4, 4], [2, 2, 2], &[0, 1, 2, 3], &[5, 6]).file(),
+        ForgedRecord::coo_claiming(&[4, 4, 4], [2, 2, 2], &[0, 1, 2, 3], &[5, 6]).file(),
     );
     let full: Vec<u64> = (0..5).map(|entry| entry % 4).collect();
     mismatch(
         "bt-24-more-entries-than-elements",
-        Forged::coo(&[4], &full, &[1; 5]).file(),
+        ForgedRecord::coo(&[4], &full, &[1; 5]).file(),
     );
     mismatch(
         "bt-24-an-entry-of-no-elements",
-        Forged::coo(&[0, 4], &[0, 0], &[1]).file(),
+        ForgedRecord::coo(&[0, 4], &[0, 0], &[1]).file(),
     );
     mismatch(
         "bt-24-two-entries-of-a-scalar",
-        Forged::coo(&[], &[], &[1, 2]).file(),
+        ForgedRecord::coo(&[], &[], &[1, 2]).file(),
     );
     mismatch(
         "bt-24-2-to-the-32-entries-of-a-vector",
-        Forged::coo_claiming(&[9], [1 << 32, 1, 1 << 32], &[1], &[1]).file(),
+        ForgedRecord::coo_claiming(&[9], [1 << 32, 1, 1 << 32], &[1], &[1]).file(),
     );
 
     let mut overflow = |name: &str, dims: &[u64], claims: [u64; 3]| {
@@ -392,7 +393,7 @@ fn sparse_lengths(cases: &mut Cases) {
             name,
             Overflow,
             "B19",
-            Forged::coo_claiming(dims, claims, &[1, 1], &[1]).file(),
+            ForgedRecord::coo_claiming(dims, claims, &[1, 1], &[1]).file(),
         );
     };
     overflow("bt-24-2-to-the-60-entries", &[9], [1 << 60, 1, 1 << 60]);
@@ -409,7 +410,7 @@ fn sparse_lengths(cases: &mut Cases) {
         [1 << 62, 0, 1 << 62],
     );
     let indices_to_the_end = (1 << 60) - 1;
-    let mut long = Forged::coo_claiming(&[1 << 60], [indices_to_the_end, 1, 1], &[1, 1], &[1]);
+    let mut long = ForgedRecord::coo_claiming(&[1 << 60], [indices_to_the_end, 1, 1], &[1, 1], &[1]);
     long.dtype = I8;
     cases.reject(
         "bt-24-indices-that-end-at-2-to-the-63",
@@ -418,7 +419,7 @@ fn sparse_lengths(cases: &mut Cases) {
         long.file(),
     );
 
-    let whole = Forged::coo(&[4, 4], &[0, 1, 2, 3], &[5, 6]).file();
+    let whole = ForgedRecord::coo(&[4, 4], &[0, 1, 2, 3], &[5, 6]).file();
     let mut truncated =
         |name: &str, last: usize| cases.reject(name, Truncated, "B18", cut(whole.clone(), last));
     truncated("bt-17-the-last-value-cut-off", 1);
@@ -429,7 +430,7 @@ fn sparse_lengths(cases: &mut Cases) {
     truncated("bt-17-no-indices", 48);
     truncated("bt-17-half-the-shape-of-the-indices", 56);
     truncated("bt-17-no-shape-of-the-indices", 64);
-    let many = Forged::coo_claiming(&[1 << 20, 1 << 20], [1 << 32, 2, 1 << 32], &[0, 1], &[1]).file();
+    let many = ForgedRecord::coo_claiming(&[1 << 20, 1 << 20], [1 << 32, 2, 1 << 32], &[0, 1], &[1]).file();
     cases.reject("bt-17-2-to-the-32-entries", Truncated, "B18", many);
 }
 
@@ -437,7 +438,11 @@ fn sparse_lengths(cases: &mut Cases) {
 fn sparse_indices(cases: &mut Cases) {
     let mut outside = |name: &str, dims: &[u64], indices: &[u64]| {
         let values = vec![7; indices.len() / dims.len()];
-        cases.damaged(name, OutOfBounds, Forged::coo(dims, indices, &values).file());
+        cases.damaged(
+            name,
+            OutOfBounds,
+            ForgedRecord::coo(dims, indices, &values).file(),
+        );
     };
     outside("bt-22-a-row-too-many", &[3, 4], &[3, 0]);
     outside("bt-22-a-column-too-many", &[3, 4], &[0, 4]);
@@ -449,15 +454,15 @@ fn sparse_indices(cases: &mut Cases) {
     outside("bt-22-in-big-endian", &[3, 4], &[1u64.swap_bytes(), 0]);
     let mut repeated = |name: &str, dims: &[u64], indices: &[u64]| {
         let values: Vec<i32> = (1..).take(indices.len() / dims.len()).collect();
-        cases.damaged(name, Duplicate, Forged::coo(dims, indices, &values).file());
+        cases.damaged(name, Duplicate, ForgedRecord::coo(dims, indices, &values).file());
     };
     repeated("bt-22-twice-the-same", &[3, 4], &[1, 1, 1, 1]);
     repeated("bt-22-twice-the-same-apart", &[3, 4], &[1, 1, 2, 0, 1, 1]);
     repeated("bt-22-thrice-the-origin", &[3, 4], &[0, 0, 0, 0, 0, 0]);
     repeated("bt-22-twice-the-same-and-not-sorted", &[5], &[4, 2, 0, 2]);
-    let mut second = Forged::coo(&[3], &[3], &[1]);
+    let mut second = ForgedRecord::coo(&[3], &[3], &[1]);
     second.layout = 1;
-    let bytes = file(&[Forged::coo(&[3], &[2], &[1]), second]);
+    let bytes = file(&[ForgedRecord::coo(&[3], &[2], &[1]), second]);
     cases.damaged("bt-22-in-the-second-tensor", OutOfBounds, bytes);
 }
 

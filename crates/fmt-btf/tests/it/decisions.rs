@@ -10,7 +10,7 @@ use fmt_core::{
 use tensor_core::{Bytes, DType};
 
 use crate::support::{
-    F32, F64, Forged, I8, at_offsets, counting, cut, file, open, open_leniently, refusal, sparse, spec,
+    F32, F64, ForgedRecord, I8, at_offsets, counting, cut, file, open, open_leniently, refusal, sparse, spec,
     words, written, written_sparse,
 };
 
@@ -90,11 +90,11 @@ fn b4_places_of_records() {
     assert_eq!(reader.lints().unwrap(), []);
 
     // TFRT's oldest writer did not pad, so its second record starts at byte 124 of the file.
-    let mut first = Forged::dense(F32, &[19], 76);
+    let mut first = ForgedRecord::dense(F32, &[19], 76);
     first.padding = Some(Vec::new());
     let old = at_offsets(
         &[24, 124],
-        &[first.bytes(), Forged::dense(I8, &[2], 2).bytes()].concat(),
+        &[first.bytes(), ForgedRecord::dense(I8, &[2], 2).bytes()].concat(),
     );
     assert_eq!(refusal(&old), (Misaligned, "B4"));
     let reader = open_leniently(&old).unwrap();
@@ -156,7 +156,7 @@ fn b9_scalars_and_tensors_without_elements() {
 #[test]
 fn b10_indices_are_unsigned() {
     for index in [u64::MAX, 1 << 63, 3] {
-        let reader = open(&Forged::coo(&[3], &[index], &[1]).file()).unwrap();
+        let reader = open(&ForgedRecord::coo(&[3], &[index], &[1]).file()).unwrap();
         let error = reader.sparse(0).unwrap_err();
         assert_eq!((error.kind(), error.broken_rule()), (OutOfBounds, Some("B10")));
     }
@@ -198,7 +198,7 @@ fn b12_sparse_scalars() {
 
 #[test]
 fn b13_no_more_entries_than_elements() {
-    let too_many = Forged::coo(&[2], &[0, 1, 0], &[1, 2, 3]).file();
+    let too_many = ForgedRecord::coo(&[2], &[0, 1, 0], &[1, 2, 3]).file();
     assert_eq!(refusal(&too_many), (SizeMismatch, "B13"));
     // If duplicates are allowed, there may be more entries than elements.
     let sparse = open_leniently(&too_many).unwrap().sparse(0).unwrap();
@@ -207,7 +207,7 @@ fn b13_no_more_entries_than_elements() {
 
 #[test]
 fn b14_tensors_have_numbers_for_names() {
-    let reader = open(&file(&vec![Forged::plain(); 11])).unwrap();
+    let reader = open(&file(&vec![ForgedRecord::plain(); 11])).unwrap();
     assert_eq!(reader.entries()[10].name, "10");
     assert_eq!(reader.find("10"), Some(10));
     for name in ["11", "+1", "01", "", "a", "-0", "1 "] {
@@ -269,7 +269,7 @@ fn b15_data_is_aligned_to_eight_bytes() {
 
 #[test]
 fn b16_sparse_tensors_stay_sparse() {
-    let reader = open(&Forged::coo(&[1 << 20, 1 << 20], &[1, 2], &[3]).file()).unwrap();
+    let reader = open(&ForgedRecord::coo(&[1 << 20, 1 << 20], &[1, 2], &[3]).file()).unwrap();
     let error = reader.tensor(0).unwrap_err();
     assert_eq!((error.kind(), error.broken_rule()), (Unsupported, Some("B16")));
     assert_eq!(reader.entries()[0].byte_len(), Some(16 + 4));
@@ -277,7 +277,7 @@ fn b16_sparse_tensors_stay_sparse() {
 
 #[test]
 fn b17_limits_of_readers() {
-    let bytes = file(&vec![Forged::plain(); 3]);
+    let bytes = file(&vec![ForgedRecord::plain(); 3]);
     let opened = |limits: Limits| {
         let options = ReadOptions {
             limits,
@@ -352,7 +352,7 @@ fn b17_limits_of_writers() {
 
 #[test]
 fn b18_records_lie_inside_the_file() {
-    let bytes = Forged::plain().file();
+    let bytes = ForgedRecord::plain().file();
     for last in 1..=16 {
         assert_eq!(refusal(&cut(bytes.clone(), last)), (Truncated, "B18"));
     }
@@ -362,7 +362,7 @@ fn b18_records_lie_inside_the_file() {
 fn b19_lengths_fit_63_bits() {
     for (dims, dtype) in [(&[1 << 63][..], I8), (&[1 << 60], F64), (&[(1 << 63) - 40], I8)] {
         assert_eq!(
-            refusal(&Forged::new(dtype, 0, dims, &[]).file()),
+            refusal(&ForgedRecord::new(dtype, 0, dims, &[]).file()),
             (Overflow, "B19")
         );
     }

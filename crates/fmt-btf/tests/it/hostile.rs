@@ -8,7 +8,7 @@ use fmt_core::{
 
 use crate::{
     corpus,
-    support::{Forged, at_offsets, words},
+    support::{ForgedRecord, at_offsets, words},
 };
 
 /// Mutants of every accepted file of the corpus are read strictly and leniently. Nothing may panic, hang or
@@ -41,10 +41,10 @@ fn a_hundred_thousand_mutants() {
 /// Memory stays proportional to the file even if a table or rank claims a large size.
 #[test]
 fn amplifiers() {
-    let record = Forged::dense(0, &[1; 32], 1).bytes();
+    let record = ForgedRecord::dense(0, &[1; 32], 1).bytes();
     let aliases = |count: u64| at_offsets(&vec![8 + 8 * count; count as usize], &record);
     let descending = |count: u64| {
-        let record = Forged::new(0, 0, &[0; 32], &[]).bytes();
+        let record = ForgedRecord::new(0, 0, &[0; 32], &[]).bytes();
         let start = 8 + 8 * count;
         let mut offsets: Vec<u64> = (0..count)
             .map(|number| start + number * record.len() as u64)

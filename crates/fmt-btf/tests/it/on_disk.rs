@@ -16,7 +16,7 @@ use fmt_btf::{BtfReader, Names};
 use fmt_core::{ByteSource, ErrorKind::*, FileSource, ReadOptions, TensorReader};
 use tensor_core::{Bytes, DType};
 
-use crate::support::{Forged, counting, file, words, written};
+use crate::support::{ForgedRecord, counting, file, words, written};
 
 fn in_folder(test: impl FnOnce(&Path)) {
     let folder = tempfile::tempdir().unwrap();
@@ -63,7 +63,7 @@ fn fs_01_a_file_that_becomes_shorter() {
 fn fs_02_a_file_that_is_empty_when_it_is_read() {
     in_folder(|folder| {
         let path = folder.join("a.btf");
-        fs::write(&path, Forged::plain().file()).unwrap();
+        fs::write(&path, ForgedRecord::plain().file()).unwrap();
         let source = FileSource::open(&path).unwrap();
         File::create(&path).unwrap();
         let error = BtfReader::open(Arc::new(source), &ReadOptions::default()).unwrap_err();
@@ -77,7 +77,7 @@ fn fs_02_a_file_that_is_empty_when_it_is_read() {
 fn fs_03_a_file_that_is_overwritten() {
     in_folder(|folder| {
         let path = folder.join("a.btf");
-        let bytes = Forged::coo(&[4], &[1, 2], &[5, 6]).file();
+        let bytes = ForgedRecord::coo(&[4], &[1, 2], &[5, 6]).file();
         fs::write(&path, &bytes).unwrap();
         let reader = BtfReader::from_path(&path).unwrap();
         assert!(reader.sparse(0).is_ok());
@@ -116,10 +116,10 @@ fn fs_06_a_sparse_file_of_a_terabyte() {
         let far = 1u64 << 40;
         let mut out = File::create(&path).unwrap();
         out.write_all(&words(&[2, 24, far])).unwrap();
-        out.write_all(&Forged::plain().bytes()).unwrap();
+        out.write_all(&ForgedRecord::plain().bytes()).unwrap();
         out.set_len(far).unwrap();
         let mut out = File::options().append(true).open(&path).unwrap();
-        if out.write_all(&Forged::plain().bytes()).is_err() {
+        if out.write_all(&ForgedRecord::plain().bytes()).is_err() {
             // The file system does not support files of that length, so the test is skipped.
             return;
         }
@@ -189,9 +189,9 @@ impl ByteSource for Failing {
 #[test]
 fn fs_09_every_read_fails_once() {
     let bytes: Bytes = file(&[
-        Forged::plain(),
-        Forged::coo(&[3, 4], &[0, 1, 2, 3], &[5, 6]),
-        Forged::dense(0, &[5000], 200),
+        ForgedRecord::plain(),
+        ForgedRecord::coo(&[3, 4], &[0, 1, 2, 3], &[5, 6]),
+        ForgedRecord::dense(0, &[5000], 200),
     ])
     .into();
     let bytes = [&bytes[..], &[0; 5000]].concat();
@@ -227,7 +227,7 @@ fn fs_09_every_read_fails_once() {
 fn fs_11_a_file_that_grows() {
     in_folder(|folder| {
         let path = folder.join("a.btf");
-        fs::write(&path, Forged::plain().file()).unwrap();
+        fs::write(&path, ForgedRecord::plain().file()).unwrap();
         let reader = BtfReader::from_path(&path).unwrap();
         File::options()
             .append(true)

@@ -11,8 +11,8 @@ use fmt_core::{
 use tensor_core::{Bytes, DType, SparseError};
 
 use crate::support::{
-    F32, F64, Forged, I8, I32, at_offsets, counting, cut, file, open, open_leniently, refusal, with, words,
-    written,
+    F32, F64, ForgedRecord, I8, I32, at_offsets, counting, cut, file, open, open_leniently, refusal, with,
+    words, written,
 };
 
 fn kind(bytes: &[u8]) -> ErrorKind {
@@ -53,7 +53,7 @@ fn bt_04_a_count_and_nothing_behind() {
 
 #[test]
 fn bt_05_offsets_that_are_not_aligned() {
-    let plain = Forged::plain().bytes();
+    let plain = ForgedRecord::plain().bytes();
     for offset in [17, 20] {
         let error = open(&at_offsets(&[offset], &plain)).unwrap_err();
         assert_eq!(error.kind(), Misaligned);
@@ -65,7 +65,7 @@ fn bt_05_offsets_that_are_not_aligned() {
 fn bt_06_offsets_in_the_table() {
     for offset in [0, 8] {
         assert_eq!(
-            kind(&at_offsets(&[offset], &Forged::plain().bytes())),
+            kind(&at_offsets(&[offset], &ForgedRecord::plain().bytes())),
             OutOfBounds
         );
     }
@@ -73,7 +73,7 @@ fn bt_06_offsets_in_the_table() {
 
 #[test]
 fn bt_07_offsets_outside_the_file() {
-    let plain = Forged::plain().bytes();
+    let plain = ForgedRecord::plain().bytes();
     let len = 16 + plain.len() as u64;
     for (offset, wanted) in [(u64::MAX - 7, Overflow), (len, OutOfBounds), (len - 8, Truncated)] {
         assert_eq!(kind(&at_offsets(&[offset], &plain)), wanted);
@@ -89,8 +89,8 @@ fn bt_08_shared_and_overlapping_records() {
     assert_eq!(reader.tensor(1).unwrap(), tensor);
     assert_eq!(reader.entries()[1].name, "1");
 
-    let mut outer = Forged::plain();
-    outer.payload = Forged::new(I8, 0, &[], &[]).bytes();
+    let mut outer = ForgedRecord::plain();
+    outer.payload = ForgedRecord::new(I8, 0, &[], &[]).bytes();
     let error = open(&at_offsets(&[24, 56], &[outer.bytes(), record].concat())).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -115,14 +115,14 @@ fn bt_10_ranks() {
     let rank = |rank: u64| with(|record| record.rank = rank);
     assert_eq!(kind(&rank(1 << 61)), Overflow);
     assert_eq!(kind(&rank(1 << 32)), OutOfBounds);
-    assert_eq!(kind(&Forged::new(I8, 0, &[1; 65], &[1]).file()), TooLarge);
-    assert!(open(&Forged::dense(I8, &[1; 64], 1).file()).is_ok());
-    assert!(open(&Forged::dense(I8, &[1; 63], 1).file()).is_ok());
+    assert_eq!(kind(&ForgedRecord::new(I8, 0, &[1; 65], &[1]).file()), TooLarge);
+    assert!(open(&ForgedRecord::dense(I8, &[1; 64], 1).file()).is_ok());
+    assert!(open(&ForgedRecord::dense(I8, &[1; 63], 1).file()).is_ok());
 }
 
 #[test]
 fn bt_11_scalars() {
-    let reader = open(&Forged::new(F32, 0, &[], &1.5f32.to_le_bytes()).file()).unwrap();
+    let reader = open(&ForgedRecord::new(F32, 0, &[], &1.5f32.to_le_bytes()).file()).unwrap();
     assert_eq!(reader.tensor(0).unwrap().to_vec::<f32>().unwrap(), [1.5]);
     assert_eq!(reader.rows(0, 0..0).unwrap_err().kind(), OutOfBounds);
 }
@@ -142,7 +142,7 @@ fn bt_12_dtypes() {
         assert_eq!((error.kind(), error.byte()), (Unsupported, Some(24)));
     }
     // Other tensors of the file can still be read.
-    let bytes = file(&[Forged::dense(10, &[2], 4), Forged::plain()]);
+    let bytes = file(&[ForgedRecord::dense(10, &[2], 4), ForgedRecord::plain()]);
     let reader = open(&bytes).unwrap();
     let entry = &reader.entries()[0];
     assert_eq!(entry.dtype.to_string(), "10");
@@ -155,7 +155,7 @@ fn bt_12_dtypes() {
 #[test]
 fn bt_13_layouts() {
     for layout in [1, 2] {
-        let mut record = Forged::coo(&[3], &[1], &[9]);
+        let mut record = ForgedRecord::coo(&[3], &[1], &[9]);
         record.layout = layout;
         let reader = open(&record.file()).unwrap();
         let sparse = reader.sparse(0).unwrap();
@@ -197,7 +197,7 @@ fn bt_14_reserved_bytes() {
 #[test]
 fn bt_15_a_product_that_wraps_to_nothing() {
     assert_eq!(
-        refusal(&Forged::new(I8, 0, &[1 << 32, 1 << 32], &[]).file()),
+        refusal(&ForgedRecord::new(I8, 0, &[1 << 32, 1 << 32], &[]).file()),
         (Overflow, "B19")
     );
 }
@@ -206,22 +206,22 @@ fn bt_15_a_product_that_wraps_to_nothing() {
 fn bt_16_products_that_do_not_fit() {
     for (dtype, dims) in [(I8, &[1 << 63][..]), (F64, &[1 << 62, 4])] {
         assert_eq!(
-            refusal(&Forged::new(dtype, 0, dims, &[]).file()),
+            refusal(&ForgedRecord::new(dtype, 0, dims, &[]).file()),
             (Overflow, "B19")
         );
     }
     // A tensor with a dimension of 0 has no elements, whatever its other dimensions are (B9).
-    let reader = open(&Forged::new(F64, 0, &[0, 1 << 63, 1 << 63], &[]).file()).unwrap();
+    let reader = open(&ForgedRecord::new(F64, 0, &[0, 1 << 63, 1 << 63], &[]).file()).unwrap();
     assert!(reader.tensor(0).unwrap().bytes().is_empty());
 }
 
 #[test]
 fn bt_17_payloads_cut_short() {
-    assert_eq!(kind(&cut(Forged::plain().file(), 1)), Truncated);
+    assert_eq!(kind(&cut(ForgedRecord::plain().file(), 1)), Truncated);
     // If another record follows, a truncated payload makes the two records overlap.
-    let mut short = Forged::plain();
+    let mut short = ForgedRecord::plain();
     short.payload.truncate(8);
-    assert_eq!(kind(&file(&[short, Forged::plain()])), Overlap);
+    assert_eq!(kind(&file(&[short, ForgedRecord::plain()])), Overlap);
 }
 
 #[test]
@@ -238,9 +238,12 @@ fn bt_18_the_last_padding_may_be_omitted() {
 #[test]
 fn bt_19_odd_padding_is_reported() {
     let lints = |padding: &[u8]| {
-        let mut first = Forged::dense(I8, &[5], 5);
+        let mut first = ForgedRecord::dense(I8, &[5], 5);
         first.padding = Some(padding.to_vec());
-        let lints = open(&file(&[first, Forged::plain()])).unwrap().lints().unwrap();
+        let lints = open(&file(&[first, ForgedRecord::plain()]))
+            .unwrap()
+            .lints()
+            .unwrap();
         lints
             .into_iter()
             .map(|lint| (lint.message, lint.range.unwrap()))
@@ -260,7 +263,7 @@ fn bt_19_odd_padding_is_reported() {
 #[test]
 fn bt_20_what_is_behind_the_last_record_is_reported() {
     for len in [1, 1 << 20] {
-        let mut bytes = Forged::plain().file();
+        let mut bytes = ForgedRecord::plain().file();
         let end = bytes.len() as u64;
         bytes.resize(bytes.len() + len, 7);
         let reader = open(&bytes).unwrap();
@@ -274,7 +277,7 @@ fn bt_20_what_is_behind_the_last_record_is_reported() {
 #[test]
 fn bt_21_lengths_of_sparse_parts() {
     for claims in [[1, 3, 1], [1, 1, 1], [1, 2, 2], [2, 2, 1]] {
-        let bytes = Forged::coo_claiming(&[4, 4], claims, &[0, 1, 2, 3], &[5, 6, 7]).file();
+        let bytes = ForgedRecord::coo_claiming(&[4, 4], claims, &[0, 1, 2, 3], &[5, 6, 7]).file();
         assert_eq!(refusal(&bytes).0, SizeMismatch, "{claims:?}");
     }
 }
@@ -282,7 +285,7 @@ fn bt_21_lengths_of_sparse_parts() {
 #[test]
 fn bt_22_indices() {
     let read = |indices: &[u64], values: &[i32]| {
-        let reader = open(&Forged::coo(&[3, 4], indices, values).file()).unwrap();
+        let reader = open(&ForgedRecord::coo(&[3, 4], indices, values).file()).unwrap();
         let sparse = reader.sparse(0);
         let verified = reader.verify(0).map(drop).map_err(|error| error.kind());
         assert_eq!(sparse.as_ref().map(drop).map_err(fmt_core::Error::kind), verified);
@@ -299,7 +302,7 @@ fn bt_22_indices() {
     let unsorted = read(&[2, 3, 0, 1], &[1, 2]).unwrap();
     assert_eq!(unsorted.indices().to_vec::<u64>().unwrap(), [2, 3, 0, 1]);
 
-    let repeated = Forged::coo(&[3, 4], &[1, 1, 0, 0, 1, 1], &[1, 2, 3]).file();
+    let repeated = ForgedRecord::coo(&[3, 4], &[1, 1, 0, 0, 1, 1], &[1, 2, 3]).file();
     let error = open(&repeated).unwrap().sparse(0).unwrap_err();
     assert_eq!((error.kind(), error.broken_rule()), (Duplicate, Some("B11")));
     let sparse = open_leniently(&repeated).unwrap().sparse(0).unwrap();
@@ -308,7 +311,7 @@ fn bt_22_indices() {
 
 #[test]
 fn bt_23_a_small_file_of_a_huge_tensor() {
-    let mut bomb = Forged::coo(&[1 << 20, 1 << 20], &[5, 6], &[]);
+    let mut bomb = ForgedRecord::coo(&[1 << 20, 1 << 20], &[5, 6], &[]);
     bomb.dtype = F64;
     bomb.payload = [words(&[1, 2, 5, 6, 1]), words(&[1.5f64.to_bits()])].concat();
     let bytes = bomb.file();
@@ -321,13 +324,13 @@ fn bt_23_a_small_file_of_a_huge_tensor() {
 
 #[test]
 fn bt_24_numbers_of_entries() {
-    let claiming = |nnz: u64| Forged::coo_claiming(&[9], [nnz, 1, nnz], &[1], &[1]).file();
+    let claiming = |nnz: u64| ForgedRecord::coo_claiming(&[9], [nnz, 1, nnz], &[1], &[1]).file();
     assert_eq!(refusal(&claiming(1 << 60)), (Overflow, "B19"));
-    let empty = open(&Forged::coo(&[9], &[], &[]).file()).unwrap();
+    let empty = open(&ForgedRecord::coo(&[9], &[], &[]).file()).unwrap();
     assert_eq!(empty.sparse(0).unwrap().nnz(), 0);
     // A sparse scalar has one entry or none (B12).
     for (values, is_sound) in [(&[][..], true), (&[7], true), (&[7, 8], false)] {
-        let opened = open(&Forged::coo(&[], &[], values).file());
+        let opened = open(&ForgedRecord::coo(&[], &[], values).file());
         assert_eq!(opened.is_ok(), is_sound);
         if let Ok(reader) = opened {
             let dense = reader.sparse(0).unwrap().to_dense(4).unwrap();
@@ -339,7 +342,7 @@ fn bt_24_numbers_of_entries() {
 
 #[test]
 fn bt_25_big_endian_files_are_told_so() {
-    let little = Forged::plain().file();
+    let little = ForgedRecord::plain().file();
     let big: Vec<u8> = little
         .chunks_exact(8)
         .flat_map(|word| word.iter().rev().copied())
@@ -389,7 +392,7 @@ fn bt_26_other_files() {
     // A file of zeros may have any format, so it is not detected as BTF.
     assert_eq!(Btf.sniff(&[0; 512], 512), Sniff::No);
     assert_eq!(Btf.sniff(&[0; 8], 8), Sniff::Possible);
-    assert_eq!(Btf.sniff(&Forged::plain().file(), 64), Sniff::Possible);
+    assert_eq!(Btf.sniff(&ForgedRecord::plain().file(), 64), Sniff::Possible);
     assert_eq!(Btf.sniff(&[], 0), Sniff::No);
 }
 
@@ -400,7 +403,7 @@ fn bt_27_a_million_tensors() {
     bytes.reserve_exact(32 * count as usize);
     let head = 8 + 8 * count;
     bytes.extend((0..count).flat_map(|number| (head + 24 * number).to_le_bytes()));
-    let record = Forged::new(I32, 0, &[0], &[]).bytes();
+    let record = ForgedRecord::new(I32, 0, &[0], &[]).bytes();
     for _ in 0..count {
         bytes.extend(&record);
     }
@@ -420,9 +423,9 @@ fn bt_27_a_million_tensors() {
 #[test]
 fn bt_28_truncations_and_flipped_bits() {
     let bytes = file(&[
-        Forged::plain(),
-        Forged::coo(&[3, 4], &[0, 1, 2, 3], &[5, 6]),
-        Forged::dense(I8, &[5], 5),
+        ForgedRecord::plain(),
+        ForgedRecord::coo(&[3, 4], &[0, 1, 2, 3], &[5, 6]),
+        ForgedRecord::dense(I8, &[5], 5),
     ]);
     let derived = mutants(&bytes, bytes.len() * 9).collect::<Vec<_>>();
     let opened = open_many_hostile(&Btf, derived.clone(), &ReadOptions::default(), BASE_ALLOWANCE);

@@ -68,7 +68,7 @@ pub(crate) fn written_sparse(sparse: &SparseCoo, options: WriteOptions) -> Vec<u
 
 /// A record to build, whose fields may be wrong.
 #[derive(Clone, Debug)]
-pub(crate) struct Forged {
+pub(crate) struct ForgedRecord {
     pub(crate) rank: u64,
     pub(crate) dtype: u8,
     pub(crate) layout: u8,
@@ -80,7 +80,7 @@ pub(crate) struct Forged {
     pub(crate) padding: Option<Vec<u8>>,
 }
 
-impl Forged {
+impl ForgedRecord {
     pub(crate) fn new(dtype: u8, layout: u8, dims: &[u64], payload: &[u8]) -> Self {
         Self {
             rank: dims.len() as u64,
@@ -137,15 +137,15 @@ impl Forged {
     }
 }
 
-/// Returns a file with one record: [`Forged::plain`], modified by `change`.
-pub(crate) fn with(change: impl FnOnce(&mut Forged)) -> Vec<u8> {
-    let mut record = Forged::plain();
+/// Returns a file with one record: [`ForgedRecord::plain`], modified by `change`.
+pub(crate) fn with(change: impl FnOnce(&mut ForgedRecord)) -> Vec<u8> {
+    let mut record = ForgedRecord::plain();
     change(&mut record);
     record.file()
 }
 
 /// Returns a file with these records in order.
-pub(crate) fn file(records: &[Forged]) -> Vec<u8> {
+pub(crate) fn file(records: &[ForgedRecord]) -> Vec<u8> {
     let mut offset = 8 + 8 * records.len() as u64;
     let mut offsets = Vec::new();
     let mut body = Vec::new();

@@ -8,7 +8,7 @@ use tensor_core::{Bytes, CastError, DType, Tensor};
 
 use crate::{
     corpus::small,
-    support::{Forge, Forged, back_to_back, counting, open, open_leniently, spec, tensor, written},
+    support::{Forge, ForgedTensor, back_to_back, counting, open, open_leniently, spec, tensor, written},
 };
 
 fn lint_rules(reader: &TbufReader) -> Vec<String> {
@@ -145,10 +145,10 @@ fn t5_tensors_are_listed_by_id_and_found_in_any_order() {
     assert_eq!(reader.find("tensor 100"), None);
 
     let same_id = Forge::of(&[
-        Forged::plain(),
-        Forged {
+        ForgedTensor::plain(),
+        ForgedTensor {
             id: Some(tensor_id("a")),
-            ..Forged::new("b", 1, &[2], 16, 8)
+            ..ForgedTensor::new("b", 1, &[2], 16, 8)
         },
     ]);
     let reader = open(&same_id.file()).unwrap();
@@ -171,8 +171,8 @@ fn t5_names_with_the_same_hash() {
     assert!(error.to_string().contains(names[0]), "{error}");
 
     let forged = [
-        Forged::new(names[0], 7, &[1], 4, 1),
-        Forged::new(names[1], 7, &[1], 5, 1),
+        ForgedTensor::new(names[0], 7, &[1], 4, 1),
+        ForgedTensor::new(names[1], 7, &[1], 5, 1),
     ];
     let reader = open(&Forge::of(&forged).file()).unwrap();
     assert_eq!((reader.find(names[0]), reader.find(names[1])), (Some(0), Some(1)));
@@ -190,7 +190,11 @@ fn t6_ids_are_written_but_not_relied_upon() {
 
 #[test]
 fn t7_names_are_unique_unless_the_reader_is_lenient() {
-    let twice = Forge::of(&[Forged::new("a", 7, &[2], 4, 2), Forged::new("a", 7, &[1], 8, 1)]).file();
+    let twice = Forge::of(&[
+        ForgedTensor::new("a", 7, &[2], 4, 2),
+        ForgedTensor::new("a", 7, &[1], 8, 1),
+    ])
+    .file();
     let error = open(&twice).unwrap_err();
     assert_eq!((error.kind(), error.tensor()), (ErrorKind::Duplicate, Some("a")));
     let lenient = open_leniently(&twice).unwrap();
@@ -285,7 +289,7 @@ fn t10_an_absent_shape_is_a_scalar() {
 #[test]
 fn t11_tensors_without_bytes_may_stand_anywhere_before_the_index() {
     for (offset, is_accepted) in [(0, true), (4, true), (10, true), (64, true), (65, false)] {
-        let file = Forge::of(&[Forged::plain(), Forged::new("b", 1, &[0], offset, 0)]).file();
+        let file = Forge::of(&[ForgedTensor::plain(), ForgedTensor::new("b", 1, &[0], offset, 0)]).file();
         assert_eq!(open(&file).is_ok(), is_accepted, "{offset}");
     }
     let empty = counting(DType::I64, &[2, 0]);
@@ -327,7 +331,11 @@ fn t12_the_same_data_may_have_several_names_but_parts_of_it_may_not() {
         (decoder.bytes().as_ptr(), &tied)
     );
 
-    let partly = Forge::of(&[Forged::new("a", 7, &[8], 4, 8), Forged::new("b", 7, &[8], 8, 8)]).file();
+    let partly = Forge::of(&[
+        ForgedTensor::new("a", 7, &[8], 4, 8),
+        ForgedTensor::new("b", 7, &[8], 8, 8),
+    ])
+    .file();
     assert_eq!(open(&partly).unwrap_err().broken_rule(), Some("T12"));
     assert_eq!(
         open_leniently(&partly).unwrap().tensor(1).unwrap().bytes()[..],
@@ -340,8 +348,8 @@ fn t12_holes_are_reported() {
     let mut data = vec![0; 9000];
     data[7000..7010].fill(b'x');
     let tensors = [
-        Forged::new("a", 7, &[4], 4, 4),
-        Forged::new("b", 7, &[4], 5000, 4),
+        ForgedTensor::new("a", 7, &[4], 4, 4),
+        ForgedTensor::new("b", 7, &[4], 5000, 4),
     ];
     let forge = Forge {
         data,
@@ -416,7 +424,7 @@ fn t17_fields_of_later_versions_are_passed_over() {
 #[test]
 fn t20_limits_are_the_readers() {
     let many: Vec<_> = (0..5)
-        .map(|number| Forged::new(&number.to_string(), 7, &[1, 1, 1], 4, 1))
+        .map(|number| ForgedTensor::new(&number.to_string(), 7, &[1, 1, 1], 4, 1))
         .collect();
     let file = Forge::of(&many).file();
     let reader = open(&file).unwrap();
@@ -546,7 +554,7 @@ fn tensors_of_bytes_in_memory_are_slices_of_them() {
 /// T3: misaligned data is not viewed in place, but copied.
 #[test]
 fn tb_25_misaligned_data() {
-    let mut aligned = Forge::of(&[Forged::new("a", 2, &[2], 5, 16)]).file();
+    let mut aligned = Forge::of(&[ForgedTensor::new("a", 2, &[2], 5, 16)]).file();
     // The data is at offset 5 of the file, so its alignment depends on that of the allocation. The test
     // allows for both.
     let tensor = tensor(&aligned, "a").unwrap();
@@ -566,6 +574,6 @@ fn tb_25_misaligned_data() {
         }
     );
     aligned.clear();
-    let reader = open(&Forge::of(&[Forged::new("a", 2, &[2], 5, 16)]).file()).unwrap();
+    let reader = open(&Forge::of(&[ForgedTensor::new("a", 2, &[2], 5, 16)]).file()).unwrap();
     assert!(lint_rules(&reader).contains(&"T3".to_owned()));
 }

@@ -11,7 +11,7 @@ use fmt_tbuf::{TbufEditor, TbufReader, WriteOptions, recover, tensor_id};
 use tempfile::TempDir;
 use tensor_core::{DType, Tensor};
 
-use crate::support::{Forge, Forged, back_to_back, counting, open_leniently, spec, written};
+use crate::support::{Forge, ForgedTensor, back_to_back, counting, open_leniently, spec, written};
 
 /// Writes a file with tensors `a` and `b` into a new directory.
 fn file_of_two(options: WriteOptions) -> (TempDir, PathBuf) {
@@ -180,11 +180,11 @@ fn what_cannot_be_read_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("odd.tbuf");
     let file = Forge::of(&[
-        Forged {
+        ForgedTensor {
             dtype: Some(99),
-            ..Forged::plain()
+            ..ForgedTensor::plain()
         },
-        Forged::new("b", 7, &[2], 20, 2),
+        ForgedTensor::new("b", 7, &[2], 20, 2),
     ])
     .file();
     fs::write(&path, file).unwrap();
@@ -234,7 +234,7 @@ fn t17_fields_are_not_lost_unasked() {
 
 #[test]
 fn a_lenient_editor_cannot_mend_names_that_occur_twice() {
-    let file = Forge::of(&[Forged::plain(), Forged::new("a", 7, &[1], 20, 1)]).file();
+    let file = Forge::of(&[ForgedTensor::plain(), ForgedTensor::new("a", 7, &[1], 20, 1)]).file();
     assert!(open_leniently(&file).is_ok());
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("twice.tbuf");

@@ -16,7 +16,7 @@ use tensor_core::{Bytes, DType, Tensor};
 
 use crate::{
     corpus::{cases, small},
-    support::{Forge, Forged, back_to_back, counting, open, put_word, tensor, written},
+    support::{Forge, ForgedTensor, back_to_back, counting, open, put_word, tensor, written},
 };
 
 fn kind(bytes: &[u8]) -> Option<ErrorKind> {
@@ -98,7 +98,7 @@ fn tb_07_an_index_too_short_to_be_one() {
 /// TB-08, TB-09, TB-10: every word of an index is replaced with malicious words.
 #[test]
 fn tb_08_09_10_offsets_that_lead_astray() {
-    let forge = Forge::of(&[Forged::plain(), Forged::new("b", 7, &[2, 2], 16, 4)]);
+    let forge = Forge::of(&[ForgedTensor::plain(), ForgedTensor::new("b", 7, &[2, 2], 16, 4)]);
     let (index, _) = forge.index();
     let mut rejected = 0;
     for at in (0..index.len() - 3).step_by(4) {
@@ -121,7 +121,7 @@ fn tb_08_09_10_offsets_that_lead_astray() {
 
 #[test]
 fn tb_11_one_long_name_listed_nearly_a_million_times() {
-    let mut forge = Forge::of(&[Forged::new(&"n".repeat(1 << 20), 7, &[1], 4, 1)]);
+    let mut forge = Forge::of(&[ForgedTensor::new(&"n".repeat(1 << 20), 7, &[1], 4, 1)]);
     forge.repeats = 999_000;
     let file = Bytes::from(forge.file());
     assert_quick_rejection(file, ErrorKind::TooLarge);
@@ -214,11 +214,11 @@ fn tb_14_what_may_be_absent() {
 fn tb_15_dtypes_that_are_none() {
     for number in [0, 11, 127, -128] {
         let file = Forge::of(&[
-            Forged {
+            ForgedTensor {
                 dtype: Some(number),
-                ..Forged::plain()
+                ..ForgedTensor::plain()
             },
-            Forged::new("b", 7, &[2], 20, 2),
+            ForgedTensor::new("b", 7, &[2], 20, 2),
         ]);
         let reader = open(&file.file()).unwrap();
         let [a, b] = ["a", "b"].map(|name| reader.find(name).unwrap());
@@ -251,7 +251,7 @@ fn tb_16_data_in_the_magic() {
 
 #[test]
 fn tb_17_data_up_to_the_index_and_beyond() {
-    let at = |offset, size: u32| kind(&Forge::of(&[Forged::new("a", 7, &[size], offset, size)]).file());
+    let at = |offset, size: u32| kind(&Forge::of(&[ForgedTensor::new("a", 7, &[size], offset, size)]).file());
     assert_eq!(at(0xffff_fff0, 0x20), Some(ErrorKind::OutOfBounds));
     assert_eq!(at(32, 33), Some(ErrorKind::OutOfBounds));
     assert_eq!(at(32, 32), None);
@@ -260,7 +260,7 @@ fn tb_17_data_up_to_the_index_and_beyond() {
 #[test]
 fn tb_18_sizes_that_are_not_the_shapes() {
     for size in [23, 25, 0] {
-        let file = Forge::of(&[Forged::new("a", 1, &[2, 3], 4, size)]).file();
+        let file = Forge::of(&[ForgedTensor::new("a", 1, &[2, 3], 4, size)]).file();
         assert_eq!(kind(&file), Some(ErrorKind::SizeMismatch));
     }
 }
@@ -268,7 +268,7 @@ fn tb_18_sizes_that_are_not_the_shapes() {
 #[test]
 fn tb_19_products_that_overflow() {
     for shape in [&[65536; 5][..], &[1 << 31, 2, u32::MAX], &[1 << 31, 1 << 31, 4]] {
-        let file = Forge::of(&[Forged::new("a", 1, shape, 4, 0)]).file();
+        let file = Forge::of(&[ForgedTensor::new("a", 1, shape, 4, 0)]).file();
         assert_eq!(kind(&file), Some(ErrorKind::Overflow));
     }
 }
@@ -276,7 +276,7 @@ fn tb_19_products_that_overflow() {
 #[test]
 fn tb_20_nothing_and_scalars() {
     for (shape, size) in [(&[0][..], 0), (&[3, 0], 0), (&[], 4)] {
-        let file = Forge::of(&[Forged::new("a", 1, shape, 4, size)]).file();
+        let file = Forge::of(&[ForgedTensor::new("a", 1, shape, 4, size)]).file();
         assert_eq!(kind(&file), None);
         assert_eq!(tensor(&file, "a").unwrap().bytes().len(), size as usize);
     }
@@ -289,7 +289,7 @@ fn tb_21_ranks() {
         (65, Some(ErrorKind::TooLarge)),
         (1_000_000, Some(ErrorKind::TooLarge)),
     ] {
-        let file = Forge::of(&[Forged::new("a", 7, &vec![1; rank], 4, 1)]).file();
+        let file = Forge::of(&[ForgedTensor::new("a", 7, &vec![1; rank], 4, 1)]).file();
         assert_eq!(open(&file).err().map(|error| error.kind()), expected);
     }
     // No reader limit can exceed the maximum rank of shapes.
@@ -300,33 +300,33 @@ fn tb_21_ranks() {
         },
         ..ReadOptions::default()
     };
-    let file = Forge::of(&[Forged::new("a", 7, &[1; 65], 4, 1)]).file();
+    let file = Forge::of(&[ForgedTensor::new("a", 7, &[1; 65], 4, 1)]).file();
     let error = TbufReader::open(std::sync::Arc::new(Bytes::from(file)), &options).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge);
 }
 
 #[test]
 fn tb_22_duplicates() {
-    let pair = |a: Forged, b: Forged| kind(&Forge::of(&[a, b]).file());
-    let other = Forged::new("b", 1, &[3], 16, 12);
-    let same_name = Forged {
+    let pair = |a: ForgedTensor, b: ForgedTensor| kind(&Forge::of(&[a, b]).file());
+    let other = ForgedTensor::new("b", 1, &[3], 16, 12);
+    let same_name = ForgedTensor {
         name: Some(b"a".to_vec()),
         ..other.clone()
     };
-    let same_id = Forged {
+    let same_id = ForgedTensor {
         id: Some(tensor_id("a")),
         ..other.clone()
     };
-    assert_eq!(pair(Forged::plain(), same_name), Some(ErrorKind::Duplicate));
+    assert_eq!(pair(ForgedTensor::plain(), same_name), Some(ErrorKind::Duplicate));
     // Wrong ids are a lint, and tensors are found by their names.
-    assert_eq!(pair(Forged::plain(), same_id), None);
-    assert_eq!(pair(Forged::plain(), other), None);
+    assert_eq!(pair(ForgedTensor::plain(), same_id), None);
+    assert_eq!(pair(ForgedTensor::plain(), other), None);
 }
 
 #[test]
 fn tb_23_ids_that_are_not_the_names_and_not_in_order() {
     let mut tensors: Vec<_> = (0..20u32)
-        .map(|number| Forged::new(&format!("t{number}"), 7, &[1], 4 + number, 1))
+        .map(|number| ForgedTensor::new(&format!("t{number}"), 7, &[1], 4 + number, 1))
         .collect();
     tensors.sort_by_key(|tensor| std::cmp::Reverse(tensor.id));
     tensors[3].id = Some(5);
@@ -344,8 +344,9 @@ fn tb_23_ids_that_are_not_the_names_and_not_in_order() {
 #[test]
 fn tb_24_overlaps() {
     let pair = |a: (u32, u32), b: (u32, u32)| {
-        let tensor =
-            |name: &str, (start, end): (u32, u32)| Forged::new(name, 7, &[end - start], start, end - start);
+        let tensor = |name: &str, (start, end): (u32, u32)| {
+            ForgedTensor::new(name, 7, &[end - start], start, end - start)
+        };
         Forge::of(&[tensor("a", a), tensor("b", b)]).file()
     };
     let error = open(&pair((4, 16), (8, 20))).unwrap_err();
@@ -438,9 +439,9 @@ fn bases() -> [Vec<u8>; 4] {
         operations: Some(0),
         model: Some(b"m".to_vec()),
         ..Forge::of(&[
-            Forged::plain(),
-            Forged::new("b", 7, &[2, 2], 16, 4),
-            Forged::new("c", 4, &[0], 20, 0),
+            ForgedTensor::plain(),
+            ForgedTensor::new("b", 7, &[2, 2], 16, 4),
+            ForgedTensor::new("c", 4, &[0], 20, 0),
         ])
     };
     let (a, b) = (counting(DType::U16, &[2, 2]), counting(DType::I8, &[3]));
@@ -538,8 +539,8 @@ fn tb_30_files_of_the_first_implementation() {
         data: (0..25).collect(),
         operations: Some(0),
         ..Forge::of(&[
-            Forged::new("weights", 1, &[2, 2], 4, 16),
-            Forged::new("bias", 1, &[2], 20, 8),
+            ForgedTensor::new("weights", 1, &[2, 2], 4, 16),
+            ForgedTensor::new("bias", 1, &[2], 20, 8),
         ])
     };
     let file = forge.file();

@@ -55,7 +55,7 @@ pub(crate) fn back_to_back() -> WriteOptions {
 
 /// The fields of a tensor's table in a [`Forge`]; `None` omits a field.
 #[derive(Clone, Debug)]
-pub(crate) struct Forged {
+pub(crate) struct ForgedTensor {
     pub(crate) id: Option<u64>,
     pub(crate) name: Option<Vec<u8>>,
     pub(crate) shape: Option<Vec<u32>>,
@@ -66,7 +66,7 @@ pub(crate) struct Forged {
     pub(crate) unknown: Option<u32>,
 }
 
-impl Forged {
+impl ForgedTensor {
     pub(crate) fn new(name: &str, dtype: i8, shape: &[u32], offset: u32, size: u32) -> Self {
         Self {
             id: Some(tensor_id(name)),
@@ -93,7 +93,7 @@ pub(crate) struct Forge {
     pub(crate) data: Vec<u8>,
     pub(crate) version: Option<Vec<u8>>,
     pub(crate) model: Option<Vec<u8>>,
-    pub(crate) tensors: Option<Vec<Forged>>,
+    pub(crate) tensors: Option<Vec<ForgedTensor>>,
     /// Number of additional references to the first tensor's table.
     pub(crate) repeats: usize,
     /// The value of a fourth field of the root, as in files with operations.
@@ -120,10 +120,10 @@ pub(crate) struct Places {
 impl Forge {
     /// Creates a file with one tensor, `f32[3]` called `a`.
     pub(crate) fn new() -> Self {
-        Self::of(&[Forged::plain()])
+        Self::of(&[ForgedTensor::plain()])
     }
 
-    pub(crate) fn of(tensors: &[Forged]) -> Self {
+    pub(crate) fn of(tensors: &[ForgedTensor]) -> Self {
         Self {
             data: (0..60).collect(),
             version: Some(b"1.0.0".to_vec()),
@@ -136,12 +136,12 @@ impl Forge {
 
     /// Creates a file with one tensor, `f32[3]` called `name`.
     pub(crate) fn with_name(name: &str) -> Self {
-        Self::of(&[Forged::new(name, 1, &[3], 4, 12)])
+        Self::of(&[ForgedTensor::new(name, 1, &[3], 4, 12)])
     }
 
-    /// Returns a file with one tensor: [`Forged::plain`], modified by `change`.
-    pub(crate) fn with(change: impl FnOnce(&mut Forged)) -> Vec<u8> {
-        let mut tensor = Forged::plain();
+    /// Returns a file with one tensor: [`ForgedTensor::plain`], modified by `change`.
+    pub(crate) fn with(change: impl FnOnce(&mut ForgedTensor)) -> Vec<u8> {
+        let mut tensor = ForgedTensor::plain();
         change(&mut tensor);
         Self::of(&[tensor]).file()
     }
@@ -222,7 +222,7 @@ impl Forge {
     }
 }
 
-fn push_tensor(out: &mut Vec<u8>, places: &mut Places, tensor: &Forged) {
+fn push_tensor(out: &mut Vec<u8>, places: &mut Places, tensor: &ForgedTensor) {
     let widths = [
         tensor.id.map_or(0, |_| 8),
         tensor.name.as_ref().map_or(0, |_| 4),

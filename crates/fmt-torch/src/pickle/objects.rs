@@ -2,7 +2,7 @@
 //! run.
 
 use fmt_core::{Error, ErrorKind};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{
     globals::{self, Global, UnreadKind},
@@ -77,7 +77,7 @@ impl Machine {
                         "tensors in dictionaries, as torch.save(model.state_dict(), ...) writes them; \
                          lenient reading passes over what is not known",
                     )
-                    .found(Quoted(&full));
+                    .found(QuotedName(&full));
                 // Charges the memory of the name and of the error's strings.
                 self.charge(2 * full.len() as u64 + 1024)?;
                 // The placeholder gets the number of the next node.

@@ -1,6 +1,8 @@
 //! Tests all steps, from the text of a configuration to the effective configuration.
 
-use model_config::{Completed, Defaults, MismatchError, Syntax, WrittenConfig, complete, complete_pipeline};
+use model_config::{
+    CompletedConfig, Defaults, MismatchError, Syntax, WrittenConfig, complete, complete_pipeline,
+};
 use oip_types::{DataType, Joining, ModelMetadata, TensorMetadata};
 
 /// Returns the metadata of a model that takes batches of images.
@@ -14,7 +16,7 @@ pub(crate) fn digits() -> ModelMetadata {
     .with_versions(["1"])
 }
 
-pub(crate) fn run(text: &str, model: &ModelMetadata) -> Result<Completed, MismatchError> {
+pub(crate) fn run(text: &str, model: &ModelMetadata) -> Result<CompletedConfig, MismatchError> {
     let written = WrittenConfig::read(text, Syntax::Pbtxt).unwrap();
     let defaults = Defaults::default()
         .with_instances(2)

@@ -10,15 +10,15 @@ use std::{
 
 use model_repository::{Repositories, Repository};
 
-use crate::support::{Found, backends, found, reason_of, repository};
+use crate::support::{FoundVersion, backends, found, reason_of, repository};
 
 /// Returns the model versions in the repository at `root`.
-fn found_in(root: &Path) -> Vec<Found> {
+fn found_in(root: &Path) -> Vec<FoundVersion> {
     found(&Repository::open(root, &backends(), None).unwrap())
 }
 
-fn usable(model: &str, version: Option<&str>, content: &str) -> Found {
-    Found {
+fn usable(model: &str, version: Option<&str>, content: &str) -> FoundVersion {
+    FoundVersion {
         model: model.to_owned(),
         version: version.map(str::to_owned),
         content: Ok(content.to_owned()),

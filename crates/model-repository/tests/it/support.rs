@@ -49,7 +49,7 @@ pub(crate) fn write(root: &Path, path: &str, content: &str) {
 
 /// A version of a model in a repository, as the tests compare it.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct FoundVersion {
     pub(crate) model: String,
     pub(crate) version: Option<String>,
     /// The content of the version's file, or the reason why it cannot be used.
@@ -57,16 +57,16 @@ pub(crate) struct Found {
 }
 
 /// Reads every version of every model. A model that cannot be used becomes one entry without a version.
-pub(crate) fn found(repository: &Repository) -> Vec<Found> {
+pub(crate) fn found(repository: &Repository) -> Vec<FoundVersion> {
     let mut all = Vec::new();
     for model in repository.model_names().unwrap() {
         match versions(repository, &model) {
-            Ok(versions) => all.extend(versions.into_iter().map(|(version, content)| Found {
+            Ok(versions) => all.extend(versions.into_iter().map(|(version, content)| FoundVersion {
                 model: model.clone(),
                 version,
                 content: content.map_err(|reason| reason.to_string()),
             })),
-            Err(reason) => all.push(Found {
+            Err(reason) => all.push(FoundVersion {
                 model,
                 version: None,
                 content: Err(reason.to_string()),

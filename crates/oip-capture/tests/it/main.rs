@@ -11,7 +11,7 @@ use std::{
 
 use fmt_core::TensorReader;
 use futures_executor::block_on;
-use oip_capture::{Captured, Entry, Recorder, RecorderConfig, Recording};
+use oip_capture::{CapturingService, Entry, Recorder, RecorderConfig, Recording};
 use oip_service::{InferenceService, RequestContext, testing::TestService};
 use oip_types::{BytesTensor, InferOutput, InferRequest, InferResponse, ModelRef, ParameterValue};
 use tensor_core::{Shape, Tensor};
@@ -104,7 +104,7 @@ fn a_service_records_what_is_wanted_and_answers_as_ever() {
     let config = RecorderConfig::new(&folder).with(|config| config.models = vec!["ech*".to_owned()]);
     let recorder = Recorder::start(config).unwrap();
     let inner = Arc::new(TestService::default());
-    let service = Captured::new(inner.clone(), recorder.clone());
+    let service = CapturingService::new(inner.clone(), recorder.clone());
     assert_eq!(service.server_metadata(), inner.server_metadata());
     assert!(recorder.wants("echo") && !recorder.wants("other"));
     let missing = InferRequest::new(ModelRef::new("echo-none", None).unwrap());

@@ -166,7 +166,7 @@ fn foreign(response: &Response<Incoming>) -> Option<ClientError> {
     let status = response.status();
     let found = match content_type {
         [] => "an answer without a type".to_owned(),
-        found => tensor_core::Quoted(&String::from_utf8_lossy(found)).to_string(),
+        found => tensor_core::QuotedName(&String::from_utf8_lossy(found)).to_string(),
     };
     let message = format!("expected application/grpc, found {found} with HTTP {status}");
     Some(match status.as_u16() {

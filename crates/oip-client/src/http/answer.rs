@@ -87,7 +87,7 @@ impl Answer {
             "gzip" | "x-gzip" => Compression::Gzip,
             "deflate" => Compression::Deflate,
             other => {
-                let found = tensor_core::Quoted(other).to_string();
+                let found = tensor_core::QuotedName(other).to_string();
                 let expected = "expected a Content-Encoding of gzip or deflate";
                 return Err(broken(ServiceError::invalid(format!(
                     "{expected}, found {found}"

@@ -44,7 +44,7 @@ impl Model {
         let tensors = |tensors: Option<Vec<Tensor>>| -> Result<Vec<_>, ServiceError> {
             let read = |tensor: Tensor| {
                 let datatype = DataType::from_name(&tensor.datatype)
-                    .map_err(|error| error.within(tensor_core::Quoted(&tensor.name)))?;
+                    .map_err(|error| error.within(tensor_core::QuotedName(&tensor.name)))?;
                 Ok(TensorMetadata::new(tensor.name, datatype, &tensor.shape))
             };
             tensors.unwrap_or_default().into_iter().map(read).collect()

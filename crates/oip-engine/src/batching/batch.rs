@@ -5,7 +5,7 @@ use oip_types::{
     InferInput, InferOutput, InferRequest, ModelMetadata, ParameterValue, Parameters, RequestedOutput,
     ServiceError, TensorValue,
 };
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::batching::scheduler::{Ask, BatchPolicy, JoinKey};
 
@@ -79,8 +79,8 @@ pub(crate) fn rows(
     match inputs.find(|input| input.value.rows() != Some(rows)) {
         Some(other) => Err(ServiceError::invalid(format!(
             "inputs {} and {} must have the same number of rows, found shapes {} and {}",
-            Quoted(&first.name),
-            Quoted(&other.name),
+            QuotedName(&first.name),
+            QuotedName(&other.name),
             first.value.shape(),
             other.value.shape(),
         ))),
@@ -292,7 +292,7 @@ pub(crate) fn check_rows(outputs: &[InferOutput], rows: u64) -> Result<(), Servi
         None => Ok(()),
         Some(output) => Err(ServiceError::internal(format!(
             "the model broke its promise for output {}: expected {rows} rows as in its inputs, found shape {}",
-            Quoted(&output.name),
+            QuotedName(&output.name),
             output.value.shape(),
         ))),
     }

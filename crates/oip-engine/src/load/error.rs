@@ -6,7 +6,7 @@ use std::{io, sync::Arc, time::Duration};
 use model_config::{ConfigError, MismatchError, PipelineError, WrittenConfig};
 use model_repository::{FileError, ModelError};
 use oip_types::ServiceError;
-use tensor_core::{Quoted, SpecError};
+use tensor_core::{QuotedName, SpecError};
 use thiserror::Error;
 
 use crate::{batching::scheduler::PolicyError, pipeline::PlanError};
@@ -65,7 +65,7 @@ pub(crate) enum LoadError {
     Unreadable { file: String, source: ServiceError },
     #[error("{0}")]
     Backend(#[source] ServiceError),
-    #[error("its warm-up request {} failed: {source}", Quoted(name))]
+    #[error("its warm-up request {} failed: {source}", QuotedName(name))]
     WarmUp { name: String, source: Box<WarmUpError> },
     #[error("{0}")]
     Plan(#[source] Arc<PlanError>),
@@ -74,7 +74,7 @@ pub(crate) enum LoadError {
 /// The reason why a warm-up request failed.
 #[derive(Debug, Error)]
 pub(crate) enum WarmUpError {
-    #[error("input {}: {source}", Quoted(name))]
+    #[error("input {}: {source}", QuotedName(name))]
     Input { name: String, source: Box<InputError> },
     /// The model refused the request, or its response contradicts the metadata.
     #[error("{0}")]

@@ -9,7 +9,7 @@ use model_repository::{
     Digest, DigestBy, FileSubset, ModelDirectory, ModelVersion, Repositories, Snapshot, VersionContent,
 };
 use oip_types::{ErrorCode, ServiceError};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{
     config::{EngineConfig, ModelControl},
@@ -97,7 +97,7 @@ impl Lifecycle {
         }
         let message = format!(
             "{} is a model of the server's own program: it is not loaded or unloaded",
-            Quoted(name)
+            QuotedName(name)
         );
         Err(ServiceError::invalid(message))
     }
@@ -281,7 +281,7 @@ impl Lifecycle {
             match self.load_version(plan, found, &known.snapshot) {
                 Ok(()) => drop(known.versions.insert(version, digest)),
                 Err(reason) => failures.push(match version {
-                    Some(version) => format!("version {}: {reason}", Quoted(&version)),
+                    Some(version) => format!("version {}: {reason}", QuotedName(&version)),
                     None => reason.to_string(),
                 }),
             }
@@ -295,7 +295,7 @@ impl Lifecycle {
         let failures = failures.join("; ");
         Err(ServiceError::invalid(format!(
             "failed to load {}, {failures}",
-            Quoted(name)
+            QuotedName(name)
         )))
     }
 
@@ -441,7 +441,7 @@ impl Lifecycle {
         if !self.registry.knows(name) && matches!(self.repository.model(name), Ok(None)) {
             let message = format!(
                 "failed to unload {}, it is not in the model repository",
-                Quoted(name)
+                QuotedName(name)
             );
             return Err(ServiceError::new(ErrorCode::NotFound, message));
         }
@@ -547,7 +547,7 @@ fn failed(name: &str, reason: LoadError) -> ServiceError {
         LoadError::NotFetched { .. } => ErrorCode::Unavailable,
         _ => ErrorCode::InvalidArgument,
     };
-    ServiceError::new(code, format!("failed to load {}, {reason}", Quoted(name))).caused_by(reason)
+    ServiceError::new(code, format!("failed to load {}, {reason}", QuotedName(name))).caused_by(reason)
 }
 
 /// Locks `mutex`. Poisoning is ignored: updates under these locks are atomic.

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use model_config::{Axes, Completed, WrittenConfig, complete, complete_pipeline};
+use model_config::{Axes, CompletedConfig, WrittenConfig, complete, complete_pipeline};
 use model_repository::{FileError, ModelDirectory, ModelFile, VersionContent};
 use oip_service::{
     Call, CancelToken, Capabilities, ConfiguredTensors, LoadContext, Model, ModelSource, Outcome,
@@ -17,7 +17,7 @@ use oip_types::{
     InferOutput, InferRequest, ModelMetadata, ServiceError, TensorValue, check_name,
     model_config::{InstanceGroup, InstanceKind},
 };
-use tensor_core::{Quoted, Shape};
+use tensor_core::{QuotedName, Shape};
 use tensor_mmap::Promise;
 
 use crate::{
@@ -194,7 +194,7 @@ fn run(
         model,
         capabilities,
         completed:
-            Completed {
+            CompletedConfig {
                 config: model_config,
                 metadata,
                 joining,
@@ -237,7 +237,7 @@ fn run(
 struct PreparedModel {
     model: Box<dyn Model>,
     capabilities: Capabilities,
-    completed: Completed,
+    completed: CompletedConfig,
     policy: BatchPolicy,
     labels: Labels,
     /// Rows and duration of each warm-up run.
@@ -347,7 +347,7 @@ fn configured_tensors(written: &WrittenConfig) -> Arc<ConfiguredTensors> {
 
 /// Adds the selected runtime and placement to the completed configuration, since the written configuration
 /// may leave the choice to the backend.
-fn note_runtime(completed: &mut Completed, capabilities: &Capabilities) {
+fn note_runtime(completed: &mut CompletedConfig, capabilities: &Capabilities) {
     for config in [Some(&mut completed.config), completed.without_batches.as_mut()]
         .into_iter()
         .flatten()
@@ -427,7 +427,7 @@ impl ViewMetadata {
                 let dims = dims.ok_or_else(|| {
                     ServiceError::internal(format!(
                         "output {}: expected the shape of reshape, found {}",
-                        Quoted(name),
+                        QuotedName(name),
                         output.value.shape()
                     ))
                 })?;

@@ -1,10 +1,10 @@
 //! Decides whether requests of different callers are batched, from the model's row independence, its
 //! configuration and the policy.
 
-use model_config::{Completed, Defaults};
+use model_config::{CompletedConfig, Defaults};
 use oip_service::{Capabilities, IndependentRows, RowIndependence};
 use oip_types::Joining;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{batching::scheduler::BatchPolicy, config::EngineConfig, load::error::LoadError};
 
@@ -74,7 +74,7 @@ impl RowSettings {
     ///
     /// # Errors
     /// [`LoadError::Policy`] if values of the configuration contradict each other.
-    pub(crate) fn policy(&self, completed: &mut Completed) -> Result<BatchPolicy, LoadError> {
+    pub(crate) fn policy(&self, completed: &mut CompletedConfig) -> Result<BatchPolicy, LoadError> {
         if let Some(input) = self.reshaped_equal_dims(completed)
             && let Some(config) = completed.without_batches.take()
         {
@@ -98,11 +98,11 @@ impl RowSettings {
 
     /// Returns an input with equal dimensions ([`IndependentRows::equal_dims`]) that the configuration
     /// reshapes, so that clients see different axes.
-    fn reshaped_equal_dims(&self, completed: &Completed) -> Option<Quoted<'_>> {
+    fn reshaped_equal_dims(&self, completed: &CompletedConfig) -> Option<QuotedName<'_>> {
         let mut dimensions = self.rows.equal_dims.iter().flatten();
         let is_reshaped = |name: &String| completed.reshaped_inputs.iter().any(|(known, _)| known == name);
         let (name, _) = dimensions.find(|(name, _)| is_reshaped(name))?;
-        Some(Quoted(name))
+        Some(QuotedName(name))
     }
 }
 
@@ -113,7 +113,7 @@ fn row_axis_elsewhere(rows: &IndependentRows) -> Option<String> {
     let groups = rows.equal_dims.iter();
     let mut mixed = groups.filter(|group| group.iter().any(counts_rows));
     let (input, axis) = mixed.find_map(|group| group.iter().find(|dimension| !counts_rows(dimension)))?;
-    Some(format!("axis {axis} of input {}", Quoted(input)))
+    Some(format!("axis {axis} of input {}", QuotedName(input)))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use oip_types::ServiceError;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 use thiserror::Error;
 
 /// The reason why the steps of a pipeline do not fit together, or why a step cannot run.
@@ -15,23 +15,26 @@ pub(crate) enum PlanError {
     Itself(StepPlace),
     #[error("{step}: {source}")]
     Model { step: StepPlace, source: StepError },
-    #[error("{step}: the model has no input {}", Quoted(input))]
+    #[error("{step}: the model has no input {}", QuotedName(input))]
     NoSuchInput { step: StepPlace, input: String },
-    #[error("{step}: the model has no output {}", Quoted(output))]
+    #[error("{step}: the model has no output {}", QuotedName(output))]
     NoSuchOutput { step: StepPlace, output: String },
     #[error("{step}: no tensor goes to the model's input {input}")]
     MissingInput { step: StepPlace, input: String },
-    #[error("the input {} goes to no step", Quoted(input))]
+    #[error("the input {} goes to no step", QuotedName(input))]
     UnusedInput { input: String },
-    #[error("tensor {} has two sources: {first} and {second}", Quoted(tensor))]
+    #[error("tensor {} has two sources: {first} and {second}", QuotedName(tensor))]
     TwoSources {
         tensor: String,
         first: TensorSource,
         second: TensorSource,
     },
-    #[error("tensor {} goes to {reader}, but comes from nowhere", Quoted(tensor))]
+    #[error("tensor {} goes to {reader}, but comes from nowhere", QuotedName(tensor))]
     NoSource { tensor: String, reader: String },
-    #[error("tensor {} comes from {source_tensor}, but goes to {reader}", Quoted(tensor))]
+    #[error(
+        "tensor {} comes from {source_tensor}, but goes to {reader}",
+        QuotedName(tensor)
+    )]
     Mismatch {
         tensor: String,
         source_tensor: String,
@@ -67,7 +70,7 @@ pub(crate) struct StepPlace {
 
 impl fmt::Display for StepPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "step {} (model {})", self.index, Quoted(&self.model))
+        write!(f, "step {} (model {})", self.index, QuotedName(&self.model))
     }
 }
 

@@ -4,7 +4,7 @@ use oip_types::{
     ModelMetadata, ModelRef, RequestedOutput, ShapePattern, TensorMetadata,
     model_config::{EnsembleScheduling, EnsembleStep},
 };
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use super::error::{PlanError, StepError, StepPlace, TensorSource};
 
@@ -286,7 +286,9 @@ impl Graph {
                 let mut told: Vec<String> = walked[start..]
                     .iter()
                     .rev()
-                    .map(|(step, tensor)| format!("{} -> step {step}", Quoted(&self.tensors[*tensor].name)))
+                    .map(|(step, tensor)| {
+                        format!("{} -> step {step}", QuotedName(&self.tensors[*tensor].name))
+                    })
                     .collect();
                 told.insert(0, format!("step {index}"));
                 return PlanError::Cycle { walk: told };

@@ -219,9 +219,9 @@ mod tests {
     type StepAnswer = BoxFuture<'static, Result<InferResponse, ServiceError>>;
 
     /// Models implemented by a function.
-    struct Scripted<F>(F);
+    struct ScriptedModels<F>(F);
 
-    impl<F: Fn(InferRequest) -> StepAnswer + Send + Sync> StepModels for Scripted<F> {
+    impl<F: Fn(InferRequest) -> StepAnswer + Send + Sync> StepModels for ScriptedModels<F> {
         fn step_metadata(&self, model: ModelRef<'_>, _: &str) -> Result<Arc<ModelMetadata>, StepError> {
             Err(ServiceError::invalid(format!("{model} was planned before")).into())
         }
@@ -251,7 +251,7 @@ mod tests {
             &diamond(),
             request,
             &RequestContext::new(None),
-            &Scripted(answer),
+            &ScriptedModels(answer),
         ))
     }
 

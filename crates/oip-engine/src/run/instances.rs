@@ -33,7 +33,7 @@ use crate::{
 
 /// The instances of one version of a model: its threads and their queue.
 pub(crate) struct Instances {
-    shared: Arc<Shared>,
+    shared: Arc<SharedModel>,
 }
 
 /// The settings of a version's instances.
@@ -60,7 +60,7 @@ pub(crate) struct InstanceSettings {
 }
 
 /// The state shared by callers and threads. `runner.rs` has the threads' side.
-pub(crate) struct Shared {
+pub(crate) struct SharedModel {
     pub(crate) model: Box<dyn Model>,
     pub(crate) capabilities: Capabilities,
     pub(crate) metadata: Arc<ModelMetadata>,
@@ -79,7 +79,7 @@ pub(crate) struct Shared {
 
 /// The stream of responses to one request.
 pub(crate) struct ResponseStream {
-    shared: Arc<Shared>,
+    shared: Arc<SharedModel>,
     parts: Arc<Parts>,
     end: End,
     ticket: Ticket,
@@ -135,7 +135,7 @@ impl Instances {
             .iter()
             .for_each(|(rows, time)| quickness.note(*rows, *time));
         let model_name = metadata.name.clone();
-        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| Shared {
+        let shared = Arc::new_cyclic(|shared: &Weak<SharedModel>| SharedModel {
             model,
             capabilities,
             metadata: Arc::new(metadata),
@@ -286,7 +286,7 @@ impl Drop for Instances {
     }
 }
 
-impl Shared {
+impl SharedModel {
     fn enqueue(
         &self,
         mut request: InferRequest,
@@ -509,7 +509,7 @@ pub(crate) struct Room<'s> {
 
 /// The instance in which a caller runs a batch. Dropping the value frees the instance.
 pub(crate) struct InPlaceSlot<'s> {
-    pub(crate) shared: &'s Shared,
+    pub(crate) shared: &'s SharedModel,
     pub(crate) slot: usize,
 }
 
@@ -530,7 +530,7 @@ impl Drop for InPlaceSlot<'_> {
 
 /// Guard of a caller's request. Dropping the guard cancels the request.
 struct CancelOnDrop<'a> {
-    shared: &'a Shared,
+    shared: &'a SharedModel,
     ticket: Ticket,
     cx: &'a RequestContext,
 }

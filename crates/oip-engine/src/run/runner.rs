@@ -25,7 +25,7 @@ use crate::{
         client::Client,
         delivery::{FinishedRequest, Run},
         in_place::{self, InPlace},
-        instances::{DirectRequest, InPlaceSlot, Shared},
+        instances::{DirectRequest, InPlaceSlot, SharedModel},
         job::{Job, ModelCall, Rest},
         several::{Parts, Sink, SinkEnd},
         threads::{MOST_SPARE, ThreadState},
@@ -33,7 +33,7 @@ use crate::{
     statistics::Execution,
 };
 
-impl Shared {
+impl SharedModel {
     /// Runs a thread of the model. Panics in the model are caught where it is called. Any other panic, such
     /// as one while freeing a model's output, loses the requests that this thread holds: their callers get an
     /// error, and the thread continues.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use oip_types::{ErrorCode, ServiceError};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 /// Which models have called which, by name. The graph is acyclic.
 ///
@@ -27,12 +27,12 @@ impl CallOrder {
             return Ok(());
         }
         if let Some(path) = path(&calls, callee, caller) {
-            let caller = Quoted(caller);
+            let caller = QuotedName(caller);
             let message = match &path[..] {
                 [_] => format!("model {caller} cannot ask itself: it would wait for itself"),
                 path => format!(
                     "model {caller} cannot ask {}, which asks {caller} in turn ({}): requests would wait for each other",
-                    Quoted(callee),
+                    QuotedName(callee),
                     path.join(" -> ")
                 ),
             };

@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use model_repository::VersionKey;
 use oip_service::{BoxFuture, Readiness, RequestContext, ResponseStream, Responses, StreamedResponse};
 use oip_types::{ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceError};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{
     generation::Generation,
@@ -287,7 +287,7 @@ impl Registry {
     ) -> Result<InferResponse, ServiceError> {
         let metadata = served.metadata();
         let within_model =
-            |error: ServiceError| error.within(format_args!("model {}", Quoted(&metadata.name)));
+            |error: ServiceError| error.within(format_args!("model {}", QuotedName(&metadata.name)));
         let mut response = response_of(served, &request);
         let answer = served.infer(request, &cx, self);
         response.outputs = answer.await.map_err(within_model)?;
@@ -531,7 +531,7 @@ fn answer_several(
 ) -> Result<ResponseStream, ServiceError> {
     let head = response_of(&served, &request);
     let name = head.model_name.clone();
-    let within_model = move |error: ServiceError| error.within(format_args!("model {}", Quoted(&name)));
+    let within_model = move |error: ServiceError| error.within(format_args!("model {}", QuotedName(&name)));
     let several = served.infer_several(request, cx);
     let several = several.unwrap_or_else(|| Err(ServiceError::internal("a pipeline gives one answer")));
     let mut held = (several.map_err(&within_model)?, served);

@@ -160,13 +160,13 @@ impl Model for StreamModel {
     }
 
     fn run(&self, mut call: Call<'_>) -> Result<Outcome, ServiceError> {
-        struct Ended<'s>(&'s StreamLog);
-        impl Drop for Ended<'_> {
+        struct EndCounter<'s>(&'s StreamLog);
+        impl Drop for EndCounter<'_> {
             fn drop(&mut self) {
                 self.0.ended.fetch_add(1, Ordering::SeqCst);
             }
         }
-        let _ended = Ended(&self.seen);
+        let _ended = EndCounter(&self.seen);
         let x = call.request.take::<i32>("x")?[0];
         self.stream(x, call.cancel, call.sink()?)?;
         Ok(Outcome::Streamed)

@@ -80,7 +80,7 @@ fn datatype(tensor: &str, found: i32) -> Result<oip_types::DataType, ServiceErro
     known
         .and_then(|known| oip_types::DataType::from_config_name(known.as_str_name()))
         .ok_or_else(|| {
-            let name = tensor_core::Quoted(tensor);
+            let name = tensor_core::QuotedName(tensor);
             ServiceError::invalid(format!(
                 "{name}: expected the number of a datatype, found {found}"
             ))

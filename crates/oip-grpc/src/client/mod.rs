@@ -22,7 +22,7 @@ use oip_types::{
     DataType, InferInput, InferOutput, InferRequest, InferResponse, ModelMetadata, ReadSharedMemory,
     RequestLimits, ServiceError, SharedMemorySlice, TensorMetadata, TensorValue,
 };
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 pub use self::{
     config::decode_config,
@@ -139,7 +139,7 @@ fn decode(
         let name = std::mem::take(&mut output.name);
         let has_raw = is_for_all || !is_elsewhere(&output);
         read_output(output, has_raw.then(|| raw.next()).flatten(), limits, memory)
-            .map_err(|error| error.within(format_args!("output {}", Quoted(&name))))
+            .map_err(|error| error.within(format_args!("output {}", QuotedName(&name))))
             .map(|read| InferOutput { name, ..read })
     });
     let outputs = outputs.collect::<Result<_, _>>()?;
@@ -188,7 +188,7 @@ fn read_output(
 pub fn decode_metadata(message: ModelMetadataResponse) -> Result<ModelMetadata, ServiceError> {
     let read = |tensor: model_metadata_response::TensorMetadata| {
         let datatype =
-            DataType::from_name(&tensor.datatype).map_err(|error| error.within(Quoted(&tensor.name)))?;
+            DataType::from_name(&tensor.datatype).map_err(|error| error.within(QuotedName(&tensor.name)))?;
         Ok(TensorMetadata::new(tensor.name, datatype, &tensor.shape))
     };
     let inputs = message.inputs.into_iter().map(read);

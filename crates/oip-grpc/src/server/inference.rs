@@ -5,8 +5,8 @@ use std::{ops::Range, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use oip_service::{
-    Charge, CpuPool, Grant, InferenceService, Lease, Named, Phase, RequestContext, ResponseStream, Responses,
-    SharedInputs,
+    Charge, CpuPool, Grant, InferenceService, Lease, NamedModel, Phase, RequestContext, ResponseStream,
+    Responses, SharedInputs,
     compression::{Compression, inflate},
 };
 use oip_types::{ErrorCode, InferResponse, ParameterValue, Parameters, ServiceError};
@@ -81,7 +81,7 @@ pub(crate) struct SeveralAnswers {
     wants_empty_final: bool,
     wanted: ResponseOptions,
     lease: Lease,
-    model: Named,
+    model: NamedModel,
     /// The charge for the memory that the request takes in addition to its tensors; kept while the model may
     /// use the request.
     _charge: Charge,
@@ -188,7 +188,7 @@ impl Inference {
             if let Some(grant) = grant {
                 grant.check_model(request.model().name())?;
             }
-            let model = Named::of(&request);
+            let model = NamedModel::of(&request);
             let cx = RequestContext::for_request(&request, &lease, wanted.timeout, &self.config.time)?;
             let (service, cpu) = (&self.service, &self.config.cpu);
             let inference = async {
@@ -310,7 +310,7 @@ impl Inference {
         wanted: ResponseOptions,
         is_final: bool,
         lease: &Lease,
-        model: Named,
+        model: NamedModel,
     ) -> Result<Vec<Bytes>, ServiceError> {
         if wanted.envelope == Envelope::Stream {
             let is_final = ParameterValue::Bool(is_final);

@@ -2,7 +2,7 @@
 
 use oip_service::{InferenceService, extensions};
 use oip_types::{LogSetting, LogSettings, ServiceError};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::proto::{
     LogSettingsRequest, LogSettingsResponse, log_settings_request, log_settings_response as response,
@@ -42,7 +42,7 @@ fn read(request: LogSettingsRequest) -> Result<LogSettings, ServiceError> {
             Some(ParameterChoice::Uint32Param(value)) => LogSetting::Uint32(value),
             Some(ParameterChoice::StringParam(value)) => LogSetting::String(value),
             None => {
-                let message = format!("log setting {} has no value", Quoted(&name));
+                let message = format!("log setting {} has no value", QuotedName(&name));
                 return Err(ServiceError::invalid(message));
             }
         };

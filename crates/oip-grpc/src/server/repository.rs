@@ -7,7 +7,7 @@ use oip_service::{
     extensions::{self, check_repository_name},
 };
 use oip_types::{ModelIndexEntry, ParameterValue, Parameters, ServiceError};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::proto::{
     ModelRepositoryParameter, RepositoryIndexRequest, RepositoryIndexResponse, RepositoryModelLoadRequest,
@@ -73,7 +73,7 @@ fn read_parameters(
     parameters: BTreeMap<String, ModelRepositoryParameter>,
 ) -> Result<Parameters, ServiceError> {
     let read = |(name, parameter): (String, ModelRepositoryParameter)| {
-        let shown = Quoted(&name);
+        let shown = QuotedName(&name);
         let value = match parameter.parameter_choice {
             Some(ParameterChoice::BoolParam(value)) => ParameterValue::Bool(value),
             Some(ParameterChoice::Int64Param(value)) => ParameterValue::Int64(value),

@@ -14,7 +14,7 @@ use oip_types::{
     ServiceError, TensorValue,
 };
 use serde::de::DeserializeOwned;
-use tensor_core::{Quoted, Shape};
+use tensor_core::{QuotedName, Shape};
 
 use crate::{
     answer,
@@ -92,7 +92,10 @@ impl TextResponse {
 }
 
 fn other_output(name: &str) -> ServiceError {
-    ServiceError::internal(format!("the output {} is not that of a text model", Quoted(name)))
+    ServiceError::internal(format!(
+        "the output {} is not that of a text model",
+        QuotedName(name)
+    ))
 }
 
 /// Handles a text route. `read` decodes the client's JSON into a request and a context; `print` encodes the
@@ -191,7 +194,7 @@ async fn addressed(app: &App, head: &Parts, ask: &TextRequest) -> Result<Arc<Mod
     };
     let kind = || {
         wanted()
-            .map(|name| Quoted(name).to_string())
+            .map(|name| QuotedName(name).to_string())
             .collect::<Vec<_>>()
             .join(" or ")
     };
@@ -225,8 +228,8 @@ async fn addressed(app: &App, head: &Parts, ask: &TextRequest) -> Result<Arc<Mod
         )),
         [first, second, ..] => Err(ServiceError::invalid(format!(
             "several models can answer, such as {} and {}: name one as \"model\"",
-            Quoted(&first.name),
-            Quoted(&second.name)
+            QuotedName(&first.name),
+            QuotedName(&second.name)
         ))),
     }
 }

@@ -7,7 +7,7 @@ use axum::http::{
     header::{CONTENT_ENCODING, RETRY_AFTER, WWW_AUTHENTICATE},
 };
 use clap::Args;
-use oip_auth::{Answers, Door, Guard, Restricted, Transport, check_restricted};
+use oip_auth::{Answers, Door, Guard, RestrictedApis, Transport, check_restricted};
 use oip_listen::ClientCertificate;
 use oip_service::CpuPool;
 use serde::Deserialize;
@@ -64,8 +64,8 @@ merged!(AccessOptions:
 /// The resolved access rules.
 pub(crate) struct Access {
     auth: Option<PathBuf>,
-    http: Arc<[Restricted]>,
-    grpc: Arc<[Restricted]>,
+    http: Arc<[RestrictedApis]>,
+    grpc: Arc<[RestrictedApis]>,
     /// Whether every client may change the server, or all clients are authenticated.
     allows_all: bool,
     /// The CORS layer; `None` if no origin is configured.
@@ -77,9 +77,11 @@ pub(crate) struct Access {
 impl AccessOptions {
     /// Validates the options. `knows_clients` says whether all clients need a certificate.
     pub(crate) fn resolve(&self, knows_clients: bool) -> Result<Access, Failure> {
-        let restricted = |option: &str, texts: &[String], parse: fn(&str) -> Result<Restricted, String>| {
+        let restricted = |option: &str,
+                          texts: &[String],
+                          parse: fn(&str) -> Result<RestrictedApis, String>| {
             let wrong = |error: String| Failure::usage(format!("{option}: {error}"));
-            let groups: Result<Vec<Restricted>, String> = texts.iter().map(|text| parse(text)).collect();
+            let groups: Result<Vec<RestrictedApis>, String> = texts.iter().map(|text| parse(text)).collect();
             let groups = groups.map_err(wrong)?;
             check_restricted(&groups).map_err(wrong)?;
             Ok(groups.into())
@@ -94,9 +96,9 @@ impl AccessOptions {
             http: restricted(
                 "--http-restricted-api",
                 &self.http_restricted_api,
-                Restricted::of_http,
+                RestrictedApis::of_http,
             )?,
-            grpc: restricted("--grpc-restricted-protocol", protocols, Restricted::of_grpc)?,
+            grpc: restricted("--grpc-restricted-protocol", protocols, RestrictedApis::of_grpc)?,
             allows_all: self.allow_public_admin.unwrap_or(false) || knows_clients,
             cors: cors(&self.cors_origin)?,
             admin: admin.flatten(),

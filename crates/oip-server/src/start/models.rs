@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use model_repository::{PassedOver, Repositories};
-use oip_capture::{Captured, Recorder};
+use oip_capture::{CapturingService, Recorder};
 use oip_engine::{Engine, EngineConfig};
-use oip_service::{Extended, InferenceService};
+use oip_service::{ExtendedService, InferenceService};
 use oip_shm::{Regions, RegionsConfig};
 
 use crate::telemetry::Log;
@@ -37,7 +37,7 @@ impl Models {
         shared_memory: Option<RegionsConfig>,
         recorder: Option<&Recorder>,
     ) -> Arc<dyn InferenceService> {
-        let mut service = Extended::new(self.engine.clone()).with_logging(log.control.clone());
+        let mut service = ExtendedService::new(self.engine.clone()).with_logging(log.control.clone());
         if let Some(config) = shared_memory {
             service = service.with_shared_memory(Arc::new(Regions::new(config)));
         }
@@ -45,7 +45,7 @@ impl Models {
             None => Arc::new(service),
             Some(recorder) => {
                 let service: Arc<dyn InferenceService> = Arc::new(service);
-                Arc::new(Captured::new(service, recorder.clone()))
+                Arc::new(CapturingService::new(service, recorder.clone()))
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
-use oip_telemetry::testing::{Collector, Posted};
+use oip_telemetry::testing::{Collector, ReceivedMessage};
 
 use crate::support::{ConfigFile, Server, command, failing};
 
@@ -23,7 +23,7 @@ fn server(arguments: &[&str]) -> (Server, tempfile::TempDir) {
 }
 
 /// Returns the first message that counts a request.
-fn with_a_request(collector: &Collector) -> Posted {
+fn with_a_request(collector: &Collector) -> ReceivedMessage {
     loop {
         let posted = collector.message();
         let success = posted.metrics.get("nv_inference_request_success");

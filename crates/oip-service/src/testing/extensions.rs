@@ -12,7 +12,7 @@ use oip_types::{
     SharedMemoryRegion, SharedMemorySlice, StatisticDuration, UnloadOptions,
     model_config::{DynamicBatching, InputConfig, InputFormat, OutputConfig},
 };
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use super::models::{find, metadata};
 use crate::{
@@ -264,7 +264,7 @@ impl Logging for Extensions {
             if !fits {
                 return Err(ServiceError::invalid(format!(
                     "log setting {}: unexpected value {value}",
-                    Quoted(name)
+                    QuotedName(name)
                 )));
             }
         }
@@ -288,13 +288,13 @@ impl SystemSharedMemory for Extensions {
         if len.zip(end).is_none_or(|(len, end)| end > len as u64) {
             return Err(ServiceError::invalid(format!(
                 "shared memory region {}: there is no such memory",
-                Quoted(&region.name)
+                QuotedName(&region.name)
             )));
         }
         if state.regions.contains_key(&region.name) {
             return Err(ServiceError::invalid(format!(
                 "shared memory region {} is registered already",
-                Quoted(&region.name)
+                QuotedName(&region.name)
             )));
         }
         state.regions.insert(region.name.clone(), region);
@@ -318,7 +318,7 @@ impl SystemSharedMemory for Extensions {
         match name {
             Some(name) if regions.is_empty() => Err(ServiceError::new(
                 ErrorCode::NotFound,
-                format!("shared memory region {} does not exist", Quoted(name)),
+                format!("shared memory region {} does not exist", QuotedName(name)),
             )),
             _ => Ok(regions),
         }
@@ -337,7 +337,10 @@ impl Extensions {
     ) -> Result<T, ServiceError> {
         let mut state = self.lock();
         let refused = |what: &str| {
-            ServiceError::invalid(format!("shared memory region {}: {what}", Quoted(&slice.region)))
+            ServiceError::invalid(format!(
+                "shared memory region {}: {what}",
+                QuotedName(&slice.region)
+            ))
         };
         let region = state
             .regions

@@ -21,7 +21,7 @@ fn refusal(place: &str, value: Json) -> String {
     read(&file).unwrap_err()
 }
 
-fn model() -> crate::support::Loaded {
+fn model() -> crate::support::LoadedModel {
     let files = [
         ("tokenizer.json", tokenizer()),
         ("config.json", json!({"model_type": "bert"})),

@@ -177,7 +177,7 @@ impl ModelFiles for Files {
 }
 
 /// A loaded model, and the input shapes of its network's runs.
-pub(crate) struct Loaded {
+pub(crate) struct LoadedModel {
     pub(crate) model: Box<dyn Model>,
     pub(crate) seen: Arc<std::sync::Mutex<Vec<Vec<u64>>>>,
 }
@@ -188,7 +188,7 @@ pub(crate) fn load(
     is_independent: bool,
     options: TextOptions,
     files: &[(&str, Json)],
-) -> Result<Loaded, ServiceError> {
+) -> Result<LoadedModel, ServiceError> {
     load_with(kind, is_independent, options, files, 0)
 }
 
@@ -199,7 +199,7 @@ pub(crate) fn load_with(
     options: TextOptions,
     files: &[(&str, Json)],
     max_batch_size: u32,
-) -> Result<Loaded, ServiceError> {
+) -> Result<LoadedModel, ServiceError> {
     let seen = Arc::default();
     let network = Network {
         kind,
@@ -218,7 +218,7 @@ pub(crate) fn load_with(
     };
     let cx = LoadContext::default().with_config(Arc::new(config));
     let model = backend.load(&source, &cx)?;
-    Ok(Loaded { model, seen })
+    Ok(LoadedModel { model, seen })
 }
 
 /// Creates a request with texts.

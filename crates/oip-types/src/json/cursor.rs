@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use super::Number;
 use crate::ServiceError;
@@ -104,7 +104,7 @@ impl<'a> Cursor<'a> {
     pub(crate) fn unexpected(&self, expected: &str) -> ServiceError {
         let found = match self.text[self.at..].chars().next() {
             None => "the end".to_owned(),
-            Some(char) => Quoted(char.encode_utf8(&mut [0; 4])).to_string(),
+            Some(char) => QuotedName(char.encode_utf8(&mut [0; 4])).to_string(),
         };
         ServiceError::invalid(format!(
             "invalid JSON at byte {}: expected {expected}, found {found}",

@@ -466,7 +466,7 @@ mod tests {
             64,
             &mut Room {
                 left: 1 << 20,
-                memory: &crate::Unlimited,
+                memory: &crate::UnlimitedMemory,
             },
         )?;
         cursor.finish()?;
@@ -655,7 +655,7 @@ mod tests {
         let read = |dims: &[u64], text: &str, budget: usize| {
             let mut room = Room {
                 left: budget,
-                memory: &crate::Unlimited,
+                memory: &crate::UnlimitedMemory,
             };
             let mut cursor = Cursor::new(text.as_bytes()).unwrap();
             read_data(

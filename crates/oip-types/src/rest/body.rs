@@ -134,7 +134,7 @@ pub fn parse_header_length(value: &[u8], body_len: usize) -> Result<usize, Servi
     match length {
         Some(length) if length <= body_len => Ok(length),
         _ => {
-            let found = tensor_core::Quoted(&String::from_utf8_lossy(value)).to_string();
+            let found = tensor_core::QuotedName(&String::from_utf8_lossy(value)).to_string();
             Err(ServiceError::invalid(format!(
                 "Inference-Header-Content-Length: expected a number of bytes from 0 to the body's {body_len}, \
                  found {found}"

@@ -1,6 +1,6 @@
 //! Request bodies without tensors, for the repository, logging and shared memory extensions.
 
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use super::tensor::{missing, read_parameters, set_once};
 use crate::{
@@ -47,7 +47,7 @@ pub fn decode_log_settings(body: &[u8], limits: &RequestLimits) -> Result<LogSet
     let mut settings = LogSettings::new();
     object(body, |cursor, name| {
         limits.check_parameters(settings.len() + 1)?;
-        let within = |error: ServiceError| error.within(format_args!("log setting {}", Quoted(name)));
+        let within = |error: ServiceError| error.within(format_args!("log setting {}", QuotedName(name)));
         let value = match cursor.peek() {
             Some(b'"') => LogSetting::String(cursor.string().map_err(within)?.into_owned()),
             Some(b'-' | b'0'..=b'9') => {

@@ -55,7 +55,7 @@ pub(crate) mod datatype_name {
 /// Serializes [`DataType`](crate::DataType) as its name in model configurations.
 pub(crate) mod config_datatype {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
-    use tensor_core::Quoted;
+    use tensor_core::QuotedName;
 
     use crate::DataType;
 
@@ -67,7 +67,10 @@ pub(crate) mod config_datatype {
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DataType, D::Error> {
         let name = String::deserialize(deserializer)?;
         let unknown = || {
-            let message = format!("expected a datatype such as TYPE_FP32, found {}", Quoted(&name));
+            let message = format!(
+                "expected a datatype such as TYPE_FP32, found {}",
+                QuotedName(&name)
+            );
             D::Error::custom(message)
         };
         DataType::from_config_name(&name).ok_or_else(unknown)

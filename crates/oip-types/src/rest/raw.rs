@@ -1,7 +1,7 @@
 //! Decodes raw binary requests, whose whole body is one input.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use tensor_core::{Quoted, Shape};
+use tensor_core::{QuotedName, Shape};
 
 use super::{BinaryOutputs, DecodedRequest};
 use crate::{
@@ -31,7 +31,7 @@ pub fn decode_raw_request(
         return Err(ServiceError::invalid(message));
     };
     let value = read(input, body, memory)
-        .map_err(|error| error.within(format_args!("input {}", Quoted(&input.name))))?;
+        .map_err(|error| error.within(format_args!("input {}", QuotedName(&input.name))))?;
     Ok(DecodedRequest {
         request: InferRequest::new(model).with_input(&input.name, value),
         binary_outputs: BinaryOutputs::all(true),
@@ -106,7 +106,12 @@ mod tests {
             vec![],
         );
         let model = ModelRef::new("m", None).unwrap();
-        let mut decoded = decode_raw_request(model, &metadata, &Bytes::from_static(body), &crate::Unlimited)?;
+        let mut decoded = decode_raw_request(
+            model,
+            &metadata,
+            &Bytes::from_static(body),
+            &crate::UnlimitedMemory,
+        )?;
         assert!(decoded.binary_outputs.is_binary("y"));
         decoded.request.take_input("x")
     }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use super::{
     EncodedBody,
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     InferInput, InferRequest, Memory, ModelRef, NoSharedMemory, NonFinite, ParameterValue, Parameters,
-    ReadSharedMemory, RequestLimits, RequestedOutput, ServiceError, SharedMemorySlice, Unlimited,
+    ReadSharedMemory, RequestLimits, RequestedOutput, ServiceError, SharedMemorySlice, UnlimitedMemory,
     check_parameter_name,
     json::{Cursor, Writer},
     take_bool,
@@ -78,7 +78,14 @@ pub fn decode_request(
     header_length: Option<usize>,
     limits: &RequestLimits,
 ) -> Result<DecodedRequest, ServiceError> {
-    decode_request_with(model, body, header_length, limits, &NoSharedMemory, &Unlimited)
+    decode_request_with(
+        model,
+        body,
+        header_length,
+        limits,
+        &NoSharedMemory,
+        &UnlimitedMemory,
+    )
 }
 
 /// Decodes like [`decode_request`], for servers: inputs may be in shared memory, and `memory` grants memory
@@ -128,7 +135,7 @@ pub fn decode_request_with(
     };
     for output in &mut request.outputs {
         let own = take_bool(&mut output.parameters, BINARY_DATA)
-            .map_err(|error| error.within(format_args!("output {}", Quoted(&output.name))))?;
+            .map_err(|error| error.within(format_args!("output {}", QuotedName(&output.name))))?;
         binary_outputs
             .named
             .extend(own.map(|binary| (output.name.clone(), binary)));
@@ -257,7 +264,7 @@ pub fn encode_request(
         }
         let written = write_tensor(writer, destination, &input.name, &input.value, &parameters);
         if let Err(error) = written {
-            failed = Err(error.within(format_args!("input {}", Quoted(&input.name))));
+            failed = Err(error.within(format_args!("input {}", QuotedName(&input.name))));
         }
     });
     failed?;

@@ -1,7 +1,7 @@
 //! Encodes and decodes inference responses as REST bodies.
 
 use bytes::Bytes;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use super::{
     BinaryOutputs, EncodedBody, EncodedPieces,
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     InferOutput, InferResponse, Memory, NoSharedMemory, NonFinite, Parameters, ReadSharedMemory,
-    RequestLimits, ServiceError, Unlimited,
+    RequestLimits, ServiceError, UnlimitedMemory,
     json::{Cursor, Writer, answer_too_large},
 };
 
@@ -99,7 +99,7 @@ fn write_response(
         };
         let written = write_tensor(writer, destination, &output.name, &output.value, parameters);
         if let Err(error) = written {
-            failed = Err(error.within(format_args!("output {}", Quoted(&output.name))));
+            failed = Err(error.within(format_args!("output {}", QuotedName(&output.name))));
         }
     });
     failed?;
@@ -166,7 +166,7 @@ fn decode(
 ) -> Result<InferResponse, ServiceError> {
     let json_len = header_length.unwrap_or(body.len());
     let mut cursor = Cursor::new(&body[..json_len])?;
-    let mut tensors = TensorReader::new(limits, body.slice(json_len..), memory, &Unlimited);
+    let mut tensors = TensorReader::new(limits, body.slice(json_len..), memory, &UnlimitedMemory);
     let (mut model_name, mut model_version, mut id) = (None, None, None);
     let (mut parameters, mut outputs) = (None, None);
     cursor.object(|cursor, member| match &*member {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use tensor_core::{Quoted, Shape};
+use tensor_core::{QuotedName, Shape};
 
 use crate::{
     DataType, Memory, NonFinite, ParameterValue, Parameters, ReadSharedMemory, RequestLimits, ServiceError,
@@ -72,7 +72,7 @@ impl<'l> TensorReader<'l> {
             // The error may be at a member before the name, so the rest of the object is searched for the
             // name.
             let place = match fields.name.take().or_else(|| find_name(start, self.limits)) {
-                Some(name) => format!("{kind} {}", Quoted(&name)),
+                Some(name) => format!("{kind} {}", QuotedName(&name)),
                 None => format!("{kind}s[{index}]"),
             };
             error.within(place)
@@ -272,12 +272,12 @@ pub(super) fn read_parameters(
     cursor.object(|cursor, name| {
         limits.check_parameters(parameters.len() + 1)?;
         let value = read_parameter(cursor)
-            .map_err(|error| error.within(format_args!("parameter {}", Quoted(&name))))?;
+            .map_err(|error| error.within(format_args!("parameter {}", QuotedName(&name))))?;
         match parameters.insert(name.clone().into_owned(), value) {
             None => Ok(()),
             Some(_) => Err(ServiceError::invalid(format!(
                 "parameter {} is given more than once",
-                Quoted(&name)
+                QuotedName(&name)
             ))),
         }
     })?;

@@ -2,7 +2,7 @@
 //! as output.
 
 use bytes::Bytes;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use super::{
     EncodedPieces, NonFinite,
@@ -172,7 +172,7 @@ impl<'r> Reader<'r> {
         cursor.object(|cursor, name| {
             let input = self.input(&name)?;
             if self.request.input(&name).is_some() {
-                let message = format!("input {} is given more than once", Quoted(&name));
+                let message = format!("input {} is given more than once", QuotedName(&name));
                 return Err(ServiceError::invalid(message));
             }
             self.whole(&mut cursor.clone(), input)?;
@@ -190,7 +190,7 @@ impl<'r> Reader<'r> {
             self.limits.json_depth,
             &mut self.room,
         );
-        let value = read.map_err(|error| error.within(format_args!("input {}", Quoted(&input.name))))?;
+        let value = read.map_err(|error| error.within(format_args!("input {}", QuotedName(&input.name))))?;
         self.add(input, value);
         Ok(())
     }
@@ -215,7 +215,10 @@ impl<'r> Reader<'r> {
                     } else {
                         "is missing in the instances before"
                     };
-                    return Err(ServiceError::invalid(format!("input {} {what}", Quoted(&name))));
+                    return Err(ServiceError::invalid(format!(
+                        "input {} {what}",
+                        QuotedName(&name)
+                    )));
                 }
                 if places.len() == places.capacity() {
                     let more = places.capacity().max(16);
@@ -231,7 +234,7 @@ impl<'r> Reader<'r> {
                 match places.iter().position(lacks) {
                     None => Ok(()),
                     Some(place) => {
-                        let name = Quoted(&inputs[place].name);
+                        let name = QuotedName(&inputs[place].name);
                         Err(ServiceError::invalid(format!("input {name} is missing")))
                     }
                 }
@@ -257,7 +260,7 @@ impl<'r> Reader<'r> {
         places: &[usize],
     ) -> Result<TensorValue, ServiceError> {
         let within = |row: usize, error: ServiceError| {
-            error.within(format_args!("[{row}]: input {}", Quoted(&input.name)))
+            error.within(format_args!("[{row}]: input {}", QuotedName(&input.name)))
         };
         let mut dims = match places.first() {
             Some(first) => nesting(&cursor.at(*first), self.limits)?,
@@ -329,7 +332,7 @@ impl<'r> Reader<'r> {
         ServiceError::invalid(format!(
             "expected the inputs {}, found {}{hint}",
             names.join(", "),
-            Quoted(name)
+            QuotedName(name)
         ))
     }
 }
@@ -416,7 +419,7 @@ fn write_members(
 }
 
 fn within(name: &str, error: ServiceError) -> ServiceError {
-    error.within(format_args!("output {}", Quoted(name)))
+    error.within(format_args!("output {}", QuotedName(name)))
 }
 
 /// Prints a tensor from the first to the last element, in any number of parts.
@@ -523,7 +526,7 @@ mod tests {
     use tensor_core::{DType, Shape, Tensor};
 
     use super::*;
-    use crate::{BytesTensor, InferOutput, Unlimited};
+    use crate::{BytesTensor, InferOutput, UnlimitedMemory};
 
     fn tensor(name: &str, datatype: DataType, rank: usize) -> TensorMetadata {
         TensorMetadata::new(name, datatype, &vec![-1; rank])
@@ -539,7 +542,7 @@ mod tests {
         let body = Bytes::copy_from_slice(body.as_bytes());
         let name = ModelRef::new("m", None).unwrap();
         let limits = RequestLimits::default();
-        decode_v1_request(name, &model(inputs.to_vec()), &body, &limits, &Unlimited)
+        decode_v1_request(name, &model(inputs.to_vec()), &body, &limits, &UnlimitedMemory)
             .map_err(|error| error.message().to_owned())
     }
 
@@ -705,7 +708,8 @@ mod tests {
                 .map(|(name, value)| InferOutput::new(name, value))
                 .collect(),
         };
-        let encoded = encode_v1_response(&response, has_rows, NonFinite::Null, &Unlimited, 1 << 20).unwrap();
+        let encoded =
+            encode_v1_response(&response, has_rows, NonFinite::Null, &UnlimitedMemory, 1 << 20).unwrap();
         let parts: Vec<u8> = encoded.into_parts().flat_map(|part| part.to_vec()).collect();
         String::from_utf8(parts).unwrap()
     }

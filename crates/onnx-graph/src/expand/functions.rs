@@ -5,7 +5,7 @@ use std::{
     collections::{HashMap, HashSet},
 };
 
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use super::{graph::any_graph, held::Held};
 use crate::{
@@ -53,7 +53,7 @@ pub fn write_out_functions(model: &mut ModelProto) -> Result<(), Error> {
     let mut functions: HashMap<Key, FunctionProto> = HashMap::new();
     for function in std::mem::take(&mut model.functions) {
         if let Some(first) = functions.insert(defined(&function), function) {
-            let name = Quoted(&first.name);
+            let name = QuotedName(&first.name);
             return Err(Error::invalid(format!(
                 "the file defines the function {name} twice"
             )));
@@ -162,7 +162,7 @@ impl Writer<'_> {
                 continue;
             };
             if depth == MAX_DEPTH {
-                let name = Quoted(&function.name);
+                let name = QuotedName(&function.name);
                 return Err(Error::invalid(format!(
                     "the function {name} uses itself, or functions are nested more than {MAX_DEPTH} deep"
                 )));
@@ -204,7 +204,7 @@ impl Writer<'_> {
     /// `node`.
     fn used(&mut self, function: &FunctionProto, node: &NodeProto) -> Result<Vec<NodeProto>, Error> {
         if node.input.len() > function.input.len() || node.output.len() > function.output.len() {
-            let name = Quoted(&function.name);
+            let name = QuotedName(&function.name);
             return Err(Error::invalid(format!(
                 "the function {name} is given more inputs or outputs than it has"
             )));

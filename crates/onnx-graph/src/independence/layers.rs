@@ -1,6 +1,6 @@
 //! Rules for attention and for recurrent layers, whose rows lie on axis 1 unless the layout says otherwise.
 
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use super::{
     elementwise::broadcast_of,
@@ -35,7 +35,7 @@ pub(super) fn recurrent(node: &mut Node<'_>) -> RuleResult {
         if is_input_of_cells && state.origin != wanted {
             return node.refuse(format_args!(
                 "has a state {} whose rows are not on axis {axis}",
-                Quoted(&node.proto.input[index])
+                QuotedName(&node.proto.input[index])
             ));
         }
     }
@@ -104,7 +104,7 @@ fn by_batch(node: &Node<'_>, indices: &[usize]) -> Result<(), Reason> {
         if !fits {
             return node.refuse(format_args!(
                 "has an input {} whose rows are not on axis 0",
-                Quoted(&node.proto.input[index])
+                QuotedName(&node.proto.input[index])
             ));
         }
     }
@@ -128,7 +128,7 @@ fn by_batch_or_shared(node: &Node<'_>, indices: &[usize], ranks: &[usize]) -> Re
             _ => {
                 return node.refuse(format_args!(
                     "has an input {} whose rows are not on axis 0",
-                    Quoted(&node.proto.input[index])
+                    QuotedName(&node.proto.input[index])
                 ));
             }
         }

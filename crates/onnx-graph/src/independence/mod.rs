@@ -35,7 +35,7 @@ mod windows;
 
 use std::collections::{BTreeMap, HashSet};
 
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 pub use self::size::{MAX_DIM, MAX_ROWS};
 use self::{
@@ -72,7 +72,7 @@ pub fn prove(model: &ModelProto, inputs: &[Port]) -> Result<Independence, String
     if let Some(function) =
         functions.find(|function| of_operators.contains(&canonical_domain(&function.domain)))
     {
-        let name = Quoted(&function.name);
+        let name = QuotedName(&function.name);
         return Err(format!(
             "the file's function {name} is in the domain of operators"
         ));
@@ -143,7 +143,7 @@ fn attempt(model: &ModelProto, inputs: &[Port], with_rows: &[&str]) -> Result<()
         ));
     }
     for (name, result) in Pass::new(model)?.outputs(values, &mut symbols)? {
-        let refuse = |what: &str| Err(format!("output {} {what}", Quoted(name)).into());
+        let refuse = |what: &str| Err(format!("output {} {what}", QuotedName(name)).into());
         match result? {
             Item::Sequence(_) => return refuse("is a sequence"),
             Item::Tensor(value) if value.numbering != Numbering::None => {
@@ -169,7 +169,7 @@ fn input(
     symbols: &mut Symbols,
 ) -> Result<Item, Reason> {
     let Some(dims) = &port.dims else {
-        return Err(format!("input {} has no shape in the file", Quoted(&port.name)).into());
+        return Err(format!("input {} has no shape in the file", QuotedName(&port.name)).into());
     };
     let mut sizes = Vec::with_capacity(dims.len());
     for (axis, dim) in dims.iter().enumerate() {
@@ -180,7 +180,7 @@ fn input(
                 Err(_) => symbols.dim(),
             },
             Dim::Named(name) if row_names.contains(name.as_str()) => {
-                return Err(format!("input {} has its rows on axis {axis}", Quoted(&port.name)).into());
+                return Err(format!("input {} has its rows on axis {axis}", QuotedName(&port.name)).into());
             }
             Dim::Named(name) if name != UNNAMED => symbols.named(name),
             Dim::Named(_) | Dim::Free => symbols.of_input(),

@@ -1,7 +1,7 @@
 //! The view of a node that its rule gets: abstract values of the inputs, attributes, and errors that name the
 //! node.
 
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use super::{
     size::{Size, Symbols},
@@ -70,7 +70,7 @@ impl<'n> Node<'n> {
         match self.optional(index)? {
             Some(value) if !value.is_same() => self.refuse(format_args!(
                 "has an input {} that is not the same for all requests",
-                Quoted(&self.proto.input[index])
+                QuotedName(&self.proto.input[index])
             )),
             _ => Ok(()),
         }
@@ -90,7 +90,7 @@ impl<'n> Node<'n> {
             Some(elements) => Ok(elements),
             None => self.refuse(format_args!(
                 "has an input {} whose elements are not known",
-                Quoted(&self.proto.input[index])
+                QuotedName(&self.proto.input[index])
             )),
         }
     }
@@ -107,7 +107,7 @@ impl<'n> Node<'n> {
                 Some(numbers) => Ok(Some(numbers)),
                 None => self.refuse(format_args!(
                     "has an input {} whose elements the file does not tell",
-                    Quoted(&self.proto.input[index])
+                    QuotedName(&self.proto.input[index])
                 )),
             };
         }
@@ -207,7 +207,7 @@ pub(super) fn label(node: &NodeProto) -> String {
     };
     format!(
         "{} {}",
-        Quoted(&node.op_type).to_string().trim_matches('\''),
-        Quoted(name)
+        QuotedName(&node.op_type).to_string().trim_matches('\''),
+        QuotedName(name)
     )
 }

@@ -1,7 +1,7 @@
 //! Checks the types of operator attributes. A runtime would ignore an attribute of the wrong type.
 
 use onnx_operators::{AttributeType, attribute_type};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{
     Error,
@@ -36,7 +36,7 @@ pub(crate) fn check_types(graph: &GraphProto, is_known: fn(&str, &str, &str) -> 
 fn mismatch(node: &NodeProto, attribute: &AttributeProto, expected: AttributeType) -> Error {
     let reason = format!(
         "the type of attribute {} is {}, expected {}",
-        Quoted(&attribute.name),
+        QuotedName(&attribute.name),
         attribute.r#type().as_str_name(),
         expected.name()
     );

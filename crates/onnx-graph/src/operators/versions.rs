@@ -5,7 +5,7 @@
 //! reductions became an input, and a `Clip` with its limits as attributes would not clip at all.
 
 use onnx_operators::{ANY, schema_of};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::proto::NodeProto;
 
@@ -71,7 +71,7 @@ pub fn misfit<'n>(
         };
         return Some(format!(
             "has the attribute {}, which the operator has {when}; {way_out}",
-            Quoted(attribute)
+            QuotedName(attribute)
         ));
     }
     let &(_, least, most) = current(schema.inputs, |&(since, ..)| since, opset)?;

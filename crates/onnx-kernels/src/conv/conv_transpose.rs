@@ -50,7 +50,7 @@ pub fn conv_transpose(node: &Node) -> Result<Box<dyn Compute>> {
         "VALID" | "NOTSET" => Padding::Given(numbers(attributes, "pads", 0)?),
         other => bail!(Refusal(format!(
             "has the auto_pad {}",
-            tensor_core::Quoted(other)
+            tensor_core::QuotedName(other)
         ))),
     };
     Ok(Box::new(ConvTranspose {

@@ -94,7 +94,7 @@ impl Window {
             "SAME_LOWER" => Padding::SameLower,
             other => bail!(Refusal(format!(
                 "has the auto_pad {}",
-                tensor_core::Quoted(other)
+                tensor_core::QuotedName(other)
             ))),
         };
         Ok(Self {

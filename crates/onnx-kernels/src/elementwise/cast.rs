@@ -220,7 +220,7 @@ where
         }
         let number = text
             .parse::<f64>()
-            .map_err(|_| BadInput(format!("{} is not a number", tensor_core::Quoted(text))))?;
+            .map_err(|_| BadInput(format!("{} is not a number", tensor_core::QuotedName(text))))?;
         Ok(number.as_())
     };
     texts.iter().map(parse).collect()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::split::{self, BYTES, ELEMENTS, LINE};
 use onnx_tensor::prelude::*;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use onnx_tensor::{
     axis,
@@ -37,7 +37,7 @@ pub fn scatter(node: &Node) -> Built {
         "max" => Join::Greatest,
         other => bail!(Refusal(format!(
             "the reduction {} is not one of ONNX's",
-            Quoted(other)
+            QuotedName(other)
         ))),
     };
     Ok(kernel(Scatter {

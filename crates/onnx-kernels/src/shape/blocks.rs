@@ -44,7 +44,10 @@ impl Blocks {
                 ("SpaceToDepth", _) => Order::ToDepth,
                 (_, "DCR") => Order::BlocksFirst,
                 (_, "CRD") => Order::DepthFirst,
-                (_, other) => bail!(Refusal(format!("has the mode {}", tensor_core::Quoted(other)))),
+                (_, other) => bail!(Refusal(format!(
+                    "has the mode {}",
+                    tensor_core::QuotedName(other)
+                ))),
             },
         })
     }

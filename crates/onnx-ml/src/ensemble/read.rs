@@ -231,7 +231,7 @@ fn read_mode(mode: &[u8]) -> Result<Option<Mode>> {
             let name = String::from_utf8_lossy(other).into_owned();
             bail!(Refusal(format!(
                 "has nodes of the unknown mode {}",
-                tensor_core::Quoted(&name)
+                tensor_core::QuotedName(&name)
             )))
         }
     }))

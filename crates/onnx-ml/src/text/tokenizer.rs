@@ -137,7 +137,7 @@ pub(crate) fn expression(text: &str) -> Result<Expression> {
             Err(regex::Error::CompiledTooBig(_)) if size < MAX_EXPRESSION => size *= 2,
             Err(error) => bail!(Unsupported::Here(format!(
                 "the expression {} is not supported: {error}",
-                tensor_core::Quoted(text)
+                tensor_core::QuotedName(text)
             ))),
         }
     }

@@ -4,7 +4,7 @@
 use onnx_graph::Error as FileError;
 use onnx_operators::holds_any_number;
 use onnx_tensor::prelude::*;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use onnx_tensor::{elements::elements, operator::Fact};
 use onnx_tensor::{faults::Limit, node::Node};
@@ -65,7 +65,7 @@ pub(crate) fn admit_attributes(node: &Node) -> Result<(), FileError> {
         if let Some(number) = numbers.find(|&&number| i32::try_from(number).is_err()) {
             let reason = format!(
                 "the attribute {} has the number {number}, expected at most {} and at least {}",
-                Quoted(&attribute.name),
+                QuotedName(&attribute.name),
                 i32::MAX,
                 i32::MIN
             );

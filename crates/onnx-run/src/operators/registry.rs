@@ -11,7 +11,7 @@ use onnx_graph::{
 };
 use onnx_operators::{ML_VERSIONS, NEWEST, ONNX_VERSIONS, Operator, Outputs, Runs};
 use onnx_tensor::prelude::*;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::operators::{
     conditions::{self, CONDITIONS},
@@ -118,7 +118,7 @@ pub(crate) fn check(
             ));
         }
         _ => {
-            let reason = format!("operators of the domain {} are not supported", Quoted(domain));
+            let reason = format!("operators of the domain {} are not supported", QuotedName(domain));
             return Err(limit(reason));
         }
     };
@@ -144,7 +144,7 @@ pub(crate) fn check(
     }
     for attribute in &node.attribute {
         if !rule.row.attributes.contains(&attribute.name.as_str()) {
-            let name = Quoted(&attribute.name);
+            let name = QuotedName(&attribute.name);
             let reason = format!("the attribute {name} is not supported");
             return Err(
                 match other_runtime::has_attribute(domain, op_type, &attribute.name) {

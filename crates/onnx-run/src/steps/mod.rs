@@ -33,7 +33,7 @@ use onnx_tensor::{
     room::Room,
     threads,
 };
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{RunError, RunErrorKind, computed, lower, operators::registry, outcome};
 use body::Body;
@@ -183,7 +183,7 @@ impl Session {
                 computed(port.element_type) == Some(input.element_type())
             });
             let input = input.ok_or_else(|| {
-                let (name, element_type) = (Quoted(&port.name), port.element_type);
+                let (name, element_type) = (QuotedName(&port.name), port.element_type);
                 let message = format!("the input {name} is missing, or not {element_type}");
                 RunError::new(RunErrorKind::InvalidInput, message)
             })?;

@@ -8,7 +8,7 @@ use oip_capture::{CaptureError, Entry, Recording, answer_file};
 use oip_client::InferenceClient;
 use oip_types::{InferRequest, ModelRef};
 use serde::Serialize;
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 use tensor_files::{Difference, DifferenceKind, Tolerance};
 
 use crate::{
@@ -162,8 +162,8 @@ async fn send(
     // Replaces the wording of `tensor diff`, which names a first and a second file: here, a response is
     // compared with a recording.
     let text = |difference: &Difference| match difference.kind {
-        DifferenceKind::OnlyInFirst => format!("output {} was not recorded", Quoted(&difference.name)),
-        DifferenceKind::OnlyInSecond => format!("output {} is missing", Quoted(&difference.name)),
+        DifferenceKind::OnlyInFirst => format!("output {} was not recorded", QuotedName(&difference.name)),
+        DifferenceKind::OnlyInSecond => format!("output {} is missing", QuotedName(&difference.name)),
         _ => difference.to_string(),
     };
     Ok(Ok(real.map(text).collect()))

@@ -7,7 +7,7 @@ use std::{
 };
 
 use fmt_core::{Error, ErrorKind};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use super::names::{PartName, index_for};
 use crate::registry::format_of_path;
@@ -25,7 +25,7 @@ pub(crate) enum Checkpoint {
 
 /// A checkpoint, and a message about how it was chosen.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundCheckpoint {
     pub(crate) checkpoint: Checkpoint,
     pub(crate) note: Option<String>,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Found {
 /// # Errors
 /// [`ErrorKind::NotAFile`] when a directory has no checkpoint or several, [`ErrorKind::Truncated`] when a
 /// checkpoint is incomplete.
-pub(crate) fn find(path: &Path) -> Result<Found, Error> {
+pub(crate) fn find(path: &Path) -> Result<FoundCheckpoint, Error> {
     if path.is_dir() {
         return choose(&names_in(path)?).map(|chosen| chosen.found_in(path));
     }
@@ -48,7 +48,7 @@ pub(crate) fn find(path: &Path) -> Result<Found, Error> {
         Checkpoint::File(path.to_owned())
     };
     let note = None;
-    Ok(Found { checkpoint, note })
+    Ok(FoundCheckpoint { checkpoint, note })
 }
 
 /// Returns all shards of the checkpoint called `whole`. Returns `None` if a file of that name exists, or if
@@ -116,14 +116,14 @@ struct Chosen<'n> {
 }
 
 impl Chosen<'_> {
-    fn found_in(&self, folder: &Path) -> Found {
+    fn found_in(&self, folder: &Path) -> FoundCheckpoint {
         let checkpoint = match &self.form {
             Form::File(name) => Checkpoint::File(folder.join(name)),
             Form::Index(name) => Checkpoint::Index(folder.join(name)),
             Form::Set(names) => Checkpoint::Set(names.iter().map(|name| folder.join(name)).collect()),
         };
         let note = self.note.clone();
-        Found { checkpoint, note }
+        FoundCheckpoint { checkpoint, note }
     }
 }
 
@@ -160,8 +160,8 @@ impl<'n> Candidate<'n> {
             (Some(file), Some(index)) => {
                 let note = format!(
                     "{} is read, and not the files that {} names",
-                    Quoted(file),
-                    Quoted(index)
+                    QuotedName(file),
+                    QuotedName(index)
                 );
                 chosen(Form::File(file), Some(note))
             }
@@ -182,12 +182,12 @@ fn incomplete(part: &PartName<'_>, missing: u32) -> Error {
     let what = "the checkpoint in the folder is not complete";
     let error = Error::new(ErrorKind::Truncated, what);
     error
-        .expected(format_args!("{} as well", Quoted(&part.sibling(missing))))
-        .found(format_args!("{} without it", Quoted(part.name)))
+        .expected(format_args!("{} as well", QuotedName(&part.sibling(missing))))
+        .found(format_args!("{} without it", QuotedName(part.name)))
 }
 
 fn more_than_one<'n>(names: impl Iterator<Item = &'n str>) -> Error {
-    let shown: Vec<String> = names.take(5).map(|name| Quoted(name).to_string()).collect();
+    let shown: Vec<String> = names.take(5).map(|name| QuotedName(name).to_string()).collect();
     let error = Error::new(ErrorKind::NotAFile, "the folder holds more than one checkpoint");
     error.expected("the name of one of them").found(shown.join(", "))
 }

@@ -9,7 +9,7 @@ use serde::{
     de::{MapAccess, Visitor},
 };
 use serde_json::{Map, Value};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 /// The index of a sharded checkpoint: maps each tensor to its file.
 ///
@@ -89,7 +89,7 @@ impl ShardIndex {
                 let error = error
                     .of_tensor(name)
                     .expected("a file beside the index or below it");
-                return Err(error.found(Quoted(file)));
+                return Err(error.found(QuotedName(file)));
             }
         }
         if index.weight_map.is_empty() {
@@ -185,9 +185,9 @@ fn without_duplicates<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<Str
                 if let Some(known) = map.get(&name) {
                     let what = format!(
                         "{TWICE}: {}, in {} and {}",
-                        Quoted(&name),
-                        Quoted(known),
-                        Quoted(&file)
+                        QuotedName(&name),
+                        QuotedName(known),
+                        QuotedName(&file)
                     );
                     return Err(serde::de::Error::custom(what));
                 }

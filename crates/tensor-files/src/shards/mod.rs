@@ -8,10 +8,10 @@ mod open;
 mod set;
 mod write;
 
-pub(crate) use find::{Checkpoint, Found, find};
+pub(crate) use find::{Checkpoint, FoundCheckpoint, find};
 pub use index::ShardIndex;
 pub use names::is_index;
 pub use open::open_shards;
 pub(crate) use open::{open_index, read_index};
 pub(crate) use set::open_set;
-pub use write::{ShardOptions, Sharded, convert_sharded};
+pub use write::{ShardOptions, ShardedCheckpoint, convert_sharded};

@@ -5,7 +5,7 @@ use std::{collections::HashMap, path::Path};
 use fmt_core::{
     ByteSource, Entry, Error, ErrorKind, FileSource, ReadOptions, StoredDType, TensorReader, read_range,
 };
-use tensor_core::{DType, Quoted};
+use tensor_core::{DType, QuotedName};
 
 use super::index::ShardIndex;
 use crate::composite::Composite;
@@ -28,7 +28,7 @@ pub fn open_shards(
     let mut readers = Vec::new();
     for file in index.files() {
         let reader = open(file).map_err(|error| {
-            let what = format!("the file {}, which the index names: {error}", Quoted(file));
+            let what = format!("the file {}, which the index names: {error}", QuotedName(file));
             Error::new(error.kind(), what)
         })?;
         readers.push((file, reader));
@@ -47,7 +47,7 @@ pub fn open_shards(
                         .as_ref()
                         .is_some_and(|whole| whole.find(&entry.name).is_some());
                 twice.extend(is_known.then(|| {
-                    let (name, file) = (Quoted(&entry.name), Quoted(file));
+                    let (name, file) = (QuotedName(&entry.name), QuotedName(file));
                     format!(
                         "the tensor {name} of {file} is passed over: a file before it has one of this name"
                     )
@@ -111,9 +111,9 @@ fn held_against(index: &ShardIndex, readers: &Shards<'_>) -> Result<Vec<String>,
         if !found.contains(&file) {
             let error =
                 Error::new(ErrorKind::OutOfBounds, "the index says in which file it is").of_tensor(name);
-            let error = error.expected(format_args!("in {}", Quoted(file)));
+            let error = error.expected(format_args!("in {}", QuotedName(file)));
             return Err(match found.first() {
-                Some(other) => error.found(format_args!("in {}", Quoted(other))),
+                Some(other) => error.found(format_args!("in {}", QuotedName(other))),
                 None => error.found("in none of the files"),
             });
         }
@@ -134,7 +134,7 @@ fn held_against(index: &ShardIndex, readers: &Shards<'_>) -> Result<Vec<String>,
             0 => String::new(),
             more => format!(", and {more} more"),
         };
-        let (name, file) = (Quoted(&entry.name), Quoted(file));
+        let (name, file) = (QuotedName(&entry.name), QuotedName(file));
         Some(format!("the tensor {name} of {file}{more}: {what}"))
     };
     let unnamed = told(&unnamed, "read, although the index does not name it");

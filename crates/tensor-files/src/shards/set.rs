@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use fmt_core::{Error, ErrorKind, Metadata, ReadOptions, TensorReader};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use crate::{composite::Composite, split::remove_split};
 
@@ -14,7 +14,8 @@ pub(crate) fn open_set(files: &[PathBuf], options: &ReadOptions) -> Result<Compo
     let mut tensors = Vec::new();
     for (number, file) in files.iter().enumerate() {
         let label = file.display().to_string();
-        let named = |error: Error| Error::new(error.kind(), format!("the file {}: {error}", Quoted(&label)));
+        let named =
+            |error: Error| Error::new(error.kind(), format!("the file {}: {error}", QuotedName(&label)));
         let reader = crate::open::open_file(file, options).map_err(named)?;
         tensors.extend(tensors_by_split(reader.metadata(), number, files.len()).map_err(named)?);
         let part = Composite::new(label, reader);

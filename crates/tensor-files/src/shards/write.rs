@@ -45,7 +45,7 @@ impl ShardOptions {
 /// The result of writing a sharded checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Sharded {
+pub struct ShardedCheckpoint {
     /// The files with tensors, in order.
     pub files: Vec<PathBuf>,
     /// The index; `None` if a single file was enough, and for GGUF, whose files contain this information.
@@ -76,7 +76,7 @@ pub fn convert_sharded(
     path: &Path,
     shards: &ShardOptions,
     options: &ConvertOptions<'_>,
-) -> Result<Sharded, Error> {
+) -> Result<ShardedCheckpoint, Error> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     let is_made = !folder.exists();
@@ -95,13 +95,13 @@ fn write(
     path: &Path,
     shards: &ShardOptions,
     options: &ConvertOptions<'_>,
-) -> Result<Sharded, Error> {
+) -> Result<ShardedCheckpoint, Error> {
     let names = Names::new(path, target.id() != "gguf")?;
     let parts = divided(reader.entries(), shards.max_bytes);
     names.check_other_form(parts.len())?;
     if parts.len() == 1 {
         let converted = convert(reader, target, path, options)?;
-        return Ok(Sharded {
+        return Ok(ShardedCheckpoint {
             files: vec![path.to_owned()],
             index: None,
             len: converted.len,
@@ -214,7 +214,7 @@ fn write(
         remove_names_beside(target, old)?;
         remove(old)?;
     }
-    Ok(Sharded {
+    Ok(ShardedCheckpoint {
         files,
         index: has_index.then_some(names.index),
         len,

@@ -513,9 +513,9 @@ fn tensors_of_two_files_are_not_tied() {
 }
 
 /// Counts the tensors in all plans passed to a format.
-struct Offered(&'static dyn Format, AtomicUsize);
+struct CountingFormat(&'static dyn Format, AtomicUsize);
 
-impl Format for Offered {
+impl Format for CountingFormat {
     fn id(&self) -> &'static str {
         self.0.id()
     }
@@ -558,7 +558,7 @@ fn planning_takes_the_sum_of_tensors_and_keys() {
     let path = write(folder.path(), "a.safetensors", &tensors, &metadata);
     let reader = open(&path);
     for target in writable() {
-        let counted = Offered(target, AtomicUsize::new(0));
+        let counted = CountingFormat(target, AtomicUsize::new(0));
         let lost = losses(&*reader, &counted, &ConvertOptions::default());
         let offered = counted.1.into_inner();
         assert!(offered <= 5 * (COUNT + COUNT), "{}: {offered}", target.id());

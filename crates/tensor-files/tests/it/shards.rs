@@ -16,7 +16,7 @@ fn source(folder: &Path) -> std::path::PathBuf {
     write(folder, "whole.safetensors", &tensors, &metadata)
 }
 
-fn divide(folder: &Path, to: &str, max_bytes: u64) -> tensor_files::Sharded {
+fn divide(folder: &Path, to: &str, max_bytes: u64) -> tensor_files::ShardedCheckpoint {
     let reader = open(&source(folder));
     let path = folder.join(to);
     let target = tensor_files::format_of_path(&path).unwrap();

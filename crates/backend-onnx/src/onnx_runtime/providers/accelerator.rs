@@ -7,7 +7,7 @@ use ort::{
     ep::{self, ArbitrarilyConfigurableExecutionProvider, ExecutionProvider},
     session::builder::SessionBuilder,
 };
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 /// An execution provider that a configuration can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Accelerator {
         let names: Vec<String> = known.iter().map(|known| format!("'{}'", known.name())).collect();
         Err(ServiceError::invalid(format!(
             "optimization.execution_accelerators.{field}: the name is {}, expected {}{hint}",
-            Quoted(name),
+            QuotedName(name),
             names.join(" or ")
         )))
     }

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 /// The GPUs of this machine, and the GPUs for models whose configuration does not request one.
 ///
@@ -69,7 +69,7 @@ pub struct GpuChoiceError(String);
 
 impl fmt::Display for GpuChoiceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let found = Quoted(&self.0);
+        let found = QuotedName(&self.0);
         write!(f, "{found} is not 'all', 'none' or GPU numbers such as '0,1'")
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use oip_types::{ModelConfig, ServiceError, model_config::Accelerator as Written};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use super::{Accelerator, Chosen};
 
@@ -58,7 +58,7 @@ fn set(
     if key.contains('\0') || value.contains('\0') {
         return Err(ServiceError::invalid(format!(
             "the accelerator '{name}': the option {} has a zero byte",
-            Quoted(key)
+            QuotedName(key)
         )));
     }
     if key == "device_id" && accelerator != Accelerator::OpenVino {
@@ -102,7 +102,7 @@ fn tensorrt<'o>(key: &'o str, value: &'o str) -> Result<(&'o str, &'o str), Serv
         ("precision_mode", other) => {
             return Err(ServiceError::invalid(format!(
                 "the accelerator 'tensorrt': 'precision_mode' is {}, expected 'FP32', 'FP16' or 'INT8'",
-                Quoted(other)
+                QuotedName(other)
             )));
         }
         ("max_workspace_size_bytes", _) => ("trt_max_workspace_size", value),

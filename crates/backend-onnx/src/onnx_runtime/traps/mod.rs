@@ -30,9 +30,9 @@ use self::{
 /// The oldest operator set that supports the rewritten nodes.
 const OLDEST: i64 = 9;
 
-/// A model with rewritten traps, and the remaining checks for each request.
+/// The outcome of rewriting the traps of a model, and the remaining checks for each request.
 #[derive(Debug, Default)]
-pub(super) struct Disarmed {
+pub(super) struct DisarmOutcome {
     /// The guards in the graph, for the error messages of runs.
     pub(super) guards: Guards,
     /// Model inputs that must be non-empty, each with the operator that would crash the process otherwise.
@@ -53,8 +53,8 @@ pub(super) fn are_there(model: &ModelProto) -> bool {
 }
 
 /// Rewrites the known traps of a model.
-pub(super) fn disarm(model: &mut ModelProto) -> Disarmed {
-    let mut disarmed = Disarmed::default();
+pub(super) fn disarm(model: &mut ModelProto) -> DisarmOutcome {
+    let mut disarmed = DisarmOutcome::default();
     let domains = ["", "ai.onnx.ml", table::MICROSOFT];
     let mut in_functions = model.functions.iter().flat_map(|function| &function.node);
     if in_functions.any(|node| any_node(node, &table::may_trap)) {
@@ -111,7 +111,7 @@ struct Pass {
     /// The values that are non-empty if certain model inputs are; `None` in subgraphs, whose values are not
     /// analyzed.
     filled: Option<NonEmptyInputs>,
-    disarmed: Disarmed,
+    disarmed: DisarmOutcome,
 }
 
 impl Pass {

@@ -80,7 +80,7 @@ fn microsoft(node: NodeProto, attributes: Vec<AttributeProto>) -> NodeProto {
     }
 }
 
-fn disarmed(mut model: ModelProto) -> (ModelProto, Disarmed) {
+fn disarmed(mut model: ModelProto) -> (ModelProto, DisarmOutcome) {
     let disarmed = disarm(&mut model);
     structure::check(&model).unwrap();
     (model, disarmed)

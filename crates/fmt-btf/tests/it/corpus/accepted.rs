@@ -5,7 +5,7 @@ use tensor_core::{DType, Shape, Tensor};
 
 use super::Cases;
 use crate::support::{
-    F32, F64, Forged, I8, at_offsets, counting, cut, file, sparse, words, written, written_sparse,
+    F32, F64, ForgedRecord, I8, at_offsets, counting, cut, file, sparse, words, written, written_sparse,
 };
 
 pub(super) fn accepted_dense(cases: &mut Cases) {
@@ -29,17 +29,17 @@ pub(super) fn accepted_dense(cases: &mut Cases) {
         cases.accept(&format!("bt-12-dtype-{name}"), vector);
     }
     for dtype in [10, 127, 255] {
-        let record = Forged::dense(dtype, &[2], 4);
+        let record = ForgedRecord::dense(dtype, &[2], 4);
         cases.accept(&format!("bt-12-dtype-{dtype}-is-listed"), record.file());
     }
     for layout in [3, 255] {
-        let record = Forged::new(I8, layout, &[2], &[1, 2]);
+        let record = ForgedRecord::new(I8, layout, &[2], &[1, 2]);
         cases.accept(&format!("bt-13-layout-{layout}-is-listed"), record.file());
     }
     let mixed = [
-        Forged::new(200, 0, &[2, 2], &[9; 64]),
-        Forged::plain(),
-        Forged::new(F32, 9, &[], &[9; 8]),
+        ForgedRecord::new(200, 0, &[2, 2], &[9; 64]),
+        ForgedRecord::plain(),
+        ForgedRecord::new(F32, 9, &[], &[9; 8]),
     ];
     cases.accept("bt-12-one-that-can-be-read-amid-others", file(&mixed));
     cases.accept("b8-no-tensors", words(&[0]));
@@ -51,10 +51,10 @@ pub(super) fn accepted_dense(cases: &mut Cases) {
     ] {
         cases.accept(
             &format!("bt-16-dims-{name}"),
-            Forged::new(F64, 0, &dims, &[]).file(),
+            ForgedRecord::new(F64, 0, &dims, &[]).file(),
         );
     }
-    cases.accept("bt-10-rank-32", Forged::dense(I8, &[1; 32], 1).file());
+    cases.accept("bt-10-rank-32", ForgedRecord::dense(I8, &[1; 32], 1).file());
     let three = [
         counting(DType::I32, &[2, 2]),
         counting(DType::U8, &[5]),
@@ -68,11 +68,11 @@ pub(super) fn accepted_dense(cases: &mut Cases) {
 
 pub(super) fn accepted_places(cases: &mut Cases) {
     for missing in 1..8 {
-        let record = Forged::dense(I8, &[8 - missing], (8 - missing) as u8);
+        let record = ForgedRecord::dense(I8, &[8 - missing], (8 - missing) as u8);
         let name = format!("bt-18-{missing}-bytes-of-padding-omitted");
         cases.accept(&name, cut(record.file(), missing as usize));
     }
-    let dense = |len: u8| Forged::dense(I8, &[u64::from(len)], len);
+    let dense = |len: u8| ForgedRecord::dense(I8, &[u64::from(len)], len);
     let odd = |padding: &[u8]| {
         let mut first = dense(5);
         first.padding = Some(padding.to_vec());
@@ -85,7 +85,7 @@ pub(super) fn accepted_places(cases: &mut Cases) {
         "bt-19-a-hole-with-something-in-it",
         odd(b"\0\0\0PK\x03\x04 \0\0\0"),
     );
-    let behind = |bytes: &[u8]| [Forged::plain().file(), bytes.to_vec()].concat();
+    let behind = |bytes: &[u8]| [ForgedRecord::plain().file(), bytes.to_vec()].concat();
     cases.accept("bt-20-a-byte-behind", behind(&[0]));
     cases.accept("bt-20-a-line-break-behind", behind(b"\n"));
     cases.accept("bt-20-1-kib-behind", behind(&[0xaa; 1024]));
@@ -94,7 +94,7 @@ pub(super) fn accepted_places(cases: &mut Cases) {
         [words(&[0]), words(&[16])].concat(),
     );
 
-    let two = [dense(8).bytes(), Forged::plain().bytes()].concat();
+    let two = [dense(8).bytes(), ForgedRecord::plain().bytes()].concat();
     cases.accept("bt-09-offsets-descending", at_offsets(&[56, 24], &two));
     let three = [two.clone(), dense(3).bytes()].concat();
     cases.accept("bt-09-offsets-in-no-order", at_offsets(&[64, 112, 32], &three));
@@ -102,7 +102,7 @@ pub(super) fn accepted_places(cases: &mut Cases) {
     cases.accept("bt-08-one-record-of-many", at_offsets(&[64, 32, 64], &two));
     let hole = [words(&[7, 7, 7]), dense(8).bytes()].concat();
     cases.accept("b4-a-hole-before-the-first", at_offsets(&[40], &hole));
-    let empty = Forged::new(F32, 0, &[0], &[]);
+    let empty = ForgedRecord::new(F32, 0, &[0], &[]);
     cases.accept("b9-many-without-elements", file(&vec![empty; 5]));
 }
 
@@ -127,43 +127,43 @@ pub(super) fn accepted_sparse(cases: &mut Cases) {
     cases.accept("bt-13-layout-1", written_sparse(&matrix, for_tfrt));
     cases.accept(
         "bt-22-not-sorted",
-        Forged::coo(&[3, 4], &[2, 3, 0, 1, 0, 0], &[1, 2, 3]).file(),
+        ForgedRecord::coo(&[3, 4], &[2, 3, 0, 1, 0, 0], &[1, 2, 3]).file(),
     );
     cases.accept(
         "bt-22-the-last-index-of-each-axis",
-        Forged::coo(&[3, 4], &[2, 3], &[1]).file(),
+        ForgedRecord::coo(&[3, 4], &[2, 3], &[1]).file(),
     );
-    let mut bomb = Forged::coo(&[1 << 20, 1 << 20], &[5, 6], &[]);
+    let mut bomb = ForgedRecord::coo(&[1 << 20, 1 << 20], &[5, 6], &[]);
     bomb.dtype = F64;
     bomb.payload = [words(&[1, 2, 5, 6, 1]), words(&[1.5f64.to_bits()])].concat();
     cases.accept("bt-23-8-tib-when-dense", bomb.file());
-    cases.accept("bt-24-no-entries", Forged::coo(&[3, 4], &[], &[]).file());
+    cases.accept("bt-24-no-entries", ForgedRecord::coo(&[3, 4], &[], &[]).file());
     cases.accept(
         "bt-24-no-entries-and-no-elements",
-        Forged::coo(&[0, 4], &[], &[]).file(),
+        ForgedRecord::coo(&[0, 4], &[], &[]).file(),
     );
     cases.accept(
         "bt-24-a-scalar-with-its-entry",
-        Forged::coo(&[], &[], &[7]).file(),
+        ForgedRecord::coo(&[], &[], &[7]).file(),
     );
     cases.accept(
         "bt-24-a-scalar-without-entries",
-        Forged::coo(&[], &[], &[]).file(),
+        ForgedRecord::coo(&[], &[], &[]).file(),
     );
     cases.accept(
         "bt-24-as-many-entries-as-elements",
-        Forged::coo(&[3], &[0, 1, 2], &[1, 2, 3]).file(),
+        ForgedRecord::coo(&[3], &[0, 1, 2], &[1, 2, 3]).file(),
     );
-    cases.accept("b11-a-stored-zero", Forged::coo(&[3], &[1], &[0]).file());
-    let odd = cut(Forged::coo(&[3], &[1], &[9]).file(), 4);
+    cases.accept("b11-a-stored-zero", ForgedRecord::coo(&[3], &[1], &[0]).file());
+    let odd = cut(ForgedRecord::coo(&[3], &[1], &[9]).file(), 4);
     cases.accept("bt-18-sparse-and-padding-omitted", odd);
-    let mut unknown = Forged::coo(&[3], &[1], &[9]);
+    let mut unknown = ForgedRecord::coo(&[3], &[1], &[9]);
     unknown.dtype = 10;
     cases.accept("bt-12-sparse-with-dtype-10-is-listed", unknown.file());
     let both = [
-        Forged::coo(&[3], &[1], &[9]),
-        Forged::plain(),
-        Forged::coo(&[2, 2], &[1, 1], &[4]),
+        ForgedRecord::coo(&[3], &[1], &[9]),
+        ForgedRecord::plain(),
+        ForgedRecord::coo(&[2, 2], &[1, 1], &[4]),
     ];
     cases.accept("b1-dense-and-sparse", file(&both));
     cases.accept("the-described-one", described());

@@ -4,7 +4,7 @@ use fmt_tbuf::{TbufWriter, WriteOptions, tensor_id};
 use tensor_core::{DType, Tensor};
 
 use super::{Cases, small};
-use crate::support::{Forge, Forged, back_to_back, counting, put_word, spec, written};
+use crate::support::{Forge, ForgedTensor, back_to_back, counting, put_word, spec, written};
 pub(super) fn accepted_layouts(cases: &mut Cases) {
     cases.accept("t3-written-by-this-crate", small());
     cases.accept(
@@ -94,7 +94,7 @@ pub(super) fn accepted_layouts(cases: &mut Cases) {
     cases.accept("f1-bytes-behind-what-is-referred-to", behind(8));
     cases.accept("f2-an-index-of-odd-length", behind(1));
     // Both tables have the same fields, so they share one vtable.
-    let two = Forge::of(&[Forged::plain(), Forged::new("b", 1, &[2], 16, 8)]);
+    let two = Forge::of(&[ForgedTensor::plain(), ForgedTensor::new("b", 1, &[2], 16, 8)]);
     let shared = two.patched(|index, places| {
         let back = (places.tables[1] - places.fields[0]) as u32;
         put_word(index, places.tables[1], back);
@@ -109,7 +109,7 @@ pub(super) fn accepted_layouts(cases: &mut Cases) {
     });
     cases.accept("f6-a-list-of-fields-behind-its-table", behind);
     // Both tensors are `f32[3]`, and the first tensor refers to the shape of the second.
-    let two = Forge::of(&[Forged::plain(), Forged::new("b", 1, &[3], 16, 12)]);
+    let two = Forge::of(&[ForgedTensor::plain(), ForgedTensor::new("b", 1, &[3], 16, 12)]);
     let shared = two.patched(|index, places| {
         let slot = places.tables[0] + 16;
         put_word(index, slot, (places.shapes[1] - slot) as u32);
@@ -158,13 +158,13 @@ pub(super) fn accepted_tensors(cases: &mut Cases) {
     ] {
         cases.accept(
             &format!("tb-20-shape-{name}"),
-            Forge::of(&[Forged::new("a", 1, shape, 4, 0)]).file(),
+            Forge::of(&[ForgedTensor::new("a", 1, shape, 4, 0)]).file(),
         );
     }
-    let nothing = |offset| Forge::of(&[Forged::new("a", 1, &[0], offset, 0)]).file();
+    let nothing = |offset| Forge::of(&[ForgedTensor::new("a", 1, &[0], offset, 0)]).file();
     cases.accept("t11-nothing-at-byte-0", nothing(0));
     cases.accept("t11-nothing-at-the-index", nothing(64));
-    let among = Forge::of(&[Forged::plain(), Forged::new("b", 1, &[0], 9, 0)]);
+    let among = Forge::of(&[ForgedTensor::plain(), ForgedTensor::new("b", 1, &[0], 9, 0)]);
     cases.accept("t11-nothing-amid-another", among.file());
     cases.accept(
         "tb-17-up-to-the-index",
@@ -172,13 +172,13 @@ pub(super) fn accepted_tensors(cases: &mut Cases) {
     );
     cases.accept(
         "tb-21-rank-64",
-        Forge::of(&[Forged::new("a", 7, &[1; 64], 4, 1)]).file(),
+        Forge::of(&[ForgedTensor::new("a", 7, &[1; 64], 4, 1)]).file(),
     );
 
-    let bytes = |name: &str, start: u32, len: u32| Forged::new(name, 7, &[len], start, len);
+    let bytes = |name: &str, start: u32, len: u32| ForgedTensor::new(name, 7, &[len], start, len);
     cases.accept(
         "tb-24-the-same-data",
-        Forge::of(&[bytes("a", 4, 8), Forged::new("b", 1, &[2], 4, 8)]).file(),
+        Forge::of(&[bytes("a", 4, 8), ForgedTensor::new("b", 1, &[2], 4, 8)]).file(),
     );
     cases.accept(
         "tb-24-apart",
@@ -193,7 +193,7 @@ pub(super) fn accepted_tensors(cases: &mut Cases) {
     let mut order = [bytes("a", 4, 8), bytes("b", 12, 8), bytes("c", 20, 8)];
     order.sort_by_key(|tensor| std::cmp::Reverse(tensor.id));
     cases.accept("tb-23-by-descending-id", Forge::of(&order).file());
-    let same_id = Forged {
+    let same_id = ForgedTensor {
         id: Some(tensor_id("a")),
         ..bytes("b", 12, 8)
     };
@@ -203,7 +203,7 @@ pub(super) fn accepted_tensors(cases: &mut Cases) {
     );
     let apart = Forge::of(&[bytes("a", 4, 8), bytes("c", 20, 8), same_id]);
     cases.accept("tb-22-two-of-an-id-apart", apart.file());
-    let no_id = |name: &str, start| Forged {
+    let no_id = |name: &str, start| ForgedTensor {
         id: None,
         ..bytes(name, start, 8)
     };
@@ -211,7 +211,7 @@ pub(super) fn accepted_tensors(cases: &mut Cases) {
         "tb-22-two-without-id",
         Forge::of(&[no_id("a", 4), no_id("b", 12)]).file(),
     );
-    let odd = Forge::of(&[Forged::new("a", 2, &[2], 5, 16)]);
+    let odd = Forge::of(&[ForgedTensor::new("a", 2, &[2], 5, 16)]);
     cases.accept("tb-25-f64-at-byte-5", odd.file());
     for (name, content) in [
         ("zip", &b"PK\x05\x06\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"[..]),

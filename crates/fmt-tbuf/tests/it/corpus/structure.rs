@@ -3,7 +3,7 @@
 use fmt_core::ErrorKind::*;
 
 use super::Cases;
-use crate::support::{Forge, Forged, Places, put_half, put_word};
+use crate::support::{Forge, ForgedTensor, Places, put_half, put_word};
 pub(super) fn ends(cases: &mut Cases) {
     let good = Forge::new().file();
     let changed = |change: &dyn Fn(&mut Vec<u8>)| {
@@ -214,9 +214,9 @@ pub(super) fn index_structure(cases: &mut Cases) {
     let mut many = Forge::with_name(&"n".repeat(1024));
     many.repeats = 40;
     cases.reject("tb-11-one-long-name-over-and-over", TooLarge, "F6", many.file());
-    let mut many = Forge::of(&[Forged {
+    let mut many = Forge::of(&[ForgedTensor {
         shape: Some(vec![1; 1000]),
-        ..Forged::plain()
+        ..ForgedTensor::plain()
     }]);
     many.repeats = 40;
     cases.reject("tb-11-one-shape-over-and-over", TooLarge, "F6", many.file());
@@ -304,14 +304,14 @@ pub(super) fn texts(cases: &mut Cases) {
         ..Forge::new()
     };
     cases.reject("tb-14-nothing-at-all", Malformed, "F5", nothing.file());
-    let second = Forged {
+    let second = ForgedTensor {
         name: None,
-        ..Forged::new("b", 1, &[3], 16, 12)
+        ..ForgedTensor::new("b", 1, &[3], 16, 12)
     };
     cases.reject(
         "tb-14-the-second-has-no-name",
         Malformed,
         "F5",
-        Forge::of(&[Forged::plain(), second]).file(),
+        Forge::of(&[ForgedTensor::plain(), second]).file(),
     );
 }

@@ -3,7 +3,7 @@
 use fmt_core::ErrorKind::*;
 
 use super::Cases;
-use crate::support::{Forge, Forged};
+use crate::support::{Forge, ForgedTensor};
 /// Adds files whose tensor data is out of bounds or overlaps. The data of a [`Forge`] is bytes 4 to 64.
 pub(super) fn places(cases: &mut Cases) {
     for offset in [0, 1, 3] {
@@ -37,7 +37,7 @@ pub(super) fn places(cases: &mut Cases) {
     let unknown = Forge::with(|tensor| (tensor.dtype, tensor.offset) = (Some(99), Some(60)));
     cases.reject("tb-17-an-unknown-dtype-in-the-index", OutOfBounds, "T13", unknown);
     for (name, offset) in [("one-byte-into-the-index", 65), ("the-largest", u32::MAX)] {
-        let file = Forge::of(&[Forged::new("a", 1, &[0], offset, 0)]).file();
+        let file = Forge::of(&[ForgedTensor::new("a", 1, &[0], offset, 0)]).file();
         cases.reject(
             &format!("tb-17-nothing-at-offset-{name}"),
             OutOfBounds,
@@ -47,8 +47,9 @@ pub(super) fn places(cases: &mut Cases) {
     }
 
     let pair = |a: (u32, u32), b: (u32, u32)| {
-        let tensor =
-            |name: &str, (start, end): (u32, u32)| Forged::new(name, 7, &[end - start], start, end - start);
+        let tensor = |name: &str, (start, end): (u32, u32)| {
+            ForgedTensor::new(name, 7, &[end - start], start, end - start)
+        };
         Forge::of(&[tensor("a", a), tensor("b", b)]).file()
     };
     cases.reject("tb-24-a-part-of-both", Overlap, "T12", pair((4, 16), (8, 20)));
@@ -62,14 +63,14 @@ pub(super) fn places(cases: &mut Cases) {
     );
     cases.reject("tb-24-the-same-begin", Overlap, "T12", pair((4, 16), (4, 20)));
     cases.reject("tb-24-the-same-end", Overlap, "T12", pair((4, 16), (8, 16)));
-    let bytes = |name: &str, start: u32, len: u32| Forged::new(name, 7, &[len], start, len);
+    let bytes = |name: &str, start: u32, len: u32| ForgedTensor::new(name, 7, &[len], start, len);
     let three = Forge::of(&[bytes("a", 4, 40), bytes("b", 4, 40), bytes("c", 43, 5)]);
     cases.reject("tb-24-tied-tensors-and-a-third", Overlap, "T12", three.file());
     let apart = Forge::of(&[bytes("a", 30, 10), bytes("b", 4, 10), bytes("c", 20, 11)]);
     cases.reject("tb-24-not-neighbours-in-the-list", Overlap, "T12", apart.file());
     let unknown = Forge::of(&[
         bytes("a", 4, 10),
-        Forged {
+        ForgedTensor {
             dtype: Some(99),
             ..bytes("b", 8, 10)
         },
@@ -79,7 +80,7 @@ pub(super) fn places(cases: &mut Cases) {
 
 pub(super) fn sizes_and_shapes(cases: &mut Cases) {
     for size in [23, 25, 0] {
-        let file = Forge::of(&[Forged::new("a", 1, &[2, 3], 4, size)]).file();
+        let file = Forge::of(&[ForgedTensor::new("a", 1, &[2, 3], 4, size)]).file();
         cases.reject(
             &format!("tb-18-f32-2-by-3-with-{size}-bytes"),
             SizeMismatch,
@@ -102,7 +103,7 @@ pub(super) fn sizes_and_shapes(cases: &mut Cases) {
             0x0002_0001,
         ),
     ] {
-        let file = Forge::of(&[Forged::new("a", dtype, shape, 4, size)]).file();
+        let file = Forge::of(&[ForgedTensor::new("a", dtype, shape, 4, size)]).file();
         cases.reject(&format!("tb-18-{name}"), SizeMismatch, "T18", file);
     }
     cases.reject(
@@ -126,14 +127,14 @@ pub(super) fn sizes_and_shapes(cases: &mut Cases) {
         ("wraps-to-0", 7, &[1 << 31, 1 << 31, 4]),
         ("of-an-unknown-dtype", 99, &[65536; 5]),
     ] {
-        let file = Forge::of(&[Forged::new("a", dtype, shape, 4, 0)]).file();
+        let file = Forge::of(&[ForgedTensor::new("a", dtype, shape, 4, 0)]).file();
         cases.reject(&format!("tb-19-{name}"), Overflow, "T21", file);
     }
     for rank in [65, 66, 1000] {
-        let file = Forge::of(&[Forged::new("a", 7, &vec![1; rank], 4, 1)]).file();
+        let file = Forge::of(&[ForgedTensor::new("a", 7, &vec![1; rank], 4, 1)]).file();
         cases.reject(&format!("tb-21-rank-{rank}"), TooLarge, "T20", file);
     }
-    let unknown = Forge::of(&[Forged::new("a", 0, &[1; 65], 4, 1)]);
+    let unknown = Forge::of(&[ForgedTensor::new("a", 0, &[1; 65], 4, 1)]);
     cases.reject(
         "tb-21-rank-65-of-an-unknown-dtype",
         TooLarge,
@@ -143,7 +144,7 @@ pub(super) fn sizes_and_shapes(cases: &mut Cases) {
 }
 
 pub(super) fn names(cases: &mut Cases) {
-    let bytes = |name: &str, start: u32| Forged::new(name, 7, &[4], start, 4);
+    let bytes = |name: &str, start: u32| ForgedTensor::new(name, 7, &[4], start, 4);
     cases.reject(
         "tb-22-two-of-a-name",
         Duplicate,
@@ -158,7 +159,7 @@ pub(super) fn names(cases: &mut Cases) {
         "T7",
         Forge::of(&[bytes("a", 4), bytes("a", 4)]).file(),
     );
-    let other_id = Forged {
+    let other_id = ForgedTensor {
         id: Some(1),
         ..bytes("a", 8)
     };

@@ -11,7 +11,7 @@ use oip_types::{
 };
 use proptest::{collection::vec, option, prelude::*};
 use prost::{Message, encoding};
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use super::{BINARY_DATA_OUTPUT, ENABLE_EMPTY_FINAL_RESPONSE, Effort, Failure, Reader};
 use crate::{
@@ -130,7 +130,7 @@ fn of_message(model: ModelRef<'_>, message: ModelInferRequest) -> Result<(InferR
             Ok((parameters, slice))
         };
         let (parameters, slice) = split()
-            .map_err(|error: ServiceError| error.within(format_args!("input {}", Quoted(&input.name))))?;
+            .map_err(|error: ServiceError| error.within(format_args!("input {}", QuotedName(&input.name))))?;
         inputs.push((input, parameters, slice));
     }
     if !message.raw_input_contents.is_empty() {
@@ -141,14 +141,14 @@ fn of_message(model: ModelRef<'_>, message: ModelInferRequest) -> Result<(InferR
         let raw = if slice.is_none() { raw.next() } else { None };
         let value = value(&input, slice, raw, &limits);
         request.inputs.push(InferInput {
-            value: value.map_err(|error| error.within(format_args!("input {}", Quoted(&input.name))))?,
+            value: value.map_err(|error| error.within(format_args!("input {}", QuotedName(&input.name))))?,
             name: input.name,
             parameters,
         });
     }
     for output in message.outputs {
         let parameters = read_parameters(output.parameters, &limits)
-            .map_err(|error| error.within(format_args!("output {}", Quoted(&output.name))))?;
+            .map_err(|error| error.within(format_args!("output {}", QuotedName(&output.name))))?;
         request.outputs.push(RequestedOutput {
             name: output.name,
             parameters,
@@ -173,7 +173,7 @@ fn check_raw(inputs: &[Input], found: usize) -> Result<(), ServiceError> {
         None => Ok(()),
         Some((input, ..)) => Err(ServiceError::invalid(format!(
             "input {}: expected no contents together with raw_input_contents",
-            Quoted(&input.name)
+            QuotedName(&input.name)
         ))),
     }
 }

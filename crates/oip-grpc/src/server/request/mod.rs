@@ -20,7 +20,7 @@ use oip_types::{
     RequestLimits, RequestedOutput, ServiceError, SharedMemorySlice, TensorValue, check_parameter_name,
     take_bool,
 };
-use tensor_core::Quoted;
+use tensor_core::QuotedName;
 
 use self::{
     account::Account,
@@ -173,14 +173,14 @@ impl Reader<'_> {
             );
             request.inputs.push(InferInput {
                 name: name.to_owned(),
-                value: value.map_err(|failure| failure.within(format_args!("input {}", Quoted(name))))?,
+                value: value.map_err(|failure| failure.within(format_args!("input {}", QuotedName(name))))?,
                 parameters: input.parameters,
             });
         }
         for OutputOutline { name, parameters } in std::mem::take(&mut outline.outputs) {
             let parameters = self
                 .parameters(parameters)
-                .map_err(|error| error.within(format_args!("output {}", Quoted(name))))?;
+                .map_err(|error| error.within(format_args!("output {}", QuotedName(name))))?;
             request.outputs.push(RequestedOutput {
                 name: name.to_owned(),
                 parameters,
@@ -200,7 +200,7 @@ impl Reader<'_> {
                 Value::Double(value) => ParameterValue::Double(value),
                 Value::String(value) => ParameterValue::String(value.to_owned()),
                 Value::Missing => {
-                    let message = format!("parameter {} has no value", Quoted(name));
+                    let message = format!("parameter {} has no value", QuotedName(name));
                     return Err(ServiceError::invalid(message));
                 }
             };
@@ -216,8 +216,9 @@ impl Reader<'_> {
             let slice = SharedMemorySlice::take(&mut parameters)?;
             Ok((parameters, slice))
         };
-        let (parameters, slice) = read()
-            .map_err(|error: ServiceError| error.within(format_args!("input {}", Quoted(outline.name))))?;
+        let (parameters, slice) = read().map_err(|error: ServiceError| {
+            error.within(format_args!("input {}", QuotedName(outline.name)))
+        })?;
         Ok(Input {
             outline,
             parameters,
@@ -288,7 +289,7 @@ fn check_raw(inputs: &[Input<'_>], found: usize) -> Result<(), ServiceError> {
         None => Ok(()),
         Some(input) => Err(ServiceError::invalid(format!(
             "input {}: expected no contents together with raw_input_contents",
-            Quoted(input.outline.name)
+            QuotedName(input.outline.name)
         ))),
     }
 }

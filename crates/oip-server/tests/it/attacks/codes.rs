@@ -3,7 +3,7 @@
 
 use attack_kit::{
     Scale,
-    grpc::{Framed, Grpc, Method, gzip},
+    grpc::{FramedMessage, Grpc, Method, gzip},
     http1::{Http, binary_echo, head, infer_path},
     models::ECHO,
     protobuf::infer,
@@ -33,7 +33,7 @@ fn what_can_never_fit() {
         }
         let grpc = Grpc::connect(target.grpc).await.unwrap();
         let message = infer(ECHO, Some(("x", &vec![0; Scale::SMALL.request])));
-        for framed in [Framed::plain(&message), Framed::gzip(&message)] {
+        for framed in [FramedMessage::plain(&message), FramedMessage::gzip(&message)] {
             let answer = grpc.call(Method::Unary, &framed).await.unwrap();
             assert_eq!(answer.code, 8, "{}", answer.message);
             assert!(!may_come_again(&answer), "{:?}", answer.trailers);
@@ -71,7 +71,7 @@ fn what_does_not_fit_now() {
         assert_eq!(refusal.0, 429);
         assert!(refusal.1.contains("retry-after: "), "{}", refusal.1);
         let grpc = Grpc::connect(target.grpc).await.unwrap();
-        let message = Framed::plain(&infer(ECHO, Some(("x", &data))));
+        let message = FramedMessage::plain(&infer(ECHO, Some(("x", &data))));
         let answer = grpc.call(Method::Unary, &message).await.unwrap();
         assert_eq!(answer.code, 8, "{}", answer.message);
         assert!(may_come_again(&answer), "{:?}", answer.trailers);

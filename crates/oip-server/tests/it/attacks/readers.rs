@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use attack_kit::{
     Scale,
-    grpc::{Framed, Grpc, Method, read_slowly},
+    grpc::{FramedMessage, Grpc, Method, read_slowly},
     http1::{Http, binary_echo, infer_path},
     models::{ECHO, LARGE},
     protobuf::infer,
@@ -87,7 +87,7 @@ fn streams_that_are_not_read_are_reset() {
             .await
             .unwrap();
         let response = grpc
-            .send(Method::Unary, &Framed::plain(&infer(LARGE, None)))
+            .send(Method::Unary, &FramedMessage::plain(&infer(LARGE, None)))
             .await
             .unwrap();
         let mut body = response.await.unwrap().into_body();

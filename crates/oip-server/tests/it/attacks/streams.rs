@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use attack_kit::{
-    grpc::{Framed, Grpc, Method},
+    grpc::{FramedMessage, Grpc, Method},
     http1::Http,
     models::ECHO,
     protobuf::infer,
@@ -35,7 +35,7 @@ fn connections_of_silent_streams_keep_nobody_out() {
             silent.push((grpc, stream));
         }
         let grpc = Grpc::connect(target.grpc).await.unwrap();
-        let message = Framed::plain(&infer(ECHO, Some(("x", &[1, 2, 3, 4]))));
+        let message = FramedMessage::plain(&infer(ECHO, Some(("x", &[1, 2, 3, 4]))));
         let answer = grpc.call(Method::Unary, &message).await.unwrap();
         assert_eq!(answer.code, 0, "{}", answer.message);
         let metrics = metrics(target.http).await;

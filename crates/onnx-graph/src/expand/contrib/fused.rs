@@ -70,7 +70,7 @@ impl Replacement<'_> {
             other => {
                 return Err(format!(
                     "the activation {} is not supported",
-                    tensor_core::Quoted(other)
+                    tensor_core::QuotedName(other)
                 ));
             }
         })

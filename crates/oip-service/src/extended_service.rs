@@ -12,13 +12,13 @@ use crate::{
 /// All other methods are forwarded to the inner service. The wrapper implements every method of
 /// [`InferenceService`], including the provided ones, so that the lints report a capability that is added to
 /// the trait and not forwarded.
-pub struct Extended<S: ?Sized> {
+pub struct ExtendedService<S: ?Sized> {
     logging: Option<Arc<dyn Logging>>,
     shared_memory: Option<Arc<dyn SystemSharedMemory>>,
     service: Arc<S>,
 }
 
-impl<S: InferenceService + ?Sized> Extended<S> {
+impl<S: InferenceService + ?Sized> ExtendedService<S> {
     /// Wraps `service` without adding extensions.
     #[must_use]
     pub fn new(service: Arc<S>) -> Self {
@@ -48,7 +48,7 @@ impl<S: InferenceService + ?Sized> Extended<S> {
     clippy::missing_trait_methods,
     reason = "a provided method that is not forwarded would take a capability away from the inner service"
 )]
-impl<S: InferenceService + ?Sized> InferenceService for Extended<S> {
+impl<S: InferenceService + ?Sized> InferenceService for ExtendedService<S> {
     fn server_metadata(&self) -> ServerMetadata {
         self.service.server_metadata()
     }
@@ -146,9 +146,9 @@ mod tests {
 
     #[test]
     fn what_is_added_comes_first_and_the_rest_stays() {
-        let plain = Extended::new(Arc::new(TestService::plain())).with_logging(Arc::new(Quiet));
+        let plain = ExtendedService::new(Arc::new(TestService::plain())).with_logging(Arc::new(Quiet));
         assert_eq!(offered(&plain), ["binary_tensor_data", "parameters", "logging"]);
-        let full = Extended::new(Arc::new(TestService::default()));
+        let full = ExtendedService::new(Arc::new(TestService::default()));
         assert_eq!(offered(&full), offered(&TestService::default()));
         assert_eq!(
             full.logging().map(|logging| logging.log_settings().len()),

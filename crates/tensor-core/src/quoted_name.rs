@@ -2,24 +2,24 @@
 
 use std::fmt::{self, Write};
 
-/// Displays an untrusted name: quoted, escaped, and truncated to [`Quoted::MAX_CHARS`] characters.
+/// Displays an untrusted name: quoted, escaped, and truncated to [`QuotedName::MAX_CHARS`] characters.
 ///
 /// Control characters, line breaks and invisible formatting (such as right-to-left overrides) are escaped, so
 /// a hostile name can neither forge nor flood lines of a log.
 ///
 /// ```
-/// use tensor_core::Quoted;
-/// assert_eq!(Quoted("conv1").to_string(), "'conv1'");
-/// assert_eq!(Quoted("x\nERROR forged").to_string(), r"'x\nERROR forged'");
-/// assert_eq!(Quoted(&"a".repeat(1000)).to_string().chars().count(), Quoted::MAX_CHARS + 3);
+/// use tensor_core::QuotedName;
+/// assert_eq!(QuotedName("conv1").to_string(), "'conv1'");
+/// assert_eq!(QuotedName("x\nERROR forged").to_string(), r"'x\nERROR forged'");
+/// assert_eq!(QuotedName(&"a".repeat(1000)).to_string().chars().count(), QuotedName::MAX_CHARS + 3);
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Quoted<'a>(
+pub struct QuotedName<'a>(
     /// The untrusted name, unescaped.
     pub &'a str,
 );
 
-impl Quoted<'_> {
+impl QuotedName<'_> {
     /// Maximum number of characters shown; an ellipsis replaces further characters.
     pub const MAX_CHARS: usize = 64;
 }
@@ -38,7 +38,7 @@ pub fn is_invisible(char: char) -> bool {
             | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-impl fmt::Display for Quoted<'_> {
+impl fmt::Display for QuotedName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_char('\'')?;
         let mut chars = self.0.chars();
@@ -70,10 +70,10 @@ mod tests {
             "a\u{200b}b",
             "it's",
         ] {
-            let shown = Quoted(name).to_string();
+            let shown = QuotedName(name).to_string();
             assert!(!shown.chars().any(is_invisible), "{shown}");
         }
-        assert_eq!(Quoted("it's").to_string(), r"'it\'s'");
-        assert_eq!(Quoted("Grüße 日本").to_string(), "'Grüße 日本'");
+        assert_eq!(QuotedName("it's").to_string(), r"'it\'s'");
+        assert_eq!(QuotedName("Grüße 日本").to_string(), "'Grüße 日本'");
     }
 }

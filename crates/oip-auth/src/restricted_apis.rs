@@ -11,14 +11,14 @@ use subtle::ConstantTimeEq;
 /// APIs that require a header with a certain value.
 ///
 /// ```
-/// use oip_auth::Restricted;
+/// use oip_auth::RestrictedApis;
 ///
-/// let restricted = Restricted::of_http("inference,model-repository:admin-key=s3cret").unwrap();
-/// let error = Restricted::of_http("infer:admin-key=s3cret").unwrap_err();
+/// let restricted = RestrictedApis::of_http("inference,model-repository:admin-key=s3cret").unwrap();
+/// let error = RestrictedApis::of_http("infer:admin-key=s3cret").unwrap_err();
 /// assert!(error.starts_with("unknown API 'infer'; expected health, metadata,"), "{error}");
 /// ```
 #[derive(Clone)]
-pub struct Restricted {
+pub struct RestrictedApis {
     apis: Vec<Api>,
     header: HeaderName,
     /// Digest of the required value. The value itself is not stored.
@@ -30,17 +30,17 @@ pub struct Restricted {
 /// Prefix of the header name over gRPC.
 const GRPC_PREFIX: &str = "triton-grpc-protocol-";
 
-impl fmt::Debug for Restricted {
+impl fmt::Debug for RestrictedApis {
     /// Formats the restriction without its secret value.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Restricted")
+        f.debug_struct("RestrictedApis")
             .field("apis", &self.apis)
             .field("header", &self.header)
             .finish_non_exhaustive()
     }
 }
 
-impl Restricted {
+impl RestrictedApis {
     /// Parses `API,API,...:key=value` for HTTP. Requests to these APIs require the header `key` with this
     /// value.
     ///
@@ -53,7 +53,7 @@ impl Restricted {
     /// Parses the same format for gRPC, where the header is called `triton-grpc-protocol-key`.
     ///
     /// # Errors
-    /// Like [`Restricted::of_http`].
+    /// Like [`RestrictedApis::of_http`].
     pub fn of_grpc(text: &str) -> Result<Self, String> {
         Self::parse(text, GRPC_PREFIX, "protocol")
     }
@@ -124,9 +124,9 @@ impl Restricted {
 ///
 /// # Errors
 /// An API is in two groups. Triton rejects such options too.
-pub fn check_restricted(groups: &[Restricted]) -> Result<(), String> {
+pub fn check_restricted(groups: &[RestrictedApis]) -> Result<(), String> {
     let mut seen = Vec::new();
-    for api in groups.iter().flat_map(Restricted::apis) {
+    for api in groups.iter().flat_map(RestrictedApis::apis) {
         if seen.contains(api) {
             return Err(format!(
                 "'{}' is given twice; each may be in one group only",
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn the_header_must_have_the_value() {
-        let restricted = Restricted::of_grpc("health,inference:infer-key=infer-value").unwrap();
+        let restricted = RestrictedApis::of_grpc("health,inference:infer-key=infer-value").unwrap();
         let mut headers = HeaderMap::new();
         let refused = "This protocol is restricted, expecting header 'triton-grpc-protocol-infer-key'";
         assert_eq!(restricted.check(&headers).unwrap_err(), refused);
@@ -165,10 +165,10 @@ mod tests {
             ("inference:a b=s3cret", "not a valid header name"),
             ("everything:key=s3cret", "unknown API 'everything'"),
         ] {
-            let error = Restricted::of_http(text).err().unwrap();
+            let error = RestrictedApis::of_http(text).err().unwrap();
             assert!(error.contains(expected) && !error.contains("s3cret"), "{error}");
         }
-        let group = Restricted::of_http("inference:a=b").unwrap();
+        let group = RestrictedApis::of_http("inference:a=b").unwrap();
         assert!(check_restricted(std::slice::from_ref(&group)).is_ok());
         let error = check_restricted(&[group.clone(), group]).unwrap_err();
         assert!(error.starts_with("'inference' is given twice"), "{error}");

@@ -5,7 +5,7 @@ use tensor_core::{DType, DTypeKind, Shape, Tensor};
 
 /// How a tensor's 8-bit floats are scaled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Scaled {
+pub(crate) struct Scaling {
     kind: Float8,
     /// The index of the tensor with the scales.
     pub(crate) scales: usize,
@@ -32,7 +32,7 @@ const ENDINGS: [&str; 2] = ["_scale_inv", "_scale"];
 /// Side length of the blocks that DeepSeek and most other writers use.
 const USUAL_BLOCK: u64 = 128;
 
-impl Scaled {
+impl Scaling {
     /// Finds the scales of a tensor of 8-bit floats; `None` if the tensor has other elements.
     ///
     /// # Errors
@@ -190,7 +190,7 @@ impl Float8 {
 
 struct ScaledStream<'r> {
     inner: Box<dyn TensorStream + 'r>,
-    scaled: Scaled,
+    scaled: Scaling,
     scales: Vec<f32>,
     decoded: Vec<f32>,
     /// Number of elements read.
