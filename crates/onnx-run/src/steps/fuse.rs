@@ -233,7 +233,7 @@ impl<'g> Graph<'g> {
         self.fused("Gelu", 20, vec![x], steps)
     }
 
-    /// Fuses a function with the node that multiplies its input by its result, such as the Mul of SiLU.
+    /// Fuses a function with the node that multiplies its input by its result, such as the Mul of `SiLU`.
     fn gated(&self, function: usize) -> Option<Fused> {
         let product = self.reader(function, "Mul")?;
         let x = self.input(function, 0)?;

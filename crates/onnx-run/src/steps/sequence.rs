@@ -5,7 +5,7 @@ use std::sync::Arc;
 use onnx_tensor::prelude::*;
 
 use crate::steps::{
-    rows::stacked,
+    rows,
     values::{Failure, Slot, Value, Values, Wires},
 };
 use onnx_tensor::{
@@ -204,9 +204,7 @@ fn joined(tensors: &[Arc<Tensor>], axis: i64, is_new: bool) -> Result<Tensor, Fa
     size::admit_now(bytes(tensors))?;
     if is_new {
         size::admit_rank(first.rank() + 1)?;
-        let mut shape = first.shape().to_vec();
-        shape.insert(axis, 1);
-        return Ok(stacked(tensors, axis, &shape)?);
+        return Ok(rows::joined(tensors.to_vec(), axis)?);
     }
     Ok(Tensor::concat(axis, tensors)?)
 }
