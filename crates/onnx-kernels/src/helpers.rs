@@ -5,7 +5,8 @@ use std::sync::Arc;
 use onnx_tensor::prelude::*;
 
 use onnx_tensor::{
-    elements::elements,
+    cancelling::Pace,
+    elements::{copied, elements},
     faults::{BadInput, Unsupported, ensure_input},
     operator::Fact,
     size,
@@ -16,11 +17,6 @@ pub(crate) fn unsupported(element_type: ElementType) -> Error {
     Unsupported::Here(format!("is not supported for inputs of {element_type:?}")).into()
 }
 
-/// Returns the tensor without a copy if there are no other references to it, otherwise a copy.
-pub(crate) fn own(tensor: Arc<Tensor>) -> Tensor {
-    Arc::try_unwrap(tensor).unwrap_or_else(|tensor| (*tensor).clone())
-}
-
 /// Reshapes a tensor without a copy.
 pub(crate) fn reshaped(tensor: Arc<Tensor>, shape: &[usize]) -> Result<Arc<Tensor>> {
     if tensor.shape() == shape {
@@ -29,17 +25,14 @@ pub(crate) fn reshaped(tensor: Arc<Tensor>, shape: &[usize]) -> Result<Arc<Tenso
     if tensor.element_type() == ElementType::String && Arc::strong_count(&tensor) > 1 {
         size::admit_contents(elements::<String>(&tensor)?.iter().map(|text| (text, 1)))?;
     }
-    Ok(Arc::new(own(tensor).into_shape(shape)?))
+    Ok(Arc::new(tensor.own()?.into_shape(shape)?))
 }
 
 /// Returns the elements of a tensor of sizes, axes or indices.
 pub(crate) fn integers(tensor: &Tensor) -> Result<Vec<i64>> {
     match tensor.element_type() {
-        ElementType::I64 => Ok(elements::<i64>(tensor)?.to_vec()),
-        ElementType::I32 => Ok(elements::<i32>(tensor)?
-            .iter()
-            .map(|&number| number.into())
-            .collect()),
+        ElementType::I64 => copied(tensor),
+        ElementType::I32 => Pace::default().map(elements(tensor)?, |&number: &i32| number.into()),
         other => Err(BadInput(format!("{other:?} stands where INT64 is expected")).into()),
     }
 }

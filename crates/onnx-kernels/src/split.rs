@@ -76,7 +76,9 @@ pub(crate) fn copied<T: Copy + Default + Send + Sync>(
 ) -> Result<Vec<T>> {
     let mut made = vec![T::default(); from.len()];
     lines(&mut made, unit, work, |first, made, pace| {
-        made.copy_from_slice(&from[first * unit..][..made.len()]);
+        pace.pairs(&from[first * unit..][..made.len()], made, |from, made| {
+            made.copy_from_slice(from);
+        })?;
         run(first, made, pace)
     })?;
     Ok(made)

@@ -159,9 +159,11 @@ impl Kernel for FeatureVectorizer {
             let rows = crate::rows::Rows::read(input)?;
             out.resize(rows.count * width, 0.0);
             for (row, out) in rows.iter().zip(out.chunks_exact_mut(width.max(1))) {
-                pace.spend(1 + row.len() as u64)?;
+                pace.spend(1)?;
                 let shared = columns.min(row.len());
-                out[at..at + shared].copy_from_slice(&row[..shared]);
+                pace.pairs(&row[..shared], &mut out[at..at + shared], |row, out| {
+                    out.copy_from_slice(row);
+                })?;
             }
             at += columns;
         }

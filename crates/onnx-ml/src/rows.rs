@@ -19,7 +19,7 @@ impl<'a> Rows<'a, f32> {
         let (count, width) = shape(tensor)?;
         let values = match tensor.element_type() {
             ElementType::F32 => Cow::Borrowed(elements::elements::<f32>(tensor)?),
-            _ => Cow::Owned(elements::elements::<f32>(&*tensor.cast_to::<f32>()?)?.to_vec()),
+            _ => Cow::Owned(tensor.cast_to::<f32>()?.into_owned().into_vec()?),
         };
         Ok(Self { count, width, values })
     }
@@ -125,12 +125,13 @@ impl Labels {
     /// Returns the labels of `classes` as a tensor.
     pub(crate) fn of(&self, classes: &[usize]) -> Result<Tensor> {
         let shape = [classes.len()];
+        let mut pace = Pace::default();
         match self {
-            Self::Ints(ints) => elements::tensor(&shape, classes.iter().map(|&class| ints[class]).collect()),
+            Self::Ints(ints) => elements::tensor(&shape, pace.map(classes, |&class| ints[class])?),
             Self::Strings(strings) => {
                 let labels = classes.iter().map(|&class| &strings[class]);
                 size::admit_contents(labels.clone().map(|label| (label, 1)))?;
-                elements::tensor(&shape, labels.cloned().collect())
+                elements::tensor(&shape, pace.collect(labels.cloned())?)
             }
         }
     }

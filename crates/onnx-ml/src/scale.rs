@@ -81,8 +81,8 @@ impl Kernel for Scaler {
     fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let rows = Rows::read(&inputs[0])?;
         check_width(self.scale.len(), rows.width)?;
-        let mut out = rows.values.into_owned();
         let mut pace = Pace::default();
+        let mut out = pace.copy(&rows.values)?;
         if let (&[offset], &[scale]) = (&*self.offset, &*self.scale) {
             pace.over(&mut out, |out| {
                 out.iter_mut().for_each(|x| *x = (*x - offset) * scale);
@@ -115,18 +115,28 @@ impl Kernel for Normalizer {
     fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let rows = Rows::read(&inputs[0])?;
         let width = rows.width.max(1);
-        let mut out = rows.values.into_owned();
         let mut pace = Pace::default();
+        let mut out = pace.copy(&rows.values)?;
         for row in out.chunks_exact_mut(width) {
-            pace.spend(row.len() as u64)?;
-            let norm = match self {
-                // ONNX defines the norm MAX as the greatest value, not as the greatest magnitude.
-                Self::Max => row.iter().copied().fold(f32::NEG_INFINITY, f32::max),
-                Self::L1 => row.iter().map(|x| x.abs()).sum(),
-                Self::L2 => row.iter().map(|x| x * x).sum::<f32>().sqrt(),
+            let mut norm = match self {
+                Self::Max => f32::NEG_INFINITY,
+                Self::L1 | Self::L2 => 0.0,
             };
+            for row in row.chunks(PART) {
+                pace.spend(row.len() as u64)?;
+                let row = row.iter();
+                norm = match self {
+                    // ONNX defines the norm MAX as the greatest value, not as the greatest magnitude.
+                    Self::Max => row.copied().fold(norm, f32::max),
+                    Self::L1 => row.fold(norm, |sum, x| sum + x.abs()),
+                    Self::L2 => row.fold(norm, |sum, x| sum + x * x),
+                };
+            }
+            if matches!(self, Self::L2) {
+                norm = norm.sqrt();
+            }
             if norm != 0.0 {
-                row.iter_mut().for_each(|x| *x /= norm);
+                pace.over(row, |row| row.iter_mut().for_each(|x| *x /= norm))?;
             }
         }
         Ok(smallvec![elements::tensor(inputs[0].shape(), out)?])
@@ -148,13 +158,18 @@ impl Kernel for Binarizer {
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let values = elements::elements::<f32>(&inputs[0])?;
-        if let Some(index) = values.iter().position(|x| x.is_nan()) {
-            bail!(BadInput(format!(
-                "element {index} is NaN, which is neither above the threshold nor below; expected numbers"
-            )));
+        let mut pace = Pace::default();
+        for (first, values) in (0..).step_by(PART).zip(values.chunks(PART)) {
+            pace.spend(values.len() as u64)?;
+            if let Some(index) = values.iter().position(|x| x.is_nan()) {
+                bail!(BadInput(format!(
+                    "element {} is NaN, which is neither above the threshold nor below; expected numbers",
+                    first + index
+                )));
+            }
         }
         let above = |x: &f32| f32::from(u8::from(*x > self.threshold));
-        let out = Pace::default().map(values, above)?;
+        let out = pace.map(values, above)?;
         Ok(smallvec![elements::tensor(inputs[0].shape(), out)?])
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     cell::RefCell,
     fmt,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Instant,
 };
 
@@ -62,7 +62,7 @@ pub fn is_cancelled(error: &Error) -> bool {
 }
 
 /// Number of steps between two checks of the token. A step takes some nanoseconds.
-const STEPS: u64 = 1 << 18;
+const STEPS: u64 = 1 << 16;
 
 /// Number of elements that an operator processes between two calls of [`Pace::spend`]. The number is large
 /// enough that the cost of the calls is negligible.
@@ -102,7 +102,7 @@ impl Pace {
         Ok(())
     }
 
-    /// Calls `run` for corresponding parts of two slices.
+    /// Calls `run` for corresponding parts of two slices, up to the end of the shorter one.
     ///
     /// # Errors
     /// Returns the errors of [`Pace::spend`].
@@ -112,7 +112,8 @@ impl Pace {
         to: &mut [B],
         mut run: impl FnMut(&[A], &mut [B]),
     ) -> Result<()> {
-        for (from, to) in from.chunks(PART).zip(to.chunks_mut(PART)) {
+        let count = from.len().min(to.len());
+        for (from, to) in from[..count].chunks(PART).zip(to[..count].chunks_mut(PART)) {
             self.spend(from.len() as u64)?;
             run(from, to);
         }
@@ -130,6 +131,72 @@ impl Pace {
             made.extend(part.iter().map(&function));
         }
         Ok(made)
+    }
+
+    /// Copies a slice into a vector.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Pace::spend`].
+    pub fn copy<T: Clone>(&mut self, from: &[T]) -> Result<Vec<T>> {
+        let mut made = Vec::with_capacity(from.len());
+        self.append(from, &mut made)?;
+        Ok(made)
+    }
+
+    /// Appends a copy of a slice to a vector.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Pace::spend`].
+    pub fn append<T: Clone>(&mut self, from: &[T], to: &mut Vec<T>) -> Result<()> {
+        for part in from.chunks(PART) {
+            self.spend(part.len() as u64)?;
+            to.extend_from_slice(part);
+        }
+        Ok(())
+    }
+
+    /// Copies bytes; a step is a word of 8 bytes.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Pace::spend`].
+    pub fn copy_bytes(&mut self, from: &[u8], to: &mut [u8]) -> Result<()> {
+        self.spend(1)?;
+        for (from, to) in from.chunks(8 * PART).zip(to.chunks_mut(8 * PART)) {
+            self.spend(from.len() as u64 / 8)?;
+            to.copy_from_slice(from);
+        }
+        Ok(())
+    }
+
+    /// Returns `count` copies of an element.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Pace::spend`].
+    pub fn repeat<T: Clone>(&mut self, element: &T, count: usize) -> Result<Vec<T>> {
+        let mut made = Vec::with_capacity(count);
+        while made.len() < count {
+            let end = count.min(made.len() + PART);
+            self.spend((end - made.len()) as u64)?;
+            made.resize(end, element.clone());
+        }
+        Ok(made)
+    }
+
+    /// Collects the items of an iterator.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Pace::spend`].
+    pub fn collect<T>(&mut self, items: impl IntoIterator<Item = T>) -> Result<Vec<T>> {
+        let mut items = items.into_iter();
+        let mut made = Vec::with_capacity(items.size_hint().0);
+        loop {
+            let before = made.len();
+            made.extend(items.by_ref().take(PART));
+            if made.len() == before {
+                return Ok(made);
+            }
+            self.spend((made.len() - before) as u64)?;
+        }
     }
 }
 
@@ -230,6 +297,47 @@ pub fn while_cancelled<T>(run: impl FnOnce() -> T) -> T {
     run()
 }
 
+/// A [`Cancellation`] that counts its checks, for tests.
+#[derive(Debug)]
+pub struct Counter {
+    checks: AtomicU64,
+    most: u64,
+}
+
+impl Counter {
+    /// Creates a token that is cancelled after `most` checks.
+    #[must_use]
+    pub fn new(most: u64) -> Self {
+        Self {
+            checks: AtomicU64::new(0),
+            most,
+        }
+    }
+
+    /// Returns the number of checks.
+    #[must_use]
+    pub fn checks(&self) -> u64 {
+        self.checks.load(Ordering::Relaxed)
+    }
+}
+
+impl Cancellation for Counter {
+    fn is_cancelled(&self) -> bool {
+        self.checks.fetch_add(1, Ordering::Relaxed) >= self.most
+    }
+}
+
+/// Calls `run` as if its request were cancelled after `most` checks, for tests. Also returns the number of
+/// checks.
+pub fn while_counted<T>(most: u64, run: impl FnOnce() -> T) -> (T, u64) {
+    let token = Arc::new(Counter::new(most));
+    let made = {
+        let _run = start(token.clone());
+        run()
+    };
+    (made, token.checks())
+}
+
 #[cfg(test)]
 mod tests {
     use std::{sync::atomic::AtomicUsize, time::Duration};
@@ -265,6 +373,36 @@ mod tests {
         // The threads do not keep the token.
         let _next = start(Arc::new(Flag::default()));
         assert!(in_parts(vec![(); 100], |(), pace| pace.spend(STEPS)).is_ok());
+    }
+
+    #[test]
+    fn checks_are_counted_up_to_the_last() {
+        let spend = || (0..4).try_for_each(|_| Pace::default().spend(STEPS));
+        let (ended, checks) = while_counted(u64::MAX, spend);
+        assert!(ended.is_ok());
+        assert_eq!(checks, 4);
+        let (ended, checks) = while_counted(2, spend);
+        assert!(ended.is_err_and(|error| is_cancelled(&error)));
+        assert_eq!(checks, 3);
+    }
+
+    #[test]
+    fn parts_are_joined_in_order() -> Result<()> {
+        let numbers: Vec<usize> = (0..2 * PART + 1).collect();
+        let mut pace = Pace::default();
+        assert!(pace.copy(&numbers)? == numbers);
+        assert!(pace.collect(0..numbers.len())? == numbers);
+        let mut appended = vec![7];
+        pace.append(&numbers, &mut appended)?;
+        assert!(appended[0] == 7 && appended[1..] == numbers);
+        assert!(pace.repeat(&7u8, 2 * PART + 1)? == vec![7; 2 * PART + 1]);
+        let bytes = pace.map(&numbers, |&number| number as u8)?;
+        let mut copied = vec![0; bytes.len()];
+        pace.copy_bytes(&bytes, &mut copied)?;
+        assert!(copied == bytes);
+        pace.pairs(&bytes[..3], &mut copied[5..], |from, to| to.copy_from_slice(from))?;
+        assert!(copied[5..8] == bytes[..3] && copied[8..] == bytes[8..]);
+        Ok(())
     }
 
     #[test]

@@ -9,13 +9,13 @@ use std::borrow::Cow;
 use anyhow::{Result, bail};
 use half::f16;
 
-use crate::{Element, ElementType, Tensor, with_number};
+use crate::{Element, ElementType, Tensor, cancelling::Pace, with_number};
 
 impl Tensor {
     /// Casts the tensor to elements of type `T`, borrowed if it already has that type.
     ///
     /// # Errors
-    /// Fails if strings would be cast to another type, or another type to strings.
+    /// Fails if strings would be cast to another type, or another type to strings, or if the run is cancelled.
     ///
     /// ```
     /// use onnx_tensor::Tensor;
@@ -31,7 +31,7 @@ impl Tensor {
     /// Casts the tensor to another element type, borrowed if it already has that type.
     ///
     /// # Errors
-    /// Fails if strings would be cast to another type, or another type to strings.
+    /// Fails if strings would be cast to another type, or another type to strings, or if the run is cancelled.
     pub fn cast_to_type(&self, to: ElementType) -> Result<Cow<'_, Self>> {
         let from = self.element_type();
         if from == to {
@@ -53,7 +53,7 @@ impl Tensor {
     /// Casts to another type, without a copy if the tensor already has that type.
     ///
     /// # Errors
-    /// Fails if strings would be cast to another type, or another type to strings.
+    /// Fails if strings would be cast to another type, or another type to strings, or if the run is cancelled.
     pub fn into_type(self, to: ElementType) -> Result<Self> {
         match self.element_type() == to {
             true => Ok(self),
@@ -72,7 +72,7 @@ impl Tensor {
     }
 
     fn mapped<S: Element, T: Element>(&self, map: impl Fn(&S) -> T) -> Result<Self> {
-        Self::from_vec(self.shape(), self.as_slice::<S>()?.iter().map(map).collect())
+        Self::from_vec(self.shape(), Pace::default().map(self.as_slice::<S>()?, map)?)
     }
 }
 

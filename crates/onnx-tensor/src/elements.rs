@@ -4,7 +4,7 @@ use std::ops::{Add, Mul};
 
 use crate::prelude::*;
 
-use crate::faults::BadInput;
+use crate::{cancelling::Pace, faults::BadInput};
 
 /// Returns a tensor's elements in row-major order.
 ///
@@ -12,6 +12,14 @@ use crate::faults::BadInput;
 /// Fails if the elements have another type.
 pub fn elements<T: Element>(tensor: &Tensor) -> Result<&[T]> {
     tensor.as_slice::<T>()
+}
+
+/// Returns a copy of a tensor's elements in row-major order.
+///
+/// # Errors
+/// Fails if the elements have another type, or if the run is cancelled.
+pub fn copied<T: Element>(tensor: &Tensor) -> Result<Vec<T>> {
+    Pace::default().copy(tensor.as_slice::<T>()?)
 }
 
 /// Returns the first element, for tensors that have a single element.

@@ -4,7 +4,11 @@ use std::borrow::Borrow;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{ShortVec, Tensor, Unit, with_unit};
+use crate::{
+    ShortVec, Tensor, Unit,
+    cancelling::{PART, Pace},
+    with_unit,
+};
 
 impl Tensor {
     /// Returns the element at `index` in row-major order, as a tensor of rank 0.
@@ -25,7 +29,7 @@ impl Tensor {
     /// Returns the slice `start..end` along an axis.
     ///
     /// # Errors
-    /// Fails if the axis does not exist, or if the range is not within it.
+    /// Fails if the axis does not exist, if the range is not within it, or if the run is cancelled.
     ///
     /// ```
     /// use onnx_tensor::Tensor;
@@ -48,8 +52,9 @@ impl Tensor {
         let inner = shape[axis + 1..].iter().product::<usize>();
         with_unit!(self.element_type(), U => {
             let mut units = Vec::with_capacity(self.len() / size * (end - start));
+            let mut pace = Pace::default();
             for block in self.as_units::<U>()?.chunks_exact(size * inner) {
-                units.extend_from_slice(&block[start * inner..end * inner]);
+                append(&mut units, &block[start * inner..end * inner], &mut pace)?;
             }
             Self::from_units(self.element_type(), &shape, units)
         })
@@ -58,7 +63,8 @@ impl Tensor {
     /// Concatenates tensors along an axis.
     ///
     /// # Errors
-    /// Fails if the list is empty, or if the tensors differ in type, or in shape along another axis.
+    /// Fails if the list is empty, if the tensors differ in type, or in shape along another axis, or if the run
+    /// is cancelled.
     pub fn concat(axis: usize, tensors: &[impl Borrow<Self>]) -> Result<Self> {
         let first = tensors.first().context("no tensors to concatenate")?.borrow();
         size_of_axis(first.shape(), axis)?;
@@ -92,10 +98,11 @@ impl Tensor {
             let parts = tensors.iter().map(|tensor| tensor.borrow().as_units::<U>());
             let parts = parts.collect::<Result<Vec<&[U]>>>()?;
             let mut units = Vec::with_capacity(total);
+            let mut pace = Pace::default();
             for at in 0..outer {
                 for part in &parts {
                     let block = part.len() / outer;
-                    units.extend_from_slice(&part[at * block..][..block]);
+                    append(&mut units, &part[at * block..][..block], &mut pace)?;
                 }
             }
             Self::from_units(first.element_type(), &shape, units)
@@ -105,7 +112,7 @@ impl Tensor {
     /// Broadcasts the tensor to `shape`: repeats axes of size 1, and prepends missing axes.
     ///
     /// # Errors
-    /// Fails if another axis has a different size than the shape.
+    /// Fails if another axis has a different size than the shape, or if the run is cancelled.
     pub fn broadcast_to(&self, shape: &[usize]) -> Result<Self> {
         let missing = shape.len().checked_sub(self.rank());
         let fits = missing.filter(|&missing| {
@@ -119,22 +126,37 @@ impl Tensor {
             return Ok(made);
         }
         with_unit!(self.element_type(), U => {
-            repeat(self.as_units::<U>()?, self.shape(), &shape[missing..], made.as_units_mut::<U>()?);
+            let (from, to) = (self.as_units::<U>()?, made.as_units_mut::<U>()?);
+            repeat(from, self.shape(), &shape[missing..], to, &mut Pace::default())?;
         });
         Ok(made)
     }
 }
 
+/// Appends a copy of a block. Blocks of a few elements cost little more than their copies.
+fn append<U: Unit>(units: &mut Vec<U>, block: &[U], pace: &mut Pace) -> Result<()> {
+    if block.len() > PART {
+        return pace.append(block, units);
+    }
+    pace.spend(1 + block.len() as u64)?;
+    units.extend_from_slice(block);
+    Ok(())
+}
+
 /// Broadcasts `from` from the shape `sizes` to `shape`, which has the same rank, and repeats the result until
 /// `to` is full. None of the slices may be empty.
-fn repeat<U: Unit>(from: &[U], sizes: &[usize], shape: &[usize], to: &mut [U]) {
+fn repeat<U: Unit>(
+    from: &[U],
+    sizes: &[usize],
+    shape: &[usize],
+    to: &mut [U],
+    pace: &mut Pace,
+) -> Result<()> {
     if let [unit] = from {
-        return to.fill(unit.clone());
+        return pace.over(to, |to| to.fill(unit.clone()));
     }
     if sizes == shape {
-        return to
-            .chunks_exact_mut(from.len())
-            .for_each(|to| to.clone_from_slice(from));
+        return copies(from, to, pace);
     }
     let part = from.len() / sizes[0];
     let block = shape.iter().product::<usize>();
@@ -142,11 +164,17 @@ fn repeat<U: Unit>(from: &[U], sizes: &[usize], shape: &[usize], to: &mut [U]) {
     for (at, to) in first.chunks_exact_mut(block / shape[0]).enumerate() {
         // An axis of size 1 is repeated.
         let at = if sizes[0] == 1 { 0 } else { at };
-        repeat(&from[at * part..][..part], &sizes[1..], &shape[1..], to);
+        repeat(&from[at * part..][..part], &sizes[1..], &shape[1..], to, pace)?;
     }
-    for other in others.chunks_exact_mut(block) {
-        other.clone_from_slice(first);
+    copies(first, others, pace)
+}
+
+/// Fills `to` with copies of `from`.
+fn copies<U: Unit>(from: &[U], to: &mut [U], pace: &mut Pace) -> Result<()> {
+    for to in to.chunks_exact_mut(from.len()) {
+        pace.pairs(from, to, |from, to| to.clone_from_slice(from))?;
     }
+    Ok(())
 }
 
 /// Returns the number of elements along an axis.

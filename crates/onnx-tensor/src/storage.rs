@@ -7,7 +7,7 @@ use bytemuck::{AnyBitPattern, CheckedBitPattern, NoUninit, allocation, checked};
 use bytes::Bytes;
 use half::f16;
 
-use crate::ElementType;
+use crate::{ElementType, cancelling::Pace, prelude::Result};
 
 /// The elements of a tensor in row-major order.
 #[derive(Clone)]
@@ -70,38 +70,38 @@ impl Storage {
     }
 
     /// Copies shared memory into an owned vector of `element_type`.
-    pub fn own(&mut self, element_type: ElementType) {
+    ///
+    /// # Errors
+    /// Returns the errors of [`Pace::spend`].
+    pub fn own(&mut self, element_type: ElementType) -> Result<()> {
         let Self::Shared(bytes) = self else {
-            return;
+            return Ok(());
         };
-        // Uses `collect`, since it does not zero the memory first, and the compiler vectorizes the loops.
+        let mut pace = Pace::default();
+        // Does not zero the memory first, and the compiler vectorizes the loops.
         *self = match element_type.size_of() {
-            1 => Self::U8(bytes.to_vec()),
-            2 => Self::U16(
-                bytes
-                    .as_chunks()
-                    .0
-                    .iter()
-                    .map(|unit| u16::from_ne_bytes(*unit))
-                    .collect(),
-            ),
-            4 => Self::U32(
-                bytes
-                    .as_chunks()
-                    .0
-                    .iter()
-                    .map(|unit| u32::from_ne_bytes(*unit))
-                    .collect(),
-            ),
-            _ => Self::U64(
-                bytes
-                    .as_chunks()
-                    .0
-                    .iter()
-                    .map(|unit| u64::from_ne_bytes(*unit))
-                    .collect(),
-            ),
+            1 => Self::U8(pace.copy(bytes)?),
+            2 => Self::U16(pace.map(bytes.as_chunks().0, |unit| u16::from_ne_bytes(*unit))?),
+            4 => Self::U32(pace.map(bytes.as_chunks().0, |unit| u32::from_ne_bytes(*unit))?),
+            _ => Self::U64(pace.map(bytes.as_chunks().0, |unit| u64::from_ne_bytes(*unit))?),
         };
+        Ok(())
+    }
+
+    /// Returns a copy, which shares shared memory.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Pace::spend`].
+    pub fn copied(&self) -> Result<Self> {
+        let mut pace = Pace::default();
+        Ok(match self {
+            Self::U8(units) => Self::U8(pace.copy(units)?),
+            Self::U16(units) => Self::U16(pace.copy(units)?),
+            Self::U32(units) => Self::U32(pace.copy(units)?),
+            Self::U64(units) => Self::U64(pace.copy(units)?),
+            Self::Strings(strings) => Self::Strings(pace.copy(strings)?),
+            Self::Shared(bytes) => Self::Shared(bytes.clone()),
+        })
     }
 }
 

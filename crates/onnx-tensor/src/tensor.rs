@@ -77,7 +77,8 @@ impl Tensor {
     /// aligned for `element_type`, and copies them otherwise. Booleans other than 0 become 1, in a copy.
     ///
     /// # Errors
-    /// Fails if `element_type` is strings, or if the number of bytes does not match the shape.
+    /// Fails if `element_type` is strings, if the number of bytes does not match the shape, or if the run is
+    /// cancelled while it copies.
     pub fn from_bytes(element_type: ElementType, shape: &[usize], bytes: Bytes) -> Result<Self> {
         ensure!(element_type.is_copy(), "strings have no fixed width");
         let len = count(element_type, shape)?;
@@ -92,7 +93,7 @@ impl Tensor {
         let is_valid = element_type != ElementType::Bool || bytes.iter().all(|&byte| byte <= 1);
         let mut storage = Storage::Shared(bytes);
         if len == 0 || !is_aligned || !is_valid {
-            storage.own(element_type);
+            storage.own(element_type)?;
         }
         if let (false, Some(bytes)) = (is_valid, storage.bytes_mut()) {
             bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
@@ -198,10 +199,10 @@ impl Tensor {
     /// Returns the elements as a mutable slice, in row-major order. Copies shared bytes first.
     ///
     /// # Errors
-    /// Returns the errors of [`Tensor::as_slice`].
+    /// Returns the errors of [`Tensor::as_slice`], and an error if the run is cancelled while it copies.
     pub fn as_slice_mut<T: Element>(&mut self) -> Result<&mut [T]> {
         expect_type::<T>(self.element_type)?;
-        self.storage.own(self.element_type);
+        self.storage.own(self.element_type)?;
         T::view_mut(&mut self.storage).ok_or_else(|| invalid(self.element_type))
     }
 
@@ -218,10 +219,10 @@ impl Tensor {
     /// bytes first.
     ///
     /// # Errors
-    /// Fails if `U` is not the unit of the element type.
+    /// Fails if `U` is not the unit of the element type, or if the run is cancelled while it copies.
     pub fn as_units_mut<U: Unit>(&mut self) -> Result<&mut [U]> {
         expect_unit::<U>(self.element_type)?;
-        self.storage.own(self.element_type);
+        self.storage.own(self.element_type)?;
         U::view_mut(&mut self.storage).ok_or_else(|| invalid(self.element_type))
     }
 
@@ -236,9 +237,9 @@ impl Tensor {
     /// Returns the bytes of the elements as a mutable slice, in row-major order. Copies shared bytes first.
     ///
     /// # Errors
-    /// Fails if the elements are strings.
+    /// Fails if the elements are strings, or if the run is cancelled while it copies.
     pub fn as_bytes_mut(&mut self) -> Result<&mut [u8]> {
-        self.storage.own(self.element_type);
+        self.storage.own(self.element_type)?;
         self.storage.bytes_mut().with_context(no_bytes)
     }
 
@@ -251,10 +252,32 @@ impl Tensor {
     /// Returns the elements as a vector; only shared bytes are copied.
     ///
     /// # Errors
-    /// Returns the errors of [`Tensor::as_slice`].
-    pub fn into_vec<T: Element>(self) -> Result<Vec<T>> {
+    /// Returns the errors of [`Tensor::as_slice_mut`].
+    pub fn into_vec<T: Element>(mut self) -> Result<Vec<T>> {
         expect_type::<T>(self.element_type)?;
+        self.storage.own(self.element_type)?;
         T::into_vec(self.storage).ok_or_else(|| invalid(self.element_type))
+    }
+
+    /// Returns the tensor without a copy if there are no other references to it, otherwise a copy.
+    ///
+    /// # Errors
+    /// Fails if the run is cancelled while it copies.
+    pub fn own(self: Arc<Self>) -> Result<Self> {
+        Arc::try_unwrap(self).or_else(|shared| shared.copied())
+    }
+
+    /// Returns a copy, which shares bytes.
+    ///
+    /// # Errors
+    /// Fails if the run is cancelled.
+    pub fn copied(&self) -> Result<Self> {
+        Ok(Self {
+            element_type: self.element_type,
+            shape: self.shape.clone(),
+            len: self.len,
+            storage: self.storage.copied()?,
+        })
     }
 
     /// Reinterprets the elements as another type of the same width, without a copy.

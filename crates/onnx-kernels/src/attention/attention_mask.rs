@@ -73,9 +73,10 @@ impl Kernel for AttentionMask {
                 let starts = mask.get(batch..).filter(|starts| starts.len() == batch);
                 let mut values = Vec::with_capacity(batch * columns);
                 for (index, length) in mask.iter().take(batch).enumerate() {
-                    pace.spend(columns as u64)?;
+                    pace.spend(1)?;
                     let seen = starts.map_or(Ok(0), |starts| end(&starts[index]))?..end(length)?;
-                    values.extend((0..columns).map(|column| value(seen.contains(&column))));
+                    let row = (0..columns).map(|column| value(seen.contains(&column)));
+                    values.append(&mut pace.collect(row)?);
                 }
                 ([batch, 1, 1, columns], values)
             }
@@ -127,9 +128,9 @@ impl Kernel for CausalMask {
         let last = rows.saturating_sub(1);
         let mut pace = Pace::default();
         for (row, values) in values.chunks_exact_mut(columns.max(1)).enumerate().take(last) {
-            pace.spend(columns as u64)?;
+            pace.spend(1)?;
             let seen = past.saturating_add(row + 1).min(columns);
-            values[seen..].fill(f32::MIN);
+            pace.over(&mut values[seen..], |values| values.fill(f32::MIN))?;
         }
         Ok(smallvec![tensor(&[1, 1, rows, columns], values)?])
     }

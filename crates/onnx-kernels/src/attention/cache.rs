@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::helpers::{empty, integers, own};
+use crate::helpers::{empty, integers};
 use onnx_tensor::{
     axis::axis,
-    cancelling::Pace,
+    cancelling::{PART, Pace},
     faults::{Unsupported, ensure_input},
     node::{Attributes, Node},
     operator::{Compute, Fact, Kernel, kernel},
@@ -66,7 +66,7 @@ impl Compute for TensorScatter {
             Some(starts) => positions(starts)?,
             None => vec![0],
         };
-        let mut buffer = own(inputs.remove(0));
+        let mut buffer = inputs.remove(0).own()?;
         let shape = buffer.shape().to_vec();
         let update = &inputs[0];
         let along = axis(self.axis, shape.len())?;
@@ -88,7 +88,6 @@ impl Compute for TensorScatter {
         let mut pace = Pace::default();
         let parts = buffer.as_bytes_mut()?.chunks_exact_mut(room * width);
         for (index, (part, update)) in parts.zip(update.chunks_exact(rows * width)).enumerate() {
-            pace.spend((update.len() / 8 + rows) as u64)?;
             let start = starts[if starts.len() == 1 {
                 0
             } else {
@@ -96,7 +95,7 @@ impl Compute for TensorScatter {
             }];
             for (row, update) in update.chunks_exact(width).enumerate() {
                 let at = (start % room + row) % room * width;
-                part[at..at + width].copy_from_slice(update);
+                pace.copy_bytes(update, &mut part[at..at + width])?;
             }
         }
         Ok(smallvec![Arc::new(buffer)])
@@ -165,16 +164,17 @@ impl Kernel for CachedRows {
         let mut pace = Pace::default();
         let parts = made.as_slice_mut::<f32>()?.chunks_exact_mut(count * width);
         for (index, to) in parts.enumerate() {
-            pace.spend(to.len() as u64 / 8 + 1)?;
             let own = index * room * width;
-            to.copy_from_slice(&from[own..own + count * width]);
+            pace.pairs(&from[own..own + count * width], to, |from, to| {
+                to.copy_from_slice(from);
+            })?;
             let Some(beams) = &beams else {
                 continue;
             };
             for (row, to) in to.chunks_exact_mut(width).enumerate().take(past) {
-                pace.spend(width as u64 + 4)?;
+                pace.spend(4)?;
                 let at = ((beams.source(index / heads, row) * heads + index % heads) * room + row) * width;
-                to.copy_from_slice(&from[at..at + width]);
+                pace.pairs(&from[at..at + width], to, |from, to| to.copy_from_slice(from))?;
             }
         }
         Ok(smallvec![made])
@@ -214,15 +214,20 @@ impl Beams {
 /// Reads positions, and refuses negative ones.
 fn positions(given: &Tensor) -> Result<Vec<usize>> {
     let numbers = integers(given)?;
-    let positions: Option<Vec<usize>> = numbers
-        .iter()
-        .map(|&number| usize::try_from(number).ok())
-        .collect();
-    ensure_input!(
-        positions.is_some(),
-        "positions {numbers:?} are given, expected none below 0"
-    );
-    Ok(positions.unwrap_or_default())
+    let mut pace = Pace::default();
+    let mut positions = Vec::with_capacity(numbers.len());
+    for numbers in numbers.chunks(PART) {
+        pace.spend(numbers.len() as u64)?;
+        for &number in numbers {
+            let position = usize::try_from(number).ok();
+            ensure_input!(
+                position.is_some(),
+                "a position is {number}, expected none below 0"
+            );
+            positions.push(position.unwrap_or_default());
+        }
+    }
+    Ok(positions)
 }
 
 /// Reads the only element of a tensor.

@@ -8,7 +8,7 @@ use onnx_tensor::prelude::*;
 
 use crate::attention::{
     rotary::turn,
-    scaled::{LEAST, Mask, Work, swapped},
+    scaled::{Mask, Work, swapped},
 };
 use onnx_tensor::{
     cancelling::Pace,
@@ -135,13 +135,14 @@ impl GroupedAttention {
         };
         let given = elements::<f32>(&inputs[0])?;
         let Some((keys, values)) = self.keys else {
-            let by_head = swapped(given, [batch, rows, row / width.max(1), width]);
+            let by_head = swapped(given, [batch, rows, row / width.max(1), width])?;
             let counts = [self.heads, self.shared, self.shared].map(|heads| heads * rows * width);
             let mut parts = [const { Vec::new() }; 3];
+            let mut pace = Pace::default();
             for batch in by_head.chunks_exact((row * rows).max(1)) {
                 let mut first = 0;
                 for (part, count) in parts.iter_mut().zip(counts) {
-                    part.extend_from_slice(&batch[first..first + count]);
+                    pace.append(&batch[first..first + count], part)?;
                     first += count;
                 }
             }
@@ -155,13 +156,10 @@ impl GroupedAttention {
                 given.shape(),
                 inputs[0].shape()
             );
-            Ok(swapped(
-                elements::<f32>(given)?,
-                [batch, rows, self.shared, width],
-            ))
+            swapped(elements::<f32>(given)?, [batch, rows, self.shared, width])
         };
         Ok([
-            swapped(given, [batch, rows, self.heads, width]),
+            swapped(given, [batch, rows, self.heads, width])?,
             shared(keys)?,
             shared(values)?,
         ])
@@ -313,17 +311,19 @@ impl Kernel for GroupedAttention {
             Some([keys, values]) => [elements::<f32>(keys)?, elements::<f32>(values)?],
             None => [&[][..]; 2],
         };
-        let keep = |past: &[f32], new: &[f32]| {
+        let keep = |past: &[f32], new: &[f32]| -> Result<Vec<f32>> {
+            let mut pace = Pace::default();
             let mut made = vec![0.0; batch * self.shared * kept * width];
             for (index, made) in made.chunks_exact_mut((kept * width).max(1)).enumerate() {
                 let end = pasts[index / self.shared] * width;
-                made[..end].copy_from_slice(&past[index * before * width..][..end]);
+                let past = &past[index * before * width..][..end];
+                pace.pairs(past, &mut made[..end], |from, to| to.copy_from_slice(from))?;
                 let new = &new[index * rows * width..][..rows * width];
-                made[end..end + new.len()].copy_from_slice(new);
+                pace.pairs(new, &mut made[end..], |from, to| to.copy_from_slice(from))?;
             }
-            made
+            Ok(made)
         };
-        let (keys, values) = (keep(past_keys, &keys), keep(past_values, &values));
+        let (keys, values) = (keep(past_keys, &keys)?, keep(past_values, &values)?);
         let scale = match self.scale {
             0.0 => 1.0 / (width as f32).sqrt(),
             scale => scale,
@@ -355,24 +355,22 @@ impl Kernel for GroupedAttention {
                     Some(sinks) => Some(sinks[head]),
                     None => self.is_smooth.then_some(0.0),
                 };
-                work.take_values(values);
+                work.take_values(values)?;
                 for first in (0..rows).step_by(work.rows) {
                     let count = work.rows.min(rows - first);
                     let at = (index * rows + first) * width;
                     work.products(&queries[at..at + count * width], keys, scale)?;
-                    work.cap(self.cap);
+                    work.cap(self.cap)?;
                     if let Some(mask) = &mask {
-                        mask.add([batch, head, first], &mut work.scores);
+                        work.add(mask, [batch, head, first])?;
                     }
-                    for (row, scores) in work.scores.chunks_exact_mut(total.max(1)).enumerate() {
+                    work.hide(|row| {
                         let end = match self.is_causal {
                             true => (pasts[batch] + first + row + 1).min(ends[batch] + 1),
                             false => ends[batch] + 1,
                         };
-                        let start = self.window.map_or(0, |window| end.saturating_sub(window));
-                        scores[..start].fill(LEAST);
-                        scores[end..].fill(LEAST);
-                    }
+                        self.window.map_or(0, |window| end.saturating_sub(window))..end
+                    })?;
                     work.weigh(sink)?;
                     work.sums(&mut made[first * width..][..count * width])?;
                 }
@@ -383,7 +381,7 @@ impl Kernel for GroupedAttention {
         Ok(smallvec![
             tensor(
                 &[batch, rows, self.heads * width],
-                swapped(&made, [batch, self.heads, rows, width])
+                swapped(&made, [batch, self.heads, rows, width])?
             )?,
             tensor(&shape, keys)?,
             tensor(&shape, values)?,

@@ -4,7 +4,7 @@ use std::{ops::RangeInclusive, sync::Arc};
 
 use onnx_tensor::prelude::*;
 
-use crate::{helpers::own, shape::moves};
+use crate::shape::moves;
 use onnx_tensor::{
     cancelling::Pace,
     elements::{Real, elements, filled, with_real},
@@ -139,16 +139,16 @@ impl SplitHeads {
             }
             let mut pace = Pace::default();
             for (index, to) in made.chunks_exact_mut(width).enumerate() {
-                pace.spend(width as u64 / 8 + 1)?;
                 let (row, head, batch) = (index % rows, index / rows % self.heads, index / rows / self.heads);
                 let from = &values[((batch * rows + row) * self.heads + head) * width..][..width];
-                to.copy_from_slice(from);
+                pace.pairs(from, to, |from, to| to.copy_from_slice(from))?;
                 if let Some(bias) = bias {
-                    let bias = &bias[head * width..][..width];
-                    to.iter_mut().zip(bias).for_each(|(to, bias)| *to = *to + *bias);
+                    pace.pairs(&bias[head * width..][..width], to, |bias, to| {
+                        to.iter_mut().zip(bias).for_each(|(to, bias)| *to = *to + *bias);
+                    })?;
                 }
                 if let Some(scale) = scale {
-                    to.iter_mut().for_each(|to| *to = *to * scale);
+                    pace.over(to, |to| to.iter_mut().for_each(|to| *to = *to * scale))?;
                 }
             }
             Ok(())
@@ -197,7 +197,7 @@ impl Compute for SplitHeads {
             let made = with_real!(input.element_type(), T => self.split::<T>(input, bias)?);
             return Ok(smallvec![Arc::new(made)]);
         }
-        let mut made = own(inputs.swap_remove(0));
+        let mut made = inputs.swap_remove(0).own()?;
         if let Some(scale) = self.scale(made.shape()[3]) {
             with_real!(made.element_type(), T => {
                 let scale = <T as Real>::of(scale.into());

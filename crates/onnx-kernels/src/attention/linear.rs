@@ -201,9 +201,8 @@ impl Kernel for LinearAttention {
         for (index, state) in states_of_heads.enumerate() {
             let (batch, head) = (index / self.values, index % self.values);
             for token in 0..tokens {
-                pace.spend((depth * width / 2 + 1) as u64)?;
                 let at = batch * tokens + token;
-                self.update(state, &given, &sizes, (at, head), &mut change);
+                self.update(state, &given, &sizes, (at, head), (&mut change, &mut pace))?;
                 for query_head in self.heads_of(head) {
                     let query = match self.queries >= self.values {
                         true => query_head,
@@ -212,6 +211,7 @@ impl Kernel for LinearAttention {
                     let query = &given.queries[(at * self.queries + query) * depth..][..depth];
                     let y = &mut y[(at * heads + query_head) * width..][..width];
                     for (query, state) in query.iter().zip(state.chunks_exact(width)) {
+                        pace.spend(1 + width as u64 / 2)?;
                         let query = query * scale;
                         y.iter_mut().zip(state).for_each(|(y, state)| *y += query * state);
                     }
@@ -245,8 +245,8 @@ impl LinearAttention {
         given: &Inputs<'_>,
         sizes: &Sizes,
         (at, head): (usize, usize),
-        change: &mut [f32],
-    ) {
+        (change, pace): (&mut [f32], &mut Pace),
+    ) -> Result<()> {
         let Sizes {
             keys, depth, width, ..
         } = *sizes;
@@ -257,6 +257,7 @@ impl LinearAttention {
             let count = decay.len() / (sizes.batch * sizes.tokens) / self.values;
             let decay = &decay[(at * self.values + head) * count..][..count];
             for (row, state) in state.chunks_exact_mut(width).enumerate() {
+                pace.spend(1 + width as u64 / 2)?;
                 let factor = decay[if count == 1 { 0 } else { row }].exp();
                 state.iter_mut().for_each(|state| *state *= factor);
             }
@@ -268,6 +269,7 @@ impl LinearAttention {
                 let rate = rate[at * count + if count == 1 { 0 } else { head }];
                 change.fill(0.0);
                 for (key, state) in key.iter().zip(state.chunks_exact(width)) {
+                    pace.spend(1 + width as u64 / 2)?;
                     change
                         .iter_mut()
                         .zip(state)
@@ -280,10 +282,12 @@ impl LinearAttention {
             }
         }
         for (key, state) in key.iter().zip(state.chunks_exact_mut(width)) {
+            pace.spend(1 + width as u64 / 2)?;
             state
                 .iter_mut()
                 .zip(&*change)
                 .for_each(|(state, change)| *state += key * change);
         }
+        Ok(())
     }
 }

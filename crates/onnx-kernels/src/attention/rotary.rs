@@ -12,7 +12,7 @@ use onnx_tensor::{
     operator::Compute,
 };
 use onnx_tensor::{
-    elements::{elements, tensor},
+    elements::{copied, elements, tensor},
     node::Attributes,
     operator::{Fact, Kernel, kernel},
 };
@@ -128,7 +128,7 @@ impl Kernel for RotaryEmbedding {
             }
         };
         let (cos, sin) = (elements::<f32>(cos)?, elements::<f32>(sin)?);
-        let mut made = elements::<f32>(&inputs[0])?.to_vec();
+        let mut made = copied::<f32>(&inputs[0])?;
         if made.is_empty() {
             return Ok(smallvec![tensor(shape, made)?]);
         }

@@ -1,6 +1,6 @@
 //! ONNX's `Attention`: scaled dot-product attention with masks, past keys and values, and score outputs.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use crate::split::{self, PRODUCTS, products};
 use onnx_gemm::gemm_nt;
@@ -8,14 +8,14 @@ use onnx_tensor::prelude::*;
 
 use crate::norm::softmax;
 use onnx_tensor::{
-    cancelling::Pace,
+    cancelling::{PART, Pace},
     faults::{BadInput, Limit, Unsupported, ensure_input},
     node::Node,
     operator::Compute,
     size,
 };
 use onnx_tensor::{
-    elements::{elements, tensor},
+    elements::{copied, elements, tensor},
     node::Attributes,
     operator::{Fact, Kernel, kernel},
 };
@@ -237,33 +237,28 @@ impl Kernel for Attention {
                 let (batch, head) = (index / heads, index % heads);
                 let from = batch * shared + head / (heads / shared);
                 let limit = lengths.as_ref().map_or(total, |lengths| lengths[batch] as usize);
-                let mut give = |step: Scores, scores: &[f32]| {
-                    if let Some(given) = given.as_mut().filter(|_| self.scores == step) {
-                        given.extend_from_slice(scores);
-                    }
+                let mut give = |step: Scores, work: &mut Work| match &mut given {
+                    Some(given) if self.scores == step => work.pace.append(&work.scores, given),
+                    _ => Ok(()),
                 };
-                work.take_values(values.head(from));
+                work.take_values(values.head(from))?;
                 for first in (0..rows).step_by(work.rows) {
                     let count = work.rows.min(rows - first);
                     let queries = &queries.head(index)[first * depth..][..count * depth];
                     work.products(queries, keys.head(from), scale)?;
-                    give(Scores::Products, &work.scores);
-                    work.cap(self.cap);
-                    give(Scores::Capped, &work.scores);
+                    give(Scores::Products, &mut work)?;
+                    work.cap(self.cap)?;
+                    give(Scores::Capped, &mut work)?;
                     if let Some(mask) = &mask {
-                        mask.add([batch, head, first], &mut work.scores);
+                        work.add(mask, [batch, head, first])?;
                     }
-                    for (row, scores) in work.scores.chunks_exact_mut(total.max(1)).enumerate() {
-                        let end = if self.is_causal {
-                            past + first + row + 1
-                        } else {
-                            total
-                        };
-                        scores[limit.min(end).min(total)..].fill(LEAST);
-                    }
-                    give(Scores::Masked, &work.scores);
+                    work.hide(|row| match self.is_causal {
+                        true => 0..limit.min(past + first + row + 1).min(total),
+                        false => 0..limit.min(total),
+                    })?;
+                    give(Scores::Masked, &mut work)?;
                     work.weigh(None)?;
-                    give(Scores::Weights, &work.scores);
+                    give(Scores::Weights, &mut work)?;
                     work.sums(&mut made[first * width..][..count * width])?;
                 }
             }
@@ -278,7 +273,7 @@ impl Kernel for Attention {
         let output = match inputs[0].rank() {
             3 => tensor(
                 &[batch, rows, heads * width],
-                swapped(&made, [batch, heads, rows, width]),
+                swapped(&made, [batch, heads, rows, width])?,
             )?,
             _ => tensor(&[batch, heads, rows, width], made)?,
         };
@@ -312,14 +307,14 @@ impl Part {
         match (given.shape(), heads) {
             (&[batch, heads, rows, width], _) => Ok(Self {
                 dims: [batch, heads, rows, width],
-                numbers: numbers.to_vec(),
+                numbers: Pace::default().copy(numbers)?,
             }),
             (&[batch, rows, length], Some(heads)) => {
                 ensure_input!(length % heads == 0, "rows of {length} numbers for {heads} heads");
                 let width = length / heads;
                 Ok(Self {
                     dims: [batch, heads, rows, width],
-                    numbers: swapped(numbers, [batch, rows, heads, width]),
+                    numbers: swapped(numbers, [batch, rows, heads, width])?,
                 })
             }
             (shape, _) => bail!("a value of {} dimensions", shape.len()),
@@ -338,9 +333,13 @@ impl Part {
         };
         let past = elements::<f32>(past)?;
         let mut numbers = Vec::with_capacity(past.len() + self.numbers.len());
+        let mut pace = Pace::default();
         for index in 0..batch * heads {
-            numbers.extend_from_slice(&past[index * before * width..][..before * width]);
-            numbers.extend_from_slice(&self.numbers[index * rows * width..][..rows * width]);
+            pace.append(&past[index * before * width..][..before * width], &mut numbers)?;
+            pace.append(
+                &self.numbers[index * rows * width..][..rows * width],
+                &mut numbers,
+            )?;
         }
         Ok(Self {
             dims: [batch, heads, before + rows, width],
@@ -356,16 +355,20 @@ impl Part {
 }
 
 /// Swaps the second and the third of four dimensions.
-pub(crate) fn swapped(numbers: &[f32], [batch, second, third, width]: [usize; 4]) -> Vec<f32> {
+pub(crate) fn swapped(numbers: &[f32], [batch, second, third, width]: [usize; 4]) -> Result<Vec<f32>> {
     let mut made = Vec::with_capacity(numbers.len());
+    let mut pace = Pace::default();
     for batch in 0..batch {
         for at in 0..third {
             for row in 0..second {
-                made.extend_from_slice(&numbers[((batch * second + row) * third + at) * width..][..width]);
+                pace.append(
+                    &numbers[((batch * second + row) * third + at) * width..][..width],
+                    &mut made,
+                )?;
             }
         }
     }
-    made
+    Ok(made)
 }
 
 /// The mask term that is added to scores. The term broadcasts over batch, heads and rows.
@@ -396,29 +399,40 @@ impl Mask {
         let numbers = match given.element_type() {
             ElementType::Bool => {
                 size::admit_now((given.len() * size_of::<f32>()) as u64)?;
-                let chosen = elements::<bool>(given)?.iter();
-                chosen
-                    .map(|&is_chosen| if is_chosen { 0.0 } else { f32::NEG_INFINITY })
-                    .collect()
+                Pace::default().map(elements::<bool>(given)?, |&is_chosen| match is_chosen {
+                    true => 0.0,
+                    false => f32::NEG_INFINITY,
+                })?
             }
-            _ => elements::<f32>(given)?.to_vec(),
+            _ => copied::<f32>(given)?,
         };
         Ok(Self { numbers, dims })
     }
 
     /// Adds the mask term to `scores`, which are consecutive rows of a head, starting at row `first`.
-    pub(crate) fn add(&self, [batch, head, first]: [usize; 3], scores: &mut [f32]) {
+    ///
+    /// # Errors
+    /// Fails if the request is cancelled.
+    pub(crate) fn add(
+        &self,
+        [batch, head, first]: [usize; 3],
+        scores: &mut [f32],
+        pace: &mut Pace,
+    ) -> Result<()> {
         let [batches, heads, rows, total] = self.dims;
         let place = |at: usize, count: usize| if count == 1 { 0 } else { at };
         let start = (place(batch, batches) * heads + place(head, heads)) * rows;
         for (row, scores) in scores.chunks_exact_mut(total.max(1)).enumerate() {
             let added = &self.numbers[(start + place(first + row, rows)) * total..][..total];
-            for (score, added) in scores.iter_mut().zip(added) {
-                // Keeps the sum finite, so that the softmax of a fully masked row is not NaN.
-                let sum = *score + added;
-                *score = if sum < LEAST { LEAST } else { sum };
-            }
+            pace.pairs(added, scores, |added, scores| {
+                for (score, added) in scores.iter_mut().zip(added) {
+                    // Keeps the sum finite, so that the softmax of a fully masked row is not NaN.
+                    let sum = *score + added;
+                    *score = if sum < LEAST { LEAST } else { sum };
+                }
+            })?;
         }
+        Ok(())
     }
 }
 
@@ -457,7 +471,10 @@ impl Work {
     pub(crate) fn products(&mut self, queries: &[f32], keys: &[f32], scale: f32) -> Result<()> {
         let rows = queries.len() / self.depth.max(1);
         self.scaled.clear();
-        self.scaled.extend(queries.iter().map(|x| x * scale));
+        for queries in queries.chunks(PART) {
+            self.pace.spend(queries.len() as u64)?;
+            self.scaled.extend(queries.iter().map(|x| x * scale));
+        }
         self.scores.resize(rows * self.total, 0.0);
         let sizes = [rows, self.depth, self.total];
         gemm_nt(
@@ -469,58 +486,83 @@ impl Work {
         )
     }
 
-    pub(crate) fn cap(&mut self, cap: f32) {
-        if cap > 0.0 {
-            self.scores
-                .iter_mut()
-                .for_each(|score| *score = (*score / cap).tanh() * cap);
+    pub(crate) fn cap(&mut self, cap: f32) -> Result<()> {
+        if cap <= 0.0 {
+            return Ok(());
         }
+        self.pace.over(&mut self.scores, |scores| {
+            let scores = scores.iter_mut();
+            scores.for_each(|score| *score = (*score / cap).tanh() * cap);
+        })
+    }
+
+    /// Masks the scores outside of the range `visible` of each row.
+    pub(crate) fn hide(&mut self, visible: impl Fn(usize) -> Range<usize>) -> Result<()> {
+        for (row, scores) in self.scores.chunks_exact_mut(self.total.max(1)).enumerate() {
+            let Range { start, end } = visible(row);
+            self.pace
+                .over(&mut scores[..start], |scores| scores.fill(LEAST))?;
+            self.pace.over(&mut scores[end..], |scores| scores.fill(LEAST))?;
+        }
+        Ok(())
+    }
+
+    /// Adds a mask term, as [`Mask::add`] does.
+    pub(crate) fn add(&mut self, mask: &Mask, place: [usize; 3]) -> Result<()> {
+        mask.add(place, &mut self.scores, &mut self.pace)
     }
 
     /// Computes the softmax of the scores. The optional `sink` is an additional score without a value vector.
     /// Fully masked rows become 0.
     pub(crate) fn weigh(&mut self, sink: Option<f32>) -> Result<()> {
         let total = self.total.max(1);
-        let counts: Vec<f32> = self
-            .scores
-            .chunks_exact(total)
-            .map(|row| {
-                let most = row
-                    .iter()
-                    .fold(LEAST, |most, &score| if score <= most { most } else { score });
-                let Some(sink) = sink else {
-                    return if most > LEAST || most.is_nan() { 1.0 } else { 0.0 };
-                };
-                // With a sink, the weights of the scores sum to this share, and the sink takes the remaining
-                // share.
-                let (most, sum) = row.iter().fold((most.max(sink), 0.0f32), |(most, sum), score| {
-                    (most, sum + (score - most).exp())
-                });
-                sum / (sum + (sink - most).exp())
-            })
-            .collect();
+        let pace = &mut self.pace;
+        let mut counts: Vec<f32> = Vec::with_capacity(self.scores.len() / total);
+        for row in self.scores.chunks_exact(total) {
+            let mut most = LEAST;
+            for row in row.chunks(PART) {
+                pace.spend(row.len() as u64)?;
+                let scores = row.iter();
+                most = scores.fold(most, |most, &score| if score <= most { most } else { score });
+            }
+            let Some(sink) = sink else {
+                counts.push(if most > LEAST || most.is_nan() { 1.0 } else { 0.0 });
+                continue;
+            };
+            // With a sink, the weights of the scores sum to this share, and the sink takes the remaining
+            // share.
+            let most = most.max(sink);
+            let mut sum = 0.0f32;
+            for row in row.chunks(PART) {
+                pace.spend(4 * row.len() as u64)?;
+                sum = row.iter().fold(sum, |sum, score| sum + (score - most).exp());
+            }
+            counts.push(sum / (sum + (sink - most).exp()));
+        }
         softmax::rows(&mut self.scores, total)?;
         for (row, part) in self.scores.chunks_exact_mut(total).zip(counts) {
             match part {
                 1.0 => {}
-                0.0 => row.fill(0.0),
-                part => row.iter_mut().for_each(|weight| *weight *= part),
+                0.0 => pace.over(row, |row| row.fill(0.0))?,
+                part => pace.over(row, |row| row.iter_mut().for_each(|weight| *weight *= part))?,
             }
         }
         Ok(())
     }
 
     /// Stores the values, transposed, for the weighted sums that [`sums`](Self::sums) computes.
-    pub(crate) fn take_values(&mut self, values: &[f32]) {
+    pub(crate) fn take_values(&mut self, values: &[f32]) -> Result<()> {
         for (at, row) in values
             .chunks_exact(self.width.max(1))
             .take(self.total)
             .enumerate()
         {
+            self.pace.spend(row.len() as u64)?;
             for (column, &value) in row.iter().enumerate() {
                 self.turned[column * self.total + at] = value;
             }
         }
+        Ok(())
     }
 
     /// Computes the sums of the values, weighted by the scores.

@@ -8,13 +8,13 @@ use std::{
 use onnx_tensor::prelude::*;
 
 use onnx_tensor::{
-    cancelling::Pace,
+    cancelling::{PART, Pace},
     faults::{Limit, Unsupported, ensure_input},
     node::Node,
     operator::Compute,
 };
 use onnx_tensor::{
-    elements::{elements, tensor},
+    elements::{copied, elements, tensor},
     node::Attributes,
     operator::{Fact, Kernel, kernel},
 };
@@ -224,9 +224,8 @@ impl Kernel for ColumnsToImage {
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
-        let integers = |index: usize| -> Result<Vec<i64>> {
-            Ok(elements::<i64>(&*inputs[index].cast_to::<i64>()?)?.to_vec())
-        };
+        let integers =
+            |index: usize| -> Result<Vec<i64>> { copied::<i64>(&*inputs[index].cast_to::<i64>()?) };
         let scatter = Scatter::new(self.axes(&integers(1)?, &integers(2)?)?)?;
         let (window, positions) = (scatter.window, scatter.positions()?);
         let [batch, rows, found] = *inputs[0].shape() else {
@@ -245,9 +244,11 @@ impl Kernel for ColumnsToImage {
                 .chunks_exact(window * positions)
                 .zip(images.chunks_exact_mut(scatter.image))
             {
-                pace.spend((window * positions) as u64)?;
                 for (element, numbers) in columns.chunks_exact(positions).enumerate() {
-                    scatter.add(element, 0, numbers, image);
+                    for (first, numbers) in (0..).step_by(PART).zip(numbers.chunks(PART)) {
+                        pace.spend(numbers.len() as u64)?;
+                        scatter.add(element, first, numbers, image);
+                    }
                 }
             }
         }

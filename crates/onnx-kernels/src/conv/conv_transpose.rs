@@ -14,7 +14,7 @@ use crate::conv::columns::{Axis, Scatter, count};
 use crate::helpers::unsupported;
 use onnx_tensor::operator::Constants;
 use onnx_tensor::{
-    cancelling::{Pace, in_parts},
+    cancelling::{PART, Pace, in_parts},
     faults::{Limit, Misfit, Refusal, ensure_input},
     node::Node,
     operator::Compute,
@@ -300,7 +300,11 @@ fn by_columns(factors: &Factors<'_, f64>, pace: &mut Pace, give: Columns<'_, f64
         let mut columns = vec![0.0; count * positions];
         add_gemm(weights, elements, [count, depth, positions], &mut columns, pace)?;
         for (row, columns) in columns.chunks_exact(positions.max(1)).enumerate() {
-            give(first - factors.part.start + row, 0, columns);
+            let row = first - factors.part.start + row;
+            for (first, columns) in (0..).step_by(PART).zip(columns.chunks(PART)) {
+                pace.spend(columns.len() as u64)?;
+                give(row, first, columns);
+            }
         }
     }
     Ok(())
@@ -355,20 +359,20 @@ impl ConvTranspose {
                 return Ok(());
             }
             let bias = inputs.get(2).map(|bias| elements::<T>(bias)).transpose()?;
-            let begin = |index: usize, channel: usize, output: &mut [T]| {
+            let begin = |index: usize, channel: usize, output: &mut [T], pace: &mut Pace| {
                 let Some(bias) = bias else {
-                    return;
+                    return Ok(());
                 };
                 let bias = bias[index % self.group * made + channel..].iter();
-                let images = output.chunks_exact_mut(scatter.image).zip(bias);
-                images.for_each(|(image, bias)| image.fill(*bias));
+                let mut images = output.chunks_exact_mut(scatter.image).zip(bias);
+                images.try_for_each(|(image, bias)| pace.over(image, |image| image.fill(*bias)))
             };
             let (depth, rows) = (channels / self.group, made * scatter.window);
             let images = elements::<T>(image)?;
             if depth * positions == 0 {
-                let groups = output.chunks_exact_mut(made * scatter.image).enumerate();
-                groups.for_each(|(index, output)| begin(index, 0, output));
-                return Ok(());
+                let mut pace = Pace::default();
+                let mut groups = output.chunks_exact_mut(made * scatter.image).enumerate();
+                return groups.try_for_each(|(index, output)| begin(index, 0, output, &mut pace));
             }
             let together = channels_together(made, scatter.window);
             let groups = output.chunks_exact_mut(made * scatter.image).enumerate();
@@ -377,7 +381,7 @@ impl ConvTranspose {
                 blocks.map(move |(block, output)| (index, block * together, output))
             });
             let compute = |(index, channel, output): (usize, usize, &mut [T]), pace: &mut Pace| {
-                begin(index, channel, &mut *output);
+                begin(index, channel, &mut *output, pace)?;
                 let of_group = all_weights.len() / self.group;
                 let (first, count) = (channel * scatter.window, output.len() / scatter.image);
                 let factors = Factors {

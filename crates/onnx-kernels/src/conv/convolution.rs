@@ -10,7 +10,7 @@ use onnx_gemm::{IndirectGemm, SLACK, copy_line, pack_rows, packed_len, unpack_ro
 use onnx_tensor::prelude::*;
 
 use crate::elementwise::activation::Activation;
-use onnx_tensor::cancelling::{Pace, in_parts};
+use onnx_tensor::cancelling::{PART, Pace, in_parts};
 use onnx_tensor::{
     elements::{elements, filled, tensor},
     threads,
@@ -165,27 +165,26 @@ impl Layout {
         self.plane[0] * self.plane[1] * self.phases[0].len() * self.phases[1].len()
     }
 
-    /// Returns the number of elements copied per band.
-    fn numbers(&self, geometry: &Geometry) -> u64 {
-        (geometry.channels * self.channel()) as u64
-    }
-
     /// Returns the input of the output lines starting at `first_line`: the image itself, or its copy in
     /// `scratch`.
+    ///
+    /// # Errors
+    /// Fails if the request is cancelled.
     fn values<'v>(
         &self,
         geometry: &Geometry,
         first_line: usize,
         image: &'v [f32],
         scratch: &'v mut Scratch,
-    ) -> &'v [f32] {
+        pace: &mut Pace,
+    ) -> Result<&'v [f32]> {
         if self.is_plain {
-            return &image[first_line * self.plane[1]..];
+            return Ok(&image[first_line * self.plane[1]..]);
         }
         // The padding of all bands is zeroed here, once, and never overwritten.
         scratch.0.resize(geometry.channels * self.channel() + SLACK, 0.0);
-        self.spread(geometry, first_line, image, &mut scratch.0);
-        &scratch.0
+        self.spread(geometry, first_line, image, &mut scratch.0, pace)?;
+        Ok(&scratch.0)
     }
 
     /// Returns the number of columns of the product for `lines` output lines. The columns at the end of each
@@ -195,7 +194,14 @@ impl Layout {
     }
 
     /// Copies the channels of a group into planes, for the output lines starting at `first_line`.
-    fn spread(&self, geometry: &Geometry, first_line: usize, image: &[f32], planes: &mut [f32]) {
+    fn spread(
+        &self,
+        geometry: &Geometry,
+        first_line: usize,
+        image: &[f32],
+        planes: &mut [f32],
+        pace: &mut Pace,
+    ) -> Result<()> {
         let [height, width] = geometry.input;
         let [plane_height, plane_width] = self.plane;
         let mut planes = planes.chunks_exact_mut(plane_height * plane_width);
@@ -203,7 +209,7 @@ impl Layout {
             for &first_row in &self.phases[0] {
                 for &first_column in &self.phases[1] {
                     let Some(plane) = planes.next() else {
-                        return;
+                        return Ok(());
                     };
                     for (row, line) in plane.chunks_exact_mut(plane_width).enumerate() {
                         let y = (first_line + row) * geometry.strides[0] + first_row;
@@ -211,14 +217,15 @@ impl Layout {
                             Some(y) => {
                                 let from = &channel[y * width..(y + 1) * width];
                                 let [_, stride] = geometry.strides;
-                                fill(from, line, first_column, stride, geometry.before[1]);
+                                fill(from, line, [first_column, stride, geometry.before[1]], pace)?;
                             }
-                            None => line.fill(0.0),
+                            None => pace.over(line, |line| line.fill(0.0))?,
                         }
                     }
                 }
             }
         }
+        Ok(())
     }
 }
 
@@ -227,19 +234,23 @@ const BAND: usize = 1 << 18;
 
 /// Copies every `stride`-th element of an image line, starting at `first`, into `line` after the padding. The
 /// caller has zeroed the padding.
-fn fill(from: &[f32], line: &mut [f32], first: usize, stride: usize, before: usize) {
+fn fill(from: &[f32], line: &mut [f32], [first, stride, before]: [usize; 3], pace: &mut Pace) -> Result<()> {
     // The index of the first element after the padding, and its index in the image.
     let skipped = before.saturating_sub(first).div_ceil(stride);
     let start = skipped * stride + first - before;
     let (Some(line), Some(from)) = (line.get_mut(skipped..), from.get(start..)) else {
-        return;
+        return Ok(());
     };
-    if stride == 1 {
-        copy_line(from, line);
-    } else {
-        let from = from.iter().step_by(stride);
-        line.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+    for (from, line) in from.chunks(PART * stride).zip(line.chunks_mut(PART)) {
+        pace.spend(line.len() as u64 / 4 + 1)?;
+        if stride == 1 {
+            copy_line(from, line);
+        } else {
+            let from = from.iter().step_by(stride);
+            line.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+        }
     }
+    Ok(())
 }
 
 /// A convolution with packed weights.
@@ -419,10 +430,9 @@ impl Convolution {
         let mut scratch = Scratch::default();
         let mut pace = Pace::default();
         for first_line in (0..height).step_by(self.layout.band) {
-            pace.spend(self.layout.numbers(geometry))?;
             let values = self
                 .layout
-                .values(geometry, first_line, group.image, &mut scratch);
+                .values(geometry, first_line, group.image, &mut scratch, &mut pace)?;
             in_parts(blocks.iter_mut().collect(), |block: &mut Block<'_>, pace| {
                 self.multiply(&self.layout, group, first_line, values, block, pace)
             })?;
@@ -440,7 +450,7 @@ impl Convolution {
         pace: &mut Pace,
     ) -> Result<()> {
         for first_line in block.lines.clone().step_by(layout.band) {
-            let values = layout.values(&self.geometry, first_line, group.image, scratch);
+            let values = layout.values(&self.geometry, first_line, group.image, scratch, pace)?;
             self.multiply(layout, group, first_line, values, block, pace)?;
         }
         Ok(())
@@ -549,7 +559,7 @@ mod tests {
         let from: Vec<f32> = (1..=7u8).map(f32::from).collect();
         let filled = |first: usize, stride: usize, before: usize| {
             let mut line = [0.0; 6];
-            fill(&from, &mut line, first, stride, before);
+            fill(&from, &mut line, [first, stride, before], &mut Pace::default()).unwrap();
             line
         };
         assert_eq!(filled(0, 1, 0), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);

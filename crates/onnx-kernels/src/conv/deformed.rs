@@ -8,7 +8,7 @@ use onnx_tensor::prelude::*;
 
 use crate::helpers::empty;
 use onnx_tensor::{
-    cancelling::Pace,
+    cancelling::{PART, Pace},
     elements::elements,
     faults::{Unsupported, ensure_input},
     node::{Attributes, Node},
@@ -168,7 +168,6 @@ impl Kernel for DeformConv {
             for channel in 0..channels {
                 let group = index * self.offset_groups + channel / (channels / self.offset_groups);
                 for tap in 0..taps {
-                    pace.spend(16 * places as u64)?;
                     let at = (group * taps + tap) * places;
                     let moved = KernelTap {
                         offsets: &offsets[2 * at..][..2 * places],
@@ -176,7 +175,7 @@ impl Kernel for DeformConv {
                         tap: [tap / wide, tap % wide],
                     };
                     let to = &mut unfolded[(channel * taps + tap) * places..][..places];
-                    self.sample(&image, channel, &moved, to, columns);
+                    self.sample(&image, channel, &moved, (to, columns), &mut pace)?;
                 }
             }
             for (group, to) in to.chunks_exact_mut(of_group * places).enumerate() {
@@ -186,7 +185,7 @@ impl Kernel for DeformConv {
             }
             if let Some(bias) = bias {
                 for (to, bias) in to.chunks_exact_mut(places).zip(bias) {
-                    to.iter_mut().for_each(|to| *to += bias);
+                    pace.over(to, |to| to.iter_mut().for_each(|to| *to += bias))?;
                 }
             }
         }
@@ -214,18 +213,22 @@ impl DeformConv {
         image: &Image<'_>,
         channel: usize,
         moved: &KernelTap<'_>,
-        to: &mut [f32],
-        columns: usize,
-    ) {
+        (to, columns): (&mut [f32], usize),
+        pace: &mut Pace,
+    ) -> Result<()> {
         let places = to.len();
-        for (place, to) in to.iter_mut().enumerate() {
-            let at = |axis: usize, step: usize| {
-                let start = (step * self.strides[axis] + moved.tap[axis] * self.dilations[axis]) as f32;
-                start - self.pads[axis] as f32 + moved.offsets[axis * places + place]
-            };
-            let pixel = image.between(channel, [at(0, place / columns), at(1, place % columns)]);
-            *to = pixel * moved.mask.map_or(1.0, |mask| mask[place]);
+        for (first, to) in (0..).step_by(PART).zip(to.chunks_mut(PART)) {
+            pace.spend(16 * to.len() as u64)?;
+            for (place, to) in (first..).zip(to) {
+                let at = |axis: usize, step: usize| {
+                    let start = (step * self.strides[axis] + moved.tap[axis] * self.dilations[axis]) as f32;
+                    start - self.pads[axis] as f32 + moved.offsets[axis * places + place]
+                };
+                let pixel = image.between(channel, [at(0, place / columns), at(1, place % columns)]);
+                *to = pixel * moved.mask.map_or(1.0, |mask| mask[place]);
+            }
         }
+        Ok(())
     }
 }
 

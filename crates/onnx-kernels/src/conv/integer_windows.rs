@@ -76,10 +76,11 @@ impl Weights {
 fn floats(shape: &[usize], numbers: &[i16]) -> Result<Tensor> {
     filled(shape, |made: &mut [f32]| {
         let work = [made.len() as u64, ELEMENTS];
-        split::lines(made, LINE, work, |first, made, _| {
-            let pairs = made.iter_mut().zip(&numbers[first * LINE..]);
-            pairs.for_each(|(made, &number)| *made = number.into());
-            Ok(())
+        split::lines(made, LINE, work, |first, made, pace| {
+            pace.pairs(&numbers[first * LINE..], made, |numbers, made| {
+                let pairs = made.iter_mut().zip(numbers);
+                pairs.for_each(|(made, &number)| *made = number.into());
+            })
         })
     })
 }
@@ -139,7 +140,7 @@ impl IntegerConv {
             }
         };
         let mut sums = vec![0; count];
-        sizes.begin_with(&mut sums, bias);
+        sizes.begin_with(&mut sums, bias, &mut pace)?;
         if sizes.unfolded().depth() > EXACT_DEPTH {
             let unfolded = sizes.unfolded();
             unfolded.add(
@@ -155,10 +156,11 @@ impl IntegerConv {
         let plain = || Ok(Arc::new(floats(weights.shape(), &kept.numbers)?));
         let found = sizes.of_floats(&image, plain, kept.packed.as_ref(), None, None)?;
         let (found, work) = (elements::<f32>(&found)?, [count as u64, ELEMENTS]);
-        split::lines(&mut sums, LINE, work, |first, sums, _| {
-            let pairs = sums.iter_mut().zip(&found[first * LINE..]);
-            pairs.for_each(|(sum, &found)| *sum = sum.wrapping_add(found as i32));
-            Ok(())
+        split::lines(&mut sums, LINE, work, |first, sums, pace| {
+            pace.pairs(&found[first * LINE..], sums, |found, sums| {
+                let pairs = sums.iter_mut().zip(found);
+                pairs.for_each(|(sum, &found)| *sum = sum.wrapping_add(found as i32));
+            })
         })?;
         Ok((sizes, sums))
     }
@@ -299,12 +301,13 @@ fn scaled<T: Element + Copy + Default>(
         let sums = sums[first * positions..].chunks_exact(positions);
         let scales = scales.iter().cycle().skip(first % scales.len().max(1));
         for ((sums, made), &scale) in sums.zip(made.chunks_exact_mut(positions)).zip(scales) {
-            pace.spend(positions as u64)?;
-            pulp::Arch::new().dispatch(|| {
-                for (made, &sum) in made.iter_mut().zip(sums) {
-                    *made = narrow(rounded(sum, scale, zero_point, least));
-                }
-            });
+            pace.pairs(sums, made, |sums, made| {
+                pulp::Arch::new().dispatch(|| {
+                    for (made, &sum) in made.iter_mut().zip(sums) {
+                        *made = narrow(rounded(sum, scale, zero_point, least));
+                    }
+                });
+            })?;
         }
         Ok(())
     })?;

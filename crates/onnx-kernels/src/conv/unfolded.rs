@@ -58,13 +58,14 @@ impl Im2colConvolution<'_> {
             for first in (0..positions).step_by(width) {
                 let width = width.min(positions - first);
                 let (columns, sums) = (&mut columns[..depth * width], &mut sums[..rows * width]);
-                pace.spend(columns.len() as u64)?;
-                self.unfold(image, first, width, columns);
-                sums.fill(U::default());
+                self.unfold(image, [first, width], columns, &mut pace)?;
+                pace.over(sums, |sums| sums.fill(U::default()))?;
                 multiply(weights, columns, [rows, depth, width], sums, &mut pace)?;
                 for (result, sums) in result.chunks_exact_mut(positions).zip(sums.chunks_exact(width)) {
-                    let pairs = result[first..first + width].iter_mut().zip(sums);
-                    pairs.for_each(|(result, found)| *result = sum(*result, *found));
+                    pace.pairs(sums, &mut result[first..first + width], |sums, result| {
+                        let pairs = result.iter_mut().zip(sums);
+                        pairs.for_each(|(result, found)| *result = sum(*result, *found));
+                    })?;
                 }
             }
         }
@@ -72,9 +73,15 @@ impl Im2colConvolution<'_> {
     }
 
     /// Writes the im2col columns of `width` windows, starting at window `first`: one line per window element.
-    fn unfold<T: Copy + Default>(&self, image: &[T], first: usize, width: usize, columns: &mut [T]) {
+    fn unfold<T: Copy + Default>(
+        &self,
+        image: &[T],
+        [first, width]: [usize; 2],
+        columns: &mut [T],
+        pace: &mut Pace,
+    ) -> Result<()> {
         let Some((last, outer)) = self.axes.split_last() else {
-            return;
+            return Ok(());
         };
         let window: usize = self.axes.iter().map(|axis| axis.kernel).product();
         let channel: usize = self.axes.iter().map(|axis| axis.size).product();
@@ -88,6 +95,7 @@ impl Im2colConvolution<'_> {
                 let end = last.count.min(at + first + width - position);
                 let to = &mut to[position - first..][..end - at];
                 position += end - at;
+                pace.spend(1 + to.len() as u64)?;
                 let Some(line) = line_of(outer, element / last.kernel, line) else {
                     to.fill(T::default());
                     continue;
@@ -109,6 +117,7 @@ impl Im2colConvolution<'_> {
                 }
             }
         }
+        Ok(())
     }
 }
 

@@ -253,17 +253,26 @@ impl Sizes {
     ) -> Result<Tensor> {
         let (image, weights) = (elements::<T>(image)?, elements::<T>(weights)?);
         filled(&self.shape, |result: &mut [T]| {
-            self.begin_with(result, bias);
+            self.begin_with(result, bias, &mut Pace::default())?;
             self.unfolded().add(image, weights, result, multiply, T::sum)
         })
     }
 
     /// Fills each channel of `result` with its bias.
-    pub(crate) fn begin_with<T: Copy>(&self, result: &mut [T], bias: Option<&[T]>) {
+    ///
+    /// # Errors
+    /// Fails if the request is cancelled.
+    pub(crate) fn begin_with<T: Copy>(
+        &self,
+        result: &mut [T],
+        bias: Option<&[T]>,
+        pace: &mut Pace,
+    ) -> Result<()> {
         let positions: usize = self.axes.iter().map(|axis| axis.count).product();
         let channels = result.chunks_exact_mut(positions.max(1));
         let bias = bias.unwrap_or_default().iter().cycle();
-        channels.zip(bias).for_each(|(channel, bias)| channel.fill(*bias));
+        let mut channels = channels.zip(bias);
+        channels.try_for_each(|(channel, bias)| pace.over(channel, |channel| channel.fill(*bias)))
     }
 }
 

@@ -85,14 +85,11 @@ pub fn convert(from: &Tensor, to: ElementType) -> Result<Tensor> {
     let shape = from.shape();
     let mut pace = Pace::default();
     match (from.element_type(), to) {
-        (same, to) if same == to => Ok(from.clone()),
+        (same, to) if same == to => from.copied(),
         (ElementType::String, to) => {
             let texts = elements::<String>(from)?;
             match to {
-                ElementType::Bool => tensor(
-                    shape,
-                    parsed::<f64>(texts)?.into_iter().map(|x| x != 0.0).collect(),
-                ),
+                ElementType::Bool => tensor(shape, pace.map(&parsed::<f64>(texts)?, |&x| x != 0.0)?),
                 to => with_number!(to, T => tensor(shape, parsed::<T>(texts)?)),
             }
         }

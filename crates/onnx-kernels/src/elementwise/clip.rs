@@ -6,7 +6,6 @@ use std::sync::Arc;
 use onnx_tensor::prelude::*;
 
 use crate::elementwise::activation::Activation;
-use crate::helpers::own;
 use onnx_tensor::operator::Constants;
 use onnx_tensor::{
     cancelling::Pace,
@@ -99,7 +98,7 @@ impl Compute for Clip {
 
     fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let bounds = self.places.map(|place| place.map(|place| inputs[place].clone()));
-        let mut made = own(inputs.swap_remove(0));
+        let mut made = inputs.swap_remove(0).own()?;
         with_number!(made.element_type(), T => {
             let bound = |at: usize, most: T| -> Result<T> {
                 match (&bounds[at], self.fixed) {

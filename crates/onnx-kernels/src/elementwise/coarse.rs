@@ -9,7 +9,7 @@ use onnx_tensor::prelude::*;
 
 use onnx_tensor::{cancelling::Pace, node::Node, operator::Compute};
 use onnx_tensor::{
-    elements::{elements, tensor},
+    elements::{copied, elements, tensor},
     operator::{Fact, Kernel, kernel},
 };
 
@@ -47,7 +47,7 @@ impl Kernel for Coarse {
             })?;
             return Ok(smallvec![tensor(shape, made)?]);
         }
-        let mut values = elements::<f32>(&inputs[0])?.to_vec();
+        let mut values = copied::<f32>(&inputs[0])?;
         let function = if self.is_tanh { tanh } else { sigmoid };
         Pace::default().over(&mut values, function)?;
         Ok(smallvec![tensor(shape, values)?])

@@ -6,7 +6,6 @@ use crate::split::{self, ELEMENTS, LINE};
 use onnx_tensor::prelude::*;
 
 use crate::elementwise::{activation::Activation, vector::each, whole};
-use crate::helpers::own;
 use onnx_tensor::{
     cancelling::Pace,
     elements::{elements, filled},
@@ -79,7 +78,7 @@ impl Compute for Function {
     }
 
     fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
-        let mut values = own(inputs.pop().context("expected an input")?);
+        let mut values = inputs.pop().context("expected an input")?.own()?;
         match (&self.of_floats, self.of_whole) {
             (_, Some(whole)) if values.element_type().is_integer() => whole.replace(&mut values)?,
             (OfFloats::Activation(activation), _) => activation.run(&mut values)?,

@@ -89,7 +89,7 @@ impl Kernel for Mean {
     fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         macro_rules! mean {
             ($T:ty) => {{
-                let mut sum = (*inputs[0]).clone();
+                let mut sum = inputs[0].copied()?;
                 for other in &inputs[1..] {
                     sum = broadcast::<$T, true>(&sum, other, |a, b| a + b)?;
                 }

@@ -12,7 +12,7 @@ use onnx_tensor::{
     operator::Compute,
 };
 use onnx_tensor::{
-    elements::{Real, elements, tensor, with_real},
+    elements::{Real, copied, elements, tensor, with_real},
     operator::{Fact, Kernel, kernel},
 };
 
@@ -74,7 +74,7 @@ impl Kernel for PRelu {
             ElementType::I32 => whole!(i32)?,
             ElementType::I64 => whole!(i64)?,
             // Unsigned values are never negative, so they stay unchanged.
-            element_type if element_type.is_unsigned() => (*inputs[0]).clone(),
+            element_type if element_type.is_unsigned() => inputs[0].copied()?,
             element_type => return with_real!(element_type, T => curved::<T>(inputs)),
         }])
     }
@@ -89,7 +89,7 @@ fn is_broadcast<D>(slope: &[D], x: &[D], fits: impl Fn(&D, &D) -> bool) -> bool 
 fn curved<T: Real>(inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
     let zero = T::of(0.0);
     let shape = inputs[0].shape();
-    let mut values = elements::<T>(&inputs[0])?.to_vec();
+    let mut values = copied::<T>(&inputs[0])?;
     let slopes = elements::<T>(&inputs[1])?;
     if values.is_empty() {
         return Ok(smallvec![tensor(shape, values)?]);

@@ -107,7 +107,7 @@ impl Kernel for Function {
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
-        let mut made = (*inputs[0]).clone();
+        let mut made = inputs[0].copied()?;
         self.replace(&mut made)?;
         Ok(smallvec![made])
     }

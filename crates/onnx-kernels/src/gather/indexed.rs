@@ -261,8 +261,8 @@ fn blocks<U: Unit>(tensor: &Tensor, named: &Selection, shape: &[usize]) -> Resul
             split::lines(units, block, work, |first, units, pace| {
                 let mut lines = units.chunks_exact_mut(block).zip(&named.places[first..]);
                 lines.try_for_each(|(units, &place)| {
-                    units.clone_from_slice(&data[place..][..block]);
-                    pace.spend(block as u64)
+                    let from = &data[place..][..block];
+                    pace.pairs(from, units, |from, units| units.clone_from_slice(from))
                 })
             })?;
         }
@@ -337,7 +337,7 @@ fn common(data: ElementType, updates: ElementType) -> Result<ElementType> {
 }
 
 fn replaced<U: Unit>(data: &Tensor, named: &Selection, updates: &Tensor) -> Result<Tensor> {
-    let mut replaced = data.clone();
+    let mut replaced = data.copied()?;
     put(
         replaced.as_units_mut::<U>()?,
         named,
@@ -348,7 +348,7 @@ fn replaced<U: Unit>(data: &Tensor, named: &Selection, updates: &Tensor) -> Resu
 }
 
 fn joined<T: Number>(join: Join, data: &Tensor, named: &Selection, updates: &Tensor) -> Result<Tensor> {
-    let mut joined = data.clone();
+    let mut joined = data.copied()?;
     let (places, updates) = (joined.as_slice_mut::<T>()?, updates.as_slice::<T>()?);
     // Each reduction has its own loop, since a call per element would take longer than the arithmetic.
     match join {
@@ -384,9 +384,12 @@ fn put<T>(joined: &mut [T], named: &Selection, updates: &[T], join: impl Fn(&mut
         }
         block => {
             for (&place, updates) in named.places.iter().zip(updates.chunks_exact(block.max(1))) {
-                pace.spend(block as u64)?;
-                for (place, update) in joined[place..][..block].iter_mut().zip(updates) {
-                    join(place, update);
+                let places = joined[place..][..block].chunks_mut(PART);
+                for (places, updates) in places.zip(updates.chunks(PART)) {
+                    pace.spend(places.len() as u64)?;
+                    for (place, update) in places.iter_mut().zip(updates) {
+                        join(place, update);
+                    }
                 }
             }
         }

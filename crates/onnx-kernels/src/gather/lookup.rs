@@ -6,7 +6,7 @@ use onnx_tensor::prelude::*;
 
 use onnx_tensor::{
     axis,
-    elements::{elements, scalar},
+    elements::{copied, elements, scalar},
     node::Attributes,
     operator::{Fact, Kernel, kernel},
 };
@@ -63,12 +63,14 @@ impl Kernel for OneHot {
             let index = if index < 0 { index + depth } else { index };
             Ok(usize::try_from(index).ok().filter(|_| index < depth))
         };
+        let mut hot = 0;
         let places = floored(indices)?.into_iter().map(place);
+        let places = places.inspect(|place| hot += usize::from(matches!(place, Ok(Some(_)))));
         let places: Vec<Option<usize>> = places.collect::<Result<_>>()?;
         let mut shape: ShortVec<usize> = indices.shape().into();
         shape.insert(axis, depth as usize);
         let inner: usize = indices.shape()[axis..].iter().product();
-        let hot = with_unit!(values.element_type(), U => scatter::<U>(values, &places, inner, &shape));
+        let hot = with_unit!(values.element_type(), U => scatter::<U>(values, (&places, hot), inner, &shape));
         Ok(smallvec![hot?])
     }
 }
@@ -77,7 +79,7 @@ const MAX_DEPTH: i64 = 1 << 20;
 
 fn scatter<U: Unit>(
     values: &Tensor,
-    places: &[Option<usize>],
+    (places, hot): (&[Option<usize>], usize),
     inner: usize,
     shape: &[usize],
 ) -> Result<Tensor> {
@@ -88,11 +90,10 @@ fn scatter<U: Unit>(
         .product::<usize>()
         .checked_div(places.len())
         .unwrap_or(0);
-    let hot = places.iter().flatten().count();
     let off = (places.len() * depth).saturating_sub(hot);
     size::admit_contents([(&values[0], off), (&values[1], hot)])?;
-    let mut hot = vec![values[0].clone(); places.len() * depth];
     let mut pace = Pace::default();
+    let mut hot = pace.repeat(&values[0], places.len() * depth)?;
     for (index, place) in places.iter().enumerate() {
         pace.spend(1)?;
         if let Some(place) = place {
@@ -106,10 +107,7 @@ fn scatter<U: Unit>(
 /// Converts indices, which may be floats, to integers by rounding down.
 fn floored(indices: &Tensor) -> Result<Vec<i64>> {
     if indices.element_type() == ElementType::F32 {
-        return Ok(elements::<f32>(indices)?
-            .iter()
-            .map(|&index| index as i64)
-            .collect());
+        return Pace::default().map(elements::<f32>(indices)?, |&index| index as i64);
     }
-    Ok(elements::<i64>(&*indices.cast_to::<i64>()?)?.to_vec())
+    copied::<i64>(&*indices.cast_to::<i64>()?)
 }

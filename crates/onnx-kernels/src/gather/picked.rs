@@ -20,11 +20,22 @@ pub(crate) enum Places<'p> {
 }
 
 impl Places<'_> {
-    fn count(&self) -> usize {
+    /// Returns the number of selected elements.
+    ///
+    /// # Errors
+    /// Fails if the request is cancelled.
+    pub(crate) fn count(&self, pace: &mut Pace) -> Result<usize> {
         match self {
-            Self::List(places) => places.len(),
-            Self::Steps { count, .. } => *count,
-            Self::Where(wanted) => wanted.iter().filter(|wanted| **wanted).count(),
+            Self::List(places) => Ok(places.len()),
+            Self::Steps { count, .. } => Ok(*count),
+            Self::Where(wanted) => {
+                let mut count = 0;
+                for wanted in wanted.chunks(PART) {
+                    pace.spend(wanted.len() as u64)?;
+                    count += wanted.iter().filter(|wanted| **wanted).count();
+                }
+                Ok(count)
+            }
         }
     }
 }
@@ -39,23 +50,23 @@ pub(crate) fn picked(value: &Tensor, axis: usize, places: Places<'_>) -> Result<
 pub(crate) fn picked_of(value: &Tensor, shape: &[usize], axis: usize, places: Places<'_>) -> Result<Tensor> {
     let inner: usize = shape[axis + 1..].iter().product();
     let mut made = shape.to_vec();
-    made[axis] = places.count();
+    let mut pace = Pace::default();
+    made[axis] = places.count(&mut pace)?;
     if made.contains(&0) {
         return Tensor::zero_of(value.element_type(), &made);
     }
     let block = shape[axis] * inner;
-    with_unit!(value.element_type(), U => copy::<U>(value, &made, [block, inner], places))
+    with_unit!(value.element_type(), U => copy::<U>(value, (&made, made[axis]), [block, inner], places))
 }
 
 fn copy<U: Unit>(
     value: &Tensor,
-    shape: &[usize],
+    (shape, count): (&[usize], usize),
     [block, inner]: [usize; 2],
     places: Places<'_>,
 ) -> Result<Tensor> {
     let mut result = Tensor::zero_of(value.element_type(), shape)?;
     let value = value.as_units::<U>()?;
-    let count = places.count();
     if let Places::List(places) = places {
         let pairs = value
             .chunks_exact(block)
@@ -63,7 +74,10 @@ fn copy<U: Unit>(
         let taken = pairs.flat_map(|(block, place)| &block[place * inner..][..inner]);
         size::admit_contents(taken.map(|element| (element, 1)))?;
     }
-    let is_doubled = inner == 1 && matches!(places, Places::List(places) if is_doubled(places, block));
+    let is_doubled = match places {
+        Places::List(places) if inner == 1 => is_doubled(places, block, &mut Pace::default())?,
+        _ => false,
+    };
     let made = result.as_units_mut::<U>()?;
     let work = [size_of_val(made) as u64, BYTES];
     split::lines(made, count * inner, work, |first, made, pace| {
@@ -85,8 +99,17 @@ fn copy<U: Unit>(
 }
 
 /// Returns whether the list contains every index of the axis twice, in order.
-fn is_doubled(places: &[usize], size: usize) -> bool {
-    places.len() == 2 * size && places.iter().enumerate().all(|(at, &place)| place == at / 2)
+fn is_doubled(places: &[usize], size: usize, pace: &mut Pace) -> Result<bool> {
+    if places.len() != 2 * size {
+        return Ok(false);
+    }
+    for (first, places) in (0..).step_by(PART).zip(places.chunks(PART)) {
+        pace.spend(places.len() as u64)?;
+        if !(first..).zip(places).all(|(at, &place)| place == at / 2) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn copy_block<T: Element>(
@@ -99,8 +122,8 @@ fn copy_block<T: Element>(
     let each = |made: &mut [T], pace: &mut Pace, places: &mut dyn Iterator<Item = usize>| -> Result<()> {
         let lines = made.chunks_exact_mut(inner).zip(places);
         for (to, place) in lines {
-            pace.spend(inner as u64)?;
-            to.clone_from_slice(&block[place * inner..][..inner]);
+            let from = &block[place * inner..][..inner];
+            pace.pairs(from, to, |from, to| to.clone_from_slice(from))?;
         }
         Ok(())
     };

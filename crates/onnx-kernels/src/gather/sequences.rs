@@ -11,7 +11,13 @@ use onnx_tensor::{
     node::Attributes,
     operator::{Fact, Kernel, kernel},
 };
-use onnx_tensor::{cancelling::Pace, faults::BadInput, node::Node, operator::Compute, size};
+use onnx_tensor::{
+    cancelling::{PART, Pace},
+    faults::BadInput,
+    node::Node,
+    operator::Compute,
+    size,
+};
 
 /// Builds the operator `ReverseSequence`, which reverses the first elements of each row, up to the row's
 /// length.
@@ -58,13 +64,15 @@ impl Kernel for ReverseSequence {
                 lengths.len()
             )));
         }
-        if let Some(length) = lengths
-            .iter()
-            .find(|&&length| length < 0 || length > steps as i64)
-        {
-            bail!(BadInput(format!(
-                "a length of {length} of sequences that are {steps} long"
-            )));
+        let mut pace = Pace::default();
+        for lengths in lengths.chunks(PART) {
+            pace.spend(lengths.len() as u64)?;
+            let mut lengths = lengths.iter();
+            if let Some(length) = lengths.find(|&&length| length < 0 || length > steps as i64) {
+                bail!(BadInput(format!(
+                    "a length of {length} of sequences that are {steps} long"
+                )));
+            }
         }
         if inputs[0].is_empty() {
             return Ok(smallvec![(*inputs[0]).clone()]);
@@ -85,7 +93,7 @@ fn reversed<U: Unit>(value: &Tensor, lengths: &[i64], batch_first: bool) -> Resu
     let mut pace = Pace::default();
     for first in 0..shape[0] {
         for second in 0..shape[1] {
-            pace.spend(inner as u64)?;
+            pace.spend(1)?;
             let (row, step) = if batch_first {
                 (first, second)
             } else {
@@ -100,7 +108,7 @@ fn reversed<U: Unit>(value: &Tensor, lengths: &[i64], batch_first: bool) -> Resu
             };
             match inner {
                 1 => made.push(elements[place].clone()),
-                _ => made.extend_from_slice(&elements[place * inner..][..inner]),
+                _ => pace.append(&elements[place * inner..][..inner], &mut made)?,
             }
         }
     }
@@ -154,15 +162,20 @@ impl Kernel for Compress {
             None => (&count[..], 0),
         };
         let wanted = elements::<bool>(&inputs[1])?;
-        let last = wanted.iter().rposition(|wanted| *wanted);
-        if let Some(place) = last.filter(|&place| place >= shape[axis]) {
-            bail!(BadInput(format!(
-                "condition {place} is true in a dimension of {}",
-                shape[axis]
-            )));
+        let mut pace = Pace::default();
+        let beyond = wanted.get(shape[axis]..).unwrap_or_default();
+        for (first, wanted) in (shape[axis]..).step_by(PART).zip(beyond.chunks(PART)) {
+            pace.spend(wanted.len() as u64)?;
+            if let Some(place) = wanted.iter().position(|wanted| *wanted) {
+                bail!(BadInput(format!(
+                    "condition {} is true in a dimension of {}",
+                    first + place,
+                    shape[axis]
+                )));
+            }
         }
         let mut made_shape = shape.to_vec();
-        made_shape[axis] = wanted.iter().filter(|wanted| **wanted).count();
+        made_shape[axis] = Places::Where(wanted).count(&mut pace)?;
         size::admit_shape(input.element_type(), &made_shape)?;
         if input.element_type() == ElementType::String {
             size::admit_texts(size::of_value(input))?;
@@ -173,10 +186,12 @@ impl Kernel for Compress {
         if blocks < 2 || blocks.saturating_mul(block) < size_of::<usize>() {
             return Ok(smallvec![picked_of(input, shape, axis, Places::Where(wanted))?]);
         }
-        let places = wanted.iter().enumerate().filter(|(_, wanted)| **wanted);
-        let mut list = Vec::with_capacity(made_shape[axis]);
-        list.extend(places.map(|(place, _)| place));
-        let places: Vec<usize> = list;
+        let mut places = Vec::with_capacity(made_shape[axis]);
+        for (first, wanted) in (0..).step_by(PART).zip(wanted.chunks(PART)) {
+            pace.spend(wanted.len() as u64)?;
+            let wanted = (first..).zip(wanted).filter(|(_, wanted)| **wanted);
+            places.extend(wanted.map(|(place, _)| place));
+        }
         Ok(smallvec![picked_of(input, shape, axis, Places::List(&places))?])
     }
 }

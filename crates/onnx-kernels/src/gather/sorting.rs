@@ -16,29 +16,33 @@ pub(crate) fn sort_by<T: Copy>(elements: &mut Vec<T>, compare: impl Fn(&T, &T) -
     }
     let each = (size_of::<T>() + 2 * size_of::<usize>()) as u64;
     size::admit_now(elements.len() as u64 * each)?;
-    let order = sorted(elements.len(), 1, &|a, b| compare(&elements[a], &elements[b]))?;
-    *elements = order.into_iter().map(|at| elements[at]).collect();
+    let order = sorted(elements.len(), 1, &|a, b, _| {
+        Ok(compare(&elements[a], &elements[b]))
+    })?;
+    *elements = Pace::default().map(&order, |&at| elements[at])?;
     Ok(())
 }
+
+/// Compares two parts. Checks for cancellation if the parts are long.
+pub(crate) type Comparison<'c> = &'c dyn Fn(usize, usize, &mut Pace) -> Result<Ordering>;
 
 /// Returns the indices of `length` parts in stable sorted order. Merges sorted runs, with checks for
 /// cancellation. A comparison takes up to `steps` steps. The trait object `compare` lets the function be
 /// compiled once for all types: each copy would have 9 KB of code.
-pub(crate) fn sorted(
-    length: usize,
-    steps: usize,
-    compare: &dyn Fn(usize, usize) -> Ordering,
-) -> Result<Vec<usize>> {
+pub(crate) fn sorted(length: usize, steps: usize, compare: Comparison<'_>) -> Result<Vec<usize>> {
     /// Number of parts per run.
     const RUN: usize = 1 << 12;
-    // Runs are shorter if comparisons take long, so that each run takes the same time.
-    let together = (RUN / steps.max(1)).max(2);
+    // Runs are shorter if comparisons take long, so that each run takes the same time. Parts of more than
+    // RUN steps are only merged, since a sort cannot stop within a comparison.
+    let together = (RUN / steps.max(1)).max(1);
     let mut pace = Pace::default();
-    let mut order: Vec<usize> = (0..length).collect();
-    for run in order.chunks_mut(together) {
+    let mut order: Vec<usize> = pace.collect(0..length)?;
+    for run in order.chunks_mut(together).filter(|run| run.len() > 1) {
         let rounds = run.len().ilog2() as usize + 1;
         pace.spend((run.len() * rounds).saturating_mul(steps) as u64)?;
-        run.sort_by(|&a, &b| compare(a, b));
+        // A comparison of few steps does not check for cancellation, and so does not fail.
+        let order = |a: &usize, b: &usize| compare(*a, *b, &mut Pace::default());
+        run.sort_by(|a, b| order(a, b).unwrap_or(Ordering::Equal));
     }
     let mut width = together;
     let mut merged = Vec::with_capacity(length);
@@ -46,8 +50,8 @@ pub(crate) fn sorted(
         for pair in order.chunks(2 * width) {
             let (mut first, mut second) = pair.split_at(width.min(pair.len()));
             while let ([a, ..], [b, ..]) = (first, second) {
-                pace.spend(steps as u64)?;
-                let from = match compare(*a, *b).is_le() {
+                pace.spend(1)?;
+                let from = match compare(*a, *b, &mut pace)?.is_le() {
                     true => &mut first,
                     false => &mut second,
                 };
@@ -55,8 +59,8 @@ pub(crate) fn sorted(
                 merged.extend_from_slice(next);
                 *from = rest;
             }
-            merged.extend_from_slice(first);
-            merged.extend_from_slice(second);
+            pace.append(first, &mut merged)?;
+            pace.append(second, &mut merged)?;
         }
         std::mem::swap(&mut order, &mut merged);
         merged.clear();
@@ -92,17 +96,21 @@ mod tests {
             let values: Vec<usize> = (0..length).map(|at| at * 7919 % 1009).collect();
             let mut expected: Vec<usize> = (0..length).collect();
             expected.sort_by_key(|&at| values[at]);
-            let order = sorted(length, 1, &|a, b| values[a].cmp(&values[b])).unwrap();
+            let order = sorted(length, 1, &|a, b, _| Ok(values[a].cmp(&values[b]))).unwrap();
             assert!(order == expected, "{length}");
         }
     }
 
     #[test]
     fn a_sort_ends_when_nobody_waits_for_it() {
-        let ended = while_cancelled(|| sorted(1 << 20, 1, &|a, b| b.cmp(&a)));
+        let ended = while_cancelled(|| sorted(1 << 20, 1, &|a, b, _| Ok(b.cmp(&a))));
         assert!(ended.unwrap_err().is::<Cancelled>());
-        // Comparisons are declared slow, so that the sort checks for cancellation.
-        let ended = while_cancelled(|| sorted(20, 1 << 20, &|a, b| b.cmp(&a)));
+        let slow = |a: usize, b: usize, pace: &mut Pace| {
+            pace.spend(1 << 20)?;
+            Ok(b.cmp(&a))
+        };
+        let ended = while_cancelled(|| sorted(20, 1 << 20, &slow));
         assert!(ended.unwrap_err().is::<Cancelled>());
+        assert_eq!(sorted(3, 1 << 20, &slow).unwrap(), [2, 1, 0]);
     }
 }

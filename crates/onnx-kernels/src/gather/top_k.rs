@@ -12,7 +12,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 use onnx_tensor::{
-    cancelling::Pace,
+    cancelling::{PART, Pace},
     faults::{Refusal, ensure_input},
     node::Node,
     operator::Compute,
@@ -94,8 +94,12 @@ impl Kernel for TopK {
                 keys.iter_mut().zip(values).for_each(|(key, value)| *key = value.key());
             })?;
             let mut made = Vec::with_capacity(total);
+            let mut pace = Pace::default();
             for (places, block) in places.chunks_exact((count * inner).max(1)).zip(values.chunks_exact((size * inner).max(1))) {
-                made.extend((0..).zip(places).map(|(at, place)| block[*place as usize * inner + at % inner]));
+                for (first, places) in (0..).step_by(PART).zip(places.chunks(PART)) {
+                    pace.spend(places.len() as u64)?;
+                    made.extend((first..).zip(places).map(|(at, place)| block[*place as usize * inner + at % inner]));
+                }
             }
             tensor(&shape, made)?
         });
@@ -110,8 +114,8 @@ impl TopK {
     /// Finds the positions of the `count` selected elements out of `size`, for each group of elements that
     /// are `inner` apart.
     fn positions(&self, [size, count, inner]: [usize; 3], places: &mut [i64], keys: Keys<'_>) -> Result<()> {
-        /// Number of keys between two checks for cancellation.
-        const PART: usize = 1 << 10;
+        /// Number of keys that are computed at a time.
+        const KEYS: usize = 1 << 10;
         if places.is_empty() {
             return Ok(());
         }
@@ -121,13 +125,13 @@ impl TopK {
         size::admit_now(room as u64 * size_of::<(u64, usize)>() as u64)?;
         // Equal elements keep their order, as ONNX requires.
         let mut group: Vec<(u64, usize)> = Vec::with_capacity(room);
-        let mut part = [0; PART];
+        let mut part = [0; KEYS];
         for (block, places) in places.chunks_exact_mut(count * inner).enumerate() {
             for lane in 0..inner {
                 group.clear();
                 let mut worst = (u64::MAX, usize::MAX);
-                for first in (0..size).step_by(PART) {
-                    let part = &mut part[..PART.min(size - first)];
+                for first in (0..size).step_by(KEYS) {
+                    let part = &mut part[..KEYS.min(size - first)];
                     pace.spend(4 * part.len() as u64)?;
                     keys((block * size + first) * inner + lane, part);
                     for (key, at) in part.iter().zip(first..) {
@@ -136,10 +140,7 @@ impl TopK {
                             continue;
                         }
                         if group.len() == room {
-                            pace.spend(4 * room as u64)?;
-                            group.select_nth_unstable(count - 1);
-                            group.truncate(count);
-                            worst = group[count - 1];
+                            worst = keep_first(&mut group, count, &mut pace)?;
                             if item > worst {
                                 continue;
                             }
@@ -148,12 +149,73 @@ impl TopK {
                     }
                 }
                 sort_by(&mut group, Ord::cmp)?;
-                for (index, &(_, place)) in group.iter().take(count).enumerate() {
-                    places[index * inner + lane] = place as i64;
+                for (first, group) in (0..).step_by(PART).zip(group[..count].chunks(PART)) {
+                    pace.spend(group.len() as u64)?;
+                    for (index, &(_, place)) in (first..).zip(group) {
+                        places[index * inner + lane] = place as i64;
+                    }
                 }
             }
         }
         Ok(())
+    }
+}
+
+/// Keeps the `count` first of distinct items, in any order, and returns the last of them.
+fn keep_first(items: &mut Vec<(u64, usize)>, count: usize, pace: &mut Pace) -> Result<(u64, usize)> {
+    let last = nth(items, count - 1, pace)?;
+    let mut kept = 0;
+    for first in (0..items.len()).step_by(PART) {
+        let end = items.len().min(first + PART);
+        pace.spend((end - first) as u64)?;
+        for at in first..end {
+            if items[at] <= last {
+                items.swap(kept, at);
+                kept += 1;
+            }
+        }
+    }
+    items.truncate(count);
+    Ok(last)
+}
+
+/// Returns the item at index `rank` in sorted order, of distinct items. Selects by the highest digit first
+/// (radix selection), until few items are left.
+fn nth(items: &mut [(u64, usize)], rank: usize, pace: &mut Pace) -> Result<(u64, usize)> {
+    /// Maximum number of items that are selected from without a check for cancellation.
+    const FEW: usize = if cfg!(test) { 1 << 5 } else { 1 << 16 };
+    const DIGIT: u32 = 16;
+    if items.len() <= FEW {
+        pace.spend(4 * items.len() as u64)?;
+        return Ok(*items.select_nth_unstable(rank).1);
+    }
+    let number = |&(key, at): &(u64, usize)| u128::from(key) << 64 | at as u128;
+    // Items are left whose bits from `bits` on are `prefix`.
+    let (mut bits, mut prefix, mut rank) = (u128::BITS, 0, rank);
+    loop {
+        let is_left = |number: u128| number.checked_shr(bits).unwrap_or(0) == prefix;
+        let mut counts = vec![0usize; 1 << DIGIT];
+        for items in items.chunks(PART) {
+            pace.spend(2 * items.len() as u64)?;
+            for number in items.iter().map(number).filter(|&number| is_left(number)) {
+                counts[(number >> (bits - DIGIT)) as usize % (1 << DIGIT)] += 1;
+            }
+        }
+        let mut digit = 0;
+        while rank >= counts[digit] {
+            rank -= counts[digit];
+            digit += 1;
+        }
+        (bits, prefix) = (bits - DIGIT, prefix << DIGIT | digit as u128);
+        if counts[digit] > FEW {
+            continue;
+        }
+        let mut left = Vec::with_capacity(counts[digit]);
+        for items in items.chunks(PART) {
+            pace.spend(items.len() as u64)?;
+            left.extend(items.iter().filter(|item| number(item) >> bits == prefix));
+        }
+        return Ok(*left.select_nth_unstable(rank).1);
     }
 }
 
@@ -202,7 +264,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use onnx_tensor::faults::BadInput;
+    use onnx_tensor::{cancelling::while_cancelled, faults::BadInput};
 
     fn top(largest: bool, values: Tensor, count: i64) -> Result<ShortVec<Tensor>> {
         let top_k = TopK {
@@ -223,6 +285,28 @@ mod tests {
         let least = top(false, Tensor::vector(&values), 99).unwrap();
         let places = elements::<i64>(&least[1]).unwrap();
         assert_eq!((&places[..3], &places[97..]), (&[0, 10, 30][..], &[99, 20][..]));
+    }
+
+    #[test]
+    fn selection_finds_what_sorting_does() {
+        let mut items: Vec<(u64, usize)> = (0..5000)
+            .map(|at| (((at * 7919) as u64 % 37).rotate_right(at as u32 % 3), at))
+            .collect();
+        let mut expected = items.clone();
+        expected.sort_unstable();
+        let mut pace = Pace::default();
+        for rank in [4999, 4000, 900, 31, 0] {
+            assert_eq!(nth(&mut items.clone(), rank, &mut pace).unwrap(), expected[rank]);
+            assert_eq!(
+                keep_first(&mut items, rank + 1, &mut pace).unwrap(),
+                expected[rank]
+            );
+            let mut kept = items.clone();
+            kept.sort_unstable();
+            assert!(kept == expected[..=rank], "{rank}");
+        }
+        let mut many: Vec<(u64, usize)> = (0..1 << 17).map(|at| (3, at)).collect();
+        assert!(while_cancelled(|| keep_first(&mut many, 9, &mut pace)).is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::{cmp::Ordering, sync::Arc};
 
 use onnx_tensor::prelude::*;
 
-use crate::gather::sorting::sorted;
+use crate::gather::sorting::{Comparison, sorted};
 use onnx_tensor::{
     axis,
     elements::{elements, tensor},
@@ -12,7 +12,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 use onnx_tensor::{
-    cancelling::Pace,
+    cancelling::{PART, Pace},
     faults::{BadInput, Unsupported},
     node::Node,
     operator::Compute,
@@ -30,7 +30,7 @@ pub fn unique(node: &Node) -> Result<Box<dyn Compute>> {
 
 /// Bytes of memory per slice: for its position in the sorted order (twice while sorting), for its group, and
 /// for the copies of both in INT64 outputs.
-const BYTES_PER_PART: u64 = 48;
+const BYTES_PER_PART: u64 = 56;
 
 #[derive(Debug)]
 struct Unique {
@@ -107,22 +107,17 @@ struct Groups {
 }
 
 impl Unique {
-    /// Groups equal slices, which `order` lists in sorted order. A comparison takes up to `steps` steps. The
-    /// trait object `compare` lets the function be compiled once for all types.
-    fn groups(
-        &self,
-        order: &[usize],
-        steps: usize,
-        compare: &dyn Fn(usize, usize) -> Ordering,
-    ) -> Result<Groups> {
+    /// Groups equal slices, which `order` lists in sorted order. The trait object `compare` lets the function
+    /// be compiled once for all types.
+    fn groups(&self, order: &[usize], compare: Comparison<'_>) -> Result<Groups> {
         let mut firsts: Vec<usize> = Vec::new();
         let mut counts: Vec<i64> = Vec::new();
         let mut inverse = vec![0usize; order.len()];
         let mut pace = Pace::default();
         for &at in order {
-            pace.spend(steps as u64)?;
+            pace.spend(1)?;
             match firsts.last() {
-                Some(&first) if compare(first, at).is_eq() => {}
+                Some(&first) if compare(first, at, &mut pace)?.is_eq() => {}
                 _ => {
                     firsts.push(at);
                     counts.push(0);
@@ -134,18 +129,19 @@ impl Unique {
             }
         }
         if !self.is_sorted {
-            let mut by_place: Vec<usize> = (0..firsts.len()).collect();
-            by_place.sort_by_key(|&group| firsts[group]);
+            let by_place = sorted(firsts.len(), 1, &|a, b, _| Ok(firsts[a].cmp(&firsts[b])))?;
             let mut now = vec![0; firsts.len()];
-            for (place, &group) in by_place.iter().enumerate() {
-                now[group] = place;
+            for (first, groups) in (0..).step_by(PART).zip(by_place.chunks(PART)) {
+                pace.spend(groups.len() as u64)?;
+                (first..)
+                    .zip(groups)
+                    .for_each(|(place, &group)| now[group] = place);
             }
-            inverse.iter_mut().for_each(|group| *group = now[*group]);
-            firsts = by_place.iter().map(|&group| firsts[group]).collect();
-            counts = inverse.iter().fold(vec![0; firsts.len()], |mut counts, &group| {
-                counts[group] += 1;
-                counts
-            });
+            pace.over(&mut inverse, |groups| {
+                groups.iter_mut().for_each(|group| *group = now[*group]);
+            })?;
+            firsts = pace.map(&by_place, |&group| firsts[group])?;
+            counts = pace.map(&by_place, |&group| counts[group])?;
         }
         Ok(Groups {
             firsts,
@@ -162,20 +158,28 @@ impl Unique {
     ) -> Result<ShortVec<Tensor>> {
         let (length, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
         // NaN is refused, since it cannot be ordered.
-        if values.iter().any(|value| value.partial_cmp(value).is_none()) {
-            bail!(BadInput("NaN stands among values that are compared".to_owned()));
+        let mut pace = Pace::default();
+        for values in values.chunks(PART) {
+            pace.spend(values.len() as u64)?;
+            if values.iter().any(|value| value.partial_cmp(value).is_none()) {
+                bail!(BadInput("NaN stands among values that are compared".to_owned()));
+            }
         }
         let block = length * inner;
         // The slice at index `at` of the axis consists of one part in each outer block.
-        let part = |at: usize| {
-            let blocks = values.chunks_exact(block.max(1));
-            blocks.flat_map(move |block| &block[at * inner..(at + 1) * inner])
-        };
-        let compare = |a: usize, b: usize| {
-            let mut pairs = part(a).zip(part(b));
-            pairs
-                .find_map(|(a, b)| a.partial_cmp(b).filter(|order| order.is_ne()))
-                .unwrap_or(Ordering::Equal)
+        let compare = |a: usize, b: usize, pace: &mut Pace| {
+            for block in values.chunks_exact(block.max(1)) {
+                let [a, b] = [a, b].map(|at| block[at * inner..(at + 1) * inner].chunks(PART));
+                for (a, b) in a.zip(b) {
+                    pace.spend(a.len() as u64)?;
+                    let mut pairs = a.iter().zip(b);
+                    let order = pairs.find_map(|(a, b)| a.partial_cmp(b).filter(|order| order.is_ne()));
+                    if let Some(order) = order {
+                        return Ok(order);
+                    }
+                }
+            }
+            Ok(Ordering::Equal)
         };
         size::admit_now((length as u64).saturating_mul(BYTES_PER_PART))?;
         // A comparison may read all elements of a slice, so it counts as many steps.
@@ -184,7 +188,7 @@ impl Unique {
             firsts,
             counts,
             inverse,
-        } = self.groups(&order, values.len() / length.max(1), &compare)?;
+        } = self.groups(&order, &compare)?;
         let mut made_shape = shape.to_vec();
         made_shape[axis] = firsts.len();
         size::admit_shape(T::ELEMENT_TYPE, &made_shape)?;
@@ -198,15 +202,15 @@ impl Unique {
         let mut made: Vec<T> = Vec::with_capacity(values.len() / length.max(1) * firsts.len());
         for block in values.chunks_exact(block.max(1)) {
             for &first in &firsts {
-                made.extend_from_slice(&block[first * inner..(first + 1) * inner]);
+                pace.append(&block[first * inner..(first + 1) * inner], &mut made)?;
             }
         }
         let count = [firsts.len()];
-        let numbers = |places: Vec<usize>| places.into_iter().map(|place| place as i64).collect::<Vec<i64>>();
+        let mut numbers = |places: Vec<usize>| pace.map(&places, |&place| place as i64);
         Ok(smallvec![
             tensor(&made_shape, made)?,
-            tensor(&count, numbers(firsts))?,
-            tensor(&[length], numbers(inverse))?,
+            tensor(&count, numbers(firsts)?)?,
+            tensor(&[length], numbers(inverse)?)?,
             tensor(&count, counts)?,
         ])
     }

@@ -33,16 +33,17 @@ struct AffineGrid {
 
 impl AffineGrid {
     /// Returns the coordinates of the `count` elements of an axis, from -1 to 1.
-    fn places(&self, count: usize) -> Vec<f32> {
+    fn places(&self, count: usize) -> Result<Vec<f32>> {
         let most = match self.has_corners {
             true => 1.0,
             false => (count as f32 - 1.0) / count as f32,
         };
         match count {
-            1 => vec![0.0],
-            _ => (0..count)
-                .map(|at| (2.0 * at as f32 / (count as f32 - 1.0) - 1.0) * most)
-                .collect(),
+            1 => Ok(vec![0.0]),
+            _ => {
+                let place = |at: usize| (2.0 * at as f32 / (count as f32 - 1.0) - 1.0) * most;
+                Pace::default().collect((0..count).map(place))
+            }
         }
     }
 }
@@ -110,7 +111,8 @@ impl Kernel for AffineGrid {
         let mut shape = vec![size[0]];
         shape.extend(&size[2..]);
         shape.push(rank);
-        let axes: Vec<Vec<f32>> = size[2..].iter().map(|&count| self.places(count)).collect();
+        let axes = size[2..].iter().map(|&count| self.places(count));
+        let axes = axes.collect::<Result<Vec<Vec<f32>>>>()?;
         let mut pace = Pace::default();
         let count: usize = size[2..].iter().product();
         let mut made: Vec<f32> = Vec::with_capacity(shape.iter().product());

@@ -181,6 +181,9 @@ fn cubic(s: f32) -> [f32; 4] {
     [outer(s + 1.0), inner(s), inner(1.0 - s), outer(2.0 - s)]
 }
 
+/// Number of channels between two calls of [`Pace::spend`].
+const CHANNELS: usize = 1 << 10;
+
 impl Kernel for GridSample {
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [input, grid] = inputs else {
@@ -256,14 +259,18 @@ impl Kernel for GridSample {
                     }
                     elements = next;
                 }
-                pace.spend(64 + (elements.len() * channels) as u64)?;
-                for channel in 0..channels {
-                    let values = &values[channel * inner..(channel + 1) * inner];
-                    let sum = elements
-                        .iter()
-                        .map(|&(offset, weight)| weight * values[offset])
-                        .sum();
-                    sampled[channel * outer + point] = sum;
+                pace.spend(64)?;
+                for first in (0..channels).step_by(CHANNELS) {
+                    let end = channels.min(first + CHANNELS);
+                    pace.spend((elements.len() * (end - first)) as u64)?;
+                    for channel in first..end {
+                        let values = &values[channel * inner..(channel + 1) * inner];
+                        let sum = elements
+                            .iter()
+                            .map(|&(offset, weight)| weight * values[offset])
+                            .sum();
+                        sampled[channel * outer + point] = sum;
+                    }
                 }
             }
         }

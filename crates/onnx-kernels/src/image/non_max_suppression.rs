@@ -7,7 +7,7 @@ use onnx_tensor::prelude::*;
 
 use crate::gather::sorting::sort_by;
 use onnx_tensor::{
-    cancelling::Pace,
+    cancelling::{PART, Pace},
     faults::{BadInput, Unsupported},
     node::Node,
     operator::Compute,
@@ -75,44 +75,43 @@ impl Kernel for NonMaxSuppression {
         // class.
         size::admit_now((batch + 2) as u64 * count as u64 * 16)?;
         let (corners, _) = elements::<f32>(&inputs[0])?.as_chunks::<4>();
-        let boxes: Vec<Area> = corners.iter().map(|corners| self.area(*corners)).collect();
+        let mut pace = Pace::default();
+        let boxes = pace.map(corners, |corners| self.area(*corners))?;
         let scores = elements::<f32>(&inputs[1])?;
         let mut chosen = Vec::new();
         let mut kept: Vec<usize> = Vec::new();
-        let mut pace = Pace::default();
         for (group, scores) in scores.chunks_exact(count.max(1)).enumerate() {
             let (image, class) = (group / classes, group % classes);
             let boxes = &boxes[image * count..][..count];
             let is_enough = |&(_, score): &(usize, &f32)| least.is_none_or(|least| *score > least);
-            let mut order: Vec<(usize, f32)> = scores
-                .iter()
-                .enumerate()
-                .filter(is_enough)
-                .map(|(index, &score)| {
-                    (
-                        index,
-                        if score.is_nan() {
-                            f32::NEG_INFINITY
-                        } else {
-                            score + 0.0
-                        },
-                    )
-                })
-                .collect();
+            let mut order: Vec<(usize, f32)> = Vec::new();
+            for (first, scores) in (0..).step_by(PART).zip(scores.chunks(PART)) {
+                pace.spend(scores.len() as u64)?;
+                let scores = (first..).zip(scores).filter(is_enough);
+                order.extend(scores.map(|(index, &score)| match score.is_nan() {
+                    true => (index, f32::NEG_INFINITY),
+                    false => (index, score + 0.0),
+                }));
+            }
             sort_by(&mut order, |(_, a), (_, b)| b.total_cmp(a))?;
             kept.clear();
-            pace.spend(count as u64)?;
             // Checks that there is enough memory for the list of selected boxes, which grows by doubling.
             size::admit_now((2 * size_of_val(&*chosen)) as u64)?;
             for (index, _) in order {
                 if kept.len() >= most {
                     break;
                 }
-                pace.spend(kept.len() as u64)?;
-                if !kept
-                    .iter()
-                    .any(|&other| boxes[index].hides(&boxes[other], overlap))
-                {
+                pace.spend(1)?;
+                let mut is_hidden = false;
+                for kept in kept.chunks(PART) {
+                    pace.spend(kept.len() as u64)?;
+                    let mut kept = kept.iter();
+                    is_hidden |= kept.any(|&other| boxes[index].hides(&boxes[other], overlap));
+                    if is_hidden {
+                        break;
+                    }
+                }
+                if !is_hidden {
                     kept.push(index);
                 }
             }

@@ -10,12 +10,12 @@ use crate::{
 };
 use onnx_tensor::{
     axis,
-    elements::{elements, filled, of_type, tensor},
+    elements::{copied, elements, filled, of_type, tensor},
     node::Attributes,
     operator::{Fact, Kernel, kernel},
 };
 use onnx_tensor::{
-    cancelling::Pace,
+    cancelling::{PART, Pace},
     faults::{BadInput, Unsupported, ensure_input},
     node::Node,
     operator::Compute,
@@ -182,6 +182,9 @@ const MAX_LENGTH: usize = 1 << 26;
 /// Number of columns that are interpolated at a time in integer images.
 const COLUMNS: usize = 1 << 12;
 
+/// Number of channels that are interpolated at a time in integer images.
+const CHANNELS: usize = 1 << 12;
+
 /// Maximum number of taps of an axis with antialias. With a scale near zero, a filter covers any number of
 /// elements.
 const MAX_TAPS: usize = 1 << 24;
@@ -312,7 +315,7 @@ impl Resize {
         }
     }
 
-    fn nearest(&self, axis: &Axis, rounding: Rounding) -> Vec<usize> {
+    fn nearest(&self, axis: &Axis, rounding: Rounding) -> Result<Vec<usize>> {
         let place = |at: usize| {
             if axis.scale == 1.0 && !matches!(self.place, Place::Crop(_)) && axis.from == axis.to {
                 return at;
@@ -329,7 +332,7 @@ impl Resize {
             // The cast turns negative coordinates into 0.
             (rounded as usize).min(axis.from.saturating_sub(1))
         };
-        (0..axis.to).map(place).collect()
+        Pace::default().collect((0..axis.to).map(place))
     }
 
     /// Returns source indices and weights for each output element of an axis.
@@ -412,18 +415,24 @@ impl Resize {
             let weights = (first..end)
                 .take(count)
                 .map(|place| self.filter((place as f32 - center + 0.5) / step.max(1.0)));
-            let mut weights: Vec<f32> = weights.collect();
-            let sum: f32 = weights.iter().sum();
+            let mut weights: Vec<f32> = pace.collect(weights)?;
+            let mut sum = 0.0f32;
+            for weights in weights.chunks(PART) {
+                pace.spend(weights.len() as u64)?;
+                sum = weights.iter().fold(sum, |sum, weight| sum + weight);
+            }
             if sum != 0.0 {
-                weights.iter_mut().for_each(|weight| *weight /= sum);
+                pace.over(&mut weights, |weights| {
+                    weights.iter_mut().for_each(|weight| *weight /= sum);
+                })?;
             }
             let inside = |place: i64| place.clamp(0, last) as usize;
-            taps.places.extend((first..end).take(count).map(inside));
             // All elements have the same number of taps; unused taps have weight 0.
-            taps.places
-                .extend(std::iter::repeat_n(inside(first), count - weights.len()));
+            let unused = std::iter::repeat_n(inside(first), count - weights.len());
+            let places = (first..end).take(count).map(inside).chain(unused);
+            taps.places.append(&mut pace.collect(places)?);
             weights.resize(count, 0.0);
-            taps.weights.extend(weights);
+            pace.append(&weights, &mut taps.weights)?;
         }
         Ok(taps)
     }
@@ -445,7 +454,7 @@ impl Resize {
 
     fn interpolated(&self, input: &Tensor, plan: &[Axis]) -> Result<Tensor> {
         let mut shape = input.shape().to_vec();
-        let mut values = elements::<f32>(input)?.to_vec();
+        let mut values = copied::<f32>(input)?;
         // Resizes the last axis first, since the work is largest there, and values are contiguous.
         for (index, axis) in plan
             .iter()
@@ -496,29 +505,39 @@ impl Resize {
                         let images = made.chunks_exact_mut(lines.to * width);
                         for (image, made) in given.chunks_exact(image_length).zip(images) {
                             for (at, line) in made.chunks_exact_mut(width).enumerate() {
-                                pace.spend((block.len() * inner) as u64)?;
                                 let y = self.neighbours(lines, at);
                                 let rows = [
                                     &image[y.first * line_length..],
                                     &image[y.second * line_length..],
                                 ];
                                 let elements = line[first * inner..].chunks_exact_mut(inner);
+                                pace.spend(block.len() as u64)?;
                                 for (x, element) in block.iter().zip(elements) {
-                                    for (channel, to) in element.iter_mut().enumerate() {
-                                        let at =
-                                            |row: usize, place: usize| rows[row][place * inner + channel];
-                                        let corners = [
-                                            at(0, x.first),
-                                            at(0, x.second),
-                                            at(1, x.first),
-                                            at(1, x.second),
-                                        ];
-                                        *to = match channels_last {
-                                            true if size_of::<$T>() == 1 => {
-                                                fixed_point(&y, x, corners.map(i64::from)) as $T
-                                            }
-                                            _ => floating(&y, x, corners.map(|corner| corner as f32)) as $T,
-                                        };
+                                    for (first, element) in
+                                        (0..).step_by(CHANNELS).zip(element.chunks_mut(CHANNELS))
+                                    {
+                                        // A column counts one step already.
+                                        if element.len() > 1 {
+                                            pace.spend(element.len() as u64 - 1)?;
+                                        }
+                                        for (channel, to) in (first..).zip(element) {
+                                            let at =
+                                                |row: usize, place: usize| rows[row][place * inner + channel];
+                                            let corners = [
+                                                at(0, x.first),
+                                                at(0, x.second),
+                                                at(1, x.first),
+                                                at(1, x.second),
+                                            ];
+                                            *to = match channels_last {
+                                                true if size_of::<$T>() == 1 => {
+                                                    fixed_point(&y, x, corners.map(i64::from)) as $T
+                                                }
+                                                _ => {
+                                                    floating(&y, x, corners.map(|corner| corner as f32)) as $T
+                                                }
+                                            };
+                                        }
                                     }
                                 }
                             }
@@ -556,14 +575,14 @@ impl Resize {
         let Place::Crop(value) = self.place else {
             return Ok(());
         };
-        let is_outside = |axis: &Axis| -> Vec<bool> {
+        let is_outside = |axis: &Axis| -> Result<Vec<bool>> {
             let outside = |at| {
                 let x = self.place(axis, at);
                 x < 0.0 || x > axis.from as f32 - 1.0
             };
-            (0..axis.to).map(outside).collect()
+            Pace::default().collect((0..axis.to).map(outside))
         };
-        let outside: Vec<Vec<bool>> = plan.iter().map(is_outside).collect();
+        let outside = plan.iter().map(is_outside).collect::<Result<Vec<Vec<bool>>>>()?;
         // For each axis, splits `elements` into contiguous blocks, one per index, and fills the blocks whose
         // source coordinate is outside of the image.
         let mut pace = Pace::default();
@@ -575,9 +594,9 @@ impl Resize {
                 .chunks_exact_mut(inner.max(1))
                 .zip(outside.iter().cycle())
             {
-                pace.spend(1 + block.len() as u64)?;
+                pace.spend(1)?;
                 if *is_outside {
-                    block.fill(value);
+                    pace.over(block, |block| block.fill(value))?;
                 }
             }
         }
@@ -740,19 +759,26 @@ impl Kernel for Resize {
             self.extrapolate(&mut output, &plan)?;
             return Ok(smallvec![of_type(output, element_type)?]);
         };
-        let mut output = (**input).clone();
+        let mut output = input.clone();
         // Resizes the axes in reverse order, so that all but the last axis copy whole lines.
         for (index, axis) in plan.iter().enumerate().rev() {
             if !self.is_unchanged(axis) {
-                output = picked(&output, index, Places::List(&self.nearest(axis, rounding)))?;
+                output = Arc::new(picked(
+                    &output,
+                    index,
+                    Places::List(&self.nearest(axis, rounding)?),
+                )?);
             }
         }
         if matches!(self.place, Place::Crop(_)) {
-            let mut wide = output.cast_to::<f32>()?.into_owned();
+            let mut wide = match element_type {
+                ElementType::F32 => output.own()?,
+                _ => output.cast_to::<f32>()?.into_owned(),
+            };
             self.extrapolate(&mut wide, &plan)?;
-            output = of_type(wide, element_type)?;
+            return Ok(smallvec![of_type(wide, element_type)?]);
         }
-        Ok(smallvec![output])
+        Ok(smallvec![output.own()?])
     }
 }
 

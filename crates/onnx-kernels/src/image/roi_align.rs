@@ -5,7 +5,7 @@ use std::sync::Arc;
 use onnx_tensor::prelude::*;
 
 use onnx_tensor::{
-    cancelling::Pace,
+    cancelling::{PART, Pace},
     faults::{BadInput, Unsupported},
     node::Node,
     operator::Compute,
@@ -130,19 +130,13 @@ impl Kernel for RoiAlign {
             if budget < 0.0 || budget.is_nan() || most > MAX_PLACES {
                 bail!(BadInput("the regions have too many samples".to_owned()));
             }
-            // Bins without samples count too, since they are also written.
-            let samples = (lines.total() * columns.total()) as u64 + (self.height * self.width) as u64;
-            pace.spend((lines.total() + columns.total()) as u64)?;
-            let (lines, columns) = (lines.weights(), columns.weights());
+            let (lines, columns) = (lines.weights(&mut pace)?, columns.weights(&mut pace)?);
             let plane = height * width;
             for image in images[index * channels * plane..][..channels * plane].chunks_exact(plane.max(1)) {
-                pace.spend(samples)?;
                 for lines in &lines {
-                    made.extend(
-                        columns
-                            .iter()
-                            .map(|columns| self.place(image, width, lines, columns)),
-                    );
+                    for columns in &columns {
+                        made.push(self.place((image, width), lines, columns, &mut pace)?);
+                    }
                 }
             }
         }
@@ -171,8 +165,8 @@ impl Places {
         self.count as f64 * f64::from(self.samples)
     }
 
-    fn weights(&self) -> Vec<Vec<Sample>> {
-        let place = |place: usize| {
+    fn weights(&self, pace: &mut Pace) -> Result<Vec<Vec<Sample>>> {
+        let place = |place: usize| -> Result<Vec<Sample>> {
             let samples = (0..self.samples as usize).map(move |sample| {
                 let at =
                     self.start + place as f32 * self.step + (sample as f32 + 0.5) * self.step / self.samples;
@@ -187,7 +181,8 @@ impl Places {
                     false => [(low, 1.0 - (at - low as f32)), (low + 1, at - low as f32)],
                 })
             });
-            samples.collect()
+            pace.spend(1)?;
+            pace.collect(samples)
         };
         (0..self.count).map(place).collect()
     }
@@ -216,9 +211,21 @@ impl RoiAlign {
     }
 
     /// Returns the mean or maximum of a bin's samples.
-    fn place(&self, image: &[f32], width: usize, lines: &[Sample], columns: &[Sample]) -> f32 {
+    fn place(
+        &self,
+        (image, width): (&[f32], usize),
+        lines: &[Sample],
+        columns: &[Sample],
+        pace: &mut Pace,
+    ) -> Result<f32> {
         let (mut sum, mut greatest) = (0.0, None::<f32>);
-        for line in lines {
+        // A bin without samples is a step too, since it is written.
+        pace.spend(1)?;
+        for (line, columns) in lines
+            .iter()
+            .flat_map(|line| columns.chunks(PART).map(move |columns| (line, columns)))
+        {
+            pace.spend(columns.len() as u64)?;
             for column in columns {
                 let (Some(line), Some(column)) = (line, column) else {
                     greatest = Some(greatest.unwrap_or(0.0).max(0.0));
@@ -233,10 +240,10 @@ impl RoiAlign {
                 }
             }
         }
-        match self.is_max {
+        Ok(match self.is_max {
             true => greatest.unwrap_or(0.0),
             false => sum / (lines.len() * columns.len()).max(1) as f32,
-        }
+        })
     }
 }
 

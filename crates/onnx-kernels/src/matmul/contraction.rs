@@ -5,7 +5,10 @@ use std::{borrow::Cow, cmp::Ordering, collections::HashMap};
 use onnx_tensor::prelude::*;
 
 use onnx_tensor::elements::{Factor, tensor};
-use onnx_tensor::{cancelling::Pace, size};
+use onnx_tensor::{
+    cancelling::{PART, Pace},
+    size,
+};
 
 /// Maximum number of factors among which the next pair to multiply is chosen.
 const MAX_CHOICE: usize = 6;
@@ -126,8 +129,13 @@ fn lines(indices: &[Index], from: usize, pace: &mut Pace, call: &mut impl FnMut(
         .split_last()
         .map_or((one, indices), |(last, outer)| (*last, outer));
     each(outer, from, pace, &mut |from, pace| {
-        call(from, last);
-        pace.spend(last.size as u64 / 4 + 1)
+        // Long lines are split to check for cancellation.
+        for first in (0..last.size).step_by(PART) {
+            let size = PART.min(last.size - first);
+            pace.spend(size as u64 / 4 + 1)?;
+            call(from + first * last.step, Index { size, ..last });
+        }
+        Ok(())
     })
 }
 
@@ -150,7 +158,10 @@ pub(crate) fn contracted<T: Factor>(
         factors[first] = made;
     }
     let factor = factors.pop().context("no factors")?;
-    let numbers = factor.in_order(output, &mut pace)?.into_owned();
+    let numbers = match factor.in_order(output, &mut pace)? {
+        Cow::Borrowed(numbers) => pace.copy(numbers)?,
+        Cow::Owned(numbers) => numbers,
+    };
     tensor(shape, numbers)
 }
 

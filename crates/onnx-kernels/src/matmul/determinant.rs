@@ -45,7 +45,7 @@ impl Kernel for Determinant {
         let mut pace = Pace::default();
         let matrices = elements::<f32>(&inputs[0])?.chunks_exact((size * size).max(1));
         for (made, matrix) in made.iter_mut().zip(matrices) {
-            *made = of(&mut matrix.to_vec(), size, &mut pace)?;
+            *made = of(&mut pace.copy(matrix)?, size, &mut pace)?;
         }
         Ok(smallvec![tensor(outer, made)?])
     }
@@ -55,7 +55,7 @@ impl Kernel for Determinant {
 fn of(matrix: &mut [f32], size: usize, pace: &mut Pace) -> Result<f32> {
     let mut product = 1.0;
     for at in 0..size {
-        pace.spend(((size - at) * (size - at)) as u64)?;
+        pace.spend((size - at) as u64)?;
         let largest = (at..size).max_by(|&a, &b| {
             let [a, b] = [a, b].map(|row| matrix[row * size + at].abs());
             a.total_cmp(&b)
@@ -75,6 +75,7 @@ fn of(matrix: &mut [f32], size: usize, pace: &mut Pace) -> Result<f32> {
         let (upper, lower) = matrix.split_at_mut((at + 1) * size);
         let row = &upper[at * size..];
         for other in lower.chunks_exact_mut(size) {
+            pace.spend((size - at) as u64)?;
             let factor = other[at] / first;
             other[at..]
                 .iter_mut()

@@ -186,7 +186,9 @@ impl Matrices<'_> {
                 gemm_nt(rows, weights, [count, depth, columns], &mut made, pace)?;
                 if !bias.is_empty() {
                     for row in made.chunks_exact_mut(columns) {
-                        row.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias);
+                        pace.pairs(bias, row, |bias, row| {
+                            row.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias);
+                        })?;
                     }
                 }
             }
@@ -209,10 +211,10 @@ impl PackedWeights<'_> {
         let blocks = columns * self.layout.blocks(depth);
         let bytes = blocks * self.layout.block_bytes();
         let zero_points = match self.zero_points {
-            None => vec![f32::from(self.layout.middle()); blocks],
+            None => pace.repeat(&f32::from(self.layout.middle()), blocks)?,
             Some(packed) => {
                 let bytes = blocks / self.row.max(1) * self.layout.packed_bytes(self.row);
-                unpacked_zero_points(self.layout, &packed[expert * bytes..][..bytes], self.row)
+                unpacked_zero_points(self.layout, &packed[expert * bytes..][..bytes], self.row, pace)?
             }
         };
         let columns = PackedColumns {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
+use crate::gather::sorting::sort_by;
 use crate::matmul::expert_layers::{Layer, Matrices, Packing};
 use onnx_tensor::{
-    cancelling::Pace,
+    cancelling::{PART, Pace},
     elements::{elements, tensor},
     faults::{Unsupported, ensure_input},
     node::{Attributes, Node},
@@ -192,18 +193,18 @@ impl Kernel for Experts {
         )?;
         for (expert, routes) in routes.iter().enumerate() {
             for routes in routes.chunks(most) {
-                let rows: Vec<f32> = routes
-                    .iter()
-                    .flat_map(|&(token, _)| &given[token * width..][..width])
-                    .copied()
-                    .collect();
+                let mut rows: Vec<f32> = Vec::with_capacity(routes.len() * width);
+                for &(token, _) in routes {
+                    pace.append(&given[token * width..][..width], &mut rows)?;
+                }
                 let layers = [Some(&first), gate.as_ref(), Some(&second)];
                 let sums = self.expert(expert, &rows, layers, &mut pace)?;
                 for (&(token, weight), sums) in routes.iter().zip(sums.chunks_exact(width.max(1))) {
                     let made = &mut made[token * width..][..width];
-                    made.iter_mut()
-                        .zip(sums)
-                        .for_each(|(made, sum)| *made += weight * sum);
+                    pace.pairs(sums, made, |sums, made| {
+                        let pairs = made.iter_mut().zip(sums);
+                        pairs.for_each(|(made, sum)| *made += weight * sum);
+                    })?;
                 }
             }
         }
@@ -232,8 +233,9 @@ impl Experts {
             Some(gate) => Some(gate.multiply(expert, rows, pace)?),
             None => None,
         };
-        pace.spend(hidden.len() as u64)?;
-        let hidden = self.function.applied(hidden, gate.as_deref(), first.columns);
+        let hidden = self
+            .function
+            .applied(hidden, gate.as_deref(), first.columns, pace)?;
         second.multiply(expert, &hidden, pace)
     }
 
@@ -246,14 +248,14 @@ impl Experts {
         pace: &mut Pace,
     ) -> Result<Vec<Vec<(usize, f32)>>> {
         let mut routes = vec![Vec::new(); experts];
-        let mut order: Vec<usize> = Vec::with_capacity(experts);
         let rows = router.chunks_exact(experts.max(1));
         for (token, (logits, mixing)) in rows.zip(mixing.chunks_exact(experts.max(1))).enumerate() {
             pace.spend(16 * experts as u64)?;
-            order.clear();
-            order.extend(0..experts);
+            let mut order = pace.collect(0..experts)?;
             // If logits are equal, the expert with the highest index comes first, as in ONNX Runtime.
-            order.sort_unstable_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(b.cmp(&a)));
+            sort_by(&mut order, |&a, &b| {
+                logits[b].total_cmp(&logits[a]).then(b.cmp(&a))
+            })?;
             let most = order.first().map_or(0.0, |&expert| logits[expert]);
             let weight = |expert: usize| match self.mixing {
                 Some(_) => mixing[expert],
@@ -262,13 +264,17 @@ impl Experts {
             let counted = if self.is_normalized { self.chosen } else { experts };
             let sum = match (self.is_normalized, self.mixing) {
                 (false, Some(_)) => 1.0,
-                _ => order
-                    .iter()
-                    .take(counted)
-                    .map(|&expert| weight(expert))
-                    .sum::<f32>(),
+                _ => {
+                    let mut sum = 0.0f32;
+                    for experts in order[..counted.min(experts)].chunks(PART) {
+                        pace.spend(experts.len() as u64)?;
+                        sum = experts.iter().fold(sum, |sum, &expert| sum + weight(expert));
+                    }
+                    sum
+                }
             };
             for &expert in order.iter().take(self.chosen) {
+                pace.spend(1)?;
                 let weight = weight(expert) / sum;
                 // Experts with NaN or infinite weights are skipped.
                 if weight.is_finite() {
@@ -355,14 +361,24 @@ impl Function {
     }
 
     /// Applies the activation to rows of `columns` elements.
-    fn applied(self, mut hidden: Vec<f32>, gate: Option<&[f32]>, columns: usize) -> Vec<f32> {
+    fn applied(
+        self,
+        mut hidden: Vec<f32>,
+        gate: Option<&[f32]>,
+        columns: usize,
+        pace: &mut Pace,
+    ) -> Result<Vec<f32>> {
         match self {
             Self::Each(function) => {
-                hidden.iter_mut().for_each(|x| *x = function(*x));
+                pace.over(&mut hidden, |hidden| {
+                    hidden.iter_mut().for_each(|x| *x = function(*x));
+                })?;
                 if let Some(gate) = gate {
-                    hidden.iter_mut().zip(gate).for_each(|(x, gate)| *x *= gate);
+                    pace.pairs(gate, &mut hidden, |gate, hidden| {
+                        hidden.iter_mut().zip(gate).for_each(|(x, gate)| *x *= gate);
+                    })?;
                 }
-                hidden
+                Ok(hidden)
             }
             Self::SwiGlu {
                 layout,
@@ -379,27 +395,24 @@ impl Function {
                 };
                 match layout {
                     Layout::Apart => {
-                        let linear = gate.unwrap_or(&[]);
-                        hidden
-                            .iter_mut()
-                            .zip(linear)
-                            .for_each(|(x, &linear)| *x = pair(*x, linear));
-                        hidden
+                        pace.pairs(gate.unwrap_or(&[]), &mut hidden, |linear, hidden| {
+                            let pairs = hidden.iter_mut().zip(linear);
+                            pairs.for_each(|(x, &linear)| *x = pair(*x, linear));
+                        })?;
+                        Ok(hidden)
                     }
-                    Layout::Interleaved => hidden
-                        .chunks_exact(2)
-                        .map(|both| pair(both[0], both[1]))
-                        .collect(),
-                    Layout::Halves => hidden
-                        .chunks_exact(columns.max(1))
-                        .flat_map(|row| {
+                    Layout::Interleaved => {
+                        let (pairs, _) = hidden.as_chunks::<2>();
+                        pace.map(pairs, |&[gate, linear]| pair(gate, linear))
+                    }
+                    Layout::Halves => {
+                        let rows = hidden.chunks_exact(columns.max(1));
+                        pace.collect(rows.flat_map(|row| {
                             let (gates, linear) = row.split_at(columns / 2);
-                            gates
-                                .iter()
-                                .zip(linear)
-                                .map(|(&gate, &linear)| pair(gate, linear))
-                        })
-                        .collect(),
+                            let pairs = gates.iter().zip(linear);
+                            pairs.map(|(&gate, &linear)| pair(gate, linear))
+                        }))
+                    }
                 }
             }
         }

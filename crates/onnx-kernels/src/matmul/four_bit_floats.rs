@@ -7,7 +7,7 @@ use onnx_gemm::gemv;
 use onnx_tensor::prelude::*;
 
 use onnx_tensor::{
-    cancelling::Pace,
+    cancelling::{PART, Pace},
     elements::{elements, tensor},
     faults::{Unsupported, ensure_input},
     node::{Attributes, Node},
@@ -100,24 +100,33 @@ impl Kernel for FourBitFloats {
         let mut sums = vec![0.0; tokens];
         let mut pace = Pace::default();
         for at in 0..self.rows {
-            pace.spend((self.columns + tokens * self.columns / 8) as u64)?;
-            for (column, number) in row.iter_mut().enumerate() {
-                let index = at * self.columns + column;
-                // The upper half of a byte is the first element.
-                let half = packed[index / 2] >> (4 * (1 - index % 2)) & 15;
-                *number = self.numbers[usize::from(half)] * largest[index / self.block];
+            for (first, row) in (0..).step_by(PART).zip(row.chunks_mut(PART)) {
+                pace.spend(row.len() as u64)?;
+                for (column, number) in (first..).zip(row) {
+                    let index = at * self.columns + column;
+                    // The upper half of a byte is the first element.
+                    let half = packed[index / 2] >> (4 * (1 - index % 2)) & 15;
+                    *number = self.numbers[usize::from(half)] * largest[index / self.block];
+                }
             }
             if self.is_transposed {
-                gemv(&row, input, depth, &mut sums);
-                for (sum, made) in sums.iter().zip(made.iter_mut().skip(at).step_by(width)) {
-                    *made = *sum;
+                // Multiplies some tokens at a time.
+                let together = (8 * PART / depth).max(1);
+                let parts = input.chunks(together * depth).zip(sums.chunks_mut(together));
+                for (first, (input, sums)) in (0..).step_by(together).zip(parts) {
+                    pace.spend((input.len() / 8 + sums.len()) as u64)?;
+                    gemv(&row, input, depth, sums);
+                    let made = made[first * width + at..].iter_mut().step_by(width);
+                    sums.iter().zip(made).for_each(|(sum, made)| *made = *sum);
                 }
             } else {
                 for (given, made) in input.chunks_exact(depth).zip(made.chunks_exact_mut(width)) {
                     let factor = given[at];
-                    made.iter_mut()
-                        .zip(&row)
-                        .for_each(|(made, number)| *made += factor * number);
+                    for (row, made) in row.chunks(PART).zip(made.chunks_mut(PART)) {
+                        pace.spend(1 + row.len() as u64 / 8)?;
+                        let pairs = made.iter_mut().zip(row);
+                        pairs.for_each(|(made, number)| *made += factor * number);
+                    }
                 }
             }
         }

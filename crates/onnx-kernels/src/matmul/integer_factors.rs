@@ -8,7 +8,10 @@ use onnx_tensor::prelude::*;
 
 use crate::quant::quantize;
 use onnx_tensor::elements::elements;
-use onnx_tensor::{cancelling::Pace, faults::Limit};
+use onnx_tensor::{
+    cancelling::{PART, Pace},
+    faults::Limit,
+};
 
 /// Maximum depth of a product: 32-bit sums of more terms could overflow.
 const MAX_DEPTH: usize = 1 << 15;
@@ -53,13 +56,14 @@ impl IntegerFactors {
                 // `value` and `zero_point` have 8 bits, so the difference fits an `i16`.
                 (value - zero_point) as i16
             });
-            let numbers: Vec<i16> = numbers.collect();
-            Self {
+            let mut pace = Pace::default();
+            let numbers = pace.collect(numbers)?;
+            Ok(Self {
                 values: PackedIntegers::new(&numbers, [depth, columns]),
-                scales: given[direction * each..][..each].to_vec(),
-            }
+                scales: pace.copy(&given[direction * each..][..each])?,
+            })
         });
-        Ok(matrices.collect())
+        matrices.collect()
     }
 
     /// Writes the product of rows of floats and this matrix to `product`.
@@ -71,17 +75,21 @@ impl IntegerFactors {
             return Ok(());
         }
         let mut rounded = vec![0i16; a.len()];
-        let scale = quantize::rounded_to_bytes(a, &mut rounded);
+        let scale = quantize::rounded_to_bytes(a, &mut rounded, pace)?;
         let mut sums = vec![0; product.len()];
         self.values.multiply(&rounded, &mut sums, pace)?;
         let scales = match &self.scales[..] {
-            [scale] => &vec![*scale; self.values.columns()],
+            [scale] => &pace.repeat(scale, self.values.columns())?,
             scales => scales,
         };
         let rows = product.chunks_exact_mut(scales.len());
         for (product, sums) in rows.zip(sums.chunks_exact(scales.len())) {
-            for ((product, &sum), of_column) in product.iter_mut().zip(sums).zip(scales) {
-                *product = sum as f32 * (scale * of_column);
+            let parts = sums.chunks(PART).zip(scales.chunks(PART));
+            for (product, (sums, scales)) in product.chunks_mut(PART).zip(parts) {
+                pace.spend(product.len() as u64)?;
+                for ((product, &sum), of_column) in product.iter_mut().zip(sums).zip(scales) {
+                    *product = sum as f32 * (scale * of_column);
+                }
             }
         }
         Ok(())

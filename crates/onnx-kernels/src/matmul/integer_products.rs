@@ -16,8 +16,8 @@ use crate::{
 };
 use onnx_tensor::operator::Constants;
 use onnx_tensor::{
-    cancelling::Pace,
-    elements::{elements, tensor},
+    cancelling::{PART, Pace},
+    elements::{copied, elements, tensor},
     faults::{Refusal, Unsupported, ensure_input},
     node::Attributes,
     node::Node,
@@ -228,7 +228,7 @@ pub(crate) fn list<T: Element + Copy>(tensor: &Tensor, lines: usize, what: &str)
         "{} {what} for {lines} rows or columns, expected 1 or {lines}",
         given.len()
     );
-    Ok(given.to_vec())
+    copied::<T>(tensor)
 }
 
 #[derive(Debug, Default)]
@@ -298,19 +298,21 @@ fn scaled<T: Element + Copy + Default>(
         let numbers = &sums.numbers[first * columns..];
         let rows = numbers.chunks_exact(columns).zip(made.chunks_exact_mut(columns));
         for (row, (sums_of_row, made)) in (first..).zip(rows) {
-            pace.spend(columns as u64)?;
             let row = row % sums.rows.max(1);
             if scales.is_empty() || a.len() > 1 || result.len() > 1 {
-                scales = (0..columns)
-                    .map(|column| at(a, row) * at(b, column) / at(result, row))
-                    .collect();
+                let scale = |column| at(a, row) * at(b, column) / at(result, row);
+                scales = pace.collect((0..columns).map(scale))?;
             }
             let zero_point = zero_points[row % zero_points.len()];
-            pulp::Arch::new().dispatch(|| {
-                for ((made, &sum), &scale) in made.iter_mut().zip(sums_of_row).zip(&scales) {
-                    *made = narrow(rounded(sum, scale, zero_point, least));
-                }
-            });
+            let parts = sums_of_row.chunks(PART).zip(scales.chunks(PART));
+            for (made, (sums, scales)) in made.chunks_mut(PART).zip(parts) {
+                pace.spend(made.len() as u64)?;
+                pulp::Arch::new().dispatch(|| {
+                    for ((made, &sum), &scale) in made.iter_mut().zip(sums).zip(scales) {
+                        *made = narrow(rounded(sum, scale, zero_point, least));
+                    }
+                });
+            }
         }
         Ok(())
     })?;

@@ -58,21 +58,27 @@ impl PackedColumns<'_> {
                 }
                 gemv(&column, &rows, self.depth, sums);
                 let bias = self.bias.get(at).copied().unwrap_or(0.0);
-                sums.iter_mut().for_each(|sum| *sum += bias);
+                pace.over(sums, |sums| sums.iter_mut().for_each(|sum| *sum += bias))?;
             }
             Ok(())
         })?;
         match count {
-            1 => made.copy_from_slice(&sums),
-            _ => made.copy_from_slice(&transpose(columns, &sums, pace)?),
+            1 => pace.pairs(&sums, made, |sums, made| made.copy_from_slice(sums)),
+            _ => {
+                let sums = transpose(columns, &sums, pace)?;
+                pace.pairs(&sums, made, |sums, made| made.copy_from_slice(sums))
+            }
         }
-        Ok(())
     }
 }
 
 /// Unpacks zero points from rows of `count` numbers. Each row starts at a byte boundary.
-pub(crate) fn unpacked_zero_points(layout: BlockQuantized, packed: &[u8], count: usize) -> Vec<f32> {
+pub(crate) fn unpacked_zero_points(
+    layout: BlockQuantized,
+    packed: &[u8],
+    count: usize,
+    pace: &mut Pace,
+) -> Result<Vec<f32>> {
     let rows = packed.chunks_exact(layout.packed_bytes(count).max(1));
-    rows.flat_map(|row| (0..count).map(move |index| f32::from(layout.number(row, index))))
-        .collect()
+    pace.collect(rows.flat_map(|row| (0..count).map(move |index| f32::from(layout.number(row, index)))))
 }

@@ -15,7 +15,7 @@ use onnx_tensor::{
     operator::Compute,
 };
 use onnx_tensor::{
-    elements::{elements, tensor},
+    elements::{copied, elements, tensor},
     node::Attributes,
     operator::{Fact, Kernel, kernel},
 };
@@ -158,13 +158,13 @@ impl PackedProduct {
     fn zero_points_of(&self, given: Option<&Tensor>) -> Result<Vec<f32>> {
         let blocks = self.blocks();
         let Some(given) = given else {
-            return Ok(vec![f32::from(self.layout.middle()); self.columns * blocks]);
+            return Pace::default().repeat(&f32::from(self.layout.middle()), self.columns * blocks);
         };
         let zero_points = match given.element_type() {
-            ElementType::F32 => elements::<f32>(given)?.to_vec(),
+            ElementType::F32 => copied::<f32>(given)?,
             _ => {
                 // The zero points of each column start at a byte boundary.
-                unpacked_zero_points(self.layout, elements::<u8>(given)?, blocks)
+                unpacked_zero_points(self.layout, elements::<u8>(given)?, blocks, &mut Pace::default())?
             }
         };
         ensure!(

@@ -292,12 +292,14 @@ impl Gemm {
                 return Ok(());
             }
             let work = [made.len() as u64, ELEMENTS];
-            lines(made, columns, work, |first, made, _| {
+            lines(made, columns, work, |first, made, pace| {
                 if self.alpha != 1.0 {
-                    made.iter_mut().for_each(|sum| *sum = sum.times(alpha));
+                    pace.over(made, |made| {
+                        made.iter_mut().for_each(|sum| *sum = sum.times(alpha));
+                    })?;
                 }
                 match added {
-                    Some(added) => add(made, first, columns, added, beta),
+                    Some(added) => add((made, first), columns, added, beta, pace),
                     None => Ok(()),
                 }
             })
@@ -306,7 +308,13 @@ impl Gemm {
 }
 
 /// Adds `factor` times a scalar, row, column or matrix to the rows starting at `first`.
-fn add<T: Factor>(made: &mut [T], first: usize, columns: usize, added: &Tensor, factor: T) -> Result<()> {
+fn add<T: Factor>(
+    (made, first): (&mut [T], usize),
+    columns: usize,
+    added: &Tensor,
+    factor: T,
+    pace: &mut Pace,
+) -> Result<()> {
     let shape = added.shape();
     let numbers = elements::<T>(added)?;
     let width = shape.last().copied().unwrap_or(1);
@@ -316,12 +324,14 @@ fn add<T: Factor>(made: &mut [T], first: usize, columns: usize, added: &Tensor, 
         match numbers {
             &[number] => {
                 let number = factor.times(number);
-                sums.iter_mut().for_each(|sum| *sum = sum.sum(number));
+                pace.over(sums, |sums| {
+                    sums.iter_mut().for_each(|sum| *sum = sum.sum(number));
+                })?;
             }
-            numbers => sums
-                .iter_mut()
-                .zip(numbers)
-                .for_each(|(sum, number)| *sum = sum.sum(factor.times(*number))),
+            numbers => pace.pairs(numbers, sums, |numbers, sums| {
+                let pairs = sums.iter_mut().zip(numbers);
+                pairs.for_each(|(sum, number)| *sum = sum.sum(factor.times(*number)));
+            })?,
         }
     }
     Ok(())

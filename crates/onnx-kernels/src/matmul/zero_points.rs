@@ -43,7 +43,7 @@ pub(crate) fn without_zero_points(
         Some(zero_points) => quantize::integers(zero_points)?,
         None => vec![0],
     };
-    let given: Vec<i16> = given.into_iter().map(|number| number as i16).collect();
+    let given = pace.map(&given, |&number| number as i16)?;
     let for_all = if given.len() == 1 { given[0] } else { 0 };
     let mut numbers = vec![0i16; factor.len()];
     match factor.element_type() {
@@ -55,7 +55,6 @@ pub(crate) fn without_zero_points(
         })?,
         other => bail!("a factor of {other:?}"),
     }
-    pace.spend(numbers.len() as u64 / 4)?;
     if numbers.is_empty() || given.len() == 1 {
         return Ok(numbers);
     }
@@ -69,19 +68,20 @@ pub(crate) fn without_zero_points(
             given.len()
         )));
     }
-    pace.spend(numbers.len() as u64 / 4)?;
     match line {
         Line::Row(width) => {
-            let rows = numbers.chunks_exact_mut(width).zip(given.iter().cycle());
-            rows.for_each(|(row, zero_point)| row.iter_mut().for_each(|number| *number -= zero_point));
+            for (row, zero_point) in numbers.chunks_exact_mut(width).zip(given.iter().cycle()) {
+                pace.over(row, |row| row.iter_mut().for_each(|number| *number -= zero_point))?;
+            }
         }
         Line::Column([rows, columns]) => {
             let of_matrices = given.chunks_exact(columns).cycle();
             for (matrix, zero_points) in numbers.chunks_exact_mut(rows * columns).zip(of_matrices) {
                 for row in matrix.chunks_exact_mut(columns) {
-                    row.iter_mut()
-                        .zip(zero_points)
-                        .for_each(|(number, zero_point)| *number -= zero_point);
+                    pace.pairs(zero_points, row, |zero_points, row| {
+                        let pairs = row.iter_mut().zip(zero_points);
+                        pairs.for_each(|(number, zero_point)| *number -= zero_point);
+                    })?;
                 }
             }
         }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use crate::split::{self, ELEMENTS};
 use onnx_tensor::prelude::*;
 
-use crate::helpers::own;
 use crate::norm::channels::{BatchNormalization as Parameters, Channels};
 use onnx_tensor::operator::Constants;
 use onnx_tensor::{
@@ -62,7 +61,7 @@ impl Compute for BatchNormalization {
                 &computed
             }
         };
-        let mut made = own(inputs.swap_remove(0));
+        let mut made = inputs.swap_remove(0).own()?;
         let width = made.shape()[2..].iter().product::<usize>();
         if !made.is_empty() {
             with_real!(made.element_type(), T => {
@@ -71,9 +70,8 @@ impl Compute for BatchNormalization {
                 split::lines(values, width, work, |first, values, pace| {
                     let channels = channels.iter().cycle().skip(first % channels.len().max(1));
                     for (line, &(factor, offset)) in values.chunks_exact_mut(width).zip(channels) {
-                        pace.spend(width as u64 / 8 + 1)?;
                         let (factor, offset) = (factor as T, offset as T);
-                        line.iter_mut().for_each(|x| *x = *x * factor + offset);
+                        pace.over(line, |line| line.iter_mut().for_each(|x| *x = *x * factor + offset))?;
                     }
                     Ok(())
                 })?;

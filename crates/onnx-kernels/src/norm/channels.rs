@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
+use onnx_tensor::cancelling::{PART, Pace};
 use onnx_tensor::faults::ensure_input;
 use onnx_tensor::{
     elements::{elements, tensor},
@@ -36,14 +37,16 @@ impl BatchNormalization {
                 "{} parameters of a BatchNormalization of {count} channels",
                 parameter.len()
             );
-            lists.push(elements::<f64>(&*parameter.cast_to::<f64>()?)?.to_vec());
+            lists.push(parameter.cast_to::<f64>()?);
         }
+        let lists = lists.iter().map(|list| elements::<f64>(list));
+        let lists = lists.collect::<Result<Vec<&[f64]>>>()?;
         let of_channel = |channel: usize| {
             let [scale, bias, mean, variance] = [0, 1, 2, 3].map(|index: usize| lists[index][channel]);
             let factor = scale / (variance + self.epsilon).sqrt();
             (factor, bias - mean * factor)
         };
-        Ok((0..count).map(of_channel).collect())
+        Pace::default().collect((0..count).map(of_channel))
     }
 }
 
@@ -72,9 +75,13 @@ impl Kernel for BatchNormalization {
             ($T:ty) => {{
                 let lines = elements::<$T>(&inputs[0])?.chunks_exact(width);
                 let mut values: Vec<$T> = Vec::with_capacity(inputs[0].len());
+                let mut pace = Pace::default();
                 for (line, &(factor, offset)) in lines.zip(channels.iter().cycle()) {
                     let (factor, offset) = (factor as $T, offset as $T);
-                    values.extend(line.iter().map(|x| x * factor + offset));
+                    for part in line.chunks(PART) {
+                        pace.spend(part.len() as u64)?;
+                        values.extend(part.iter().map(|x| x * factor + offset));
+                    }
                 }
                 tensor(shape, values)?
             }};

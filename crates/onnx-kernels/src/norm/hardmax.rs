@@ -4,7 +4,12 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use onnx_tensor::{cancelling::Pace, faults::Unsupported, node::Node, operator::Compute};
+use onnx_tensor::{
+    cancelling::{PART, Pace},
+    faults::Unsupported,
+    node::Node,
+    operator::Compute,
+};
 use onnx_tensor::{
     elements::{elements, tensor},
     node::Attributes,
@@ -75,18 +80,19 @@ fn chosen<T: Copy + PartialOrd>(
     let size = (count * inner).max(1);
     for (values, chosen) in values.chunks_exact(size).zip(chosen.chunks_exact_mut(size)) {
         for lane in 0..inner {
-            pace.spend(count as u64)?;
-            let mut places = (lane..values.len()).step_by(inner);
-            let Some(first) = places.next() else {
-                continue;
-            };
             // NaN is chosen only if all elements are NaN.
             let is_number = |at: usize| values[at].partial_cmp(&values[at]).is_some();
-            let greatest = places.fold(first, |best, at| {
-                let is_greater = values[at] > values[best] || (is_number(at) && !is_number(best));
-                if is_greater { at } else { best }
-            });
-            chosen[greatest] = one;
+            let mut best = lane;
+            for first in (0..count).step_by(PART) {
+                let end = count.min(first + PART);
+                pace.spend((end - first) as u64)?;
+                for at in (first..end).map(|index| index * inner + lane) {
+                    if values[at] > values[best] || (is_number(at) && !is_number(best)) {
+                        best = at;
+                    }
+                }
+            }
+            chosen[best] = one;
         }
     }
     Ok(chosen)

@@ -6,11 +6,16 @@ use onnx_tensor::prelude::*;
 
 use onnx_tensor::{
     axis,
-    elements::{Real, elements, tensor, with_real},
+    elements::{Real, copied, elements, tensor, with_real},
     node::Attributes,
     operator::{Fact, Kernel, kernel},
 };
-use onnx_tensor::{cancelling::Pace, faults::Refusal, node::Node, operator::Compute};
+use onnx_tensor::{
+    cancelling::{PART, Pace},
+    faults::Refusal,
+    node::Node,
+    operator::Compute,
+};
 
 /// Builds the operator `LRN` for FP32 and FP64.
 pub fn lrn(node: &Node) -> Result<Box<dyn Compute>> {
@@ -54,6 +59,9 @@ impl Kernel for Lrn {
     }
 }
 
+/// Steps of a power.
+const POWER: u64 = 8;
+
 impl Lrn {
     fn normalized<T: Real>(&self, input: &Tensor) -> Result<ShortVec<Tensor>> {
         let shape = input.shape();
@@ -66,20 +74,25 @@ impl Lrn {
         for image in x.chunks_exact((channels * width).max(1)) {
             for channel in 0..channels {
                 let nearby = channel.saturating_sub(self.before)..(channel + self.after + 1).min(channels);
-                sums.fill(0.0);
+                pace.over(&mut sums, |sums| sums.fill(0.0))?;
                 for line in image[nearby.start * width..nearby.end * width].chunks_exact(width) {
-                    pace.spend(width as u64)?;
-                    for (sum, &x) in sums.iter_mut().zip(line) {
-                        let x: f64 = x.into();
-                        *sum += x * x;
-                    }
+                    pace.pairs(line, &mut sums, |line, sums| {
+                        for (sum, &x) in sums.iter_mut().zip(line) {
+                            let x: f64 = x.into();
+                            *sum += x * x;
+                        }
+                    })?;
                 }
                 let line = &image[channel * width..][..width];
-                made.extend(
-                    line.iter()
-                        .zip(&sums)
-                        .map(|(&x, sum)| T::of(x.into() * (self.bias + self.alpha * sum).powf(-self.beta))),
-                );
+                for (line, sums) in line.chunks(PART).zip(sums.chunks(PART)) {
+                    pace.spend(POWER * line.len() as u64)?;
+                    let pairs = line.iter().zip(sums);
+                    made.extend(
+                        pairs.map(|(&x, sum)| {
+                            T::of(x.into() * (self.bias + self.alpha * sum).powf(-self.beta))
+                        }),
+                    );
+                }
             }
         }
         Ok(smallvec![tensor(shape, made)?])
@@ -132,32 +145,36 @@ impl LpNormalization {
         let shape = input.shape();
         let axis = self.axis(shape.len())?;
         let inner: usize = shape[axis + 1..].iter().product();
-        let mut x = elements::<T>(input)?.to_vec();
+        let mut x = copied::<T>(input)?;
         let mut norms = vec![0.0f64; inner];
         let mut pace = Pace::default();
         for block in x.chunks_exact_mut((shape[axis] * inner).max(1)) {
-            norms.fill(0.0);
+            pace.over(&mut norms, |norms| norms.fill(0.0))?;
             for line in block.chunks_exact(inner) {
-                pace.spend(inner as u64)?;
-                for (norm, &x) in norms.iter_mut().zip(line) {
-                    // Squares and norms are rounded to the element type, as in ONNX Runtime.
-                    *norm += if self.is_sum {
-                        x.into().abs()
-                    } else {
-                        (x * x).into()
-                    };
+                pace.pairs(line, &mut norms, |line, norms| {
+                    for (norm, &x) in norms.iter_mut().zip(line) {
+                        // Squares and norms are rounded to the element type, as in ONNX Runtime.
+                        *norm += if self.is_sum {
+                            x.into().abs()
+                        } else {
+                            (x * x).into()
+                        };
+                    }
+                })?;
+            }
+            pace.over(&mut norms, |norms| {
+                for norm in norms {
+                    let sum = T::of(*norm).into();
+                    *norm = if self.is_sum { sum } else { sum.sqrt() };
                 }
-            }
-            for norm in &mut norms {
-                let sum = T::of(*norm).into();
-                *norm = if self.is_sum { sum } else { sum.sqrt() };
-            }
+            })?;
             for line in block.chunks_exact_mut(inner) {
-                pace.spend(inner as u64)?;
-                for (x, &norm) in line.iter_mut().zip(&norms) {
-                    // A line of zeros, whose norm is 0, stays zero.
-                    *x = T::of(if norm == 0.0 { 0.0 } else { (*x).into() / norm });
-                }
+                pace.pairs(&norms, line, |norms, line| {
+                    for (x, &norm) in line.iter_mut().zip(norms) {
+                        // A line of zeros, whose norm is 0, stays zero.
+                        *x = T::of(if norm == 0.0 { 0.0 } else { (*x).into() / norm });
+                    }
+                })?;
             }
         }
         Ok(smallvec![tensor(shape, x)?])

@@ -6,7 +6,7 @@ use onnx_tensor::prelude::*;
 
 use crate::helpers::{empty, integers};
 use onnx_tensor::{
-    cancelling::Pace,
+    cancelling::{PART, Pace},
     elements::{elements, tensor},
     faults::{Unsupported, ensure_input},
     node::{Attributes, Node},
@@ -154,13 +154,24 @@ impl Loss {
         let parts = made.as_slice_mut::<f32>()?.chunks_exact_mut(size);
         for (to, from) in parts.zip(given.chunks_exact(size)) {
             for at in 0..inner {
-                pace.spend(8 * classes as u64)?;
-                let scores = || from.iter().skip(at).step_by(inner);
-                let most = scores().copied().fold(f32::NEG_INFINITY, f32::max);
-                let sum: f32 = scores().map(|score| (score - most).exp()).sum();
+                let mut most = f32::NEG_INFINITY;
+                for from in from.chunks(inner * PART) {
+                    pace.spend((from.len() / inner) as u64)?;
+                    most = from[at..].iter().step_by(inner).copied().fold(most, f32::max);
+                }
+                let mut sum = 0.0f32;
+                for from in from.chunks(inner * PART) {
+                    pace.spend(6 * (from.len() / inner) as u64)?;
+                    let scores = from[at..].iter().step_by(inner);
+                    sum = scores.fold(sum, |sum, score| sum + (score - most).exp());
+                }
                 let shift = most + sum.ln();
-                for (to, score) in to.iter_mut().skip(at).step_by(inner).zip(scores()) {
-                    *to = score - shift;
+                for (to, from) in to.chunks_mut(inner * PART).zip(from.chunks(inner * PART)) {
+                    pace.spend((from.len() / inner) as u64)?;
+                    let scores = from[at..].iter().step_by(inner);
+                    for (to, score) in to[at..].iter_mut().step_by(inner).zip(scores) {
+                        *to = score - shift;
+                    }
                 }
             }
         }

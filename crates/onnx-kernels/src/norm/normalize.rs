@@ -8,12 +8,12 @@ use onnx_tensor::prelude::*;
 
 use onnx_tensor::{
     axis,
-    elements::{Real, elements, tensor, with_real},
+    elements::{Real, copied, elements, tensor, with_real},
     node::Attributes,
     operator::{Fact, Kernel, kernel},
 };
 use onnx_tensor::{
-    cancelling::{PART, Pace},
+    cancelling::{PART, Pace, is_cancelled},
     faults::{BadInput, Limit, ensure_input},
     node::Node,
     operator::Compute,
@@ -154,41 +154,37 @@ impl Normalize {
                     let start = if numbers.len() == count { 0 } else { index * count };
                     start..start + count
                 };
-                let normalize = |index: usize, group: &mut [T]| {
-                    let statistics = self.center(group);
+                let normalize = |index: usize, group: &mut [T], pace: &mut Pace| {
+                    let statistics = self.center(group, pace)?;
                     if let Some(scale) = &scale {
-                        group
-                            .iter_mut()
-                            .zip(&scale[of_group(scale, index)])
-                            .for_each(|(y, &scale)| *y = *y * scale);
+                        pace.pairs(&scale[of_group(scale, index)], group, |scale, group| {
+                            let pairs = group.iter_mut().zip(scale);
+                            pairs.for_each(|(y, &scale)| *y = *y * scale);
+                        })?;
                     }
                     if let Some(bias) = &bias {
-                        group
-                            .iter_mut()
-                            .zip(&bias[of_group(bias, index)])
-                            .for_each(|(y, &bias)| *y = *y + bias);
+                        pace.pairs(&bias[of_group(bias, index)], group, |bias, group| {
+                            let pairs = group.iter_mut().zip(bias);
+                            pairs.for_each(|(y, &bias)| *y = *y + bias);
+                        })?;
                     }
-                    statistics
+                    Ok::<_, Error>(statistics)
                 };
                 let line = Ord::max(count, 1);
                 if self.outputs == 1 {
                     let work = [x.len() as u64 * COST, ELEMENTS];
                     let y = split::copied(x, line, work, |first, y, pace| {
                         let mut groups = (first..).zip(y.chunks_exact_mut(line));
-                        groups.try_for_each(|(index, group)| {
-                            normalize(index, group);
-                            pace.spend(group.len() as u64)
-                        })
+                        groups.try_for_each(|(index, group)| normalize(index, group, pace).map(|_| ()))
                     })?;
                     return Ok(smallvec![tensor(shape, y)?]);
                 }
-                let mut y = x.to_vec();
+                let mut pace = Pace::default();
+                let mut y = pace.copy(x)?;
                 let mut means = Vec::new();
                 let mut inverses = Vec::new();
-                let mut pace = Pace::default();
                 for (index, group) in y.chunks_exact_mut(line).enumerate() {
-                    pace.spend(group.len() as u64)?;
-                    let (mean, inverse) = normalize(index, group);
+                    let (mean, inverse) = normalize(index, group, &mut pace)?;
                     means.push(mean as f32);
                     inverses.push(inverse as f32);
                 }
@@ -224,20 +220,23 @@ impl Normalize {
     }
 
     /// Normalizes `group`; returns its mean, and the factor by which its elements were multiplied.
-    fn center<T: Real>(&self, group: &mut [T]) -> (f64, f64) {
+    fn center<T: Real>(&self, group: &mut [T], pace: &mut Pace) -> Result<(f64, f64)> {
         pulp::Arch::new().dispatch(|| {
             let count = group.len() as f64;
             let mean = if self.keeps_mean {
                 0.0
             } else {
-                sum(group, |x| x) / count
+                sum(group, |x| x, pace)? / count
             };
-            let variance = sum(group, |x| (x - mean) * (x - mean)) / count;
+            let variance = sum(group, |x| (x - mean) * (x - mean), pace)? / count;
             let inverse = 1.0 / (variance + self.epsilon).sqrt();
-            for x in &mut *group {
-                *x = T::of(((*x).into() - mean) * inverse);
+            for part in group.chunks_mut(PART) {
+                pace.spend(part.len() as u64)?;
+                for x in part {
+                    *x = T::of(((*x).into() - mean) * inverse);
+                }
             }
-            (mean, inverse)
+            Ok((mean, inverse))
         })
     }
 
@@ -257,10 +256,8 @@ impl Normalize {
         }
         let (size, work) = (channels / parts * inner, [x.len() as u64, ELEMENTS]);
         let mut y = split::copied(x, size, [work[0] * COST, ELEMENTS], |_, y, pace| {
-            y.chunks_exact_mut(size).try_for_each(|group| {
-                self.center(group);
-                pace.spend(group.len() as u64)
-            })
+            let mut groups = y.chunks_exact_mut(size);
+            groups.try_for_each(|group| self.center(group, pace).map(|_| ()))
         })?;
         let of = |values: Option<&[T]>, index: usize, default: f64| match values {
             None => Ok(T::of(default)),
@@ -304,7 +301,9 @@ impl Normalize {
                 means[group] += x.into();
             }
         }
-        means.iter_mut().for_each(|mean| *mean /= count);
+        pace.over(&mut means, |means| {
+            means.iter_mut().for_each(|mean| *mean /= count);
+        })?;
         let mut deviations = vec![0.0; groups];
         for (x, places) in parts(x, &places) {
             pace.spend(x.len() as u64)?;
@@ -312,9 +311,10 @@ impl Normalize {
                 deviations[group] += (x.into() - means[group]).powi(2);
             }
         }
-        deviations
-            .iter_mut()
-            .for_each(|sum: &mut f64| *sum = (*sum / count).sqrt() + self.epsilon);
+        pace.over(&mut deviations, |sums: &mut [f64]| {
+            let sums = sums.iter_mut();
+            sums.for_each(|sum| *sum = (*sum / count).sqrt() + self.epsilon);
+        })?;
         let mut y = Vec::with_capacity(x.len());
         for (x, places) in parts(x, &places) {
             pace.spend(x.len() as u64)?;
@@ -344,32 +344,39 @@ fn are_as_many<T>(given: [Option<&[T]>; 2], expected: usize) -> Result<()> {
 
 /// Returns the sum of the terms in FP64. Several lanes let the loop vectorize.
 #[inline(always)]
-fn sum<T: Real>(values: &[T], term: impl Fn(f64) -> f64) -> f64 {
+fn sum<T: Real>(values: &[T], term: impl Fn(f64) -> f64, pace: &mut Pace) -> Result<f64> {
     const LANES: usize = 8;
     let (chunks, rest) = values.as_chunks::<LANES>();
     let mut lanes = [0.0; LANES];
-    for chunk in chunks {
-        for (lane, &x) in lanes.iter_mut().zip(chunk) {
-            *lane += term(x.into());
+    for chunks in chunks.chunks(PART / LANES) {
+        pace.spend((chunks.len() * LANES) as u64)?;
+        for chunk in chunks {
+            for (lane, &x) in lanes.iter_mut().zip(chunk) {
+                *lane += term(x.into());
+            }
         }
     }
     let mut sum: f64 = lanes.iter().sum();
     for &x in rest {
         sum += term(x.into());
     }
-    sum
+    Ok(sum)
 }
 
 /// Broadcasts a scale or bias to the elements of a group.
 fn stretched<T: Real>(tensor: &Tensor, shape: &[usize]) -> Result<Vec<T>> {
     if tensor.shape() == shape {
-        return Ok(elements::<T>(tensor)?.to_vec());
+        return copied(tensor);
     }
-    let wide = tensor.broadcast_to(shape).map_err(|_| {
-        BadInput(format!(
-            "a scale or bias of {:?} for {shape:?}, expected equal sizes or 1",
-            tensor.shape()
-        ))
-    })?;
+    let wide = tensor
+        .broadcast_to(shape)
+        .map_err(|error| match is_cancelled(&error) {
+            true => error,
+            false => BadInput(format!(
+                "a scale or bias of {:?} for {shape:?}, expected equal sizes or 1",
+                tensor.shape()
+            ))
+            .into(),
+        })?;
     wide.into_vec()
 }

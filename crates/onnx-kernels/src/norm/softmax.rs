@@ -1,15 +1,19 @@
 //! The operators `Softmax` and `LogSoftmax` along any axis. `LogSoftmax` is not computed as the logarithm of
 //! `Softmax`, which would be minus infinity for small probabilities.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use crate::split::{self, ELEMENTS};
 use onnx_tensor::prelude::*;
 
 use crate::elementwise::vector;
-use onnx_tensor::{cancelling::Pace, node::Node, operator::Compute};
 use onnx_tensor::{
-    elements::{elements, tensor},
+    cancelling::{PART, Pace},
+    node::Node,
+    operator::Compute,
+};
+use onnx_tensor::{
+    elements::{copied, elements, tensor},
     node::Attributes,
     operator::{Fact, Kernel, kernel},
 };
@@ -57,7 +61,7 @@ impl Kernel for Softmax {
             (false, Some(&dim)) => (dim, shape[axis + 1..].iter().product()),
         };
         if inputs[0].element_type() == ElementType::F64 {
-            let mut values = elements::<f64>(&inputs[0])?.to_vec();
+            let mut values = copied::<f64>(&inputs[0])?;
             if !values.is_empty() {
                 precise(&mut values, count, inner, self.are_logarithms)?;
             }
@@ -120,8 +124,7 @@ impl pulp::WithSimd for Groups<'_> {
         } = self;
         if inner == 1 {
             for numbers in values.chunks_exact_mut(count) {
-                pace.spend(count as u64)?;
-                row(numbers, are_logarithms);
+                row(numbers, are_logarithms, pace)?;
             }
             return Ok(());
         }
@@ -129,8 +132,7 @@ impl pulp::WithSimd for Groups<'_> {
             let mut from = 0;
             while from < inner {
                 let width = (inner - from).min(LANES);
-                pace.spend((count * width) as u64)?;
-                columns(block, inner, from, width, are_logarithms);
+                columns(block, inner, from..from + width, are_logarithms, pace)?;
                 from += width;
             }
         }
@@ -139,87 +141,127 @@ impl pulp::WithSimd for Groups<'_> {
 }
 
 /// Computes the softmax of one contiguous group. The maximum skips NaN, but the sum, and thus all results,
-/// become NaN.
+/// become NaN. `PART` is a multiple of `LANES`, so the order of a sum does not depend on the parts.
 #[inline(always)]
-fn row(row: &mut [f32], are_logarithms: bool) {
+fn row(row: &mut [f32], are_logarithms: bool, pace: &mut Pace) -> Result<()> {
     let greater = |a: f32, b: f32| if b > a { b } else { a };
+    let (whole, rest) = row.split_at_mut(row.len() / LANES * LANES);
+    pace.spend(rest.len() as u64)?;
     let mut greatest = [f32::NEG_INFINITY; LANES];
-    let mut chunks = row.chunks_exact(LANES);
-    for chunk in &mut chunks {
-        for (greatest, &x) in greatest.iter_mut().zip(chunk) {
-            *greatest = greater(*greatest, x);
-        }
-    }
-    let rest = chunks.remainder().iter().chain(&greatest).copied();
-    let most = rest.fold(f32::NEG_INFINITY, greater);
-    let mut sums = [0.0f32; LANES];
-    if are_logarithms {
-        let mut chunks = row.chunks_exact(LANES);
-        for chunk in &mut chunks {
-            for (sum, &x) in sums.iter_mut().zip(chunk) {
-                *sum += vector::exp(x - most);
+    for part in whole.chunks(PART) {
+        pace.spend(part.len() as u64)?;
+        for chunk in part.chunks_exact(LANES) {
+            for (greatest, &x) in greatest.iter_mut().zip(chunk) {
+                *greatest = greater(*greatest, x);
             }
         }
-        let rest = chunks.remainder().iter().map(|&x| vector::exp(x - most));
-        let logarithm = (sums.iter().sum::<f32>() + rest.sum::<f32>()).ln();
-        row.iter_mut().for_each(|x| *x = (*x - most) - logarithm);
-        return;
     }
-    let mut chunks = row.chunks_exact_mut(LANES);
-    for chunk in &mut chunks {
-        for (sum, x) in sums.iter_mut().zip(chunk) {
-            *x = vector::exp(*x - most);
-            *sum += *x;
+    let most = rest.iter().chain(&greatest).copied();
+    let most = most.fold(f32::NEG_INFINITY, greater);
+    let mut sums = [0.0f32; LANES];
+    if are_logarithms {
+        for part in whole.chunks(PART) {
+            pace.spend(part.len() as u64)?;
+            for chunk in part.chunks_exact(LANES) {
+                for (sum, &x) in sums.iter_mut().zip(chunk) {
+                    *sum += vector::exp(x - most);
+                }
+            }
+        }
+        let last = rest.iter().map(|&x| vector::exp(x - most));
+        let logarithm = (sums.iter().sum::<f32>() + last.sum::<f32>()).ln();
+        for part in whole.chunks_mut(PART) {
+            pace.spend(part.len() as u64)?;
+            part.iter_mut().for_each(|x| *x = (*x - most) - logarithm);
+        }
+        rest.iter_mut().for_each(|x| *x = (*x - most) - logarithm);
+        return Ok(());
+    }
+    for part in whole.chunks_mut(PART) {
+        pace.spend(part.len() as u64)?;
+        for chunk in part.chunks_exact_mut(LANES) {
+            for (sum, x) in sums.iter_mut().zip(chunk) {
+                *x = vector::exp(*x - most);
+                *sum += *x;
+            }
         }
     }
     let mut sum = sums.iter().sum::<f32>();
-    for x in chunks.into_remainder() {
+    for x in &mut *rest {
         *x = vector::exp(*x - most);
         sum += *x;
     }
     let scale = 1.0 / sum;
-    for x in row {
-        *x *= scale;
+    for part in whole.chunks_mut(PART) {
+        pace.spend(part.len() as u64)?;
+        part.iter_mut().for_each(|x| *x *= scale);
     }
+    rest.iter_mut().for_each(|x| *x *= scale);
+    Ok(())
 }
 
-/// Computes the softmax of `width` groups, which are columns of a block, starting at column `from`.
+/// Number of rows of at most `LANES` columns between two calls of [`Pace::spend`].
+const ROWS: usize = PART / LANES;
+
+/// Computes the softmax of up to `LANES` groups, which are columns of a block.
 #[inline(always)]
-fn columns(block: &mut [f32], inner: usize, from: usize, width: usize, are_logarithms: bool) {
+fn columns(
+    block: &mut [f32],
+    inner: usize,
+    columns: Range<usize>,
+    are_logarithms: bool,
+    pace: &mut Pace,
+) -> Result<()> {
     let mut most = [f32::NEG_INFINITY; LANES];
-    for row in block.chunks_exact(inner) {
-        for (most, &x) in most.iter_mut().zip(&row[from..from + width]) {
-            *most = if x > *most { x } else { *most };
+    for part in block.chunks(inner * ROWS) {
+        pace.spend((part.len() / inner * columns.len()) as u64)?;
+        for row in part.chunks_exact(inner) {
+            for (most, &x) in most.iter_mut().zip(&row[columns.clone()]) {
+                *most = if x > *most { x } else { *most };
+            }
         }
     }
     let mut sums = [0.0f32; LANES];
     if are_logarithms {
-        for row in block.chunks_exact(inner) {
-            for ((&x, sum), most) in row[from..from + width].iter().zip(&mut sums).zip(&most) {
-                *sum += vector::exp(x - most);
+        for part in block.chunks(inner * ROWS) {
+            pace.spend((part.len() / inner * columns.len()) as u64)?;
+            for row in part.chunks_exact(inner) {
+                for ((&x, sum), most) in row[columns.clone()].iter().zip(&mut sums).zip(&most) {
+                    *sum += vector::exp(x - most);
+                }
             }
         }
         let logarithms = sums.map(f32::ln);
-        for row in block.chunks_exact_mut(inner) {
-            let numbers = row[from..from + width].iter_mut();
-            for ((x, most), logarithm) in numbers.zip(&most).zip(&logarithms) {
-                *x = (*x - most) - logarithm;
+        for part in block.chunks_mut(inner * ROWS) {
+            pace.spend((part.len() / inner * columns.len()) as u64)?;
+            for row in part.chunks_exact_mut(inner) {
+                let numbers = row[columns.clone()].iter_mut();
+                for ((x, most), logarithm) in numbers.zip(&most).zip(&logarithms) {
+                    *x = (*x - most) - logarithm;
+                }
             }
         }
-        return;
+        return Ok(());
     }
-    for row in block.chunks_exact_mut(inner) {
-        for ((x, sum), most) in row[from..from + width].iter_mut().zip(&mut sums).zip(&most) {
-            *x = vector::exp(*x - most);
-            *sum += *x;
+    for part in block.chunks_mut(inner * ROWS) {
+        pace.spend((part.len() / inner * columns.len()) as u64)?;
+        for row in part.chunks_exact_mut(inner) {
+            for ((x, sum), most) in row[columns.clone()].iter_mut().zip(&mut sums).zip(&most) {
+                *x = vector::exp(*x - most);
+                *sum += *x;
+            }
         }
     }
     let scales = sums.map(|sum| 1.0 / sum);
-    for row in block.chunks_exact_mut(inner) {
-        for (x, scale) in row[from..from + width].iter_mut().zip(&scales) {
-            *x *= scale;
+    for part in block.chunks_mut(inner * ROWS) {
+        pace.spend((part.len() / inner * columns.len()) as u64)?;
+        for row in part.chunks_exact_mut(inner) {
+            for (x, scale) in row[columns.clone()].iter_mut().zip(&scales) {
+                *x *= scale;
+            }
         }
     }
+    Ok(())
 }
 
 /// Computes the softmax in FP64 over `count` elements that are `inner` apart.
@@ -227,22 +269,37 @@ fn precise(values: &mut [f64], count: usize, inner: usize, are_logarithms: bool)
     let mut pace = Pace::default();
     for block in values.chunks_exact_mut(count * inner) {
         for lane in 0..inner {
-            pace.spend(4 * count as u64)?;
-            let line = || (lane..count * inner).step_by(inner);
-            let greatest = line().map(|at| block[at]).fold(f64::NEG_INFINITY, f64::max);
+            let mut greatest = f64::NEG_INFINITY;
+            along(block, [lane, inner], &mut pace, |x| greatest = greatest.max(*x))?;
+            let mut sum = 0.0;
             if are_logarithms {
-                let sum: f64 = line().map(|at| (block[at] - greatest).exp()).sum();
+                along(block, [lane, inner], &mut pace, |x| sum += (*x - greatest).exp())?;
                 let logarithm = sum.ln();
-                line().for_each(|at| block[at] = (block[at] - greatest) - logarithm);
+                along(block, [lane, inner], &mut pace, |x| {
+                    *x = (*x - greatest) - logarithm;
+                })?;
                 continue;
             }
-            let mut sum = 0.0;
-            for at in line() {
-                block[at] = (block[at] - greatest).exp();
-                sum += block[at];
-            }
-            line().for_each(|at| block[at] /= sum);
+            along(block, [lane, inner], &mut pace, |x| {
+                *x = (*x - greatest).exp();
+                sum += *x;
+            })?;
+            along(block, [lane, inner], &mut pace, |x| *x /= sum)?;
         }
+    }
+    Ok(())
+}
+
+/// Calls `run` for the elements of a lane, which are `inner` apart.
+fn along(
+    block: &mut [f64],
+    [lane, inner]: [usize; 2],
+    pace: &mut Pace,
+    mut run: impl FnMut(&mut f64),
+) -> Result<()> {
+    for part in block.chunks_mut(inner * PART) {
+        pace.spend((part.len() / inner) as u64)?;
+        part[lane..].iter_mut().step_by(inner).for_each(&mut run);
     }
     Ok(())
 }
@@ -291,7 +348,7 @@ mod tests {
             ([1.0, f32::NEG_INFINITY, 1.0], false),
         ] {
             let mut values = values;
-            row(&mut values, false);
+            row(&mut values, false, &mut Pace::default()).unwrap();
             assert_eq!(values[0].is_nan(), is_nan);
         }
     }

@@ -1,5 +1,6 @@
 //! Averages of windows, for `AveragePool`.
 
+use onnx_tensor::cancelling::Pace;
 use onnx_tensor::prelude::*;
 
 use crate::pool::pooling::{self, Axis};
@@ -35,32 +36,32 @@ fn averages_of<T: Real + Default + std::ops::DivAssign>(
     // The number of windows of each image.
     let windows: usize = axes.iter().map(|axis| axis.count).product();
     size::admit_now(windows as u64 * 16)?;
+    let mut pace = Pace::default();
     let mut counts = vec![1];
     for (index, axis) in axes.iter().enumerate() {
-        let along: Vec<usize> = (0..axis.count).map(|at| counted(index, axis, at)).collect();
+        let along = pace.collect((0..axis.count).map(|at| counted(index, axis, at)))?;
         let all = counts
             .iter()
             .flat_map(|count| along.iter().map(move |along| count * along));
-        counts = all.collect();
+        counts = pace.collect(all)?;
     }
     // The average of an empty window is 0.
-    let counts: Vec<T> = counts
-        .into_iter()
-        .map(|count| T::of(count.max(1) as f64))
-        .collect();
-    pulp::Arch::new().dispatch(|| {
-        for averages in averages.chunks_exact_mut((counts.len() * depth).max(1)) {
-            match depth {
-                1 => averages
-                    .iter_mut()
-                    .zip(&counts)
-                    .for_each(|(sum, count)| *sum /= *count),
-                _ => {
-                    let positions = averages.chunks_exact_mut(depth).zip(&counts);
-                    positions.for_each(|(sums, count)| sums.iter_mut().for_each(|sum| *sum /= *count));
-                }
-            }
+    let counts = pace.map(&counts, |&count| T::of(count.max(1) as f64))?;
+    for averages in averages.chunks_exact_mut((counts.len() * depth).max(1)) {
+        if depth == 1 {
+            pace.pairs(&counts, averages, |counts, averages| {
+                pulp::Arch::new().dispatch(|| {
+                    let pairs = averages.iter_mut().zip(counts);
+                    pairs.for_each(|(sum, count)| *sum /= *count);
+                });
+            })?;
+            continue;
         }
-    });
+        for (sums, count) in averages.chunks_exact_mut(depth).zip(&counts) {
+            pace.over(sums, |sums| {
+                pulp::Arch::new().dispatch(|| sums.iter_mut().for_each(|sum| *sum /= *count));
+            })?;
+        }
+    }
     tensor(shape, averages)
 }

@@ -6,7 +6,7 @@ use onnx_tensor::prelude::*;
 
 use crate::pool::pooling;
 use onnx_tensor::{
-    cancelling::Pace,
+    cancelling::{PART, Pace},
     faults::{Misfit, Refusal, Unsupported},
     node::Node,
     operator::Compute,
@@ -58,8 +58,12 @@ impl Kernel for GlobalLpPool {
         let mut made = vec![0.0; shape.iter().product()];
         let mut pace = Pace::default();
         for (made, image) in made.iter_mut().zip(images.chunks_exact(size.max(1))) {
-            pace.spend(image.len() as u64)?;
-            *made = root(image.iter().map(|&x| raised(x, self.power)).sum(), self.power);
+            let mut sum = 0.0f32;
+            for image in image.chunks(PART) {
+                pace.spend(image.len() as u64)?;
+                sum = image.iter().fold(sum, |sum, &x| sum + raised(x, self.power));
+            }
+            *made = root(sum, self.power);
         }
         Ok(smallvec![tensor(&shape, made)?])
     }

@@ -3,7 +3,7 @@
 use onnx_tensor::prelude::*;
 
 use crate::pool::pooling::{self, Axis};
-use onnx_tensor::cancelling::Pace;
+use onnx_tensor::cancelling::{PART, Pace};
 use onnx_tensor::elements::{elements, tensor};
 
 /// Returns the maximum of each window and, if `wants_places`, its index in the image. Each position of an
@@ -38,7 +38,8 @@ fn pooled_from<T: Element + Copy + PartialOrd>(
     least: T,
 ) -> Result<(Tensor, Option<Vec<i64>>)> {
     let numbers = elements::<T>(input)?;
-    let mut greatest = vec![least; shape.iter().product()];
+    let mut pace = Pace::default();
+    let mut greatest = pace.repeat(&least, shape.iter().product())?;
     if !wants_places {
         let take = |greatest: T, number: T| match is_kept(greatest, number) {
             true => greatest,
@@ -47,7 +48,7 @@ fn pooled_from<T: Element + Copy + PartialOrd>(
         pooling::fold(axes, depth, numbers, &mut greatest, take)?;
         return Ok((tensor(shape, greatest)?, None));
     }
-    let mut places = vec![-1; greatest.len()];
+    let mut places = pace.repeat(&-1, greatest.len())?;
     find_places(axes, depth, numbers, &mut greatest, &mut places)?;
     Ok((tensor(shape, greatest)?, Some(places)))
 }
@@ -69,34 +70,36 @@ fn find_places<T: Copy + PartialOrd>(
         .chunks_exact_mut(result)
         .zip(places.chunks_exact_mut(result));
     // For each window along the last axis, its first index in the image and its number of elements.
-    let taken: Vec<(usize, usize)> = (0..last.count)
-        .map(|window| {
-            let mut places = last.taken(window);
-            let count = places.len();
-            (places.next().unwrap_or(0), count)
-        })
-        .collect();
-    let mut lines = Vec::new();
     let mut pace = Pace::default();
+    let taken = pace.collect((0..last.count).map(|window| {
+        let mut places = last.taken(window);
+        let count = places.len();
+        (places.next().unwrap_or(0), count)
+    }))?;
+    let mut lines = Vec::new();
     for (image, (greatest, places)) in images.chunks_exact(image).zip(results) {
         let results = greatest
             .chunks_exact_mut(last.count * depth)
             .zip(places.chunks_exact_mut(last.count * depth));
         for (at, (greatest, places)) in results.enumerate() {
             lines.clear();
-            add_lines(outer, at, 0, &mut lines);
+            add_lines(outer, at, 0, &mut lines, &mut pace)?;
             let windows = greatest
                 .chunks_exact_mut(depth)
                 .zip(places.chunks_exact_mut(depth));
             for ((greatest, places), &(first, count)) in windows.zip(&taken) {
-                pace.spend(((count * lines.len() + 1) * depth) as u64)?;
+                pace.spend(1)?;
                 for line in &lines {
                     for step in 0..count {
                         let place = line * last.size + first + step * last.dilation;
-                        let numbers = &image[place * depth..][..depth];
-                        for ((greatest, at), &number) in greatest.iter_mut().zip(&mut *places).zip(numbers) {
-                            if *at < 0 || !is_kept(*greatest, number) {
-                                (*greatest, *at) = (number, place as i64);
+                        let numbers = image[place * depth..][..depth].chunks(PART);
+                        let results = greatest.chunks_mut(PART).zip(places.chunks_mut(PART));
+                        for (numbers, (greatest, places)) in numbers.zip(results) {
+                            pace.spend(numbers.len() as u64)?;
+                            for ((greatest, at), &number) in greatest.iter_mut().zip(places).zip(numbers) {
+                                if *at < 0 || !is_kept(*greatest, number) {
+                                    (*greatest, *at) = (number, place as i64);
+                                }
                             }
                         }
                     }
@@ -109,15 +112,23 @@ fn find_places<T: Copy + PartialOrd>(
 
 /// Collects the image lines that the windows of one result line cover. Only one result line is handled at a
 /// time, since lists for all of them could take more memory than the image.
-fn add_lines(axes: &[Axis], result_line: usize, line: usize, lines: &mut Vec<usize>) {
+fn add_lines(
+    axes: &[Axis],
+    result_line: usize,
+    line: usize,
+    lines: &mut Vec<usize>,
+    pace: &mut Pace,
+) -> Result<()> {
+    pace.spend(1)?;
     let Some((axis, inner)) = axes.split_first() else {
         lines.push(line);
-        return;
+        return Ok(());
     };
     let below: usize = inner.iter().map(|axis| axis.count).product();
     for place in axis.taken(result_line / below) {
-        add_lines(inner, result_line % below, line * axis.size + place, lines);
+        add_lines(inner, result_line % below, line * axis.size + place, lines, pace)?;
     }
+    Ok(())
 }
 
 /// Converts a row-major index into a column-major one (`storage_order` 1).

@@ -4,7 +4,10 @@
 use crate::split::{self, ELEMENTS};
 use onnx_tensor::prelude::*;
 
-use onnx_tensor::{cancelling::Pace, size};
+use onnx_tensor::{
+    cancelling::{PART, Pace},
+    size,
+};
 
 /// The windows along one axis.
 #[derive(Clone, Copy, Debug)]
@@ -135,12 +138,16 @@ impl Pass {
         for (from, to) in blocks.zip(to.chunks_exact_mut(axis.count * inner)) {
             match &self.way {
                 Way::Spans(spans) => {
+                    let together = (PART / inner).max(1);
                     for span in spans {
                         let to = &mut to[span.first * inner..span.end * inner];
-                        pace.spend(to.len() as u64)?;
-                        pulp::Arch::new().dispatch(|| {
-                            fold_apart(to, &from[span.start * inner..], axis.stride, *inner, take);
-                        });
+                        let starts = (span.start..).step_by(together * axis.stride);
+                        for (start, to) in starts.zip(to.chunks_mut(together * inner)) {
+                            pace.spend(to.len() as u64)?;
+                            pulp::Arch::new().dispatch(|| {
+                                fold_apart(to, &from[start * inner..], axis.stride, *inner, take);
+                            });
+                        }
                     }
                 }
                 Way::Lines => {
@@ -150,11 +157,11 @@ impl Pass {
                         let Some(first) = places.next() else {
                             continue;
                         };
-                        pace.spend(*inner as u64)?;
-                        to.copy_from_slice(line(first));
+                        pace.pairs(line(first), to, |from, to| to.copy_from_slice(from))?;
                         for place in places {
-                            pace.spend(*inner as u64)?;
-                            pulp::Arch::new().dispatch(|| fold_line(to, line(place), take));
+                            pace.pairs(line(place), to, |from, to| {
+                                pulp::Arch::new().dispatch(|| fold_line(to, from, take));
+                            })?;
                         }
                     }
                 }
@@ -178,29 +185,31 @@ impl Pass {
         let size = reach * inner;
         // `now` has for each index the fold of the `width` elements that start there, and `folded` the fold
         // of the elements consumed so far.
-        let (mut now, mut wider, mut folded) = (vec![start; size], vec![start; size], vec![start; size]);
+        let mut now = pace.repeat(&start, size)?;
+        let mut wider = pace.repeat(&start, size)?;
+        let mut folded = pace.repeat(&start, size)?;
         let room = &mut now[axis.pad.min(reach) * inner..];
         let count = room.len().min(from.len());
-        room[..count].copy_from_slice(&from[..count]);
+        pace.pairs(&from[..count], room, |from, to| to.copy_from_slice(from))?;
+        let fold = |from: &[T], to: &mut [T]| pulp::Arch::new().dispatch(|| fold_line(to, from, take));
         let (mut width, mut done) = (1, 0);
         while done < axis.kernel {
-            pace.spend(2 * size as u64)?;
+            pace.spend(1)?;
             if axis.kernel & width != 0 {
                 let ahead = now.get(done * axis.dilation * inner..).unwrap_or_default();
-                pulp::Arch::new().dispatch(|| fold_line(&mut folded, ahead, take));
+                pace.pairs(ahead, &mut folded, fold)?;
                 done += width;
             }
             let ahead = now.get(width * axis.dilation * inner..).unwrap_or_default();
-            wider.copy_from_slice(&now);
-            pulp::Arch::new().dispatch(|| fold_line(&mut wider, ahead, take));
+            pace.pairs(&now, &mut wider, |now, wider| wider.copy_from_slice(now))?;
+            pace.pairs(ahead, &mut wider, fold)?;
             std::mem::swap(&mut now, &mut wider);
             width *= 2;
         }
-        let places = to
+        let mut places = to
             .chunks_exact_mut(*inner)
             .zip(folded.chunks(axis.stride * inner));
-        places.for_each(|(to, from)| to.copy_from_slice(&from[..*inner]));
-        Ok(())
+        places.try_for_each(|(to, from)| pace.pairs(&from[..*inner], to, |from, to| to.copy_from_slice(from)))
     }
 }
 
@@ -247,8 +256,7 @@ pub(crate) fn fold<T: Element + Copy>(
     }
     size::admit_now(bytes as u64)?;
     let Some((last, passes)) = passes.split_last() else {
-        results.copy_from_slice(images);
-        return Ok(());
+        return Pace::default().pairs(images, results, |from, to| to.copy_from_slice(from));
     };
     let work = [images.len() as u64 * COST, ELEMENTS];
     split::lines(results, result, work, |first, results, pace| {
@@ -258,7 +266,11 @@ pub(crate) fn fold<T: Element + Copy>(
             let mut from = image;
             for pass in passes {
                 next.clear();
-                next.resize(pass.size, start);
+                while next.len() < pass.size {
+                    let end = pass.size.min(next.len() + PART);
+                    pace.spend((end - next.len()) as u64)?;
+                    next.resize(end, start);
+                }
                 pass.fold(from, &mut next, start, take, pace)?;
                 std::mem::swap(&mut now, &mut next);
                 from = &now;

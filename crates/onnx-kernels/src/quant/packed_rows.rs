@@ -7,7 +7,7 @@ use onnx_tensor::prelude::*;
 
 use crate::quant::quantize::integers;
 use onnx_tensor::{
-    cancelling::Pace,
+    cancelling::{PART, Pace},
     faults::{BadInput, Unsupported},
     node::Node,
     operator::Compute,
@@ -124,7 +124,7 @@ impl Kernel for PackedRows {
         let mut pace = Pace::default();
         let table = &inputs[0];
         for &row in elements::<i64>(&rows)? {
-            pace.spend((lines * length) as u64)?;
+            pace.spend(1)?;
             let from_start = if row < 0 {
                 row.saturating_add(shape[0] as i64)
             } else {
@@ -134,7 +134,7 @@ impl Kernel for PackedRows {
                 bail!(BadInput(format!("row {row} of a table of {}", shape[0])));
             };
             for line in row * lines..(row + 1) * lines {
-                let numbers = self.numbers(table, line * bytes, bytes)?;
+                let numbers = self.numbers(table, [line * bytes, bytes], &mut pace)?;
                 for (block, numbers) in numbers.chunks(self.block).enumerate() {
                     let scale = scales[line * blocks + block];
                     let zero_point = zero_points.as_ref().map_or(self.middle, |(given, row)| {
@@ -144,7 +144,10 @@ impl Kernel for PackedRows {
                             _ => (byte >> (4 * (block % 2))) & 15,
                         }
                     });
-                    made.extend(numbers.iter().map(|number| (number - zero_point) as f32 * scale));
+                    for numbers in numbers.chunks(PART) {
+                        pace.spend(numbers.len() as u64)?;
+                        made.extend(numbers.iter().map(|number| (number - zero_point) as f32 * scale));
+                    }
                 }
             }
         }
@@ -153,18 +156,18 @@ impl Kernel for PackedRows {
 }
 
 impl PackedRows {
-    fn numbers(&self, table: &Tensor, first: usize, count: usize) -> Result<Vec<i32>> {
+    fn numbers(&self, table: &Tensor, [first, count]: [usize; 2], pace: &mut Pace) -> Result<Vec<i32>> {
         if table.element_type() == ElementType::I8 {
-            let bytes = &elements::<i8>(table)?[first..first + count];
-            return Ok(bytes.iter().map(|&x| x.into()).collect());
+            return pace.map(&elements::<i8>(table)?[first..first + count], |&x| x.into());
         }
         let bytes = &elements::<u8>(table)?[first..first + count];
-        Ok(match self.per_byte {
-            1 => bytes.iter().map(|&x| x.into()).collect(),
-            _ => bytes
-                .iter()
-                .flat_map(|&byte| [i32::from(byte & 15), i32::from(byte >> 4)])
-                .collect(),
-        })
+        match self.per_byte {
+            1 => pace.map(bytes, |&x| x.into()),
+            _ => pace.collect(
+                bytes
+                    .iter()
+                    .flat_map(|&byte| [i32::from(byte & 15), i32::from(byte >> 4)]),
+            ),
+        }
     }
 }

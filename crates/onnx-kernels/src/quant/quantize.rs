@@ -8,7 +8,7 @@ use onnx_tensor::prelude::*;
 
 use onnx_tensor::{
     axis,
-    elements::{elements, tensor},
+    elements::{copied, elements, tensor},
     node::Attributes,
     operator::{Fact, Kernel, kernel},
 };
@@ -275,15 +275,30 @@ impl Kernel for QuantizeDynamically {
 }
 
 /// Quantizes values to 8 bits and subtracts the zero point; returns the scale.
-pub(crate) fn rounded_to_bytes(values: &[f32], rounded: &mut [i16]) -> f32 {
-    let (scale, zero_point) = scale_of(pulp::Arch::new().dispatch(Ends(values)));
-    each_to(values, rounded, |x| {
-        let shifted = (x / scale).round_ties_even() + zero_point;
-        let shifted = if shifted < 0.0 { 0.0 } else { shifted };
-        let shifted = if shifted > 255.0 { 255.0 } else { shifted };
-        (shifted - zero_point) as i32 as i16
-    });
-    scale
+///
+/// # Errors
+/// Fails if the request is cancelled.
+pub(crate) fn rounded_to_bytes(values: &[f32], rounded: &mut [i16], pace: &mut Pace) -> Result<f32> {
+    let mut ends = (0.0, 0.0);
+    for values in values.chunks(PART) {
+        pace.spend(values.len() as u64)?;
+        ends = widened(ends, pulp::Arch::new().dispatch(Ends(values)));
+    }
+    let (scale, zero_point) = scale_of(ends);
+    pace.pairs(values, rounded, |values, rounded| {
+        each_to(values, rounded, |x| {
+            let shifted = (x / scale).round_ties_even() + zero_point;
+            let shifted = if shifted < 0.0 { 0.0 } else { shifted };
+            let shifted = if shifted > 255.0 { 255.0 } else { shifted };
+            (shifted - zero_point) as i32 as i16
+        });
+    })?;
+    Ok(scale)
+}
+
+/// Returns a range that contains two ranges.
+fn widened(all: (f32, f32), part: (f32, f32)) -> (f32, f32) {
+    (all.0.min(part.0), all.1.max(part.1))
 }
 
 /// Returns the low bits of an integral float from -32768 to 65535. Avoids the checked conversion, half of
@@ -307,8 +322,7 @@ fn ends(values: &[f32]) -> Result<(f32, f32)> {
         }
         Ok(())
     })?;
-    let widen = |all: (f32, f32), part: (f32, f32)| (all.0.min(part.0), all.1.max(part.1));
-    Ok(ends.into_iter().fold((0.0, 0.0), widen))
+    Ok(ends.into_iter().fold((0.0, 0.0), widened))
 }
 
 /// Returns the scale and the 8-bit zero point for a range of values.
@@ -432,15 +446,18 @@ impl Blocks {
                     .chunks_exact(self.inner.max(1))
                     .enumerate()
                 {
-                    pace.spend(row.len() as u64)?;
                     let (outer, at) = (line / self.length, line % self.length);
                     let first = (outer * blocks + at / self.block) * self.inner;
                     let scales = &scales[first..first + self.inner];
                     let zero_points = &zero_points[first..first + self.inner];
-                    let numbers = row.iter().zip(scales).zip(zero_points);
-                    made.extend(numbers.map(|((&x, scale), &zero_point)| {
-                        (i64::from(x) - i64::from(zero_point)) as f32 * scale
-                    }));
+                    let scales = scales.chunks(PART).zip(zero_points.chunks(PART));
+                    for (row, (scales, zero_points)) in row.chunks(PART).zip(scales) {
+                        pace.spend(row.len() as u64)?;
+                        let numbers = row.iter().zip(scales).zip(zero_points);
+                        made.extend(numbers.map(|((&x, scale), &zero_point)| {
+                            (i64::from(x) - i64::from(zero_point)) as f32 * scale
+                        }));
+                    }
                 }
             };
         }
@@ -487,13 +504,14 @@ pub(crate) fn each_to<A: Copy, B>(from: &[A], to: &mut [B], function: impl Fn(A)
 }
 
 pub(crate) fn integers(tensor: &Tensor) -> Result<Vec<i32>> {
-    Ok(match tensor.element_type() {
-        ElementType::U8 => elements::<u8>(tensor)?.iter().map(|&x| x.into()).collect(),
-        ElementType::I8 => elements::<i8>(tensor)?.iter().map(|&x| x.into()).collect(),
-        ElementType::U16 => elements::<u16>(tensor)?.iter().map(|&x| x.into()).collect(),
-        ElementType::I16 => elements::<i16>(tensor)?.iter().map(|&x| x.into()).collect(),
-        _ => elements::<i32>(tensor)?.to_vec(),
-    })
+    let mut pace = Pace::default();
+    match tensor.element_type() {
+        ElementType::U8 => pace.map(elements::<u8>(tensor)?, |&x| x.into()),
+        ElementType::I8 => pace.map(elements::<i8>(tensor)?, |&x| x.into()),
+        ElementType::U16 => pace.map(elements::<u16>(tensor)?, |&x| x.into()),
+        ElementType::I16 => pace.map(elements::<i16>(tensor)?, |&x| x.into()),
+        _ => copied::<i32>(tensor),
+    }
 }
 
 fn expect_f32(facts: &[&Fact]) -> Result<()> {

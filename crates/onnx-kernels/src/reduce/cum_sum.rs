@@ -6,7 +6,7 @@ use onnx_tensor::prelude::*;
 
 use onnx_tensor::{
     axis,
-    elements::{elements, scalar, tensor},
+    elements::{copied, scalar, tensor},
     node::Attributes,
     operator::{Fact, Kernel, kernel},
 };
@@ -76,7 +76,7 @@ impl CumSum {
     ) -> Result<Tensor> {
         let shape = input.shape();
         let (size, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
-        let mut sums = elements::<T>(input)?.to_vec();
+        let mut sums = copied::<T>(input)?;
         let mut before = vec![T::default(); inner];
         let rows = (PART / inner.max(1)).max(1);
         let mut pace = Pace::default();

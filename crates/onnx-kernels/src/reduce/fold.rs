@@ -17,7 +17,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel},
 };
 use onnx_tensor::{
-    cancelling::Pace,
+    cancelling::{PART, Pace},
     faults::{Limit, Unsupported},
     node::Node,
     size,
@@ -178,7 +178,7 @@ impl Reduce {
                             widen: &|first, wide| widened(&values[first..], wide, f64::from),
                         };
                         let logarithms = log_sum_exp(&wide, shape, &reduced)?;
-                        logarithms.into_iter().map(|x| x as $T).collect()
+                        Pace::default().map(&logarithms, |&x| x as $T)?
                     }
                     Fold::Sum => return sums(input, reduced, Term::Itself, Finish::Sum),
                     Fold::SumAbs => return sums(input, reduced, Term::Magnitude, Finish::Sum),
@@ -221,8 +221,7 @@ impl Reduce {
             Fold::Mean => {
                 let sums = wrapped::<T::Bits>(input, reduced, Term::Itself)?;
                 let count = values.len().checked_div(sums.len()).unwrap_or(0).max(1);
-                let sums = elements::<T>(&sums)?.iter();
-                line(sums.map(|sum| sum.divided(count)).collect::<Vec<T>>())
+                line(Pace::default().map(elements::<T>(&sums)?, |sum| sum.divided(count))?)
             }
             Fold::Max => line(folded(values, shape, reduced, T::LEAST, itself, Ord::max)?),
             Fold::Min => line(folded(values, shape, reduced, T::GREATEST, itself, Ord::min)?),
@@ -233,7 +232,7 @@ impl Reduce {
                 };
                 // Roots and logarithms are truncated to integers.
                 let finished = self.floating(&wide, shape, reduced)?;
-                line(finished.into_iter().map(T::truncated).collect::<Vec<T>>())
+                line(Pace::default().map(&finished, |&number| T::truncated(number))?)
             }
         }
     }
@@ -252,7 +251,7 @@ impl Reduce {
             sums[group] += if is_norm { number * number } else { number };
         })?;
         let finish = if is_norm { f64::sqrt } else { f64::ln };
-        Ok(sums.into_iter().map(finish).collect())
+        Pace::default().map(&sums, |&sum| finish(sum))
     }
 }
 
@@ -337,30 +336,42 @@ fn stage<T: Copy>(
 ) -> Result<Vec<T>> {
     /// Number of elements that one iteration of a vectorized loop processes.
     const LANES: usize = 16;
-    let mut made = vec![start; outside * width];
+    /// Steps of an iteration.
+    const STEPS: u64 = 4;
+    let mut pace = Pace::default();
+    let mut made = pace.repeat(&start, outside * width)?;
     if along * width == 0 {
         return Ok(made);
     }
-    let mut pace = Pace::default();
     let blocks = values.chunks_exact(along * width);
     for (block, made) in blocks.zip(made.chunks_exact_mut(width)) {
-        pace.spend(block.len() as u64 / 4 + 1)?;
+        pace.spend(1)?;
         if let [made] = made {
             let (parts, rest) = block.as_chunks::<LANES>();
             let mut all = start;
             if !parts.is_empty() {
                 let mut lanes = [start; LANES];
-                for part in parts {
-                    lanes = std::array::from_fn(|lane| join(lanes[lane], term(part[lane])));
+                for parts in parts.chunks(PART / LANES) {
+                    pace.spend(STEPS * parts.len() as u64)?;
+                    for part in parts {
+                        lanes = std::array::from_fn(|lane| join(lanes[lane], term(part[lane])));
+                    }
                 }
                 all = lanes.iter().fold(start, |a, &b| join(a, b));
             }
             *made = rest.iter().fold(all, |a, &b| join(a, term(b)));
             continue;
         }
-        for row in block.chunks_exact(width) {
-            for (made, &value) in made.iter_mut().zip(row) {
-                *made = join(*made, term(value));
+        // Takes some columns at a time, and then some rows.
+        for (column, made) in (0..).step_by(PART).zip(made.chunks_mut(PART)) {
+            let columns = column..column + made.len();
+            for rows in block.chunks(PART / made.len() * width) {
+                pace.spend((rows.len() / width * made.len()) as u64 / 4)?;
+                for row in rows.chunks_exact(width) {
+                    for (made, &value) in made.iter_mut().zip(&row[columns.clone()]) {
+                        *made = join(*made, term(value));
+                    }
+                }
             }
         }
     }
@@ -427,21 +438,26 @@ fn log_sum_exp(numbers: &Wide<'_>, shape: &[usize], reduced: &[bool]) -> Result<
     let kept = shape.iter().zip(reduced).filter(|(_, reduced)| !**reduced);
     let count: usize = kept.map(|(&dim, _)| dim).product();
     size::admit_now(24 * count as u64)?;
-    let mut greatest = vec![f64::NEG_INFINITY; count];
+    let mut pace = Pace::default();
+    let mut greatest = pace.repeat(&f64::NEG_INFINITY, count)?;
     each_in_group(numbers, shape, reduced, &mut |x, group| {
         greatest[group] = greatest[group].max(x);
     })?;
     // The difference of two infinities would be NaN. Relative to 0, the sum is infinite or zero, as it should
     // be.
-    for greatest in greatest.iter_mut().filter(|greatest| greatest.is_infinite()) {
-        *greatest = 0.0;
-    }
+    pace.over(&mut greatest, |greatest: &mut [f64]| {
+        let infinite = greatest.iter_mut().filter(|greatest| greatest.is_infinite());
+        infinite.for_each(|greatest| *greatest = 0.0);
+    })?;
     let mut sums = vec![0.0; count];
     each_in_group(numbers, shape, reduced, &mut |x, group| {
         sums[group] += (x - greatest[group]).exp();
     })?;
-    let sums = sums.iter().zip(greatest);
-    Ok(sums.map(|(sum, greatest)| sum.ln() + greatest).collect())
+    pace.collect(
+        sums.iter()
+            .zip(greatest)
+            .map(|(sum, greatest)| sum.ln() + greatest),
+    )
 }
 
 /// Wrapping arithmetic on the bits of signed and unsigned integers, as in NumPy.

@@ -11,7 +11,7 @@ use crate::reduce::{
 };
 use onnx_tensor::{
     axis::axis,
-    cancelling::Pace,
+    cancelling::{PART, Pace},
     elements::{elements, tensor},
     faults::ensure_input,
     node::Attributes,
@@ -126,13 +126,21 @@ fn places<T: Copy>(
     let mut pace = Pace::default();
     let blocks = values.chunks_exact(along * width);
     for (block, places) in blocks.zip(places.chunks_exact_mut(width)) {
-        pace.spend(block.len() as u64)?;
-        let (first, rest) = block.split_at(width);
-        let mut best: ShortVec<T> = first.into();
-        for (row, number) in rest.chunks_exact(width).zip(1..) {
-            for ((place, best), &value) in places.iter_mut().zip(&mut best).zip(row) {
-                if replaces(value, *best) {
-                    (*place, *best) = (number, value);
+        // Takes some columns at a time, and then some rows.
+        for (column, places) in (0..).step_by(PART).zip(places.chunks_mut(PART)) {
+            let columns = column..column + places.len();
+            let mut best: ShortVec<T> = block[columns.clone()].into();
+            let together = PART / places.len();
+            let parts = block[width..].chunks(together * width);
+            for (first, rows) in (1..).step_by(together).zip(parts) {
+                pace.spend((rows.len() / width * places.len()) as u64)?;
+                for (number, row) in (first..).zip(rows.chunks_exact(width)) {
+                    let pairs = places.iter_mut().zip(&mut best).zip(&row[columns.clone()]);
+                    for ((place, best), &value) in pairs {
+                        if replaces(value, *best) {
+                            (*place, *best) = (number, value);
+                        }
+                    }
                 }
             }
         }

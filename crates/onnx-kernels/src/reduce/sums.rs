@@ -9,6 +9,7 @@ use crate::split::{self, ELEMENTS};
 use onnx_tensor::prelude::*;
 
 use onnx_tensor::{
+    cancelling::{PART, Pace},
     elements::{elements, tensor},
     operator::{Fact, Kernel},
 };
@@ -86,7 +87,9 @@ impl Sums {
             Finish::Logarithm => &T::logarithm,
         };
         if self.finish != Finish::Sum {
-            sums.iter_mut().for_each(|sum| *sum = finish(*sum));
+            Pace::default().over(&mut sums, |sums| {
+                sums.iter_mut().for_each(|sum| *sum = finish(*sum));
+            })?;
         }
         let dims = shape.iter().zip(&self.reduced);
         let shape: ShortVec<usize> = dims
@@ -159,10 +162,9 @@ fn stage<T: Float>(
     split::lines(&mut sums, width, work, |first, sums, pace| {
         let blocks = values[first * size..].chunks_exact(size);
         for (block, sums) in blocks.zip(sums.chunks_exact_mut(width)) {
-            pace.spend(block.len() as u64 / 4 + 1)?;
             match sums {
-                [sum] => *sum = line_sum(block, term),
-                sums => add_rows(block, sums, term),
+                [sum] => *sum = line_sum(block, term, pace)?,
+                sums => add_rows(block, sums, term, pace)?,
             }
         }
         Ok(())
@@ -174,32 +176,50 @@ fn stage<T: Float>(
 const TERMS: usize = 512;
 
 /// Adds the terms of all rows to zeroed sums, by pairwise summation.
-fn add_rows<T: Float>(rows: &[T], sums: &mut [T], term: impl Fn(T) -> T + Copy) {
+fn add_rows<T: Float>(
+    rows: &[T],
+    sums: &mut [T],
+    term: impl Fn(T) -> T + Copy,
+    pace: &mut Pace,
+) -> Result<()> {
     let width = sums.len();
     let count = rows.len() / width;
     if count > TERMS {
         let (low, high) = rows.split_at(count / 2 * width);
         let mut others = vec![T::default(); width];
-        add_rows(low, sums, term);
-        add_rows(high, &mut others, term);
-        sums.iter_mut().zip(others).for_each(|(sum, other)| *sum += other);
-        return;
+        add_rows(low, sums, term, pace)?;
+        add_rows(high, &mut others, term, pace)?;
+        return pace.pairs(&others, sums, |others, sums| {
+            sums.iter_mut()
+                .zip(others)
+                .for_each(|(sum, other)| *sum += *other);
+        });
     }
-    for row in rows.chunks_exact(width) {
-        for (sum, value) in sums.iter_mut().zip(row) {
-            *sum += term(*value);
+    pace.spend(1)?;
+    // Takes some columns at a time, and then some rows.
+    for (column, sums) in (0..).step_by(PART).zip(sums.chunks_mut(PART)) {
+        let columns = column..column + sums.len();
+        for rows in rows.chunks(PART / sums.len() * width) {
+            pace.spend((rows.len() / width * sums.len()) as u64 / 4)?;
+            for row in rows.chunks_exact(width) {
+                for (sum, value) in sums.iter_mut().zip(&row[columns.clone()]) {
+                    *sum += term(*value);
+                }
+            }
         }
     }
+    Ok(())
 }
 
 /// Returns the sum of the terms of contiguous numbers.
-fn line_sum<T: Float>(line: &[T], term: impl Fn(T) -> T + Copy) -> T {
+fn line_sum<T: Float>(line: &[T], term: impl Fn(T) -> T + Copy, pace: &mut Pace) -> Result<T> {
     /// Number of elements that one iteration of a vectorized loop processes.
     const LANES: usize = 16;
     if line.len() > LANES * TERMS {
         let (low, high) = line.split_at(line.len() / 2);
-        return line_sum(low, term) + line_sum(high, term);
+        return Ok(line_sum(low, term, pace)? + line_sum(high, term, pace)?);
     }
+    pace.spend(line.len() as u64 / 4 + 1)?;
     let (parts, rest) = line.as_chunks::<LANES>();
     let mut lanes = [T::default(); LANES];
     for part in parts {
@@ -219,7 +239,7 @@ fn line_sum<T: Float>(line: &[T], term: impl Fn(T) -> T + Copy) -> T {
         }
         half /= 2;
     }
-    lanes[0]
+    Ok(lanes[0])
 }
 
 #[cfg(test)]

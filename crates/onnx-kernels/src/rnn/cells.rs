@@ -152,6 +152,7 @@ impl Side<'_> {
         // Steps after the end of the longest sequence are ignored, so that their values do not affect the
         // 8-bit scale.
         let longest = self.lengths.iter().copied().max().unwrap_or(0);
+        let shortest = self.lengths.iter().copied().min().unwrap_or(0);
         let counted = longest * batch;
         let mut pace = Pace::default();
         // Integer products have one scale for all rows, so all rows are multiplied together.
@@ -172,9 +173,10 @@ impl Side<'_> {
         // bias is added first, which is faster.
         let is_last = self.w.are_integers();
         if let Some(bias) = bias.as_ref().filter(|_| !is_last) {
-            products
-                .chunks_exact_mut(gates.max(1))
-                .for_each(|row| add(row, bias));
+            for row in products.chunks_exact_mut(gates.max(1)) {
+                pace.spend(gates as u64)?;
+                add(row, bias);
+            }
         }
         // If the reset gate is applied before the product, the recurrent product of the third gate is
         // computed after the reset gate.
@@ -183,22 +185,26 @@ impl Side<'_> {
         let mut recurrent = vec![0f32; batch * early];
         let mut reset = vec![0f32; if is_late { batch * hidden } else { 0 }];
         let mut third = vec![0f32; if is_late { batch * hidden } else { 0 }];
-        let mut seen = Vec::new();
+        let mut seen;
         for turn in 0..longest {
             pace.spend((batch * hidden * gates) as u64 / 8 + 1)?;
             let mut h = &state.h;
             // ONNX Runtime quantizes all rows together, with zeros for sequences that have ended.
-            if is_last && self.lengths.iter().any(|&length| turn > length) {
-                seen.clone_from(h);
-                let rows = seen.chunks_exact_mut(hidden.max(1)).zip(self.lengths);
-                rows.filter(|(_, length)| turn > **length)
-                    .for_each(|(row, _)| row.fill(0.0));
+            if is_last && turn > shortest {
+                seen = pace.copy(h)?;
+                for (row, &length) in seen.chunks_exact_mut(hidden.max(1)).zip(self.lengths) {
+                    pace.spend(hidden as u64)?;
+                    if turn > length {
+                        row.fill(0.0);
+                    }
+                }
                 h = &seen;
             }
             self.r
                 .multiply(h, &mut recurrent, 0, [batch, hidden, early], &mut pace)?;
             if is_late {
                 for row in self.rows(turn) {
+                    pace.spend(4 * hidden as u64)?;
                     let x = &products[(row.step * batch + row.index) * gates..][hidden..2 * hidden];
                     let r = &mut recurrent[row.index * early..][hidden..2 * hidden];
                     add(r, x);
@@ -213,6 +219,7 @@ impl Side<'_> {
                     .multiply(&reset, &mut third, early, [batch, hidden, hidden], &mut pace)?;
             }
             for row in self.rows(turn) {
+                pace.spend(4 * gates as u64)?;
                 let x = &products[(row.step * batch + row.index) * gates..][..gates];
                 let r = &mut recurrent[row.index * early..][..early];
                 let h = &mut state.h[row.index * hidden..][..hidden];
@@ -238,6 +245,7 @@ impl Side<'_> {
             }
         }
         for (row, &length) in self.lengths.iter().enumerate() {
+            pace.spend(1)?;
             if length == 0 {
                 // The state of an empty sequence becomes zero, as in ONNX Runtime.
                 state.h[row * hidden..][..hidden].fill(0.0);

@@ -3,6 +3,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
+use onnx_tensor::cancelling::Pace;
 use onnx_tensor::prelude::*;
 
 use crate::{
@@ -291,7 +292,7 @@ impl Kernel for Recurrent {
         let x = slice(0)?.context("no input")?;
         // The elements of the input, ordered by step and then by row of the batch.
         let x: Cow<'_, [f32]> = match self.batch_first {
-            true => swapped(x, sizes.batch, sizes.steps, sizes.input).into(),
+            true => swapped(x, sizes.batch, sizes.steps, sizes.input)?.into(),
             false => x.into(),
         };
         let turned = match (self.is_quantized, &self.turned) {
@@ -302,16 +303,18 @@ impl Kernel for Recurrent {
         let (w, r) = (slice(1)?, slice(2)?);
         let mut sequence = vec![0f32; sizes.steps * directions * sizes.batch * hidden];
         let mut last: [Vec<f32>; 2] = std::array::from_fn(|_| vec![0f32; directions * sizes.batch * hidden]);
-        let part = |values: Option<&'_ [f32]>, direction: usize, count: usize| -> Option<Vec<f32>> {
-            Some(values?[direction * count..(direction + 1) * count].to_vec())
+        let part = |values: Option<&'_ [f32]>, direction: usize, count: usize| {
+            let values = values.map(|values| &values[direction * count..(direction + 1) * count]);
+            values.map(|values| Pace::default().copy(values)).transpose()
         };
         let state = |values: Option<&[f32]>| {
-            values.map(|values| match self.batch_first {
+            let values = values.map(|values| match self.batch_first {
                 true => swapped(values, sizes.batch, directions, hidden),
-                false => values.to_vec(),
-            })
+                false => Pace::default().copy(values),
+            });
+            values.transpose()
         };
-        let (h, c) = (state(slice(4)?), state(slice(5)?));
+        let (h, c) = (state(slice(4)?)?, state(slice(5)?)?);
         let rows = sizes.batch * hidden;
         for (direction, &is_reverse) in self.directions.iter().enumerate() {
             let side = Side {
@@ -330,25 +333,29 @@ impl Kernel for Recurrent {
                     Some(turned) => Factors::Integers(&turned.r[direction]),
                     None => factors(r, direction, gates * hidden)?,
                 },
-                bias: part(slice(3)?, direction, 2 * gates),
-                peepholes: part(slice(6)?, direction, 3 * hidden),
+                bias: part(slice(3)?, direction, 2 * gates)?,
+                peepholes: part(slice(6)?, direction, 3 * hidden)?,
             };
             let mut state = State {
-                h: part(h.as_deref(), direction, rows).unwrap_or_else(|| vec![0.0; rows]),
-                c: part(c.as_deref(), direction, rows).unwrap_or_else(|| vec![0.0; rows]),
+                h: part(h.as_deref(), direction, rows)?.unwrap_or_else(|| vec![0.0; rows]),
+                c: part(c.as_deref(), direction, rows)?.unwrap_or_else(|| vec![0.0; rows]),
             };
             side.run(&x, &mut state, |step, row, values| {
                 let at = ((step * directions + direction) * sizes.batch + row) * hidden;
                 sequence[at..at + hidden].copy_from_slice(values);
             })?;
-            last[0][direction * rows..(direction + 1) * rows].copy_from_slice(&state.h);
-            last[1][direction * rows..(direction + 1) * rows].copy_from_slice(&state.c);
+            for (last, state) in last.iter_mut().zip([&state.h, &state.c]) {
+                let last = &mut last[direction * rows..(direction + 1) * rows];
+                Pace::default().pairs(state, last, |state, last| last.copy_from_slice(state))?;
+            }
         }
         let Sizes { steps, batch, .. } = sizes;
         let shapes: [Vec<usize>; 2] = match self.batch_first {
             true => {
-                sequence = swapped(&sequence, steps * directions, batch, hidden);
-                last = last.map(|last| swapped(&last, directions, batch, hidden));
+                sequence = swapped(&sequence, steps * directions, batch, hidden)?;
+                for last in &mut last {
+                    *last = swapped(last, directions, batch, hidden)?;
+                }
                 [
                     vec![batch, steps, directions, hidden],
                     vec![batch, directions, hidden],
@@ -397,7 +404,7 @@ impl Recurrent {
     /// Returns the length of each sequence of the batch.
     fn lengths(&self, inputs: &[Arc<Tensor>], sizes: Sizes) -> Result<Vec<usize>> {
         let Some(lengths) = self.input(inputs, 4) else {
-            return Ok(vec![sizes.steps; sizes.batch]);
+            return Pace::default().repeat(&sizes.steps, sizes.batch);
         };
         let lengths = lengths.cast_to::<i64>()?;
         let lengths = elements::<i64>(&lengths)?.iter().map(|&length| {
@@ -412,20 +419,24 @@ impl Recurrent {
                 .into()
             })
         });
-        lengths.collect()
+        let mut pace = Pace::default();
+        lengths
+            .map(|length| pace.spend(1).and(length))
+            .collect::<Result<Vec<usize>>>()
     }
 }
 
 /// Swaps the first two of three dimensions.
-fn swapped(values: &[f32], outer: usize, inner: usize, width: usize) -> Vec<f32> {
+fn swapped(values: &[f32], outer: usize, inner: usize, width: usize) -> Result<Vec<f32>> {
+    let mut pace = Pace::default();
     let mut swapped = Vec::with_capacity(values.len());
     for i in 0..inner {
         for o in 0..outer {
             let at = (o * inner + i) * width;
-            swapped.extend_from_slice(&values[at..at + width]);
+            pace.append(&values[at..at + width], &mut swapped)?;
         }
     }
-    swapped
+    Ok(swapped)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::{
 };
 use onnx_tensor::shapes;
 use onnx_tensor::{
+    cancelling::{PART, Pace},
     elements::elements,
     faults::{Refusal, ensure_input},
     node::Attributes,
@@ -103,33 +104,36 @@ fn repeat(given: &[u8], from: &[usize], shape: &[usize], size: usize, made: &mut
     split::lines(made, line, work, |first, made, pace| {
         let wanted = first..first + made.len() / line;
         lines(&steps, shape, wanted, |[at], number| {
-            pace.spend(width as u64 / 4 + 1)?;
             let to = &mut made[(number - first) * line..][..line];
             match step {
-                0 => fill(to, &given[at * size..][..size]),
-                _ => to.copy_from_slice(&given[at * size..][..line]),
+                0 => fill(to, &given[at * size..][..size], pace),
+                _ => pace.copy_bytes(&given[at * size..][..line], to),
             }
-            Ok(())
         })
     })
 }
 
 /// Fills bytes with copies of one element.
-fn fill(to: &mut [u8], one: &[u8]) {
+fn fill(to: &mut [u8], one: &[u8], pace: &mut Pace) -> Result<()> {
     fn each<const SIZE: usize>(to: &mut [u8], one: &[u8]) {
         if let Some(one) = one.first_chunk::<SIZE>() {
             to.as_chunks_mut::<SIZE>().0.fill(*one);
         }
     }
-    match one.len() {
-        1 => each::<1>(to, one),
-        2 => each::<2>(to, one),
-        4 => each::<4>(to, one),
-        8 => each::<8>(to, one),
-        size => to
-            .chunks_exact_mut(size.max(1))
-            .for_each(|to| to.copy_from_slice(one)),
+    pace.spend(1)?;
+    for to in to.chunks_mut(PART * one.len().max(1)) {
+        pace.spend(to.len() as u64 / 8)?;
+        match one.len() {
+            1 => each::<1>(to, one),
+            2 => each::<2>(to, one),
+            4 => each::<4>(to, one),
+            8 => each::<8>(to, one),
+            size => to
+                .chunks_exact_mut(size.max(1))
+                .for_each(|to| to.copy_from_slice(one)),
+        }
     }
+    Ok(())
 }
 
 #[derive(Debug)]
@@ -357,11 +361,15 @@ fn chosen(condition: &Tensor, yes: &Tensor, no: &Tensor) -> Result<Tensor> {
     split::lines(made.as_bytes_mut()?, width * size, work, |first, made, pace| {
         let wanted = first..first + made.len() / (width * size);
         lines(&all, &shape, wanted, |places, number| {
-            pace.spend(width as u64 + 1)?;
-            line(
-                places,
-                &mut made[(number - first) * width * size..][..width * size],
-            );
+            let to = &mut made[(number - first) * width * size..][..width * size];
+            pace.spend(1)?;
+            for (part, to) in to.chunks_mut(PART * size).enumerate() {
+                pace.spend((to.len() / size) as u64)?;
+                line(
+                    std::array::from_fn(|value| places[value] + part * PART * last[value]),
+                    to,
+                );
+            }
             Ok(())
         })
     })?;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use onnx_tensor::cancelling::Pace;
 use onnx_tensor::prelude::*;
 
 use crate::helpers::empty;
@@ -79,7 +80,7 @@ impl Compute for Dropout {
         let mut outputs: ShortVec<Arc<Tensor>> = smallvec![inputs.swap_remove(0)];
         if self.gives_mask {
             let mut mask = empty(ElementType::Bool, outputs[0].shape())?;
-            mask.as_slice_mut::<bool>()?.fill(true);
+            Pace::default().over(mask.as_slice_mut::<bool>()?, |mask| mask.fill(true))?;
             outputs.push(Arc::new(mask));
         }
         Ok(outputs)

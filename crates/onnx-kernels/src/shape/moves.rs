@@ -12,7 +12,7 @@ use crate::{
 };
 use onnx_tensor::{
     axis::axis,
-    cancelling::Pace,
+    cancelling::{PART, Pace},
     faults::ensure_input,
     input_check::within,
     node::Attributes,
@@ -138,9 +138,7 @@ fn moved(from: &[u8], to: &mut [u8], axes: &[Axis], bytes: usize) -> Result<()> 
     if let ([], [columns, rows]) = (outer, inner) {
         let sizes = [rows.count, columns.count];
         return split::lines(to, rows.count * bytes, work, |first, to, pace| {
-            pace.spend(to.len() as u64 / 8 + 1)?;
-            turned(from, to, sizes, first, bytes);
-            Ok(())
+            turned(from, to, (sizes, first, bytes), pace)
         });
     }
     split::lines(to, inner_bytes, work, |first, to, pace| {
@@ -163,16 +161,15 @@ fn blocks(
         left /= axis.count;
     }
     for to in to.chunks_exact_mut(inner_bytes.max(1)) {
-        pace.spend(inner_bytes as u64 / 8 + 1)?;
         let first: usize = place.iter().zip(outer).map(|(at, axis)| at * axis.step).sum();
         let from = &from[first..];
         match inner {
             [columns, rows] => {
                 let from = &from[..rows.count * columns.count * bytes];
-                turned(from, to, [rows.count, columns.count], 0, bytes);
+                turned(from, to, ([rows.count, columns.count], 0, bytes), pace)?;
             }
-            [axis] => line(from, to, axis.step, bytes),
-            _ => to.copy_from_slice(&from[..to.len()]),
+            [axis] => line(from, to, axis.step, bytes, pace)?,
+            _ => pace.copy_bytes(&from[..to.len()], to)?,
         }
         for (at, axis) in place.iter_mut().zip(outer).rev() {
             *at += 1;
@@ -186,18 +183,23 @@ fn blocks(
 }
 
 /// Transposes the columns of a matrix starting at `first`, as many as fit into `to`.
-fn turned(from: &[u8], to: &mut [u8], sizes: [usize; 2], first: usize, bytes: usize) {
+fn turned(
+    from: &[u8],
+    to: &mut [u8],
+    (sizes, first, bytes): ([usize; 2], usize, usize),
+    pace: &mut Pace,
+) -> Result<()> {
     match bytes {
-        1 => transpose::<1>(from, to, sizes, first),
-        2 => transpose::<2>(from, to, sizes, first),
-        4 => transpose::<4>(from, to, sizes, first),
-        8 => transpose::<8>(from, to, sizes, first),
-        _ => transpose::<16>(from, to, sizes, first),
+        1 => transpose::<1>(from, to, sizes, first, pace),
+        2 => transpose::<2>(from, to, sizes, first, pace),
+        4 => transpose::<4>(from, to, sizes, first, pace),
+        8 => transpose::<8>(from, to, sizes, first, pace),
+        _ => transpose::<16>(from, to, sizes, first, pace),
     }
 }
 
 /// Copies blocks that are `step` bytes apart.
-fn line(from: &[u8], to: &mut [u8], step: usize, bytes: usize) {
+fn line(from: &[u8], to: &mut [u8], step: usize, bytes: usize, pace: &mut Pace) -> Result<()> {
     fn each<const BYTES: usize>(from: &[u8], to: &mut [u8], step: usize) {
         for (at, to) in to.as_chunks_mut::<BYTES>().0.iter_mut().enumerate() {
             if let Some(block) = from.get(at * step..).and_then(|from| from.first_chunk::<BYTES>()) {
@@ -205,17 +207,29 @@ fn line(from: &[u8], to: &mut [u8], step: usize, bytes: usize) {
             }
         }
     }
-    match bytes {
-        1 => each::<1>(from, to, step),
-        2 => each::<2>(from, to, step),
-        4 => each::<4>(from, to, step),
-        8 => each::<8>(from, to, step),
-        bytes => {
-            for (at, to) in to.chunks_exact_mut(bytes).enumerate() {
-                to.copy_from_slice(&from[at * step..][..bytes]);
+    if bytes > PART {
+        for (at, to) in to.chunks_exact_mut(bytes).enumerate() {
+            pace.copy_bytes(&from[at * step..][..bytes], to)?;
+        }
+        return Ok(());
+    }
+    let together = PART / bytes;
+    for (part, to) in to.chunks_mut(together * bytes).enumerate() {
+        pace.spend(to.len() as u64 / 8 + 1)?;
+        let from = &from[part * together * step..];
+        match bytes {
+            1 => each::<1>(from, to, step),
+            2 => each::<2>(from, to, step),
+            4 => each::<4>(from, to, step),
+            8 => each::<8>(from, to, step),
+            bytes => {
+                for (at, to) in to.chunks_exact_mut(bytes).enumerate() {
+                    to.copy_from_slice(&from[at * step..][..bytes]);
+                }
             }
         }
     }
+    Ok(())
 }
 
 /// `Gather` along this axis.
@@ -247,19 +261,21 @@ impl Compute for Gather {
             let shape = from.shape();
             let size = shape[axis];
             let mut made = empty(from.element_type(), &gathered(shape, axis, places.shape()))?;
+            let mut pace = Pace::default();
             let mut offsets = integers(places)?;
-            for offset in &mut offsets {
-                *offset = within(*offset, size)?;
+            for offsets in offsets.chunks_mut(PART) {
+                pace.spend(offsets.len() as u64)?;
+                for offset in offsets {
+                    *offset = within(*offset, size)?;
+                }
             }
             let inner = product(&shape[axis + 1..]) * from.element_type().size_of();
             if made.is_empty() {
                 return Ok(smallvec![Arc::new(made)]);
             }
-            let mut pace = Pace::default();
             let blocks = from.as_bytes()?.chunks_exact(size * inner);
             for (from, to) in blocks.zip(made.as_bytes_mut()?.chunks_exact_mut(offsets.len() * inner)) {
-                pace.spend(to.len() as u64 / 8 + 1)?;
-                taken(from, &offsets, inner, to);
+                taken(from, &offsets, inner, to, &mut pace)?;
             }
             Ok(smallvec![Arc::new(made)])
         })
@@ -267,24 +283,35 @@ impl Compute for Gather {
 }
 
 /// Copies the blocks of `bytes` bytes at the indices `places`.
-fn taken(from: &[u8], places: &[i64], bytes: usize, to: &mut [u8]) {
+fn taken(from: &[u8], places: &[i64], bytes: usize, to: &mut [u8], pace: &mut Pace) -> Result<()> {
     fn each<const BYTES: usize>(from: &[u8], places: &[i64], to: &mut [u8]) {
         let from = from.as_chunks::<BYTES>().0;
         for (&place, to) in places.iter().zip(to.as_chunks_mut::<BYTES>().0) {
             *to = from[place as usize];
         }
     }
-    match bytes {
-        1 => each::<1>(from, places, to),
-        2 => each::<2>(from, places, to),
-        4 => each::<4>(from, places, to),
-        8 => each::<8>(from, places, to),
-        bytes => {
-            for (&place, to) in places.iter().zip(to.chunks_exact_mut(bytes)) {
-                to.copy_from_slice(&from[place as usize * bytes..][..bytes]);
+    if bytes > PART {
+        for (&place, to) in places.iter().zip(to.chunks_exact_mut(bytes)) {
+            pace.copy_bytes(&from[place as usize * bytes..][..bytes], to)?;
+        }
+        return Ok(());
+    }
+    let together = PART / bytes;
+    for (places, to) in places.chunks(together).zip(to.chunks_mut(together * bytes)) {
+        pace.spend((places.len() + to.len() / 8) as u64)?;
+        match bytes {
+            1 => each::<1>(from, places, to),
+            2 => each::<2>(from, places, to),
+            4 => each::<4>(from, places, to),
+            8 => each::<8>(from, places, to),
+            bytes => {
+                for (&place, to) in places.iter().zip(to.chunks_exact_mut(bytes)) {
+                    to.copy_from_slice(&from[place as usize * bytes..][..bytes]);
+                }
             }
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]

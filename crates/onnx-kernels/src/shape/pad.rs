@@ -291,14 +291,11 @@ fn fill<T: Element>(
     let is_whole = |(pieces, &size): (&Vec<Piece>, &usize)| matches!(&**pieces, [Piece::Places(places)] if *places == (0..size));
     let are_whole = rest.iter().zip(inner).all(is_whole);
     for piece in first {
-        pace.spend(match are_whole {
-            true => (piece.len() * size) as u64,
-            false => 1,
-        })?;
+        pace.spend(1)?;
         match piece {
             Piece::Value(count) => fill_up(made, value, count * filled, pace)?,
             Piece::Places(places) if are_whole => {
-                made.extend_from_slice(&values[places.start * size..places.end * size]);
+                pace.append(&values[places.start * size..places.end * size], made)?;
             }
             Piece::Places(places) => {
                 for place in places.clone() {
@@ -308,7 +305,7 @@ fn fill<T: Element>(
             Piece::Beside { mode, kept, places } => {
                 let mut places = places.clone().map(|at| mode.inside(at, kept));
                 match rest.is_empty() {
-                    true => made.extend(places.map(|place| values[place].clone())),
+                    true => made.append(&mut pace.collect(places.map(|place| values[place].clone()))?),
                     false => places.try_for_each(|place| fill(inner, at(place), value, rest, made, pace))?,
                 }
             }

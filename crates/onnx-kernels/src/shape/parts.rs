@@ -90,8 +90,7 @@ impl Compute for Concat {
                         let from = &from[line * width..][skipped..width];
                         skipped = 0;
                         let (now, rest) = to.split_at_mut(from.len().min(to.len()));
-                        pace.spend(now.len() as u64 / 8 + 1)?;
-                        now.copy_from_slice(&from[..now.len()]);
+                        pace.copy_bytes(&from[..now.len()], now)?;
                         if rest.is_empty() {
                             return Ok(());
                         }
@@ -220,8 +219,7 @@ impl Compute for Split {
                         while !to.is_empty() {
                             let from = &from[line * row + begin * inner..][skipped..width];
                             let (now, rest) = to.split_at_mut(from.len().min(to.len()));
-                            pace.spend(now.len() as u64 / 8 + 1)?;
-                            now.copy_from_slice(&from[..now.len()]);
+                            pace.copy_bytes(&from[..now.len()], now)?;
                             (to, line, skipped) = (rest, line + 1, 0);
                         }
                         Ok(())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use onnx_tensor::prelude::*;
 
 use onnx_tensor::{
-    cancelling::Pace,
+    cancelling::{PART, Pace},
     elements::{elements, tensor},
     size,
 };
@@ -23,29 +23,37 @@ pub(crate) fn moved(
     }
     let given = inputs.clone();
     let mut texts: Vec<&String> = vec![];
+    let mut pace = Pace::default();
     for (input, given) in inputs.iter_mut().zip(&given).filter(|(_, given)| is_text(given)) {
         let first = texts.len() as i64;
-        texts.extend(elements::<String>(given)?);
-        let places: Vec<i64> = (first..texts.len() as i64).collect();
+        for part in elements::<String>(given)?.chunks(PART) {
+            pace.spend(part.len() as u64)?;
+            texts.extend(part);
+        }
+        let places: Vec<i64> = pace.collect(first..texts.len() as i64)?;
         *input = Arc::new(tensor(given.shape(), places)?);
     }
     let moved = movement(inputs)?;
     let mut found: ShortVec<Vec<&String>> = smallvec![];
-    let mut pace = Pace::default();
     for places in &moved {
-        pace.spend(4 * places.len() as u64)?;
-        let places = elements::<i64>(places)?.iter();
-        let found_here = places.map(|&place| texts.get(usize::try_from(place).ok()?).copied());
-        found.push(
-            found_here
-                .collect::<Option<_>>()
-                .context("a place without a text")?,
-        );
+        let mut found_here = vec![];
+        for places in elements::<i64>(places)?.chunks(PART) {
+            pace.spend(4 * places.len() as u64)?;
+            for &place in places {
+                let text = usize::try_from(place).ok().and_then(|place| texts.get(place));
+                found_here.push(*text.context("a place without a text")?);
+            }
+        }
+        found.push(found_here);
     }
     size::admit_contents(found.iter().flatten().map(|&text| (text, 1)))?;
     let made = moved.iter().zip(found);
     made.map(|(places, found)| {
-        let copies = found.into_iter().cloned().collect();
+        let mut copies = Vec::with_capacity(found.len());
+        for text in found {
+            pace.spend(16 + text.len() as u64)?;
+            copies.push(text.clone());
+        }
         Ok(Arc::new(tensor::<String>(places.shape(), copies)?))
     })
     .collect()

@@ -8,7 +8,7 @@ use std::f64::consts::TAU;
 
 use onnx_tensor::prelude::*;
 
-use onnx_tensor::cancelling::Pace;
+use onnx_tensor::cancelling::{PART, Pace};
 
 /// A complex number.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -176,19 +176,24 @@ fn by_factors(
     }
     // After an odd number of stages the result is in the scratch buffer.
     if !stages.len().is_multiple_of(2) {
-        line.copy_from_slice(scratch);
+        pace.pairs(scratch, line, |from, to| to.copy_from_slice(from))?;
     }
     Ok(())
 }
+
+/// Number of butterflies between two calls of [`Pace::spend`].
+const TOGETHER: usize = 1 << 10;
 
 impl Stage {
     fn run(&self, from: &[Complex], to: &mut [Complex], pace: &mut Pace) -> Result<()> {
         let (radix, stride) = (self.radix, self.stride);
         let mut terms = [Complex::default(); 13];
         for group in 0..self.groups {
-            pace.spend((radix * stride) as u64)?;
             let twiddles = &self.twiddles[group * (radix - 1)..][..radix - 1];
             for at in 0..stride {
+                if at % TOGETHER == 0 {
+                    pace.spend((radix * TOGETHER.min(stride - at)) as u64)?;
+                }
                 let term = |k: usize| from[at + stride * (group + self.groups * k)];
                 let terms = &mut terms[..radix];
                 match radix {
@@ -232,15 +237,16 @@ impl Chirp {
         // Takes squares modulo the period, so that the angles of the chirp stay exact.
         let period = 2 * length as u64;
         let square = |at: usize| ((at as u64).pow(2) % period) as usize;
-        pace.spend(8 * length as u64)?;
-        let chirp: Vec<Complex> = (0..length)
-            .map(|at| Complex::root(square(at), 2 * length))
-            .collect();
+        let roots = (0..length).map(|at| Complex::root(square(at), 2 * length));
+        let chirp: Vec<Complex> = pace.collect(roots)?;
         let size = (2 * length - 1).next_power_of_two();
         let mut kernel = vec![Complex::default(); size];
-        for (at, root) in chirp.iter().enumerate() {
-            kernel[at] = root.conjugate();
-            kernel[(size - at) % size] = root.conjugate();
+        for (first, chirp) in (0..).step_by(PART).zip(chirp.chunks(PART)) {
+            pace.spend(2 * chirp.len() as u64)?;
+            for (at, root) in (first..).zip(chirp) {
+                kernel[at] = root.conjugate();
+                kernel[(size - at) % size] = root.conjugate();
+            }
         }
         let mut transform = Transform::new(size, false, pace)?;
         transform.run(&mut kernel, pace)?;
@@ -254,20 +260,30 @@ impl Chirp {
 
     fn run(&mut self, line: &mut [Complex], pace: &mut Pace) -> Result<()> {
         let padded = &mut self.padded;
-        padded.fill(Complex::default());
-        for ((to, x), root) in padded.iter_mut().zip(&*line).zip(&self.chirp) {
-            *to = x.times(*root);
+        pace.over(padded, |padded| padded.fill(Complex::default()))?;
+        let parts = line.chunks(PART).zip(self.chirp.chunks(PART));
+        for (padded, (line, chirp)) in padded.chunks_mut(PART).zip(parts) {
+            pace.spend(line.len() as u64)?;
+            for ((to, x), root) in padded.iter_mut().zip(line).zip(chirp) {
+                *to = x.times(*root);
+            }
         }
         self.transform.run(padded, pace)?;
         // Computes the inverse transform as a forward transform between two conjugations.
-        for (x, factor) in padded.iter_mut().zip(&self.kernel) {
-            *x = x.times(*factor).conjugate();
-        }
+        pace.pairs(&self.kernel, padded, |kernel, padded| {
+            for (x, factor) in padded.iter_mut().zip(kernel) {
+                *x = x.times(*factor).conjugate();
+            }
+        })?;
         self.transform.run(padded, pace)?;
         let scale = 1.0 / padded.len() as f64;
-        for ((to, x), root) in line.iter_mut().zip(&*padded).zip(&self.chirp) {
-            let x = x.conjugate().times(*root);
-            *to = Complex::new(x.re * scale, x.im * scale);
+        let parts = padded.chunks(PART).zip(self.chirp.chunks(PART));
+        for (line, (padded, chirp)) in line.chunks_mut(PART).zip(parts) {
+            pace.spend(line.len() as u64)?;
+            for ((to, x), root) in line.iter_mut().zip(padded).zip(chirp) {
+                let x = x.conjugate().times(*root);
+                *to = Complex::new(x.re * scale, x.im * scale);
+            }
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use onnx_tensor::{
     size,
 };
 use onnx_tensor::{
-    elements::{elements, of_type, tensor},
+    elements::{copied, elements, of_type, tensor},
     node::Attributes,
     operator::{Fact, Kernel, kernel},
 };
@@ -151,7 +151,7 @@ impl Kernel for Stft {
             None => None,
         };
         let window = match &window {
-            Some(window) => elements::<f64>(window)?.to_vec(),
+            Some(window) => copied::<f64>(window)?,
             None => vec![1.0; frame],
         };
         let mut pace = Pace::default();

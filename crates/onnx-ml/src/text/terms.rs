@@ -282,18 +282,14 @@ impl Kernel for TfIdf {
         let mut shape: Vec<usize> = inputs[0].shape().to_vec();
         let beside = inputs[0].len() * (size_of::<Word>() + size_of::<i64>());
         size::admit_now(size::of_value(&inputs[0]).saturating_add(beside as u64))?;
+        let mut pace = Pace::default();
         let words: Vec<Word> = match inputs[0].element_type() {
-            ElementType::String => elements::<String>(&inputs[0])?
-                .iter()
-                .cloned()
-                .map(Word::Text)
-                .collect(),
+            ElementType::String => {
+                pace.map(elements::<String>(&inputs[0])?, |word| Word::Text(word.clone()))?
+            }
             _ => {
                 let numbers = inputs[0].cast_to::<i64>()?;
-                elements::<i64>(&numbers)?
-                    .iter()
-                    .map(|&word| Word::Number(word))
-                    .collect()
+                pace.map(elements::<i64>(&numbers)?, |&word| Word::Number(word))?
             }
         };
         let length = shape.pop().unwrap_or(0);
@@ -306,7 +302,6 @@ impl Kernel for TfIdf {
             )));
         }
         let mut counts = Vec::with_capacity(rows * self.width);
-        let mut pace = Pace::default();
         for row in 0..rows {
             counts.extend(self.count(&words[row * length..(row + 1) * length], &mut pace)?);
         }

@@ -7,7 +7,7 @@ use onnx_tensor::prelude::*;
 use regex::{Regex, RegexBuilder};
 
 use onnx_tensor::{
-    cancelling::Pace,
+    cancelling::{PART, Pace},
     faults::{BadInput, Limit, Unsupported, ensure_input},
     node::Node,
     operator::Compute,
@@ -147,8 +147,8 @@ pub(crate) fn expression(text: &str) -> Result<Expression> {
 const LEAST_EXPRESSION: usize = 1 << 10;
 
 /// The maximum product of text length and compiled size, in bytes. A search may take time proportional to the
-/// product and cannot be cancelled; at the maximum, a search takes a few seconds.
-const MAX_SEARCH: usize = 1 << 33;
+/// product and cannot be cancelled; at the maximum, a search takes up to half a second.
+const MAX_SEARCH: usize = 1 << 30;
 
 /// A compiled regular expression.
 #[derive(Debug)]
@@ -228,8 +228,14 @@ impl Tokenizer {
                 }
             }
         }
-        tokens.retain(|token| !token.is_empty() && token.chars().count() >= self.shortest);
-        Ok(tokens)
+        let mut kept = Vec::with_capacity(tokens.len());
+        for tokens in tokens.chunks(PART) {
+            let bytes: usize = tokens.iter().map(|token| token.len()).sum();
+            pace.spend((tokens.len() + bytes) as u64)?;
+            let is_kept = |token: &str| !token.is_empty() && token.chars().count() >= self.shortest;
+            kept.extend(tokens.iter().filter(|token| is_kept(token)));
+        }
+        Ok(kept)
     }
 }
 
@@ -286,7 +292,11 @@ impl Kernel for Tokenizer {
             if marks {
                 tokens.push("\u{2}".to_owned());
             }
-            tokens.extend(row.into_iter().map(str::to_owned));
+            pace.spend(64 + width as u64)?;
+            for token in row {
+                pace.spend(16 + token.len() as u64)?;
+                tokens.push(token.to_owned());
+            }
             if marks {
                 tokens.push("\u{3}".to_owned());
             }

@@ -6,7 +6,13 @@ use onnx_tensor::prelude::*;
 
 use crate::lowered::Declared;
 use crate::steps::values::Failure;
-use onnx_tensor::{axis, faults::BadInput, room::Room, size};
+use onnx_tensor::{
+    axis,
+    cancelling::{PART, Pace},
+    faults::BadInput,
+    room::Room,
+    size,
+};
 
 /// Maximum bytes of the results of all iterations. The results are in memory twice while they are stacked.
 const MAX_BYTES: u64 = 2 << 30;
@@ -70,12 +76,7 @@ impl Rows {
             return empty(axis, declared);
         };
         let axis = axis::axis(axis, first.rank() + 1)?;
-        let bytes = rows.iter().map(|row| size::of_value(row)).sum::<u64>();
-        room.ask(if first.element_type().is_copy() {
-            bytes
-        } else {
-            COPIES * bytes
-        })?;
+        room.ask(rows.iter().map(|row| size::of_value(row)).sum())?;
         let listed = rows.iter().map(|row| size::of_listed(row)).sum();
         let whole = joined(rows, axis)?;
         room.release(listed);
@@ -83,38 +84,56 @@ impl Rows {
     }
 }
 
-/// Copies of its rows that [`stacked`] makes.
-pub(crate) const COPIES: u64 = 2;
-
-/// Concatenates rows of one size along a new axis. Frees each row after copying it.
-fn joined(rows: Vec<Arc<Tensor>>, axis: usize) -> Result<Tensor> {
+/// Concatenates rows of one type and size along a new axis. Frees each row after copying it.
+pub(crate) fn joined(rows: Vec<Arc<Tensor>>, axis: usize) -> Result<Tensor> {
     let first = &rows[0];
     let mut shape = first.shape().to_vec();
-    if !first.element_type().is_copy() {
-        shape.insert(axis, 1);
-        return stacked(&rows, axis, &shape);
-    }
-    let width = shape[axis..].iter().product::<usize>() * first.element_type().size_of();
+    let width = shape[axis..].iter().product::<usize>();
     let count = rows.len();
     shape.insert(axis, count);
     let mut whole = Tensor::zero_of(first.element_type(), &shape)?;
     if whole.is_empty() {
         return Ok(whole);
     }
-    let bytes = whole.as_bytes_mut()?;
-    for (index, row) in rows.into_iter().enumerate() {
-        let parts = row.as_bytes()?.chunks_exact(width);
-        for (block, part) in bytes.chunks_exact_mut(width * count).zip(parts) {
-            block[index * width..][..width].copy_from_slice(part);
+    let mut pace = Pace::default();
+    with_unit!(whole.element_type(), U => {
+        let units = whole.as_units_mut::<U>()?;
+        for (index, row) in rows.into_iter().enumerate() {
+            spread(row.as_units::<U>()?, units, [width, count, index], &mut pace)?;
         }
-    }
+    });
     Ok(whole)
 }
 
-/// Concatenates tensors whose shapes already have the axis.
-pub(crate) fn stacked(rows: &[Arc<Tensor>], axis: usize, shape: &[usize]) -> Result<Tensor> {
-    let rows = rows.iter().map(|row| (**row).clone().into_shape(shape));
-    Tensor::concat(axis, &rows.collect::<Result<Vec<Tensor>>>()?)
+/// Copies the parts of a row, each of `width` elements, to their places in `whole`: blocks of `count` parts,
+/// of which the row has the part at `index`.
+fn spread<U: Unit>(
+    row: &[U],
+    whole: &mut [U],
+    [width, count, index]: [usize; 3],
+    pace: &mut Pace,
+) -> Result<()> {
+    if width > PART {
+        let blocks = whole.chunks_exact_mut(width * count).zip(row.chunks_exact(width));
+        for (block, part) in blocks {
+            let to = &mut block[index * width..][..width];
+            pace.pairs(part, to, |from, to| to.clone_from_slice(from))?;
+        }
+        return Ok(());
+    }
+    // Checks for cancellation once for many short parts.
+    let together = PART / width;
+    let blocks = whole.chunks_mut(width * count * together);
+    for (blocks, parts) in blocks.zip(row.chunks(width * together)) {
+        pace.spend(parts.len() as u64)?;
+        for (block, part) in blocks
+            .chunks_exact_mut(width * count)
+            .zip(parts.chunks_exact(width))
+        {
+            block[index * width..][..width].clone_from_slice(part);
+        }
+    }
+    Ok(())
 }
 
 /// Returns an empty result of the declared type; unknown dimensions are 0, as in ONNX Runtime.
@@ -143,7 +162,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use onnx_tensor::elements;
+    use onnx_tensor::{cancelling::while_counted, elements};
 
     #[test]
     fn no_rows_are_stacked_along_the_axis_too() {
@@ -169,6 +188,25 @@ mod tests {
     }
 
     #[test]
+    fn joining_checks_for_cancellation_along_any_axis() {
+        let row = |shape: &[usize]| Arc::new(Tensor::zero::<u8>(shape).unwrap());
+        for (rows, axis) in [
+            (vec![row(&[1 << 20, 1]); 2], 1),
+            (vec![row(&[4, 1 << 18]); 2], 1),
+            (vec![row(&[1 << 20]); 2], 0),
+            (vec![row(&[1, 3]); 1 << 18], 0),
+        ] {
+            let elements: usize = rows.iter().map(|row| row.len()).sum();
+            let (joined, checks) = while_counted(u64::MAX, || joined(rows, axis));
+            assert_eq!(joined.unwrap().len(), elements);
+            assert!(
+                checks >= elements as u64 >> 17,
+                "{checks} checks for {elements} elements"
+            );
+        }
+    }
+
+    #[test]
     fn rows_are_joined_along_any_axis() {
         let numbers =
             |start: i64| Tensor::from_shape(&[2, 3], &[start, start + 1, start + 2, 7, 8, 9]).unwrap();
@@ -183,7 +221,8 @@ mod tests {
             for axis in 0..3 {
                 let mut shape = rows[0].shape().to_vec();
                 shape.insert(axis, 1);
-                let wanted = stacked(&rows, axis, &shape).unwrap();
+                let views = rows.iter().map(|row| (**row).clone().into_shape(&shape).unwrap());
+                let wanted = Tensor::concat(axis, &views.collect::<Vec<Tensor>>()).unwrap();
                 assert_eq!(joined(rows.clone(), axis).unwrap(), wanted);
             }
         }

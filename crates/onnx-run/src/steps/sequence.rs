@@ -5,7 +5,7 @@ use std::sync::Arc;
 use onnx_tensor::prelude::*;
 
 use crate::steps::{
-    rows::{COPIES, stacked},
+    rows,
     values::{Failure, Slot, Value, Values, Wires},
 };
 use onnx_tensor::{
@@ -210,13 +210,11 @@ fn joined(tensors: &[Arc<Tensor>], axis: i64, is_new: bool, room: &mut Room<'_>)
         }
     }
     let bytes = bytes(tensors);
-    room.ask(if is_new { COPIES * bytes } else { bytes })?;
+    room.ask(bytes)?;
     size::admit_now(bytes)?;
     if is_new {
         size::admit_rank(first.rank() + 1)?;
-        let mut shape = first.shape().to_vec();
-        shape.insert(axis, 1);
-        return Ok(stacked(tensors, axis, &shape)?);
+        return Ok(rows::joined(tensors.to_vec(), axis)?);
     }
     Ok(Tensor::concat(axis, tensors)?)
 }
