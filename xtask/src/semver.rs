@@ -58,35 +58,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut broken = Vec::new();
     for library in &after {
         let (name, document) = (&library.package, format!("{}.json", library.document));
-        let Some(_) = before.iter().find(|known| known.package == *name) else {
+        if !before.iter().any(|known| known.package == *name) {
             println!("{name}: new");
             continue;
-        };
-        let (before, after) = (
-            folder.join("before").join(&document),
-            folder.join("after").join(&document),
-        );
-        let arguments = [
-            "--baseline-rustdoc",
-            path(&before)?,
-            "--current-rustdoc",
-            path(&after)?,
-        ];
-        // The tool reports every breaking change as major, whatever the version number.
-        let output = tools::SEMVER
-            .command()
-            .args(["check-release", "--release-type", "minor"])
-            .args(arguments)
-            .output()?;
-        if output.status.success() {
-            continue;
         }
-        println!(
-            "{name}:\n{}{}",
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
-        broken.push(name.as_str());
+        if let Some(changes) = breaking_changes(&folder, &document)? {
+            println!("{name}:\n{changes}");
+            broken.push(name.as_str());
+        }
     }
     for library in &before {
         if !after.iter().any(|known| known.package == library.package) {
@@ -104,8 +83,34 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Writes the documentation of a state's libraries as JSON. Returns the libraries.
-fn document(root: &Path, folder: &Path, state: &str) -> Result<Vec<Library>> {
+/// Compares the documentation of a library's two states, the file `document` of each. Returns the tool's
+/// report if the library has breaking changes.
+fn breaking_changes(folder: &Path, document: &str) -> Result<Option<String>> {
+    let (before, after) = (
+        folder.join("before").join(document),
+        folder.join("after").join(document),
+    );
+    let arguments = [
+        "--baseline-rustdoc",
+        path(&before)?,
+        "--current-rustdoc",
+        path(&after)?,
+    ];
+    // The tool reports every breaking change as major, whatever the version number.
+    let output = tools::SEMVER
+        .command()
+        .args(["check-release", "--release-type", "minor"])
+        .args(arguments)
+        .output()?;
+    if output.status.success() {
+        return Ok(None);
+    }
+    let [said, complaints] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    Ok(Some(format!("{said}{complaints}")))
+}
+
+/// Returns the published libraries of the workspace at `root`, and their features, each as `PACKAGE/FEATURE`.
+fn published_libraries(root: &Path) -> Result<(Vec<Library>, BTreeSet<String>)> {
     let metadata = MetadataCommand::new()
         .manifest_path(root.join("Cargo.toml"))
         .no_deps()
@@ -132,6 +137,12 @@ fn document(root: &Path, folder: &Path, state: &str) -> Result<Vec<Library>> {
             });
         }
     }
+    Ok((libraries, features))
+}
+
+/// Writes the documentation of a state's libraries as JSON. Returns the libraries.
+fn document(root: &Path, folder: &Path, state: &str) -> Result<Vec<Library>> {
+    let (libraries, features) = published_libraries(root)?;
     // The baseline and the working tree are built in the same directory. The stamp prevents cargo from
     // treating the artifacts of the other state as up to date.
     let stamp = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();

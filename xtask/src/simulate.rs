@@ -108,7 +108,6 @@ struct Outcome {
 }
 
 fn simulate(options: &Options, autoscaler: Autoscaler) -> Outcome {
-    let per_replica = options.cores * 1e6 / options.cost;
     let mut outcome = Outcome {
         replicas: options.replicas,
         ..Outcome::default()
@@ -125,29 +124,9 @@ fn simulate(options: &Options, autoscaler: Autoscaler) -> Outcome {
             outcome.replicas += 1;
             outcome.changes.push((now, outcome.replicas));
         }
-        let replicas = outcome.replicas as f64;
-        let (arrived, capacity) = (options.rate * STEP, replicas * per_replica * STEP);
-        let served = capacity.min(outcome.waiting + arrived);
-        let left = outcome.waiting + arrived - served;
-        let room = (options.queue * replicas).max(if outcome.replicas == 0 {
-            autoscaler.holds()
-        } else {
-            0.0
-        });
-        let refused = (left - room).max(0.0);
-        outcome.waiting = left - refused;
-        outcome.arrived += arrived;
-        outcome.served += served;
-        outcome.refused += refused;
-        if refused > 0.0 {
-            outcome.last_refused = now + STEP;
-        }
-        if capacity > 0.0 {
-            outcome.longest = outcome.longest.max(outcome.waiting / capacity * STEP);
-        }
-        let part = if capacity > 0.0 { served / capacity } else { 0.0 };
+        let part = outcome.serve(options, autoscaler, now);
         busy.push(part);
-        running.push(outcome.waiting + part * replicas * options.cores);
+        running.push(outcome.waiting + part * outcome.replicas as f64 * options.cores);
 
         // The simulated burst begins right after a decision, so the first decision is a whole period later.
         let every = (autoscaler.period() / STEP).round() as usize;
@@ -227,20 +206,52 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             println!("{:<32}{:>20}", autoscaler.name(), "never fewer than 1");
             continue;
         }
-        let outcome = simulate(options, autoscaler);
-        let until = match outcome.last_refused + 2.0 * STEP > options.seconds {
+        simulate(options, autoscaler).print(autoscaler.name(), options.seconds);
+    }
+    Ok(())
+}
+
+impl Outcome {
+    /// Simulates the requests of the step at time `now`. Returns the fraction of CPUs in use.
+    fn serve(&mut self, options: &Options, autoscaler: Autoscaler, now: f64) -> f64 {
+        let per_replica = options.cores * 1e6 / options.cost;
+        let replicas = self.replicas as f64;
+        let (arrived, capacity) = (options.rate * STEP, replicas * per_replica * STEP);
+        let served = capacity.min(self.waiting + arrived);
+        let left = self.waiting + arrived - served;
+        let room = (options.queue * replicas).max(if self.replicas == 0 {
+            autoscaler.holds()
+        } else {
+            0.0
+        });
+        let refused = (left - room).max(0.0);
+        self.waiting = left - refused;
+        self.arrived += arrived;
+        self.served += served;
+        self.refused += refused;
+        if refused > 0.0 {
+            self.last_refused = now + STEP;
+        }
+        if capacity > 0.0 {
+            self.longest = self.longest.max(self.waiting / capacity * STEP);
+        }
+        if capacity > 0.0 { served / capacity } else { 0.0 }
+    }
+
+    /// Prints the outcome for an autoscaler, after `seconds` of simulation.
+    fn print(&self, autoscaler: &str, seconds: f64) {
+        let until = match self.last_refused + 2.0 * STEP > seconds {
             true => "never".to_owned(),
-            false => format!("{:.1} s", outcome.last_refused),
+            false => format!("{:.1} s", self.last_refused),
         };
         println!(
-            "{:<32}{:>20}{until:>20}{:>20.0}{:>19.1}%{:>18.2} s",
-            autoscaler.name(),
-            outcome.replicas,
-            outcome.refused,
-            outcome.refused / outcome.arrived * 100.0,
-            outcome.longest
+            "{autoscaler:<32}{:>20}{until:>20}{:>20.0}{:>19.1}%{:>18.2} s",
+            self.replicas,
+            self.refused,
+            self.refused / self.arrived * 100.0,
+            self.longest
         );
-        let changes = outcome.changes.chunk_by(|(one, _), (other, _)| one == other);
+        let changes = self.changes.chunk_by(|(one, _), (other, _)| one == other);
         let last = changes.filter_map(<[_]>::last);
         let shown: Vec<String> = last
             .map(|(time, count)| format!("{count} at {time:.0} s"))
@@ -254,7 +265,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             }
         );
     }
-    Ok(())
 }
 
 #[cfg(test)]

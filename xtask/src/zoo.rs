@@ -119,18 +119,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return with_each_version(options, "learned", LEARNED, "some cases are answered otherwise");
     }
     let by_chance = options.mutations.or(options.graphs);
-    let script_name = match options {
-        Options { exports: true, .. } => "exports.py",
-        Options {
-            mutations: Some(_), ..
-        } => "mutate.py",
-        Options { graphs: Some(_), .. } => "graphs.py",
-        Options { operators: true, .. } => "operators.py",
-        Options { contrib: true, .. } => "contrib.py",
-        Options { empties: true, .. } => "empties.py",
-        Options { hostile: true, .. } => "hostile.py",
-        _ => "zoo.py",
-    };
+    let script_name = script_name(options);
     let python = match options.exports {
         true => {
             let requirements = [REQUIREMENTS, TRAINING].concat();
@@ -173,25 +162,42 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         script.arg("--page").arg(root.join(page));
     }
     let status = script.status().context("starting the script")?;
+    ensure!(status.success(), failure(options));
+    Ok(())
+}
+
+/// Returns the script of the chosen task.
+fn script_name(options: &Options) -> &'static str {
+    match options {
+        Options { exports: true, .. } => "exports.py",
+        Options {
+            mutations: Some(_), ..
+        } => "mutate.py",
+        Options { graphs: Some(_), .. } => "graphs.py",
+        Options { operators: true, .. } => "operators.py",
+        Options { contrib: true, .. } => "contrib.py",
+        Options { empties: true, .. } => "empties.py",
+        Options { hostile: true, .. } => "hostile.py",
+        _ => "zoo.py",
+    }
+}
+
+/// Returns the error message for a task whose script failed.
+fn failure(options: &Options) -> String {
     if options.hostile {
-        ensure!(status.success(), "the server did not withstand all cases");
-        return Ok(());
+        return "the server did not withstand all cases".to_owned();
     }
     if options.contrib || options.empties {
-        ensure!(
-            status.success(),
-            "some forms are answered wrongly, or refused for a reason that does not name their operator"
-        );
-        return Ok(());
+        let what =
+            "some forms are answered wrongly, or refused for a reason that does not name their operator";
+        return what.to_owned();
     }
-    match by_chance {
-        Some(_) => ensure!(
-            status.success(),
-            "the server did not withstand some of the models in {KEPT}, or answers them wrongly"
-        ),
-        None => ensure!(status.success(), "some models are answered wrongly, or fail"),
+    match options.mutations.or(options.graphs) {
+        Some(_) => {
+            format!("the server did not withstand some of the models in {KEPT}, or answers them wrongly")
+        }
+        None => "some models are answered wrongly, or fail".to_owned(),
     }
-    Ok(())
 }
 
 /// Returns the server that the options name, or builds one.

@@ -152,6 +152,37 @@ enum Form {
     Both,
 }
 
+impl Form {
+    /// Returns the form of the output, and the number of values per row.
+    fn of(kind: Kind, booster: &Booster) -> Result<(Self, usize), Refusal> {
+        Ok(match (kind, booster.meaning) {
+            (Kind::Native | Kind::Class, Meaning::Classes { is_picked: true })
+            | (Kind::Class, Meaning::Classes { .. }) => (Self::Greatest, 1),
+            (Kind::Class, Meaning::YesOrNo) => (Self::Above, booster.scores),
+            (Kind::Probabilities, Meaning::YesOrNo) if booster.scores == 1 => (Self::Both, 2),
+            (Kind::Class | Kind::Probabilities, Meaning::Values) => {
+                return Err(Refusal::new(format!(
+                    "the objective {} has no classes: leave the parameters output_class and predict_proba out",
+                    QuotedName(&booster.objective)
+                )));
+            }
+            _ => (Self::Scores, booster.scores),
+        })
+    }
+
+    /// Checks that the output can have the dtype.
+    fn check_dtype(self, dtype: DType) -> Result<(), Refusal> {
+        let is_class = matches!(self, Self::Greatest | Self::Above);
+        match dtype {
+            DType::F32 | DType::F64 => Ok(()),
+            DType::I32 | DType::I64 if is_class => Ok(()),
+            _ => Err(Refusal::new(format!(
+                "its output can be FP32 or FP64, and INT32 or INT64 for classes; the configuration says {dtype}"
+            ))),
+        }
+    }
+}
+
 impl Answer {
     pub(crate) fn new(booster: &Booster, settings: &Settings) -> Result<Self, Refusal> {
         if let Some(package) = settings.package.filter(|package| *package != booster.package) {
@@ -160,34 +191,12 @@ impl Answer {
                 booster.package
             )));
         }
-        let (form, width) = match (settings.kind, booster.meaning) {
-            (Kind::Native | Kind::Class, Meaning::Classes { is_picked: true })
-            | (Kind::Class, Meaning::Classes { .. }) => (Form::Greatest, 1),
-            (Kind::Class, Meaning::YesOrNo) => (Form::Above, booster.scores),
-            (Kind::Probabilities, Meaning::YesOrNo) if booster.scores == 1 => (Form::Both, 2),
-            (Kind::Class | Kind::Probabilities, Meaning::Values) => {
-                return Err(Refusal::new(format!(
-                    "the objective {} has no classes: leave the parameters output_class and predict_proba out",
-                    QuotedName(&booster.objective)
-                )));
-            }
-            _ => (Form::Scores, booster.scores),
-        };
+        let (form, width) = Form::of(settings.kind, booster)?;
         let dtype = settings.output.dtype.unwrap_or(match booster.package {
             "lightgbm" if !settings.is_fil => DType::F64,
             _ => DType::F32,
         });
-        let is_class = matches!(form, Form::Greatest | Form::Above);
-        let fits = match dtype {
-            DType::F32 | DType::F64 => true,
-            DType::I32 | DType::I64 => is_class,
-            _ => false,
-        };
-        if !fits {
-            return Err(Refusal::new(format!(
-                "its output can be FP32 or FP64, and INT32 or INT64 for classes; the configuration says {dtype}"
-            )));
-        }
+        form.check_dtype(dtype)?;
         let input = settings.input.dtype.unwrap_or(DType::F32);
         if !matches!(input, DType::F32 | DType::F64) {
             return Err(Refusal::new(format!(

@@ -367,24 +367,29 @@ pub(crate) fn walk(
             levels.pop();
             see(Event::End(nesting));
         }
-        // An item is complete, and possibly its containers as well.
-        loop {
-            let Some(level) = levels.last_mut() else {
-                return Ok(());
-            };
-            level.count += 1;
-            level.rest = level.rest.map(|rest| rest - 1);
-            let nesting = level.nesting;
-            if level.rest != Some(0) {
-                let was_key = nesting == Nesting::Map && level.count % 2 == 1;
-                let more = level.rest.is_some() || items.rest.first() != Some(&0xff);
-                see(Event::Next { more, was_key });
-                break;
-            }
-            levels.pop();
-            see(Event::End(nesting));
+        if end_item(items, &mut levels, see) {
+            return Ok(());
         }
     }
+}
+
+/// Ends an item, and the arrays, maps and tags whose last item it is. Returns whether the outermost item has
+/// ended.
+fn end_item(items: &Items<'_>, levels: &mut Vec<Level>, see: &mut dyn FnMut(Event<'_>)) -> bool {
+    while let Some(level) = levels.last_mut() {
+        level.count += 1;
+        level.rest = level.rest.map(|rest| rest - 1);
+        let nesting = level.nesting;
+        if level.rest != Some(0) {
+            let was_key = nesting == Nesting::Map && level.count % 2 == 1;
+            let more = level.rest.is_some() || items.rest.first() != Some(&0xff);
+            see(Event::Next { more, was_key });
+            return false;
+        }
+        levels.pop();
+        see(Event::End(nesting));
+    }
+    true
 }
 
 /// Reads the chunks of a byte string of indefinite length.

@@ -88,35 +88,7 @@ impl Header {
             position: text.min(head.len()),
             at,
         };
-        let (mut descr, mut order, mut dims) = (None, None, None);
-        literal.expect(b'{')?;
-        while !literal.takes(b'}') {
-            let key = literal.string()?;
-            literal.expect(b':')?;
-            let is_new = match key.as_str() {
-                "descr" => descr.replace(literal.descr()?).is_none(),
-                "fortran_order" => order.replace(literal.boolean()?).is_none(),
-                "shape" => dims.replace(literal.tuple()?).is_none(),
-                _ => {
-                    return Err(literal
-                        .error("the keys")
-                        .expected("descr, fortran_order and shape"));
-                }
-            };
-            if !is_new {
-                return Err(literal.error("a key is given twice"));
-            }
-            if !literal.takes(b',') {
-                literal.expect(b'}')?;
-                break;
-            }
-        }
-        literal.end()?;
-        let (Some(descr), Some(is_column_major), Some(dims)) = (descr, order, dims) else {
-            return Err(literal
-                .error("the keys")
-                .expected("descr, fortran_order and shape"));
-        };
+        let (descr, is_column_major, dims) = literal.fields()?;
         let overflow = || {
             let error = Error::new(
                 ErrorKind::Overflow,
@@ -299,6 +271,35 @@ impl Literal<'_> {
     }
 
     /// Returns the next byte that is not white space.
+    /// Parses the header's dictionary up to the end of the header: `descr`, `fortran_order` and `shape`.
+    fn fields(&mut self) -> Result<(String, bool, Vec<u64>), Error> {
+        const KEYS: &str = "descr, fortran_order and shape";
+        let (mut descr, mut order, mut dims) = (None, None, None);
+        self.expect(b'{')?;
+        while !self.takes(b'}') {
+            let key = self.string()?;
+            self.expect(b':')?;
+            let is_new = match key.as_str() {
+                "descr" => descr.replace(self.descr()?).is_none(),
+                "fortran_order" => order.replace(self.boolean()?).is_none(),
+                "shape" => dims.replace(self.tuple()?).is_none(),
+                _ => return Err(self.error("the keys").expected(KEYS)),
+            };
+            if !is_new {
+                return Err(self.error("a key is given twice"));
+            }
+            if !self.takes(b',') {
+                self.expect(b'}')?;
+                break;
+            }
+        }
+        self.end()?;
+        match (descr, order, dims) {
+            (Some(descr), Some(order), Some(dims)) => Ok((descr, order, dims)),
+            _ => Err(self.error("the keys").expected(KEYS)),
+        }
+    }
+
     fn peek(&mut self) -> Option<u8> {
         while self.bytes.get(self.position).is_some_and(u8::is_ascii_whitespace) {
             self.position += 1;

@@ -211,28 +211,10 @@ pub(crate) fn decode(
             .found(len));
     }
     let (width, mut walk) = (dtype.size(), Walk::new(source, limits));
-    let mut bytes: Vec<u8> = Vec::new();
-    let mut push = |number: u64| {
-        let word = number.to_le_bytes();
-        // A number narrower than its field must fit: all bytes that are cut off must be sign extension.
-        let (kept, cut) = word.split_at(width);
-        let is_signed = matches!(dtype, DType::I8 | DType::I16 | DType::I32);
-        let is_negative = is_signed && kept.last().is_some_and(|byte| *byte >= 0x80);
-        let is_cut_well = cut.iter().all(|byte| *byte == if is_negative { 0xFF } else { 0 });
-        if !is_cut_well {
-            return Err(Error::new(ErrorKind::Overflow, "an element does not fit its dtype").found(number));
-        }
-        if bytes.len() as u64 + width as u64 > len {
-            return Err(Error::new(
-                ErrorKind::SizeMismatch,
-                "more elements than the shape says",
-            ));
-        }
-        bytes
-            .try_reserve(width)
-            .map_err(|_| Error::new(ErrorKind::TooLarge, "memory does not suffice"))?;
-        bytes.extend_from_slice(kept);
-        Ok(())
+    let mut elements = Elements {
+        dtype,
+        len,
+        bytes: Vec::new(),
     };
     let mut rest = entry.range.clone();
     while let Some((number, value)) = walk.field(&mut rest)? {
@@ -241,10 +223,10 @@ pub(crate) fn decode(
         }
         let is_fixed = matches!(field, 4 | 10);
         match value {
-            Value::Number(number) if !is_fixed => push(number)?,
+            Value::Number(number) if !is_fixed => elements.push(number)?,
             Value::Bytes(mut row) if !is_fixed => {
                 while !row.is_empty() {
-                    push(walk.varint(&mut row)?)?;
+                    elements.push(walk.varint(&mut row)?)?;
                 }
             }
             Value::Fixed(range) | Value::Bytes(range) if is_fixed => {
@@ -253,16 +235,51 @@ pub(crate) fn decode(
                 }
                 let mut at = range.start;
                 while at < range.end {
-                    push(walk.fixed(at, width)?)?;
+                    elements.push(walk.fixed(at, width)?)?;
                     at += width as u64;
                 }
             }
             _ => return Err(malformed("the weight's data has the form of another dtype")),
         }
     }
+    let bytes = elements.bytes;
     if bytes.len() as u64 != len {
         let error = Error::new(ErrorKind::SizeMismatch, "fewer elements than the shape says");
         return Err(error.expected(format_args!("{len} bytes")).found(bytes.len()));
     }
     Ok(bytes)
+}
+
+/// The decoded elements of a weight, little-endian.
+struct Elements {
+    dtype: DType,
+    /// Length of all elements in bytes.
+    len: u64,
+    bytes: Vec<u8>,
+}
+
+impl Elements {
+    /// Adds an element that is stored as a protobuf number.
+    fn push(&mut self, number: u64) -> Result<(), Error> {
+        let (width, word) = (self.dtype.size(), number.to_le_bytes());
+        // A number narrower than its field must fit: all bytes that are cut off must be sign extension.
+        let (kept, cut) = word.split_at(width);
+        let is_signed = matches!(self.dtype, DType::I8 | DType::I16 | DType::I32);
+        let is_negative = is_signed && kept.last().is_some_and(|byte| *byte >= 0x80);
+        let is_cut_well = cut.iter().all(|byte| *byte == if is_negative { 0xFF } else { 0 });
+        if !is_cut_well {
+            return Err(Error::new(ErrorKind::Overflow, "an element does not fit its dtype").found(number));
+        }
+        if self.bytes.len() as u64 + width as u64 > self.len {
+            return Err(Error::new(
+                ErrorKind::SizeMismatch,
+                "more elements than the shape says",
+            ));
+        }
+        self.bytes
+            .try_reserve(width)
+            .map_err(|_| Error::new(ErrorKind::TooLarge, "memory does not suffice"))?;
+        self.bytes.extend_from_slice(kept);
+        Ok(())
+    }
 }

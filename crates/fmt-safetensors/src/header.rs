@@ -26,24 +26,7 @@ pub(crate) struct Header {
 impl Header {
     /// Parses a header that is followed by `data_len` bytes of data.
     pub(crate) fn parse(json: &[u8], data_len: u64, options: &ReadOptions) -> Result<Self, Error> {
-        if json.first() != Some(&b'{') && !options.lenient {
-            let found = json
-                .first()
-                .map_or("nothing".to_owned(), |byte| format!("byte {byte:#04x}"));
-            let error = Error::new(ErrorKind::Malformed, "the beginning of the header");
-            return Err(error.at(LENGTH).rule("S2").expected("'{'").found(found));
-        }
-        let mut raw: RawHeader = serde_json::from_slice(json).map_err(|error| {
-            // A header is usually one line, so columns are byte offsets.
-            let column = if error.line() == 1 {
-                error.column() as u64
-            } else {
-                0
-            };
-            Error::new(ErrorKind::Malformed, format!("the header: {error}"))
-                .at(LENGTH + column.saturating_sub(1))
-                .rule("S2")
-        })?;
+        let mut raw = parse_json(json, options.lenient)?;
         check_count(raw.tensors.len(), &options.limits)?;
         // Most headers are already in data order, and sorting takes memory.
         if !raw.tensors.is_sorted_by_key(|(_, tensor)| tensor.data_offsets) {
@@ -104,6 +87,28 @@ impl Header {
         self.names = names;
         Ok(())
     }
+}
+
+/// Parses the header's JSON. Unless `is_lenient`, it must begin with a brace.
+fn parse_json(json: &[u8], is_lenient: bool) -> Result<RawHeader, Error> {
+    if json.first() != Some(&b'{') && !is_lenient {
+        let found = json
+            .first()
+            .map_or("nothing".to_owned(), |byte| format!("byte {byte:#04x}"));
+        let error = Error::new(ErrorKind::Malformed, "the beginning of the header");
+        return Err(error.at(LENGTH).rule("S2").expected("'{'").found(found));
+    }
+    serde_json::from_slice(json).map_err(|error| {
+        // A header is usually one line, so columns are byte offsets.
+        let column = if error.line() == 1 {
+            error.column() as u64
+        } else {
+            0
+        };
+        Error::new(ErrorKind::Malformed, format!("the header: {error}"))
+            .at(LENGTH + column.saturating_sub(1))
+            .rule("S2")
+    })
 }
 
 /// Returns the end of the data if sorted tensors are contiguous and match their dtypes and shapes.

@@ -35,6 +35,53 @@ pub(crate) struct StorageLocation {
     pub(crate) unsupported: Option<String>,
 }
 
+impl StorageLocation {
+    /// Returns the location of a storage that is an archive member.
+    fn of_member(member: &fmt_zip::Member) -> Self {
+        let is_stored = member.method == CompressionMethod::Stored && !member.is_encrypted;
+        Self {
+            start: member.range.start,
+            len: member.range.end - member.range.start,
+            // A CRC of 0 means that the writer omitted checksums.
+            crc: (member.crc != 0).then_some(member.crc),
+            unsupported: (!is_stored)
+                .then(|| "its storage is compressed or encrypted in the archive (P1)".to_owned()),
+        }
+    }
+
+    /// Locates a storage of the legacy layout: at offset `at`, its element count, which must be `count`, and
+    /// then its elements of `width` bytes.
+    fn of_legacy(source: &dyn ByteSource, at: u64, count: u64, width: u64) -> Result<Self, Error> {
+        let truncated = || {
+            Error::new(ErrorKind::Truncated, "a storage is cut off")
+                .at(at)
+                .rule("P1")
+        };
+        let start = at
+            .checked_add(8)
+            .filter(|start| *start <= source.len())
+            .ok_or_else(truncated)?;
+        let stored = read_range(source, at..start, "the length of a storage")?;
+        let stored = stored.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+        if stored != count {
+            let error = Error::new(ErrorKind::SizeMismatch, "the length of a storage")
+                .at(at)
+                .rule("P1");
+            return Err(error.expected(count).found(stored));
+        }
+        let len = count.checked_mul(width).filter(|len| {
+            let end = start.checked_add(*len);
+            end.is_some_and(|end| end <= source.len())
+        });
+        Ok(Self {
+            start,
+            len: len.ok_or_else(truncated)?,
+            crc: None,
+            unsupported: None,
+        })
+    }
+}
+
 impl Checkpoint {
     pub(crate) fn open(source: &dyn ByteSource, options: &ReadOptions) -> Result<Self, Error> {
         let head = read_range(source, 0..source.len().min(16), "the beginning of the file")?;
@@ -74,27 +121,9 @@ impl Checkpoint {
         for member in &members {
             let name = member.name.strip_prefix(&prefix).unwrap_or(&member.name);
             if let Some(key) = name.strip_prefix("data/") {
-                let is_stored = member.method == CompressionMethod::Stored && !member.is_encrypted;
-                let place = StorageLocation {
-                    start: member.range.start,
-                    len: member.range.end - member.range.start,
-                    // A CRC of 0 means that the writer omitted checksums.
-                    crc: (member.crc != 0).then_some(member.crc),
-                    unsupported: (!is_stored)
-                        .then(|| "its storage is compressed or encrypted in the archive (P1)".to_owned()),
-                };
-                storages.insert(key.to_owned(), place);
+                storages.insert(key.to_owned(), StorageLocation::of_member(member));
             } else if name == "byteorder" {
-                let end = member.range.end.min(member.range.start + 16);
-                let order = read_range(source, member.range.start..end, "the byte order")?;
-                is_big_endian = match &order[..] {
-                    b"little" => false,
-                    b"big" => true,
-                    _ => {
-                        let error = Error::new(ErrorKind::Malformed, "the byte order").at(member.range.start);
-                        return Err(error.rule("P1").expected("little or big"));
-                    }
-                };
+                is_big_endian = read_is_big_endian(source, member)?;
             } else if !matches!(name, "data.pkl" | "version") && !name.starts_with('.') {
                 foreign.push(member.name.clone());
             }
@@ -144,10 +173,10 @@ impl Checkpoint {
             let error = Error::new(ErrorKind::Malformed, "the list of storages").at(input.position());
             return Err(error.rule("P1"));
         };
-        let mut widths = HashMap::new();
+        let mut counts = HashMap::new();
         for node in &value.nodes {
             if let Node::Storage(storage) = node {
-                widths.insert(&*storage.key, (storage.elements.size(), storage.count));
+                counts.insert(&*storage.key, (storage.count, storage.elements.size()));
             }
         }
         let mut storages = HashMap::new();
@@ -155,41 +184,14 @@ impl Checkpoint {
         for key in keys_in_order {
             let broken = |what: &str| Error::new(ErrorKind::Malformed, what).at(at).rule("P1");
             let key = keys.text(*key).ok_or_else(|| broken("the name of a storage"))?;
-            let &(width, count) = widths
+            let &(count, width) = counts
                 .get(key)
                 .ok_or_else(|| broken("a storage that no tensor has"))?;
-            let truncated = || {
-                Error::new(ErrorKind::Truncated, "a storage is cut off")
-                    .at(at)
-                    .rule("P1")
-            };
-            let data = at
-                .checked_add(8)
-                .filter(|data| *data <= source.len())
-                .ok_or_else(truncated)?;
-            let stored = read_range(source, at..data, "the length of a storage")?;
-            let stored = stored.first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
-            if stored != count {
-                let error = Error::new(ErrorKind::SizeMismatch, "the length of a storage")
-                    .at(at)
-                    .rule("P1");
-                return Err(error.expected(count).found(stored));
-            }
-            let len = count.checked_mul(width);
-            let end = len
-                .and_then(|len| data.checked_add(len))
-                .filter(|end| *end <= source.len());
-            let end = end.ok_or_else(truncated)?;
-            let place = StorageLocation {
-                start: data,
-                len: end - data,
-                crc: None,
-                unsupported: None,
-            };
+            let place = StorageLocation::of_legacy(source, at, count, width)?;
+            at = place.start + place.len;
             storages.insert(key.to_owned(), place);
-            at = end;
         }
-        drop(widths);
+        drop(counts);
         Ok(Self {
             value,
             storages,
@@ -197,6 +199,21 @@ impl Checkpoint {
             is_script: false,
             foreign: Vec::new(),
         })
+    }
+}
+
+/// Reads an archive's member `byteorder`; returns whether the storages are big-endian.
+fn read_is_big_endian(source: &dyn ByteSource, member: &fmt_zip::Member) -> Result<bool, Error> {
+    let start = member.range.start;
+    let end = member.range.end.min(start + 16);
+    let order = read_range(source, start..end, "the byte order")?;
+    match &order[..] {
+        b"little" => Ok(false),
+        b"big" => Ok(true),
+        _ => {
+            let error = Error::new(ErrorKind::Malformed, "the byte order").at(start);
+            Err(error.rule("P1").expected("little or big"))
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The globals that a pickle may use, and their meaning. All other globals are rejected.
 
+use fmt_core::{OpaqueDType, StoredDType};
 use tensor_core::DType;
 
 /// The element type of a storage.
@@ -20,6 +21,15 @@ impl Elements {
             Self::Known(dtype) => dtype.size() as u64,
             Self::Opaque(_, size) => size.into(),
             Self::PairsOfF4 | Self::Untyped => 1,
+        }
+    }
+
+    pub(crate) fn dtype(self) -> StoredDType {
+        match self {
+            Self::Known(dtype) => StoredDType::Known(dtype),
+            Self::Opaque(name, size) => StoredDType::Opaque(OpaqueDType::new(name, 1, size)),
+            Self::PairsOfF4 => StoredDType::Opaque(OpaqueDType::of_bits("F4", 4)),
+            Self::Untyped => StoredDType::Unknown("bytes".to_owned()),
         }
     }
 

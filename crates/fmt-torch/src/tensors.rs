@@ -1,12 +1,12 @@
 //! Finds the tensors of a checkpoint by key path, and checks that each lies in its storage.
 
-use fmt_core::{Encoding, Entry, Error, ErrorKind, Limits, Metadata, OpaqueDType, StoredDType};
+use fmt_core::{Encoding, Entry, Error, ErrorKind, Limits, Metadata, StoredDType};
 use tensor_core::{DType, QuotedName, Shape};
 
 use crate::{
     checkpoint::{Checkpoint, StorageLocation},
     globals::Elements,
-    pickle::{LazyOperation, Node, Storage, StoredTensor, UnreadTensor, Value},
+    pickle::{LazyOperation, Node, PickleResult, Storage, StoredTensor, UnreadTensor, Value},
 };
 
 /// The location of a tensor's elements.
@@ -40,6 +40,25 @@ struct Walk {
 }
 
 impl Walk {
+    /// Starts at the root of `pickle`, with step and name limits proportional to the number of its values.
+    fn new(pickle: &PickleResult, limits: &Limits) -> Self {
+        let values = |node: &Node| match node {
+            Node::Tuple(items) => items.len(),
+            Node::List(items) => items.len(),
+            Node::Dict(pairs) | Node::Object(pairs) => pairs.len(),
+            Node::Unread(tensor) => tensor.attributes.len(),
+            _ => 0,
+        };
+        let nodes = pickle.nodes.iter();
+        let count = nodes.map(|node| 1 + values(node) as u64).sum::<u64>();
+        Self {
+            open: vec![(String::new(), pickle.root, 0)],
+            steps: 4 * count + 1000,
+            texts: 64 * count + (32 << 10),
+            longest: limits.name_bytes,
+        }
+    }
+
     /// Queues a value whose name is `name`, extended by `key` if there is one.
     fn push(&mut self, name: &str, key: Option<&str>, value: Value, depth: u64) -> Result<(), Error> {
         let dot = if name.is_empty() || key.is_none() { "" } else { "." };
@@ -60,26 +79,38 @@ impl Walk {
         self.open.push((format!("{name}{dot}{key}"), value, depth));
         Ok(())
     }
+
+    /// Queues the values of a dictionary or an object whose keys are integers or strings.
+    fn push_pairs(
+        &mut self,
+        pickle: &PickleResult,
+        name: &str,
+        node: &Node,
+        depth: u64,
+    ) -> Result<(), Error> {
+        let (Node::Dict(pairs) | Node::Object(pairs)) = node else {
+            return Ok(());
+        };
+        let is_object = matches!(node, Node::Object(_));
+        for (key, value) in pairs.iter().rev() {
+            match (key, pickle.text(*key)) {
+                (Value::Int(number), _) => self.push(name, Some(&number.to_string()), *value, depth)?,
+                // These keys of a module do not become part of parameter names.
+                (_, Some("_parameters" | "_buffers" | "_modules")) if is_object => {
+                    self.push(name, None, *value, depth)?;
+                }
+                (_, Some(key)) => self.push(name, Some(key), *value, depth)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
 }
 
 impl CheckpointContents {
     pub(crate) fn of(checkpoint: &Checkpoint, limits: &Limits) -> Result<Self, Error> {
         let mut found = Self::default();
-        let values = |node: &Node| match node {
-            Node::Tuple(items) => items.len(),
-            Node::List(items) => items.len(),
-            Node::Dict(pairs) | Node::Object(pairs) => pairs.len(),
-            Node::Unread(tensor) => tensor.attributes.len(),
-            _ => 0,
-        };
-        let all = checkpoint.value.nodes.iter();
-        let nodes = all.map(|node| 1 + values(node) as u64).sum::<u64>();
-        let mut walk = Walk {
-            open: vec![(String::new(), checkpoint.value.root, 0)],
-            steps: 4 * nodes + 1000,
-            texts: 64 * nodes + (32 << 10),
-            longest: limits.name_bytes,
-        };
+        let mut walk = Walk::new(&checkpoint.value, limits);
         while let Some((name, value, depth)) = walk.open.pop() {
             if depth > limits.depth {
                 let error = Error::new(ErrorKind::TooLarge, "the nesting")
@@ -106,37 +137,11 @@ impl CheckpointContents {
                 }
                 // The value is a storage that no tensor uses, such as bytes.
                 Some(Node::Storage(storage)) => {
-                    let elements = match storage.elements {
-                        Elements::Untyped => Elements::Known(DType::U8),
-                        elements => elements,
-                    };
-                    let whole = StoredTensor {
-                        storage: Storage::clone(storage),
-                        elements,
-                        offset: 0,
-                        dims: vec![storage.count],
-                        strides: vec![1],
-                        pending: None,
-                    };
-                    found.add(checkpoint, &name, &whole, limits)?;
+                    found.add(checkpoint, &name, &whole_storage(storage), limits)?;
                     continue;
                 }
-                Some(node @ (Node::Dict(pairs) | Node::Object(pairs))) => {
-                    let is_object = matches!(node, Node::Object(_));
-                    for (key, value) in pairs.iter().rev() {
-                        let depth = depth + 1;
-                        match (key, checkpoint.value.text(*key)) {
-                            (Value::Int(number), _) => {
-                                walk.push(&name, Some(&number.to_string()), *value, depth)?;
-                            }
-                            // These keys of a module do not become part of parameter names.
-                            (_, Some("_parameters" | "_buffers" | "_modules")) if is_object => {
-                                walk.push(&name, None, *value, depth)?;
-                            }
-                            (_, Some(key)) => walk.push(&name, Some(key), *value, depth)?,
-                            _ => {}
-                        }
-                    }
+                Some(node @ (Node::Dict(_) | Node::Object(_))) => {
+                    walk.push_pairs(&checkpoint.value, &name, node, depth + 1)?;
                     continue;
                 }
                 Some(Node::List(values)) => &values[..],
@@ -213,46 +218,21 @@ impl CheckpointContents {
     ) -> Result<(), Error> {
         let wrong = |kind, what: &str| Error::new(kind, what).of_tensor(name).rule("P5");
         self.check_room(name, limits)?;
-        if tensor.dims.len() as u64 > limits.rank {
-            let error = wrong(ErrorKind::TooLarge, "the rank");
-            return Err(error
-                .expected(format_args!("at most {}, the limit", limits.rank))
-                .found(tensor.dims.len()));
-        }
-        if tensor.strides.len() != tensor.dims.len() {
-            return Err(wrong(ErrorKind::SizeMismatch, "the number of strides")
-                .expected(tensor.dims.len())
-                .found(tensor.strides.len()));
-        }
-        let shape =
-            Shape::new(&tensor.dims).map_err(|error| wrong(ErrorKind::Overflow, &error.to_string()))?;
+        let shape = shape_of(tensor, name, limits)?;
         let place = checkpoint.storages.get(&*tensor.storage.key).ok_or_else(|| {
             let error = wrong(ErrorKind::OutOfBounds, "the storage is not in the file");
             error.found(QuotedName(&tensor.storage.key))
         })?;
         let width = tensor.elements.size();
-        // Offset of the end of the tensor's last element, relative to the storage.
-        let end = if shape.element_count() == 0 {
-            Some(0)
-        } else {
-            let steps = tensor.dims.iter().zip(&tensor.strides);
-            let mut last = steps.map(|(dim, stride)| (dim - 1).checked_mul(*stride));
-            last.try_fold(tensor.offset, |end, step| end.checked_add(step?))
-                .and_then(|last| last.checked_add(1)?.checked_mul(width))
-        };
-        let end = end.filter(|end| *end <= place.len).ok_or_else(|| {
+        let end = end_of_elements(tensor).filter(|end| *end <= place.len);
+        let end = end.ok_or_else(|| {
             let error = wrong(ErrorKind::OutOfBounds, "the tensor leads outside its storage");
             error
                 .at(place.start)
                 .expected(format_args!("elements within {} bytes", place.len))
         })?;
         let is_contiguous = is_contiguous(&tensor.dims, &tensor.strides);
-        let dtype = match tensor.elements {
-            Elements::Known(dtype) => StoredDType::Known(dtype),
-            Elements::Opaque(name, size) => StoredDType::Opaque(OpaqueDType::new(name, 1, size)),
-            Elements::PairsOfF4 => StoredDType::Opaque(OpaqueDType::of_bits("F4", 4)),
-            Elements::Untyped => StoredDType::Unknown("bytes".to_owned()),
-        };
+        let dtype = tensor.elements.dtype();
         let shape = match tensor.elements {
             Elements::PairsOfF4 => doubled(&shape, is_contiguous)
                 .ok_or_else(|| wrong(ErrorKind::Unsupported, "pairs of F4 that do not stand row by row"))?,
@@ -272,29 +252,7 @@ impl CheckpointContents {
         }
         entry.is_big_endian = checkpoint.is_big_endian && width > 1;
         entry.unsupported = place.unsupported.clone();
-        if let Some(pending) = tensor.pending {
-            let step = match pending {
-                LazyOperation::Conj => "conj",
-                LazyOperation::Neg => "neg",
-            };
-            // The stored elements are those before the operation, so they must not be copied either. An
-            // unknown dtype prevents that.
-            entry.dtype = StoredDType::Unknown(format!("{} before {step}()", entry.dtype));
-            let reason =
-                format!("its elements are those before {step}(); call resolve_{step}() and save it again");
-            entry.unsupported.get_or_insert(reason);
-        }
-        match &entry.dtype {
-            StoredDType::Known(_) => {}
-            StoredDType::Opaque(dtype) => {
-                entry.unsupported.get_or_insert(dtype.reason());
-            }
-            StoredDType::Unknown(_) => {
-                entry
-                    .unsupported
-                    .get_or_insert("it is a storage without a dtype".to_owned());
-            }
-        }
+        note_unsupported(&mut entry, tensor.pending);
         if !is_contiguous {
             entry.encoding = Encoding::Strided;
         }
@@ -307,6 +265,77 @@ impl CheckpointContents {
             is_contiguous,
         });
         Ok(())
+    }
+}
+
+/// Returns a storage that no tensor uses as a one-dimensional tensor; an untyped storage as bytes.
+fn whole_storage(storage: &Storage) -> StoredTensor {
+    let elements = match storage.elements {
+        Elements::Untyped => Elements::Known(DType::U8),
+        elements => elements,
+    };
+    StoredTensor {
+        storage: Storage::clone(storage),
+        elements,
+        offset: 0,
+        dims: vec![storage.count],
+        strides: vec![1],
+        pending: None,
+    }
+}
+
+/// Returns the stored shape of a tensor, after checking its rank and the number of its strides.
+fn shape_of(tensor: &StoredTensor, name: &str, limits: &Limits) -> Result<Shape, Error> {
+    let wrong = |kind, what: &str| Error::new(kind, what).of_tensor(name).rule("P5");
+    if tensor.dims.len() as u64 > limits.rank {
+        let error = wrong(ErrorKind::TooLarge, "the rank");
+        return Err(error
+            .expected(format_args!("at most {}, the limit", limits.rank))
+            .found(tensor.dims.len()));
+    }
+    if tensor.strides.len() != tensor.dims.len() {
+        return Err(wrong(ErrorKind::SizeMismatch, "the number of strides")
+            .expected(tensor.dims.len())
+            .found(tensor.strides.len()));
+    }
+    Shape::new(&tensor.dims).map_err(|error| wrong(ErrorKind::Overflow, &error.to_string()))
+}
+
+/// Returns the end of the tensor's last element in bytes, relative to the storage; `None` if it overflows.
+fn end_of_elements(tensor: &StoredTensor) -> Option<u64> {
+    if tensor.dims.contains(&0) {
+        return Some(0);
+    }
+    let steps = tensor.dims.iter().zip(&tensor.strides);
+    let mut last = steps.map(|(dim, stride)| (dim - 1).checked_mul(*stride));
+    let last = last.try_fold(tensor.offset, |end, step| end.checked_add(step?))?;
+    last.checked_add(1)?.checked_mul(tensor.elements.size())
+}
+
+/// Sets why the elements of `entry` cannot be read, if its dtype or the operation `pending` is the reason.
+fn note_unsupported(entry: &mut Entry, pending: Option<LazyOperation>) {
+    if let Some(pending) = pending {
+        let step = match pending {
+            LazyOperation::Conj => "conj",
+            LazyOperation::Neg => "neg",
+        };
+        // The stored elements are those before the operation, so they must not be copied either. An unknown
+        // dtype prevents that.
+        entry.dtype = StoredDType::Unknown(format!("{} before {step}()", entry.dtype));
+        let reason =
+            format!("its elements are those before {step}(); call resolve_{step}() and save it again");
+        entry.unsupported.get_or_insert(reason);
+    }
+    match &entry.dtype {
+        StoredDType::Known(_) => {}
+        StoredDType::Opaque(dtype) => {
+            entry.unsupported.get_or_insert(dtype.reason());
+        }
+        StoredDType::Unknown(_) => {
+            entry
+                .unsupported
+                .get_or_insert("it is a storage without a dtype".to_owned());
+        }
     }
 }
 

@@ -103,52 +103,55 @@ pub(crate) fn locate(source: &dyn ByteSource, options: &ReadOptions) -> Result<C
             .found(footer[footer.len() - 8..].escape_ascii()));
     }
     let mut footer = Cursor::new(&footer, start);
-    let container = match version {
+    match version {
         Version::V1 => {
             let size = footer.u64("the length of the manifest")?;
             check_size(size, 1, start - 8, start, version, options)?;
-            Container {
+            Ok(Container {
                 version,
                 manifest: start - size..start,
                 hash: None,
                 data_end: start - size,
-            }
+            })
         }
-        Version::V2 => {
-            let offset = footer.u64("the offset of the manifest")?;
-            let size = footer.u64("the length of the manifest")?;
-            let hash = footer.u64("the hash of the manifest")?;
-            let found = footer.u32("the version")?;
-            if found != FOOTER_VERSION {
-                let error = Error::new(ErrorKind::BadVersion, "the version in the footer");
-                return Err(error
-                    .at(start + 24)
-                    .rule("O1")
-                    .expected(FOOTER_VERSION)
-                    .found(found));
-            }
-            if size == 0 {
-                return Err(no_manifest(start, offset, hash));
-            }
-            let most = start.saturating_sub(offset);
-            check_size(size, 1, most, start + 8, version, options)?;
-            if offset % version.alignment() != 0 || offset < version.alignment() {
-                let error = Error::new(ErrorKind::Misaligned, "the offset of the manifest");
-                return Err(error
-                    .at(start)
-                    .rule("O2")
-                    .expected("a multiple of 4096 from 4096 on")
-                    .found(offset));
-            }
-            Container {
-                version,
-                manifest: offset..offset + size,
-                hash: Some(hash),
-                data_end: start,
-            }
-        }
-    };
-    Ok(container)
+        Version::V2 => parse_footer(&mut footer, start, options),
+    }
+}
+
+/// Parses the footer of version 2, which is at byte `start` of the file.
+fn parse_footer(footer: &mut Cursor<'_>, start: u64, options: &ReadOptions) -> Result<Container, Error> {
+    let version = Version::V2;
+    let offset = footer.u64("the offset of the manifest")?;
+    let size = footer.u64("the length of the manifest")?;
+    let hash = footer.u64("the hash of the manifest")?;
+    let found = footer.u32("the version")?;
+    if found != FOOTER_VERSION {
+        let error = Error::new(ErrorKind::BadVersion, "the version in the footer");
+        return Err(error
+            .at(start + 24)
+            .rule("O1")
+            .expected(FOOTER_VERSION)
+            .found(found));
+    }
+    if size == 0 {
+        return Err(no_manifest(start, offset, hash));
+    }
+    let most = start.saturating_sub(offset);
+    check_size(size, 1, most, start + 8, version, options)?;
+    if offset % version.alignment() != 0 || offset < version.alignment() {
+        let error = Error::new(ErrorKind::Misaligned, "the offset of the manifest");
+        return Err(error
+            .at(start)
+            .rule("O2")
+            .expected("a multiple of 4096 from 4096 on")
+            .found(offset));
+    }
+    Ok(Container {
+        version,
+        manifest: offset..offset + size,
+        hash: Some(hash),
+        data_end: start,
+    })
 }
 
 fn check_size(

@@ -1,5 +1,7 @@
 //! Checks for deterministic CBOR (RFC 8949, section 4.2.1), which version 2 requires of its manifest (O3).
 
+use std::ops::Range;
+
 use fmt_core::{Cursor, Error, ErrorKind};
 
 /// An array or map whose items are being read.
@@ -9,7 +11,7 @@ struct Level {
     is_map: bool,
     begin: usize,
     /// The last key of a map, as encoded.
-    key: (usize, usize),
+    key: Range<usize>,
 }
 
 /// Checks that `bytes`, at byte `start` of a file, are one deterministically encoded item: shortest headers,
@@ -64,38 +66,49 @@ pub(crate) fn check(bytes: &[u8], start: u64, depth: u64) -> Result<(), Error> {
                 rest,
                 is_map,
                 begin: at,
-                key: (at, at),
+                key: at..at,
             });
             if rest > 0 {
                 continue;
             }
             levels.pop();
         }
-        let mut ended = (at, (cursor.position() - start) as usize);
-        loop {
-            let Some(level) = levels.last_mut() else {
-                if cursor.remaining() == 0 {
-                    return Ok(());
-                }
-                return Err(malformed("bytes behind the manifest's map", cursor.position()));
+        let item = at..(cursor.position() - start) as usize;
+        if end_item(&mut levels, bytes, start, item)? {
+            return match cursor.remaining() {
+                0 => Ok(()),
+                _ => Err(malformed("bytes behind the manifest's map", cursor.position())),
             };
-            // Before each key, an even number of a map's items remains.
-            if level.is_map && level.rest.is_multiple_of(2) {
-                let (from, to) = level.key;
-                if from < to && bytes[from..to] >= bytes[ended.0..ended.1] {
-                    let what = "a key that stands twice, or not behind the lesser ones";
-                    return Err(malformed(what, start + ended.0 as u64));
-                }
-                level.key = ended;
-            }
-            level.rest -= 1;
-            if level.rest > 0 {
-                break;
-            }
-            ended = (level.begin, (cursor.position() - start) as usize);
-            levels.pop();
         }
     }
+}
+
+/// Ends the item at the range `item` of `bytes`, and the arrays and maps whose last item it is. Returns
+/// whether the outermost item has ended.
+fn end_item(
+    levels: &mut Vec<Level>,
+    bytes: &[u8],
+    start: u64,
+    mut item: Range<usize>,
+) -> Result<bool, Error> {
+    while let Some(level) = levels.last_mut() {
+        // Before each key, an even number of a map's items remains.
+        if level.is_map && level.rest.is_multiple_of(2) {
+            let key = level.key.clone();
+            if !key.is_empty() && bytes[key] >= bytes[item.clone()] {
+                let what = "a key that stands twice, or not behind the lesser ones";
+                return Err(malformed(what, start + item.start as u64));
+            }
+            level.key = item.clone();
+        }
+        level.rest -= 1;
+        if level.rest > 0 {
+            return Ok(false);
+        }
+        item.start = level.begin;
+        levels.pop();
+    }
+    Ok(true)
 }
 
 /// Reads the number in an item's header; `None` if the number is not in its shortest form.

@@ -81,12 +81,7 @@ pub(crate) fn made_of(
         let place = named.iter().position(|(found, _)| found == role);
         place.map(|place| std::mem::replace(&mut parts[place], Part::taken()))
     };
-    let kind = match (layout, version) {
-        ("dense", _) => Kind::Dense,
-        ("sparse_coo", Version::V1) | ("zt.sparse_coo/1", Version::V2) => Kind::Coo,
-        ("sparse_csr", Version::V1) | ("zt.sparse_csr/1", Version::V2) => Kind::Csr,
-        _ => Kind::Other,
-    };
+    let kind = Kind::of(layout, version);
     let roles: &[&str] = match kind {
         Kind::Dense => &["data"],
         Kind::Coo => &["values", "coords"],
@@ -104,20 +99,7 @@ pub(crate) fn made_of(
             return Ok((entry, Content::Listed));
         }
     };
-    if let Some(missing) = roles
-        .iter()
-        .find(|role| !named.iter().any(|(name, _)| name == *role))
-    {
-        let error = Error::new(ErrorKind::Malformed, format!("the part '{missing}' is missing"));
-        return Err(error.rule("O11").expected(roles.join(", ")));
-    }
-    if let Some((extra, _)) = named.iter().find(|(name, _)| !roles.contains(&&**name)) {
-        let error = Error::new(ErrorKind::Malformed, "a part that the layout does not have");
-        return Err(error
-            .rule("O11")
-            .expected(roles.join(", "))
-            .found(QuotedName(extra)));
-    }
+    check_roles(roles, named)?;
     let content = match (kind, part(roles[0])) {
         (Kind::Dense, Some(data)) => dense(&mut entry, &data)?,
         (_, Some(values)) => {
@@ -136,6 +118,36 @@ enum Kind {
     Coo,
     Csr,
     Other,
+}
+
+impl Kind {
+    fn of(layout: &str, version: Version) -> Self {
+        match (layout, version) {
+            ("dense", _) => Self::Dense,
+            ("sparse_coo", Version::V1) | ("zt.sparse_coo/1", Version::V2) => Self::Coo,
+            ("sparse_csr", Version::V1) | ("zt.sparse_csr/1", Version::V2) => Self::Csr,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Checks that an object's parts are exactly those of its layout, in any order.
+fn check_roles(roles: &[&str], named: &[(Cow<'_, str>, DraftPart<'_>)]) -> Result<(), Error> {
+    if let Some(missing) = roles
+        .iter()
+        .find(|role| !named.iter().any(|(name, _)| name == *role))
+    {
+        let error = Error::new(ErrorKind::Malformed, format!("the part '{missing}' is missing"));
+        return Err(error.rule("O11").expected(roles.join(", ")));
+    }
+    if let Some((extra, _)) = named.iter().find(|(name, _)| !roles.contains(&&**name)) {
+        let error = Error::new(ErrorKind::Malformed, "a part that the layout does not have");
+        return Err(error
+            .rule("O11")
+            .expected(roles.join(", "))
+            .found(QuotedName(extra)));
+    }
+    Ok(())
 }
 
 /// Fills the entry of an object that is only listed, from one of its parts.
@@ -234,17 +246,16 @@ fn sparse(
             .found(index_len));
     }
     let nnz = index_len / per_entry;
-    let of_values = values.types.as_ref().ok().and_then(|types| types.byte_len(nnz));
-    values
-        .check_len(of_values, &format!("{nnz} values"))
+    let sparse = Sparse {
+        values,
+        indices,
+        indptr,
+        nnz,
+        width,
+    };
+    sparse
+        .check_lens(&entry.shape)
         .map_err(|error| error.rule("O11"))?;
-    if let Some(indptr) = &indptr {
-        let rows = entry.shape.dims().first().copied().unwrap_or_default();
-        let len = rows.checked_add(1).and_then(|rows| rows.checked_mul(width));
-        indptr
-            .check_len(len, &format!("{rows} rows"))
-            .map_err(|error| error.rule("O11"))?;
-    }
     entry.layout = Layout::Coo { nnz };
     if entry.dtype.known().is_none() {
         entry.unsupported = Some(format!("sparse values of the dtype {}", entry.dtype));
@@ -253,13 +264,22 @@ fn sparse(
     if entry.spec().is_none() {
         return Err(overflow(entry));
     }
-    Ok(Content::Sparse(Box::new(Sparse {
-        values,
-        indices,
-        indptr,
-        nnz,
-        width,
-    })))
+    Ok(Content::Sparse(Box::new(sparse)))
+}
+
+impl Sparse {
+    /// Checks the lengths of the values and of the row pointers of a tensor of the shape `shape`.
+    fn check_lens(&self, shape: &Shape) -> Result<(), Error> {
+        let types = self.values.types.as_ref().ok();
+        let len = types.and_then(|types| types.byte_len(self.nnz));
+        self.values.check_len(len, &format!("{} values", self.nnz))?;
+        let Some(indptr) = &self.indptr else {
+            return Ok(());
+        };
+        let rows = shape.dims().first().copied().unwrap_or_default();
+        let len = rows.checked_add(1).and_then(|rows| rows.checked_mul(self.width));
+        indptr.check_len(len, &format!("{rows} rows"))
+    }
 }
 
 fn index_width(part: &Part, version: Version) -> Result<u64, Error> {

@@ -27,10 +27,6 @@ pub(crate) fn joined(
     let len = nnz.checked_mul(8 * rank as u64);
     let len = len.ok_or_else(|| Error::new(ErrorKind::Overflow, "the bytes of all indices").rule("O11"))?;
     let mut coordinates = memory(len, limits)?;
-    let index = |bytes: &Bytes, at: usize| match sparse.width {
-        4 => u64::from(word::<4, u32>(bytes, at, u32::from_le_bytes)),
-        _ => word::<8, u64>(bytes, at, u64::from_le_bytes),
-    };
     // The entries are in memory, so their number fits `usize`.
     let count = usize::try_from(nnz).unwrap_or(usize::MAX);
     let mut put = |number: usize, axis: usize, index: u64| {
@@ -41,43 +37,14 @@ pub(crate) fn joined(
         None => {
             for axis in 0..rank {
                 for number in 0..count {
-                    put(number, axis, index(&parts.indices, axis * count + number));
+                    put(number, axis, sparse.index(&parts.indices, axis * count + number));
                 }
             }
         }
-        Some(indptr) => {
-            let bad = |what: &str| Error::new(ErrorKind::OutOfBounds, what).rule("O11");
-            let rows = indptr.len() / sparse.width as usize - 1;
-            let mut begin = index(indptr, 0);
-            if begin != 0 {
-                return Err(bad("where the first row begins").expected(0).found(begin));
-            }
-            for row in 0..rows {
-                let end = index(indptr, row + 1);
-                if end < begin || end > nnz {
-                    return Err(bad("where a row ends")
-                        .expected(format_args!("{begin} to {nnz} for row {row}"))
-                        .found(end));
-                }
-                let mut last = None;
-                for number in begin as usize..end as usize {
-                    let column = index(&parts.indices, number);
-                    if version == Version::V2 && last.is_some_and(|last| column <= last) {
-                        return Err(bad("the columns of a row do not ascend").found(format_args!(
-                            "{column} in row {row}, behind {}",
-                            last.unwrap_or_default()
-                        )));
-                    }
-                    last = Some(column);
-                    put(number, 0, row as u64);
-                    put(number, 1, column);
-                }
-                begin = end;
-            }
-            if begin != nnz {
-                return Err(bad("where the last row ends").expected(nnz).found(begin));
-            }
-        }
+        Some(indptr) => visit_rows(sparse, indptr, &parts.indices, version, |number, row, column| {
+            put(number, 0, row);
+            put(number, 1, column);
+        })?,
     }
     let made = |dtype: DType, dims: &[u64], bytes: Bytes| {
         Tensor::new(TensorSpec::new(dtype, Shape::new(dims)?)?, bytes)
@@ -92,6 +59,58 @@ pub(crate) fn joined(
     // The entries may be in any order. Sorting only checks for duplicate coordinates.
     joined.sorted().map_err(|error| of_sparse(&error))?;
     Ok(joined)
+}
+
+/// Calls `visit` with the number, row and column of each entry of compressed rows, and validates the rows.
+fn visit_rows(
+    sparse: &Sparse,
+    indptr: &Bytes,
+    indices: &Bytes,
+    version: Version,
+    mut visit: impl FnMut(usize, u64, u64),
+) -> Result<(), Error> {
+    let bad = |what: &str| Error::new(ErrorKind::OutOfBounds, what).rule("O11");
+    let nnz = sparse.nnz;
+    let rows = indptr.len() / sparse.width as usize - 1;
+    let mut begin = sparse.index(indptr, 0);
+    if begin != 0 {
+        return Err(bad("where the first row begins").expected(0).found(begin));
+    }
+    for row in 0..rows {
+        let end = sparse.index(indptr, row + 1);
+        if end < begin || end > nnz {
+            return Err(bad("where a row ends")
+                .expected(format_args!("{begin} to {nnz} for row {row}"))
+                .found(end));
+        }
+        let mut last = None;
+        for number in begin as usize..end as usize {
+            let column = sparse.index(indices, number);
+            if version == Version::V2 && last.is_some_and(|last| column <= last) {
+                return Err(bad("the columns of a row do not ascend").found(format_args!(
+                    "{column} in row {row}, behind {}",
+                    last.unwrap_or_default()
+                )));
+            }
+            last = Some(column);
+            visit(number, row as u64, column);
+        }
+        begin = end;
+    }
+    if begin != nnz {
+        return Err(bad("where the last row ends").expected(nnz).found(begin));
+    }
+    Ok(())
+}
+
+impl Sparse {
+    /// Returns the index at position `at` of the bytes of an index part.
+    fn index(&self, bytes: &Bytes, at: usize) -> u64 {
+        match self.width {
+            4 => u64::from(word::<4, u32>(bytes, at, u32::from_le_bytes)),
+            _ => word::<8, u64>(bytes, at, u64::from_le_bytes),
+        }
+    }
 }
 
 fn word<const N: usize, T>(bytes: &Bytes, at: usize, read: fn([u8; N]) -> T) -> T {

@@ -162,14 +162,7 @@ pub fn complete(
     metadata.inputs = inputs;
     metadata.outputs = outputs.into_iter().filter(is_listed).collect();
 
-    let mut config = written.config.clone();
-    config.name.clone_from(&model.name);
-    if config.platform.is_empty() {
-        config.platform.clone_from(&model.platform);
-    }
-    if config.backend.is_empty() {
-        backend.clone_into(&mut config.backend);
-    }
+    let mut config = named_config(written, model, backend);
     config.max_batch_size = batching.max_batch_size;
     config.model_transaction_policy.decoupled = is_decoupled;
     (config.input, config.output) = tensor_configs(&metadata, written, is_on);
@@ -182,16 +175,8 @@ pub fn complete(
     }
     complete_instances(&mut config, defaults)?;
     let is_configured = written.max_batch_size.is_some() || written.config.dynamic_batching.is_some();
-    let without_batches = (batching.joining.is_joined() && !is_configured).then(|| {
-        let (input, output) = tensor_configs(&metadata, written, false);
-        ModelConfig {
-            max_batch_size: 0,
-            dynamic_batching: None,
-            input,
-            output,
-            ..config.clone()
-        }
-    });
+    let without_batches = (batching.joining.is_joined() && !is_configured)
+        .then(|| config_without_batches(&config, &metadata, written));
     let is_narrowed = metadata != *model;
     Ok(CompletedConfig {
         config,
@@ -204,6 +189,35 @@ pub fn complete(
         reshaped_inputs,
         reshaped_outputs,
     })
+}
+
+/// Returns the written configuration with the model's name, and with platform and backend filled in.
+fn named_config(written: &WrittenConfig, model: &ModelMetadata, backend: &str) -> ModelConfig {
+    let mut config = written.config.clone();
+    config.name.clone_from(&model.name);
+    if config.platform.is_empty() {
+        config.platform.clone_from(&model.platform);
+    }
+    if config.backend.is_empty() {
+        backend.clone_into(&mut config.backend);
+    }
+    config
+}
+
+/// Returns the configuration for requests that run alone, without a batch dimension.
+fn config_without_batches(
+    config: &ModelConfig,
+    metadata: &ModelMetadata,
+    written: &WrittenConfig,
+) -> ModelConfig {
+    let (input, output) = tensor_configs(metadata, written, false);
+    ModelConfig {
+        max_batch_size: 0,
+        dynamic_batching: None,
+        input,
+        output,
+        ..config.clone()
+    }
 }
 
 /// Whether requests have a batch dimension, and whether they are batched.
@@ -224,6 +238,9 @@ enum WrittenRows {
     Either,
 }
 
+/// Why requests to a decoupled model run alone.
+const SEVERAL_RESPONSES: &str = "it gives any number of responses to a request";
+
 impl Batching {
     fn is_on(&self) -> bool {
         self.max_batch_size > 0
@@ -238,30 +255,33 @@ impl Batching {
         }
     }
 
-    fn of(
-        written: &WrittenConfig,
-        model: &ModelMetadata,
-        defaults: &Defaults,
-        is_decoupled: bool,
-    ) -> Result<Self, MismatchError> {
-        const SEVERAL_RESPONSES: &str = "it gives any number of responses to a request";
-        let has_dynamic_batching = written.config.dynamic_batching.is_some();
-        let declared = |max_batch_size: u32| Self {
+    /// Returns settings for a batch size that the configuration or a default declares.
+    fn declared(max_batch_size: u32, is_decoupled: bool, needs_dynamic_batching: bool) -> Self {
+        Self {
             max_batch_size,
             joining: match max_batch_size {
                 _ if is_decoupled => Joining::alone(SEVERAL_RESPONSES),
                 0 | 1 => Joining::alone(format!("max_batch_size is {max_batch_size}")),
-                _ if defaults.joined_only_when_told && !has_dynamic_batching => {
-                    Joining::alone("its configuration has no dynamic_batching")
-                        .advising("write dynamic_batching { }")
-                }
+                _ if needs_dynamic_batching => Joining::alone("its configuration has no dynamic_batching")
+                    .advising("write dynamic_batching { }"),
                 _ => Joining::Declared,
             },
             written_rows: match max_batch_size {
                 0 => WrittenRows::Written,
                 _ => WrittenRows::Omitted,
             },
-        };
+        }
+    }
+
+    fn of(
+        written: &WrittenConfig,
+        model: &ModelMetadata,
+        defaults: &Defaults,
+        is_decoupled: bool,
+    ) -> Result<Self, MismatchError> {
+        let has_dynamic_batching = written.config.dynamic_batching.is_some();
+        let needs_dynamic_batching = defaults.joined_only_when_told && !has_dynamic_batching;
+        let declared = |size| Self::declared(size, is_decoupled, needs_dynamic_batching);
         if let Some(size) = written.max_batch_size {
             return match rigid(model, &[]) {
                 Some(tensor) if size > 0 => Err(MismatchError::FixedRows {
@@ -468,30 +488,7 @@ pub fn complete_pipeline(
     let max_batch_size = written.max_batch_size.unwrap_or(0);
     let is_batched = max_batch_size > 0;
     let tensors = |role: Role, all: &[WrittenTensor]| {
-        let tensors = all.iter().map(|tensor| {
-            let missing = |field| PipelineError::Missing {
-                role,
-                name: tensor.name.clone(),
-                field,
-            };
-            let datatype = tensor.data_type.ok_or_else(|| missing("data_type"))?;
-            let dims = tensor.dims.as_ref().ok_or_else(|| missing("dims"))?;
-            if tensor.reshape.is_some() {
-                return Err(PipelineError::Reshape {
-                    role,
-                    name: tensor.name.clone(),
-                });
-            }
-            if tensor.optional {
-                return Err(PipelineError::Optional {
-                    role,
-                    name: tensor.name.clone(),
-                });
-            }
-            let rows = is_batched.then_some(-1);
-            let dims: Vec<i64> = rows.into_iter().chain(dims.iter().copied()).collect();
-            Ok(TensorMetadata::new(&tensor.name, datatype, &dims))
-        });
+        let tensors = all.iter().map(|tensor| pipeline_tensor(role, tensor, is_batched));
         tensors.collect::<Result<Vec<_>, PipelineError>>()
     };
     let metadata = ModelMetadata::new(
@@ -520,6 +517,31 @@ pub fn complete_pipeline(
         reshaped_inputs: Vec::new(),
         reshaped_outputs: Vec::new(),
     })
+}
+
+/// Returns the metadata of a pipeline's input or output, with a batch dimension if `is_batched`.
+fn pipeline_tensor(
+    role: Role,
+    tensor: &WrittenTensor,
+    is_batched: bool,
+) -> Result<TensorMetadata, PipelineError> {
+    let name = || tensor.name.clone();
+    let missing = |field| PipelineError::Missing {
+        role,
+        name: name(),
+        field,
+    };
+    let datatype = tensor.data_type.ok_or_else(|| missing("data_type"))?;
+    let dims = tensor.dims.as_ref().ok_or_else(|| missing("dims"))?;
+    if tensor.reshape.is_some() {
+        return Err(PipelineError::Reshape { role, name: name() });
+    }
+    if tensor.optional {
+        return Err(PipelineError::Optional { role, name: name() });
+    }
+    let rows = is_batched.then_some(-1);
+    let dims: Vec<i64> = rows.into_iter().chain(dims.iter().copied()).collect();
+    Ok(TensorMetadata::new(&tensor.name, datatype, &dims))
 }
 
 /// Returns the dimensions of `tensor` as configurations show them: without the batch dimension if

@@ -10,7 +10,13 @@ use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 use tensor_core::QuotedName;
 
-use crate::{ConfigError, Role, fields::MODEL_CONFIG, normalize::normalize, pbtxt, tree};
+use crate::{
+    ConfigError, Role,
+    fields::MODEL_CONFIG,
+    normalize::normalize,
+    pbtxt,
+    tree::{self, Node},
+};
 
 /// A configuration as the operator wrote it: parsed and consistent, but not yet checked against a model.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -93,20 +99,7 @@ impl WrittenConfig {
             });
         }
         let text = text.trim_start_matches('\u{feff}');
-        let node = match syntax {
-            Syntax::Pbtxt => pbtxt::read(text)?,
-            Syntax::Json => serde_json::from_str(text).map_err(|error| ConfigError::Syntax {
-                // The message of the JSON parser already contains line and column.
-                place: None,
-                problem: error.to_string(),
-                source: Some(error.into()),
-            })?,
-            Syntax::Toml => toml::from_str(text).map_err(|error: toml::de::Error| ConfigError::Syntax {
-                place: error.span().map(|span| tree::place(text, span.start)),
-                problem: error.message().replace('\n', " "),
-                source: Some(error.into()),
-            })?,
-        };
+        let node = parse(text, syntax)?;
         let normalized = normalize(&node, MODEL_CONFIG, (syntax == Syntax::Pbtxt).then_some(text))?;
         let mut json = normalized.json;
         one_of(&json, "", &["dynamic_batching", "ensemble_scheduling"], false)?;
@@ -134,20 +127,7 @@ impl WrittenConfig {
             check_name("default_model_filename", &config.default_model_filename)
                 .map_err(|source| ConfigError::FileName { tensor: None, source })?;
         }
-        let mapped = config
-            .parameters
-            .get("mapped")
-            .map(|mapped| mapped.string_value.as_str());
-        let is_mapped = match mapped {
-            None | Some("false") => false,
-            Some("true") => true,
-            Some(other) => {
-                return Err(ConfigError::NotBool {
-                    field: Self::MAPPED,
-                    found: other.to_owned(),
-                });
-            }
-        };
+        let is_mapped = is_mapped(&config)?;
         check_pipeline(&config, &mut without_effect)?;
         if !without_effect.is_empty() {
             warnings.push(format!(
@@ -228,6 +208,37 @@ impl WrittenTensor {
             Some(reshape) => Some(&reshape.shape),
             None => self.dims.as_deref(),
         }
+    }
+}
+
+/// Parses a configuration without regard to its fields.
+fn parse(text: &str, syntax: Syntax) -> Result<Node, ConfigError> {
+    match syntax {
+        Syntax::Pbtxt => pbtxt::read(text),
+        Syntax::Json => serde_json::from_str(text).map_err(|error| ConfigError::Syntax {
+            // The message of the JSON parser already contains line and column.
+            place: None,
+            problem: error.to_string(),
+            source: Some(error.into()),
+        }),
+        Syntax::Toml => toml::from_str(text).map_err(|error: toml::de::Error| ConfigError::Syntax {
+            place: error.span().map(|span| tree::place(text, span.start)),
+            problem: error.message().replace('\n', " "),
+            source: Some(error.into()),
+        }),
+    }
+}
+
+/// Returns whether a parameter selects that the model's file is mapped.
+fn is_mapped(config: &ModelConfig) -> Result<bool, ConfigError> {
+    let mapped = config.parameters.get("mapped");
+    match mapped.map(|mapped| mapped.string_value.as_str()) {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(other) => Err(ConfigError::NotBool {
+            field: WrittenConfig::MAPPED,
+            found: other.to_owned(),
+        }),
     }
 }
 

@@ -57,41 +57,12 @@ impl RequiredDigests {
                      tensor manifest --files writes them",
                 );
             }
-            // sha256sum puts a backslash in front of a line if its file name contains escapes.
-            let (line, is_escaped) = match line.strip_prefix('\\') {
-                Some(line) => (line, true),
-                None => (line, false),
+            let (path, digest) = match path_and_digest(line) {
+                Ok(found) => found,
+                Err(what) => return fail(what),
             };
-            let digest = line
-                .get(..64)
-                .filter(|digest| digest.bytes().all(|byte| byte.is_ascii_hexdigit()));
-            let path = line
-                .get(64..)
-                .and_then(|rest| rest.strip_prefix("  ").or_else(|| rest.strip_prefix(" *")));
-            let (Some(digest), Some(path)) = (digest, path) else {
-                return fail(
-                    "expected 64 hexadecimal digits of a SHA-256, two spaces and a path, as sha256sum prints them",
-                );
-            };
-            let path = match is_escaped {
-                true => unescaped(path),
-                false => path.to_owned(),
-            };
-            let mut below = PathBuf::new();
-            for part in Path::new(&path).components() {
-                match part {
-                    Component::CurDir => {}
-                    Component::Normal(part) => below.push(part),
-                    _ => {
-                        return fail(
-                            "expected a path below the repository's folder, such as digits/1/model.onnx",
-                        );
-                    }
-                }
-            }
-            let digest = digest.to_ascii_lowercase();
             if files
-                .insert(below, digest.clone())
+                .insert(path, digest.clone())
                 .is_some_and(|before| before != digest)
             {
                 return fail("the file was listed before, with another digest");
@@ -151,6 +122,41 @@ impl RequiredDigests {
             }),
         }
     }
+}
+
+/// Parses a line of the list. Returns the path below the repository and the digest in lower case.
+fn path_and_digest(line: &str) -> Result<(PathBuf, String), &'static str> {
+    // sha256sum puts a backslash in front of a line if its file name contains escapes.
+    let (line, is_escaped) = match line.strip_prefix('\\') {
+        Some(line) => (line, true),
+        None => (line, false),
+    };
+    let digest = line
+        .get(..64)
+        .filter(|digest| digest.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    let path = line
+        .get(64..)
+        .and_then(|rest| rest.strip_prefix("  ").or_else(|| rest.strip_prefix(" *")));
+    let (Some(digest), Some(path)) = (digest, path) else {
+        return Err(
+            "expected 64 hexadecimal digits of a SHA-256, two spaces and a path, as sha256sum prints them",
+        );
+    };
+    let path = match is_escaped {
+        true => unescaped(path),
+        false => path.to_owned(),
+    };
+    let mut below = PathBuf::new();
+    for part in Path::new(&path).components() {
+        match part {
+            Component::CurDir => {}
+            Component::Normal(part) => below.push(part),
+            _ => {
+                return Err("expected a path below the repository's folder, such as digits/1/model.onnx");
+            }
+        }
+    }
+    Ok((below, digest.to_ascii_lowercase()))
 }
 
 fn unescaped(path: &str) -> String {

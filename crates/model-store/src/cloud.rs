@@ -98,15 +98,7 @@ impl CloudStore {
         options: &RemoteOptions,
     ) -> Result<Self, StoreError> {
         let connector = RemoteConnector::new(options.clone());
-        let retry = RetryConfig {
-            backoff: BackoffConfig {
-                init_backoff: Duration::from_millis(200),
-                max_backoff: Duration::from_secs(10),
-                base: 2.0,
-            },
-            max_retries: 5,
-            retry_timeout: Duration::from_secs(60),
-        };
+        let retry = retries();
         let (store, hint) = match cloud {
             Cloud::S3 => {
                 let settings = |error: fmt_core::Error| StoreError::Settings {
@@ -362,6 +354,19 @@ fn with_profile(
         builder = builder.with_endpoint(endpoint);
     }
     Ok(builder)
+}
+
+/// Returns how often and how long a failed request is repeated.
+fn retries() -> RetryConfig {
+    RetryConfig {
+        backoff: BackoffConfig {
+            init_backoff: Duration::from_millis(200),
+            max_backoff: Duration::from_secs(10),
+            base: 2.0,
+        },
+        max_retries: 5,
+        retry_timeout: Duration::from_secs(60),
+    }
 }
 
 fn shared<S: ObjectStore>(store: object_store::Result<S>) -> object_store::Result<Arc<dyn ObjectStore>> {

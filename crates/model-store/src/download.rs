@@ -111,7 +111,16 @@ pub(crate) fn fetch_all(
     }
 }
 
+/// The ranges of an object, read by several threads and passed on in order.
+struct RangeQueue {
+    /// The number of ranges.
+    count: u64,
+    state: Mutex<Ranges>,
+    changed: Condvar,
+}
+
 /// The state shared by the downloading threads.
+#[derive(Default)]
 struct Ranges {
     /// Index of the next range to fetch.
     next: u64,
@@ -122,51 +131,23 @@ struct Ranges {
     is_over: bool,
 }
 
-/// Reads an object and passes its bytes on in order, with at most [`AT_A_TIME`] ranges in memory.
-fn ranges(
-    open: &dyn OpenObject,
-    object: &Object,
-    take: &mut dyn FnMut(Bytes) -> Result<(), StoreError>,
-) -> Result<(), StoreError> {
-    let count = object.size.div_ceil(RANGE);
-    let read = |index: u64| {
-        let range = index * RANGE..((index + 1) * RANGE).min(object.size);
-        let length = range.end - range.start;
-        let bytes = open.read(range.clone())?;
-        match bytes.len() as u64 == length {
-            true => Ok(bytes),
-            false => Err(StoreError::Truncated {
-                name: object.name.to_string(),
-                expected: object.size,
-                found: range.start + bytes.len() as u64,
-            }),
-        }
-    };
-    if count == 1 {
-        return take(read(0)?);
-    }
-    let state = Mutex::new(Ranges {
-        next: 0,
-        taken: 0,
-        there: BTreeMap::new(),
-        failure: None,
-        is_over: false,
-    });
-    let changed = Condvar::new();
-    let fetch = || {
+impl RangeQueue {
+    /// Reads ranges with `read` until all are read, one fails or the queue is closed.
+    fn fetch(&self, read: impl Fn(u64) -> Result<Bytes, StoreError>) {
+        let mut ranges = lock(&self.state);
         loop {
-            let mut ranges = lock(&state);
-            while !ranges.is_over && ranges.next < count && ranges.next >= ranges.taken + AT_A_TIME as u64 {
-                ranges = changed.wait(ranges).unwrap_or_else(PoisonError::into_inner);
+            let is_full = |ranges: &Ranges| ranges.next >= ranges.taken + AT_A_TIME as u64;
+            while !ranges.is_over && ranges.next < self.count && is_full(&ranges) {
+                ranges = self.wait(ranges);
             }
-            if ranges.is_over || ranges.next >= count {
+            if ranges.is_over || ranges.next >= self.count {
                 return;
             }
             let index = ranges.next;
             ranges.next += 1;
             drop(ranges);
             let bytes = read(index);
-            let mut ranges = lock(&state);
+            ranges = lock(&self.state);
             match bytes {
                 Ok(bytes) => drop(ranges.there.insert(index, bytes)),
                 Err(error) => {
@@ -174,13 +155,14 @@ fn ranges(
                     ranges.is_over = true;
                 }
             }
-            drop(ranges);
-            changed.notify_all();
+            self.changed.notify_all();
         }
-    };
-    let mut in_order = || {
-        for index in 0..count {
-            let mut ranges = lock(&state);
+    }
+
+    /// Passes all ranges on to `take` in order.
+    fn pass_on(&self, take: &mut dyn FnMut(Bytes) -> Result<(), StoreError>) -> Result<(), StoreError> {
+        for index in 0..self.count {
+            let mut ranges = lock(&self.state);
             let bytes = loop {
                 if let Some(failure) = ranges.failure.take() {
                     return Err(failure);
@@ -188,24 +170,64 @@ fn ranges(
                 if let Some(bytes) = ranges.there.remove(&index) {
                     break bytes;
                 }
-                ranges = changed.wait(ranges).unwrap_or_else(PoisonError::into_inner);
+                ranges = self.wait(ranges);
             };
             drop(ranges);
             take(bytes)?;
-            lock(&state).taken = index + 1;
-            changed.notify_all();
+            lock(&self.state).taken = index + 1;
+            self.changed.notify_all();
         }
         Ok(())
+    }
+
+    fn close(&self) {
+        lock(&self.state).is_over = true;
+        self.changed.notify_all();
+    }
+
+    fn wait<'r>(&self, ranges: MutexGuard<'r, Ranges>) -> MutexGuard<'r, Ranges> {
+        self.changed.wait(ranges).unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads an object and passes its bytes on in order, with at most [`AT_A_TIME`] ranges in memory.
+fn ranges(
+    open: &dyn OpenObject,
+    object: &Object,
+    take: &mut dyn FnMut(Bytes) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let count = object.size.div_ceil(RANGE);
+    if count == 1 {
+        return take(read_range(open, object, 0)?);
+    }
+    let queue = RangeQueue {
+        count,
+        state: Mutex::default(),
+        changed: Condvar::new(),
     };
     thread::scope(|scope| {
         for _ in 0..count.min(AT_A_TIME as u64) {
-            scope.spawn(fetch);
+            scope.spawn(|| queue.fetch(|index| read_range(open, object, index)));
         }
-        let outcome = in_order();
-        lock(&state).is_over = true;
-        changed.notify_all();
+        let outcome = queue.pass_on(take);
+        queue.close();
         outcome
     })
+}
+
+/// Reads the range `index` of an object.
+fn read_range(open: &dyn OpenObject, object: &Object, index: u64) -> Result<Bytes, StoreError> {
+    let range = index * RANGE..((index + 1) * RANGE).min(object.size);
+    let length = range.end - range.start;
+    let bytes = open.read(range.clone())?;
+    match bytes.len() as u64 == length {
+        true => Ok(bytes),
+        false => Err(StoreError::Truncated {
+            name: object.name.to_string(),
+            expected: object.size,
+            found: range.start + bytes.len() as u64,
+        }),
+    }
 }
 
 /// Locks a mutex. Critical sections do not panic, so poisoning is ignored.

@@ -361,82 +361,89 @@ impl Mirror {
             _ => known.shape = Some(shape),
         }
         if shape == Shape::Model {
-            let names: BTreeSet<String> = listing
-                .objects
-                .iter()
-                .map(|object| object.name.as_str().to_owned())
-                .collect();
-            let is_there = |name: &str| names.contains(name);
-            listing
-                .objects
-                .retain(|object| !(self.is_left_out)(object.name.as_str(), &is_there));
+            self.leave_out(&mut listing.objects);
         }
-        let mut entries: BTreeMap<&str, Vec<&Object>> = BTreeMap::new();
-        for object in &listing.objects {
-            let entry = match shape {
-                // Files next to the model directories of a repository are not models.
-                Shape::Repository if object.name.is_top() => continue,
-                Shape::Repository => object.name.first(),
-                Shape::Model => WHOLE,
-                Shape::File => object.name.as_str(),
-            };
-            entries.entry(entry).or_default().push(object);
-        }
+        let entries = entries(shape, &listing.objects);
         if shape == Shape::Repository {
             self.view.make_repository()?;
             self.remove_gone(within, &entries, report)?;
         }
         let mut is_race = false;
         for (entry, objects) in entries {
-            let fingerprint = fingerprint(objects.iter().copied());
-            let has_versions = objects.iter().all(|object| !object.etag.is_empty());
-            if has_versions && self.view.is_made_of(shape, entry, &fingerprint) {
-                self.failures().remove(entry);
-                continue;
-            }
             let is_wanted = match scope {
                 Scope::Named(names) if shape == Shape::Repository => names.iter().any(|name| name == entry),
                 _ => true,
             };
-            if !is_wanted {
-                // An earlier copy of the model is kept if there is one. The copy is synchronised when the
-                // model is loaded.
-                self.view.make_place(entry)?;
-                continue;
-            }
-            match self.fetch_entry(shape, entry, objects, &fingerprint, report) {
-                Ok(()) => {
-                    self.failures().remove(entry);
-                    report.changed.push(entry.to_owned());
-                }
-                Err(error) => {
-                    let is_whole = self.view.is_whole(shape, entry);
-                    is_race |= error.is_race();
-                    if shape != Shape::Repository && !is_whole {
-                        return Err(error);
-                    }
-                    if !is_whole {
-                        self.view.make_place(entry)?;
-                        self.note_failure(entry, error.to_string());
-                    }
-                    report.failed.push((entry.to_owned(), error.to_string()));
-                }
-            }
+            is_race |= self.sync_entry(shape, entry, objects, is_wanted, report)?;
         }
         if within.is_none() {
             let has_all = report.failed.is_empty();
-            known.seen = listing.version.filter(|_| has_all);
-            let before = self.view.state().filter(|state| state.shape == shape);
-            let file = listing.objects.first().filter(|_| shape == Shape::File);
-            self.view.set_state(&ViewState {
-                url: self.url.clone(),
-                shape,
-                file: file.map(|object| object.name.to_string()),
-                is_complete: has_all || before.is_some_and(|before| before.is_complete),
-                checked: now(),
-            })?;
+            known.seen = listing.version.take().filter(|_| has_all);
+            self.note_listing(shape, &listing, has_all)?;
         }
         Ok(is_race)
+    }
+
+    /// Records in the view which listing it matches; `has_all` says whether all objects of it were fetched.
+    fn note_listing(&self, shape: Shape, listing: &Listing, has_all: bool) -> Result<(), StoreError> {
+        let before = self.view.state().filter(|state| state.shape == shape);
+        let file = listing.objects.first().filter(|_| shape == Shape::File);
+        self.view.set_state(&ViewState {
+            url: self.url.clone(),
+            shape,
+            file: file.map(|object| object.name.to_string()),
+            is_complete: has_all || before.is_some_and(|before| before.is_complete),
+            checked: now(),
+        })
+    }
+
+    /// Removes the objects of a model's directory that the mirror leaves out.
+    fn leave_out(&self, objects: &mut Vec<Object>) {
+        let names: BTreeSet<String> = objects
+            .iter()
+            .map(|object| object.name.as_str().to_owned())
+            .collect();
+        let is_there = |name: &str| names.contains(name);
+        objects.retain(|object| !(self.is_left_out)(object.name.as_str(), &is_there));
+    }
+
+    /// Synchronises an entry of the view; returns true if an object changed while it was fetched. An entry
+    /// that is not wanted keeps its earlier copy.
+    fn sync_entry(
+        &self,
+        shape: Shape,
+        entry: &str,
+        objects: Vec<&Object>,
+        is_wanted: bool,
+        report: &mut Report,
+    ) -> Result<bool, StoreError> {
+        let fingerprint = fingerprint(objects.iter().copied());
+        let has_versions = objects.iter().all(|object| !object.etag.is_empty());
+        if has_versions && self.view.is_made_of(shape, entry, &fingerprint) {
+            self.failures().remove(entry);
+            return Ok(false);
+        }
+        if !is_wanted {
+            // An earlier copy of the model is kept if there is one. The copy is synchronised when the
+            // model is loaded.
+            self.view.make_place(entry)?;
+            return Ok(false);
+        }
+        let Err(error) = self.fetch_entry(shape, entry, objects, &fingerprint, report) else {
+            self.failures().remove(entry);
+            report.changed.push(entry.to_owned());
+            return Ok(false);
+        };
+        let is_whole = self.view.is_whole(shape, entry);
+        if shape != Shape::Repository && !is_whole {
+            return Err(error);
+        }
+        if !is_whole {
+            self.view.make_place(entry)?;
+            self.note_failure(entry, error.to_string());
+        }
+        report.failed.push((entry.to_owned(), error.to_string()));
+        Ok(error.is_race())
     }
 
     fn remove_gone(
@@ -497,25 +504,7 @@ impl Mirror {
                 .zip(&found)
                 .filter_map(|(object, found)| found.is_none().then_some(*object))
                 .collect();
-            let needed = missing
-                .iter()
-                .fold(0_u64, |sum, object| sum.saturating_add(object.size));
-            self.cache.make_room(&what, needed)?;
-            if needed > 0 {
-                tracing::info!(
-                    url = self.url,
-                    model = entry,
-                    files = missing.len(),
-                    bytes = needed,
-                    "fetching"
-                );
-            }
-            let progress = Progress::new(&self.url, entry, needed);
-            let fetched = fetch_all(&*self.store, &self.cache, &self.url, &missing, &|bytes| {
-                progress.add(bytes);
-            });
-            report.fetched += progress.done.load(Relaxed);
-            let mut fetched = fetched?.into_iter();
+            let mut fetched = self.fetch_missing(entry, &what, &missing, report)?.into_iter();
             let parts: Vec<_> = objects
                 .iter()
                 .zip(found)
@@ -533,6 +522,35 @@ impl Mirror {
             what,
             why: "its files leave the cache as fast as they come; another process needs the room".to_owned(),
         })
+    }
+
+    /// Fetches objects that the cache lacks, and returns their digests. `what` names the entry in errors.
+    fn fetch_missing(
+        &self,
+        entry: &str,
+        what: &str,
+        missing: &[&Object],
+        report: &mut Report,
+    ) -> Result<Vec<String>, StoreError> {
+        let needed = missing
+            .iter()
+            .fold(0_u64, |sum, object| sum.saturating_add(object.size));
+        self.cache.make_room(what, needed)?;
+        if needed > 0 {
+            tracing::info!(
+                url = self.url,
+                model = entry,
+                files = missing.len(),
+                bytes = needed,
+                "fetching"
+            );
+        }
+        let progress = Progress::new(&self.url, entry, needed);
+        let fetched = fetch_all(&*self.store, &self.cache, &self.url, missing, &|bytes| {
+            progress.add(bytes);
+        });
+        report.fetched += progress.done.load(Relaxed);
+        fetched
     }
 
     /// Records in the view that it matches the store.
@@ -638,6 +656,22 @@ impl<'m> Progress<'m> {
 }
 
 /// Returns the time in seconds since 1970.
+/// Groups objects by the entry of the view to which they belong.
+fn entries(shape: Shape, objects: &[Object]) -> BTreeMap<&str, Vec<&Object>> {
+    let mut entries: BTreeMap<&str, Vec<&Object>> = BTreeMap::new();
+    for object in objects {
+        let entry = match shape {
+            // Files next to the model directories of a repository are not models.
+            Shape::Repository if object.name.is_top() => continue,
+            Shape::Repository => object.name.first(),
+            Shape::Model => WHOLE,
+            Shape::File => object.name.as_str(),
+        };
+        entries.entry(entry).or_default().push(object);
+    }
+    entries
+}
+
 fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -169,7 +169,6 @@ impl Objects {
     /// File listings are paginated, two files per page.
     #[must_use]
     pub fn as_hub(&self, repository: &str, request: &Request) -> Response {
-        const PAGE: usize = 2;
         let objects = lock(&self.0);
         let mut hasher = Sha256::new();
         for (key, content) in objects.iter() {
@@ -185,33 +184,9 @@ impl Objects {
                     format!("{{\"id\": \"{repository}\", \"sha\": \"{commit}\"}}"),
                 );
             }
-            let Some(folder) = rest.strip_prefix(&format!("tree/{commit}")) else {
-                return Response::new(404, "{}").header("X-Error-Message", "Invalid rev id");
-            };
-            let folder = match folder.trim_matches('/') {
-                "" => String::new(),
-                folder => format!("{folder}/"),
-            };
-            let after = request.query.get("cursor").cloned().unwrap_or_default();
-            let mut found = objects
-                .iter()
-                .filter(|(key, _)| key.starts_with(&folder) && **key > after)
-                .peekable();
-            if found.peek().is_none() {
-                return Response::new(404, "{}").header("X-Error-Message", "no such folder");
-            }
-            let page: Vec<_> = found.by_ref().take(PAGE).collect();
-            let items: Vec<String> = page
-                .iter()
-                .map(|(key, content)| tree_item(key, content))
-                .collect();
-            let answer = Response::new(200, format!("[{}]", items.join(",")));
-            return match (found.peek(), page.last()) {
-                (Some(_), Some((last, _))) => {
-                    let next = format!("<{}?recursive=true&cursor={last}>; rel=\"next\"", request.path);
-                    answer.header("Link", next)
-                }
-                _ => answer,
+            return match rest.strip_prefix(&format!("tree/{commit}")) {
+                Some(folder) => tree_page(&objects, folder, request),
+                None => Response::new(404, "{}").header("X-Error-Message", "Invalid rev id"),
             };
         }
         if let Some(path) = request
@@ -242,6 +217,36 @@ impl Objects {
             Some(content) => part(content, request),
             None => Response::new(404, "no such file"),
         }
+    }
+}
+
+/// Responds with a page of the list of a directory's files.
+fn tree_page(objects: &BTreeMap<String, Vec<u8>>, folder: &str, request: &Request) -> Response {
+    const PAGE: usize = 2;
+    let folder = match folder.trim_matches('/') {
+        "" => String::new(),
+        folder => format!("{folder}/"),
+    };
+    let after = request.query.get("cursor").cloned().unwrap_or_default();
+    let mut found = objects
+        .iter()
+        .filter(|(key, _)| key.starts_with(&folder) && **key > after)
+        .peekable();
+    if found.peek().is_none() {
+        return Response::new(404, "{}").header("X-Error-Message", "no such folder");
+    }
+    let page: Vec<_> = found.by_ref().take(PAGE).collect();
+    let items: Vec<String> = page
+        .iter()
+        .map(|(key, content)| tree_item(key, content))
+        .collect();
+    let answer = Response::new(200, format!("[{}]", items.join(",")));
+    match (found.peek(), page.last()) {
+        (Some(_), Some((last, _))) => {
+            let next = format!("<{}?recursive=true&cursor={last}>; rel=\"next\"", request.path);
+            answer.header("Link", next)
+        }
+        _ => answer,
     }
 }
 
@@ -303,18 +308,7 @@ fn converse(
     seen: &Mutex<Vec<String>>,
 ) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
-    loop {
-        let mut lines = Vec::new();
-        loop {
-            let mut line = String::new();
-            if stream.read_line(&mut line)? == 0 {
-                return Ok(());
-            }
-            if line.trim().is_empty() {
-                break;
-            }
-            lines.push(line.trim().to_owned());
-        }
+    while let Some(lines) = read_head(&mut stream)? {
         let mut words = lines[0].split(' ');
         let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
@@ -344,28 +338,45 @@ fn converse(
             number,
         };
         let response = answer(&request);
-        let stream = stream.get_mut();
-        let mut head = format!(
-            "HTTP/1.1 {} Answer\r\nContent-Length: {}\r\n",
-            response.status,
-            response.body.len()
-        );
-        for (name, value) in &response.headers {
-            let _ = write!(head, "{name}: {value}\r\n");
+        if !write_response(stream.get_mut(), &response, method != "HEAD")? {
+            break;
         }
-        stream.write_all(format!("{head}\r\n").as_bytes())?;
-        if method != "HEAD" {
-            let end = response
-                .cut_at
-                .unwrap_or(response.body.len())
-                .min(response.body.len());
-            stream.write_all(&response.body[..end])?;
-            if end < response.body.len() {
-                return Ok(());
-            }
-        }
-        stream.flush()?;
     }
+    Ok(())
+}
+
+/// Reads the lines of a request's head; `None` at the end of the stream.
+fn read_head(stream: &mut BufReader<TcpStream>) -> io::Result<Option<Vec<String>>> {
+    let mut lines = Vec::new();
+    loop {
+        let mut line = String::new();
+        if stream.read_line(&mut line)? == 0 {
+            return Ok(None);
+        }
+        if line.trim().is_empty() {
+            return Ok(Some(lines));
+        }
+        lines.push(line.trim().to_owned());
+    }
+}
+
+/// Writes a response; returns false if its body is cut off, which ends the connection.
+fn write_response(stream: &mut TcpStream, response: &Response, has_body: bool) -> io::Result<bool> {
+    let len = response.body.len();
+    let mut head = format!("HTTP/1.1 {} Answer\r\nContent-Length: {len}\r\n", response.status);
+    for (name, value) in &response.headers {
+        let _ = write!(head, "{name}: {value}\r\n");
+    }
+    stream.write_all(format!("{head}\r\n").as_bytes())?;
+    if has_body {
+        let end = response.cut_at.unwrap_or(len).min(len);
+        stream.write_all(&response.body[..end])?;
+        if end < len {
+            return Ok(false);
+        }
+    }
+    stream.flush()?;
+    Ok(true)
 }
 
 fn decoded(text: &str) -> String {

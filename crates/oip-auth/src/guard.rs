@@ -74,6 +74,28 @@ pub enum Answers {
     NoAdministration(&'static str),
 }
 
+impl Answers {
+    /// Returns the error for a call that the address does not accept. `is_protected` says whether the call
+    /// needs a credential.
+    fn refusal(&self, route: &Route, is_protected: bool) -> Option<ServiceError> {
+        match self {
+            Self::Everything => None,
+            Self::NoChanges(advice) => {
+                let change = route.change().filter(|_| !is_protected)?;
+                Some(denied(format!(
+                    "'{change}' is refused on this address, where anybody could ask for it: {advice}"
+                )))
+            }
+            Self::NoAdministration(advice) => {
+                let api = route.api();
+                let is_moved = matches!(api, Api::Logging | Api::Trace | Api::SharedMemory | Api::Metrics);
+                let what = route.change().or(is_moved.then_some(api.name()))?;
+                Some(denied(format!("'{what}' is refused on this address: {advice}")))
+            }
+        }
+    }
+}
+
 /// The rules of an address on which the server listens.
 #[derive(Clone)]
 pub struct Door {
@@ -90,6 +112,20 @@ impl Default for Door {
             answers: Answers::Everything,
             restricted: Arc::new([]),
         }
+    }
+}
+
+impl Door {
+    /// Checks the headers that the called API requires; returns whether it requires any.
+    fn check_restricted(&self, route: &Route, headers: &HeaderMap) -> Result<bool, ServiceError> {
+        let mut is_restricted = false;
+        for restricted in self.restricted.iter() {
+            if restricted.apis().contains(&route.api()) {
+                restricted.check(headers).map_err(denied)?;
+                is_restricted = true;
+            }
+        }
+        Ok(is_restricted)
     }
 }
 
@@ -260,15 +296,7 @@ impl Guard {
                 model: None,
             });
         }
-        let mut is_restricted = false;
-        for restricted in door
-            .restricted
-            .iter()
-            .filter(|restricted| restricted.apis().contains(&route.api()))
-        {
-            restricted.check(headers).map_err(denied)?;
-            is_restricted = true;
-        }
+        let is_restricted = door.check_restricted(route, headers)?;
         let (table, found) = match sender {
             Some(Sender { table, found }) => (Some(table), Some(found)),
             None => (self.table(), None),
@@ -277,36 +305,16 @@ impl Guard {
             Some(found) => found.map_err(Stop::Refused),
             None => identify(table, headers, certificate),
         };
-        match &door.answers {
-            Answers::Everything => {}
-            Answers::NoChanges(advice) => {
-                if let Some(change) = route.change()
-                    && table.is_none()
-                    && !is_restricted
-                {
-                    return Err(denied(format!(
-                        "'{change}' is refused on this address, where anybody could ask for it: {advice}"
-                    ))
-                    .into());
-                }
-            }
-            Answers::NoAdministration(advice) => {
-                let api = route.api();
-                let is_moved = matches!(api, Api::Logging | Api::Trace | Api::SharedMemory | Api::Metrics);
-                if is_moved || route.change().is_some() {
-                    let what = route.change().unwrap_or(api.name());
-                    // The log names the client even if its request is refused.
-                    let known = match table.as_ref().map(identify) {
-                        Some(Err(Stop::Unverified(token))) => return Err(Stop::Unverified(token)),
-                        known => known.and_then(Result::ok),
-                    };
-                    let error = denied(format!("'{what}' is refused on this address: {advice}"));
-                    return Err(Stop::Refused(Refusal {
-                        shown: known.map(|known| known.shown),
-                        ..error.into()
-                    }));
-                }
-            }
+        if let Some(error) = door.answers.refusal(route, table.is_some() || is_restricted) {
+            // The log names the client even if its request is refused.
+            let known = match table.as_ref().map(identify) {
+                Some(Err(Stop::Unverified(token))) => return Err(Stop::Unverified(token)),
+                known => known.and_then(Result::ok),
+            };
+            return Err(Stop::Refused(Refusal {
+                shown: known.map(|known| known.shown),
+                ..error.into()
+            }));
         }
         let model = || Arc::new(Mutex::new(route.model_name().map(str::to_owned)));
         let model: Asked = route.change().is_some().then(model);

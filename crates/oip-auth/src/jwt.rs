@@ -139,24 +139,16 @@ impl Verifier {
             return Err("the token is not signed by a known key");
         }
         let claims: Map<String, Value> = serde_json::from_slice(&decode(claims)?).map_err(|_| MALFORMED)?;
-        let time = |name: &str| match claims.get(name) {
-            None => Ok(None),
-            Some(value) => value
-                .as_f64()
-                .map(Some)
-                .ok_or("a time of the token is not a number"),
-        };
-        let now = now
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_secs_f64();
-        let until = time("exp")?.ok_or("the token does not say when it expires")? + LEEWAY;
-        if now >= until {
-            return Err("the token has expired");
-        }
-        if time("nbf")?.is_some_and(|from| now + LEEWAY < from) {
-            return Err("the token is not valid yet");
-        }
+        self.check_claims(&claims, now)
+    }
+
+    /// Checks the claims of a correctly signed token at time `now`.
+    fn check_claims(
+        &self,
+        claims: &Map<String, Value>,
+        now: SystemTime,
+    ) -> Result<VerifiedClaims, &'static str> {
+        let until = valid_until(claims, now)?;
         if claims.get("iss").and_then(Value::as_str) != Some(&self.issuer) {
             return Err("the token is of another issuer");
         }
@@ -185,6 +177,30 @@ impl Verifier {
             keys: 0,
         })
     }
+}
+
+/// Checks that a token is valid at time `now`, and returns its expiry in seconds since 1970, including the
+/// leeway.
+fn valid_until(claims: &Map<String, Value>, now: SystemTime) -> Result<f64, &'static str> {
+    let time = |name: &str| match claims.get(name) {
+        None => Ok(None),
+        Some(value) => value
+            .as_f64()
+            .map(Some)
+            .ok_or("a time of the token is not a number"),
+    };
+    let now = now
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs_f64();
+    let until = time("exp")?.ok_or("the token does not say when it expires")? + LEEWAY;
+    if now >= until {
+        return Err("the token has expired");
+    }
+    if time("nbf")?.is_some_and(|from| now + LEEWAY < from) {
+        return Err("the token is not valid yet");
+    }
+    Ok(until)
 }
 
 #[cfg(test)]

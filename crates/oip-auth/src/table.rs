@@ -246,36 +246,14 @@ impl Table {
         let mut values = Vec::new();
         for (name, identity) in file.identities {
             let number = table.identities.len();
-            for token in &identity.token_sha256 {
-                let digest = digest(token.get_ref()).ok_or_else(|| {
-                    // The message does not quote the value, since it may be a token entered by mistake.
-                    wrong(token.span().start, "expected the SHA-256 of a token, 64 hexadecimal digits (printf %s TOKEN | sha256sum)")
-                })?;
-                if table.tokens.iter().any(|(known, _)| *known == digest) {
-                    return Err(wrong(
-                        token.span().start,
-                        "this token already belongs to another identity",
-                    ));
-                }
-                table.tokens.push((digest, number));
-            }
+            table.add_tokens(&identity.token_sha256, number, &wrong)?;
             if table.tokens.len() > MOST_TOKENS {
                 return Err(AuthError::new(
                     path,
                     format_args!("expected at most {MOST_TOKENS} tokens"),
                 ));
             }
-            for pattern in &identity.certificates {
-                if !["uri:", "dns:", "email:"]
-                    .iter()
-                    .any(|kind| pattern.get_ref().starts_with(kind))
-                {
-                    let expected =
-                        "expected a certificate's name with its kind: uri:..., dns:... or email:...";
-                    return Err(wrong(pattern.span().start, expected));
-                }
-                table.certificates.push((Pattern::new(pattern.get_ref()), number));
-            }
+            table.add_certificates(&identity.certificates, number, &wrong)?;
             for pattern in &identity.jwt {
                 if file.jwt.is_none() {
                     return Err(wrong(
@@ -310,6 +288,45 @@ impl Table {
             });
         }
         Ok(table)
+    }
+
+    /// Adds the token digests of the identity `number`. `wrong` makes an error at an offset of the table.
+    fn add_tokens(
+        &mut self,
+        digests: &[Spanned<String>],
+        number: usize,
+        wrong: &impl Fn(usize, &str) -> AuthError,
+    ) -> Result<(), AuthError> {
+        const EXPECTED: &str =
+            "expected the SHA-256 of a token, 64 hexadecimal digits (printf %s TOKEN | sha256sum)";
+        for token in digests {
+            let at = token.span().start;
+            // The message does not quote the value, since it may be a token entered by mistake.
+            let digest = digest(token.get_ref()).ok_or_else(|| wrong(at, EXPECTED))?;
+            if self.tokens.iter().any(|(known, _)| *known == digest) {
+                return Err(wrong(at, "this token already belongs to another identity"));
+            }
+            self.tokens.push((digest, number));
+        }
+        Ok(())
+    }
+
+    /// Adds the patterns for names in certificates of the identity `number`.
+    fn add_certificates(
+        &mut self,
+        patterns: &[Spanned<String>],
+        number: usize,
+        wrong: &impl Fn(usize, &str) -> AuthError,
+    ) -> Result<(), AuthError> {
+        for pattern in patterns {
+            let mut kinds = ["uri:", "dns:", "email:"].iter();
+            if !kinds.any(|kind| pattern.get_ref().starts_with(kind)) {
+                let expected = "expected a certificate's name with its kind: uri:..., dns:... or email:...";
+                return Err(wrong(pattern.span().start, expected));
+            }
+            self.certificates.push((Pattern::new(pattern.get_ref()), number));
+        }
+        Ok(())
     }
 
     /// Returns the fetched key set, if the keys are at a URL.

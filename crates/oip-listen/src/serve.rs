@@ -26,7 +26,7 @@ use tower_service::Service;
 use crate::{
     ClientCertificate, ConnectionLimits, Listener, Peer, Protocol, RequestBody, Shutdown, Tls,
     activity::{Activity, Verdict},
-    connections::Place,
+    connections::{Place, Room},
     front::{FirstRequest, Front},
     http2::Http2,
     io::WatchedStream,
@@ -113,36 +113,17 @@ where
     B::Data: Buf + Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    let encryption = tls.map(|tls| Encryption {
-        tls,
-        home: Handle::current(),
-    });
     let listener = listener.into();
-    let mut connections = JoinSet::new();
-    let start = |connections: &mut JoinSet<Option<bool>>, (stream, peer): (Stream, Peer), room| {
-        let encryption = encryption.clone().filter(|_| stream.is_tcp());
-        let is_encrypted = encryption.is_some();
-        let connection = Connection::new(protocol, encryption, limits.clone(), shutdown.clone());
-        let place = limits
-            .connections
-            .enter(room, Arc::new(connection.activity.clone()));
-        if !is_encrypted && protocol != Protocol::Http2 && begins_work(&stream) {
-            connection.activity.go_to(Lane::Work);
-        }
-        let lane = connection.activity.lane();
-        if is_encrypted {
-            // The connection leaves this lane after the handshake.
-            connection.activity.go_to(Lane::Busy);
-        }
-        let tasks = Tasks::new(&connection.activity);
-        let serving = connection.serve(stream, make_service(&peer), place, tasks.clone());
-        let served = tasks.drive(lane, serving);
-        match limits.lanes.as_ref().and_then(|lanes| lanes.runtime(lane)) {
-            Some(runtime) => connections.spawn_on(served, runtime),
-            None => connections.spawn(served),
-        };
-        // Reap finished connections, which would otherwise accumulate.
-        while connections.try_join_next().is_some() {}
+    let mut connections = Connections {
+        protocol,
+        encryption: tls.map(|tls| Encryption {
+            tls,
+            home: Handle::current(),
+        }),
+        make_service,
+        limits: limits.clone(),
+        shutdown: shutdown.clone(),
+        running: JoinSet::new(),
     };
     // The server enforces the cap by not accepting: further clients wait in the backlog, except for the
     // client in `waiting`.
@@ -152,7 +133,7 @@ where
             waiting = Some(accept(&listener).await);
             let room = limits.connections.room().await;
             if let Some(client) = waiting.take() {
-                start(&mut connections, client, room);
+                connections.start(client, room);
             }
         }
     };
@@ -163,7 +144,7 @@ where
     if let Some(client) = waiting
         && let Some(room) = limits.connections.try_room()
     {
-        start(&mut connections, client, room);
+        connections.start(client, room);
     }
     // Clients whose connection is established must not be dropped. These connections are accepted directly,
     // since the runtime may not have been notified of them.
@@ -171,15 +152,65 @@ where
         while let Some(room) = limits.connections.try_room()
             && let Ok(client) = queued.next()
         {
-            start(&mut connections, client, room);
+            connections.start(client, room);
         }
     }
     let mut cut = 0;
-    while let Some(finished) = connections.join_next().await {
+    while let Some(finished) = connections.running.join_next().await {
         // A connection whose lane ended was cut too.
         cut += usize::from(matches!(finished, Ok(Some(false) | None)));
     }
     cut
+}
+
+/// The connections of a listener.
+struct Connections<F> {
+    protocol: Protocol,
+    encryption: Option<Encryption>,
+    /// Creates the service of a connection from the client's identity.
+    make_service: F,
+    limits: ConnectionLimits,
+    shutdown: Shutdown,
+    /// Each task returns the result of [`Connection::serve`]; `None` if its lane ended.
+    running: JoinSet<Option<bool>>,
+}
+
+impl<F> Connections<F> {
+    /// Starts to serve an accepted connection, on the lane on which its first request is expected.
+    fn start<S, B>(&mut self, (stream, peer): (Stream, Peer), room: Room)
+    where
+        F: Fn(&Peer) -> S,
+        S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+        S::Future: Send,
+        B: Body + Send + 'static,
+        B::Data: Buf + Send,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        let encryption = self.encryption.clone().filter(|_| stream.is_tcp());
+        let is_encrypted = encryption.is_some();
+        let (limits, shutdown) = (self.limits.clone(), self.shutdown.clone());
+        let connection = Connection::new(self.protocol, encryption, limits, shutdown);
+        let occupant = Arc::new(connection.activity.clone());
+        let place = self.limits.connections.enter(room, occupant);
+        if !is_encrypted && self.protocol != Protocol::Http2 && begins_work(&stream) {
+            connection.activity.go_to(Lane::Work);
+        }
+        let lane = connection.activity.lane();
+        if is_encrypted {
+            // The connection leaves this lane after the handshake.
+            connection.activity.go_to(Lane::Busy);
+        }
+        let tasks = Tasks::new(&connection.activity);
+        let serving = connection.serve(stream, (self.make_service)(&peer), place, tasks.clone());
+        let served = tasks.drive(lane, serving);
+        let lanes = self.limits.lanes.as_ref();
+        match lanes.and_then(|lanes| lanes.runtime(lane)) {
+            Some(runtime) => self.running.spawn_on(served, runtime),
+            None => self.running.spawn(served),
+        };
+        // Reap finished connections, which would otherwise accumulate.
+        while self.running.try_join_next().is_some() {}
+    }
 }
 
 /// Returns whether a new connection has already sent a method other than GET or HEAD. Consumes no bytes.
@@ -288,31 +319,13 @@ impl Connection {
                 .serve_on(Transport::Plain(stream), None, first, service, tasks)
                 .await;
         };
-        let stream = WatchedStream::below_tls(stream, encryption.home, self.activity.clone());
-        let secured = {
-            let activity = self.activity.clone();
-            let securing = secure(&encryption.tls, Box::pin(stream), self.protocol, &activity);
-            tokio::select! {
-                secured = timeout(self.limits.head_timeout, securing) => secured,
-                () = self.activity.asked_to_close() => return true,
-                () = self.shutdown.cutting() => return false,
-            }
-        };
         let SecureConnection {
             transport,
             protocol,
             certificate,
-        } = match secured {
-            Ok(Ok(secured)) => secured,
-            Ok(Err(HandshakeError::Gone)) => return true,
-            Ok(Err(refused)) => {
-                encryption.tls.note_refused(&refused);
-                return true;
-            }
-            Err(_) => {
-                encryption.tls.note_refused(&"it came too slowly");
-                return true;
-            }
+        } = match self.handshake(stream, encryption).await {
+            Ok(secured) => secured,
+            Err(is_served) => return is_served,
         };
         // The connection moves to the work lane, as if its listener were served there.
         let is_upgraded = protocol == Protocol::Http2 && self.protocol != protocol;
@@ -323,6 +336,34 @@ impl Connection {
         yield_now().await;
         let first = FirstRequest::default();
         self.serve_on(transport, certificate, first, service, tasks).await
+    }
+
+    /// Performs the TLS handshake. If there is no secure connection, returns whether the client was served:
+    /// false if a shutdown cut the handshake.
+    async fn handshake(&self, stream: Stream, encryption: Encryption) -> Result<SecureConnection, bool> {
+        let Encryption { tls, home } = encryption;
+        let stream = WatchedStream::below_tls(stream, home, self.activity.clone());
+        let secured = {
+            let activity = self.activity.clone();
+            let securing = secure(&tls, Box::pin(stream), self.protocol, &activity);
+            tokio::select! {
+                secured = timeout(self.limits.head_timeout, securing) => secured,
+                () = self.activity.asked_to_close() => return Err(true),
+                () = self.shutdown.cutting() => return Err(false),
+            }
+        };
+        match secured {
+            Ok(Ok(secured)) => Ok(secured),
+            Ok(Err(HandshakeError::Gone)) => Err(true),
+            Ok(Err(refused)) => {
+                tls.note_refused(&refused);
+                Err(true)
+            }
+            Err(_) => {
+                tls.note_refused(&"it came too slowly");
+                Err(true)
+            }
+        }
     }
 
     /// Serves the given protocol until the connection ends.

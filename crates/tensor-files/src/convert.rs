@@ -211,60 +211,17 @@ impl AdaptedPlan {
         options: &ConvertOptions<'_>,
     ) -> Self {
         let accepts = |plan: Plan| target.create(Box::new(std::io::sink()), plan).map(drop);
-        let alone = |entry: &PlannedEntry| {
-            let plan = |name: &str| Plan {
-                entries: vec![PlannedEntry {
-                    name: name.to_owned(),
-                    ..entry.clone()
-                }],
-                metadata: Metadata::new(),
-            };
-            // A format without names accepts only indices.
-            accepts(plan(&entry.name)).or_else(|error| match error.kind() {
-                ErrorKind::BadName => accepts(plan("0")),
-                _ => Err(error),
-            })
-        };
+        let alone = |entry: &PlannedEntry| accepts_alone(&accepts, entry);
         let (mut entries, mut indices, mut losses) = (Vec::new(), Vec::new(), Vec::new());
         for (index, entry) in reader.entries().iter().enumerate() {
-            let lost = |why: String| Loss::Tensor(entry.name.clone(), why);
-            let planned = match planned(entry) {
-                Ok(planned) => planned,
-                Err(why) => {
-                    losses.push(lost(why.to_string()));
-                    continue;
+            match storable(entry, options.dense_budget, alone) {
+                Ok((kept, lost)) => {
+                    losses.extend(lost);
+                    entries.push(kept);
+                    indices.push(index);
                 }
-            };
-            let bare = PlannedEntry {
-                attributes: Default::default(),
-                ..planned.clone()
-            };
-            let mut kept = bare.clone();
-            if let Err(error) = alone(&bare) {
-                let dense = PlannedEntry::dense(&*bare.name, bare.spec.clone());
-                let can_be_dense = bare.layout != Layout::Dense
-                    && bare.spec.byte_len() <= options.dense_budget
-                    && alone(&dense).is_ok();
-                if !can_be_dense {
-                    losses.push(lost(without_name(&error, &entry.name)));
-                    continue;
-                }
-                losses.push(Loss::Sparsity(entry.name.clone()));
-                kept = dense;
+                Err(lost) => losses.push(lost),
             }
-            let without = kept.clone();
-            let holds = |attributes: Metadata| {
-                let with = PlannedEntry {
-                    attributes,
-                    ..without.clone()
-                };
-                alone(&with).is_ok()
-            };
-            let (held, lost) = held_by(planned.attributes, holds);
-            kept.attributes = held;
-            losses.extend(lost.map(|key| Loss::Attribute(entry.name.clone(), key)));
-            entries.push(kept);
-            indices.push(index);
         }
         let mut adapted = Self {
             plan: Plan {
@@ -437,6 +394,58 @@ impl AdaptedPlan {
     ) -> Result<Option<AtomicFile>, Error> {
         Ok(None)
     }
+}
+
+/// Checks that a format accepts a plan with the single tensor `entry`.
+fn accepts_alone(accepts: &impl Fn(Plan) -> Result<(), Error>, entry: &PlannedEntry) -> Result<(), Error> {
+    let plan = |name: &str| Plan {
+        entries: vec![PlannedEntry {
+            name: name.to_owned(),
+            ..entry.clone()
+        }],
+        metadata: Metadata::new(),
+    };
+    // A format without names accepts only indices.
+    accepts(plan(&entry.name)).or_else(|error| match error.kind() {
+        ErrorKind::BadName => accepts(plan("0")),
+        _ => Err(error),
+    })
+}
+
+/// Plans what a format can store of the tensor `entry`, and returns it with the losses; the whole tensor is
+/// lost in case of an error. A sparse tensor of at most `dense_budget` bytes may become dense. `alone` checks
+/// whether the format accepts a tensor.
+fn storable(
+    entry: &Entry,
+    dense_budget: u64,
+    alone: impl Fn(&PlannedEntry) -> Result<(), Error>,
+) -> Result<(PlannedEntry, Vec<Loss>), Loss> {
+    let lost = |why: String| Loss::Tensor(entry.name.clone(), why);
+    let mut kept = planned(entry).map_err(|why| lost(why.to_string()))?;
+    let attributes = std::mem::take(&mut kept.attributes);
+    let mut losses = Vec::new();
+    if let Err(error) = alone(&kept) {
+        let dense = PlannedEntry::dense(&*kept.name, kept.spec.clone());
+        let can_be_dense =
+            kept.layout != Layout::Dense && kept.spec.byte_len() <= dense_budget && alone(&dense).is_ok();
+        if !can_be_dense {
+            return Err(lost(without_name(&error, &entry.name)));
+        }
+        losses.push(Loss::Sparsity(entry.name.clone()));
+        kept = dense;
+    }
+    let without = kept.clone();
+    let holds = |attributes: Metadata| {
+        let with = PlannedEntry {
+            attributes,
+            ..without.clone()
+        };
+        alone(&with).is_ok()
+    };
+    let (held, lost) = held_by(attributes, holds);
+    kept.attributes = held;
+    losses.extend(lost.map(|key| Loss::Attribute(entry.name.clone(), key)));
+    Ok((kept, losses))
 }
 
 /// Splits `texts` into the entries that a format can store and the keys of all others. Tries each entry alone

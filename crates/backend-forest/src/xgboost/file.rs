@@ -82,24 +82,48 @@ struct DartTrees {
     model: trees::TreeModel,
 }
 
+/// The sizes of a model.
+struct Counts {
+    /// Features of a row.
+    features: usize,
+    classes: usize,
+    /// Scores of a row.
+    scores: usize,
+}
+
+impl Counts {
+    fn of(parameters: &Parameters) -> Result<Self, Refusal> {
+        let features = number("num_feature", &parameters.num_feature)?;
+        let classes = number("num_class", &parameters.num_class)?;
+        let targets = parameters.num_target.as_deref().unwrap_or("1");
+        let scores = classes.max(number("num_target", targets)?).max(1);
+        if features == 0 || features > flat_forest::Trees::MAX_FEATURES {
+            return Err(Refusal::new(format!(
+                "num_feature is {features}, expected 1 to {}",
+                flat_forest::Trees::MAX_FEATURES
+            )));
+        }
+        if scores > MAX_SCORES {
+            return Err(Refusal::new(format!(
+                "a row has {scores} scores, expected at most {MAX_SCORES}"
+            )));
+        }
+        Ok(Self {
+            features,
+            classes,
+            scores,
+        })
+    }
+}
+
 fn booster(file: File, options: Options) -> Result<Booster, Refusal> {
     let learner = file.learner;
     let parameters = &learner.learner_model_param;
-    let features = number("num_feature", &parameters.num_feature)?;
-    let classes = number("num_class", &parameters.num_class)?;
-    let targets = parameters.num_target.as_deref().unwrap_or("1");
-    let scores = classes.max(number("num_target", targets)?).max(1);
-    if features == 0 || features > flat_forest::Trees::MAX_FEATURES {
-        return Err(Refusal::new(format!(
-            "num_feature is {features}, expected 1 to {}",
-            flat_forest::Trees::MAX_FEATURES
-        )));
-    }
-    if scores > MAX_SCORES {
-        return Err(Refusal::new(format!(
-            "a row has {scores} scores, expected at most {MAX_SCORES}"
-        )));
-    }
+    let Counts {
+        features,
+        classes,
+        scores,
+    } = Counts::of(parameters)?;
     let (link, meaning) = Link::of_objective(&learner.objective.name)?;
     if matches!(meaning, Meaning::Classes { .. }) && classes < 2 {
         return Err(Refusal::new(format!(

@@ -144,29 +144,7 @@ impl Machine {
                 let value = value.ok_or_else(|| self.malformed("a parameter without a tensor"))?;
                 self.push(value)
             }
-            Global::FromType => {
-                let [callable, class, arguments, ref rest @ ..] = *arguments else {
-                    return Err(self.malformed("the arguments of a tensor of a type"));
-                };
-                let (function, kind) = (self.built.node(callable), self.built.node(class));
-                let (
-                    Some(&Node::Global(function)),
-                    Some(Node::Global(Global::TensorType | Global::Class)),
-                    0,
-                ) = (function, kind, depth)
-                else {
-                    return Err(self.malformed("the arguments of a tensor of a type"));
-                };
-                self.check_allowed(callable)?;
-                self.note_tensor_class(class);
-                let arguments = self.tuple_of(arguments)?;
-                self.call(function, &arguments, depth + 1)?;
-                // Attributes of a tensor are ignored, like those of other known values.
-                match (self.last(), rest.first()) {
-                    (Some(Node::Unread(_)), Some(state)) => self.attributes_of_unread(*state),
-                    _ => Ok(false),
-                }
-            }
+            Global::FromType => self.call_from_type(arguments, depth),
             Global::Unread(kind) => {
                 let dims = self.dims_of_unread(kind, arguments)?;
                 self.charge(8 * dims.as_ref().map_or(0, Vec::len) as u64 + size_of::<UnreadTensor>() as u64)?;
@@ -194,6 +172,29 @@ impl Machine {
                 self.push_node(Node::Object(numbered.collect()))
             }
             Global::Inert | Global::TensorType | Global::Elements(_) => self.push_node(Node::Other),
+        }
+    }
+
+    /// Calls the function of a tensor of a subclass. `arguments` are the function, the class, the function's
+    /// arguments and the attributes.
+    fn call_from_type(&mut self, arguments: &[Value], depth: u32) -> Result<bool, Error> {
+        let [callable, class, arguments, ref rest @ ..] = *arguments else {
+            return Err(self.malformed("the arguments of a tensor of a type"));
+        };
+        let (function, kind) = (self.built.node(callable), self.built.node(class));
+        let (Some(&Node::Global(function)), Some(Node::Global(Global::TensorType | Global::Class)), 0) =
+            (function, kind, depth)
+        else {
+            return Err(self.malformed("the arguments of a tensor of a type"));
+        };
+        self.check_allowed(callable)?;
+        self.note_tensor_class(class);
+        let arguments = self.tuple_of(arguments)?;
+        self.call(function, &arguments, depth + 1)?;
+        // Attributes of a tensor are ignored, like those of other known values.
+        match (self.last(), rest.first()) {
+            (Some(Node::Unread(_)), Some(state)) => self.attributes_of_unread(*state),
+            _ => Ok(false),
         }
     }
 

@@ -139,21 +139,7 @@ fn widen_graph(graph: &mut GraphProto, renamed: &HashMap<String, String>, is_out
     let nodes = std::mem::take(&mut graph.node);
     for mut inner in nodes {
         inner.input.iter_mut().chain(&mut inner.output).for_each(rename);
-        let mut rounds = false;
-        for attribute in &mut inner.attribute {
-            let is_half = attribute.r#type() == AttributeType::Int && attribute.i == i64::from(HALF);
-            if is_half && attribute.name == "to" && inner.op_type == "Cast" {
-                rounds = true;
-            } else if is_half && TYPE_ATTRIBUTES.contains(&attribute.name.as_str()) {
-                attribute.i = FLOAT.into();
-            }
-            if let Some(tensor) = &mut attribute.t {
-                widen_tensor(tensor);
-            }
-            if let Some(graph) = &mut attribute.g {
-                widen_graph(graph, renamed, false);
-            }
-        }
+        let rounds = widen_attributes(&mut inner, renamed);
         if rounds && inner.output.len() == 1 {
             let rounded = format!("{}~rounded", inner.output[0]);
             let output = std::mem::replace(&mut inner.output[0], rounded.clone());
@@ -170,6 +156,27 @@ fn widen_graph(graph: &mut GraphProto, renamed: &HashMap<String, String>, is_out
             graph.node.push(inner);
         }
     }
+}
+
+/// Replaces FP16 by FP32 in the attributes of a node, except in a cast to FP16. Returns whether the node is
+/// such a cast, which rounds.
+fn widen_attributes(node: &mut NodeProto, renamed: &HashMap<String, String>) -> bool {
+    let mut rounds = false;
+    for attribute in &mut node.attribute {
+        let is_half = attribute.r#type() == AttributeType::Int && attribute.i == i64::from(HALF);
+        if is_half && attribute.name == "to" && node.op_type == "Cast" {
+            rounds = true;
+        } else if is_half && TYPE_ATTRIBUTES.contains(&attribute.name.as_str()) {
+            attribute.i = FLOAT.into();
+        }
+        if let Some(tensor) = &mut attribute.t {
+            widen_tensor(tensor);
+        }
+        if let Some(graph) = &mut attribute.g {
+            widen_graph(graph, renamed, false);
+        }
+    }
+    rounds
 }
 
 /// Converts an FP16 tensor to FP32. Leaves a damaged tensor unchanged: reading it reports the damage.

@@ -89,6 +89,34 @@ pub(super) fn looped(node: &mut Node<'_>, follow: &mut dyn Follow) -> RuleResult
     node.refuse("carries what changes with each iteration")
 }
 
+/// Returns the slice of a scanned input that one iteration gets, and the size of the scanned axis.
+fn slice_of(node: &Node<'_>, item: &Item, axis: i64) -> Result<(Value, Size), Reason> {
+    let Item::Tensor(value) = item else {
+        return node.refuse("scans a sequence");
+    };
+    if value.outer.is_some() || value.numbering != Numbering::None {
+        return node.refuse("scans rows in another order, or their indices");
+    }
+    let Some(mut dims) = value.dims.clone() else {
+        return node.refuse("has an input whose number of dimensions is not known");
+    };
+    let axis = node.axis(axis, dims.len())?;
+    node.keep_off(value, axis)?;
+    let length = dims.remove(axis);
+    let origin = match value.origin {
+        Origin::Rows(rows) if rows > axis => Origin::Rows(rows - 1),
+        origin => origin,
+    };
+    let slice = Value {
+        dims: Some(dims),
+        origin,
+        content: None,
+        numbering: Numbering::None,
+        outer: None,
+    };
+    Ok((slice, length))
+}
+
 pub(super) fn scan(node: &mut Node<'_>, follow: &mut dyn Follow) -> RuleResult {
     if node.opset < 9 {
         return node.refuse("is of an old operator set");
@@ -106,29 +134,9 @@ pub(super) fn scan(node: &mut Node<'_>, follow: &mut dyn Follow) -> RuleResult {
     let mut slices = Vec::with_capacity(count);
     let mut length = None;
     for (index, item) in scanned.iter().enumerate() {
-        let Item::Tensor(value) = item else {
-            return node.refuse("scans a sequence");
-        };
-        if value.outer.is_some() || value.numbering != Numbering::None {
-            return node.refuse("scans rows in another order, or their indices");
-        }
-        let Some(mut dims) = value.dims.clone() else {
-            return node.refuse("has an input whose number of dimensions is not known");
-        };
-        let axis = node.axis(axes.get(index).copied().unwrap_or(0), dims.len())?;
-        node.keep_off(value, axis)?;
-        length = Some(dims.remove(axis));
-        let origin = match value.origin {
-            Origin::Rows(rows) if rows > axis => Origin::Rows(rows - 1),
-            origin => origin,
-        };
-        slices.push(Item::Tensor(Value {
-            dims: Some(dims),
-            origin,
-            content: None,
-            numbering: Numbering::None,
-            outer: None,
-        }));
+        let (slice, size) = slice_of(node, item, axes.get(index).copied().unwrap_or(0))?;
+        length = Some(size);
+        slices.push(Item::Tensor(slice));
     }
     let Some(length) = length else {
         return node.refuse("scans nothing");

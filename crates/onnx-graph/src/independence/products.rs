@@ -220,38 +220,16 @@ pub(super) fn einsum(node: &mut Node<'_>) -> RuleResult {
             "has an equation '{equation}' for another number of inputs"
         ));
     }
-    let mut sizes: Vec<(char, Size)> = Vec::new();
-    let mut rows: Option<char> = None;
-    let mut lettered: Vec<Vec<(char, Size)>> = Vec::new();
-    let mut unnamed = 0;
+    let mut indices = Indices::default();
     for (index, (factor, value)) in factors.iter().zip(&values).enumerate() {
-        let dims = node.dims(index)?;
-        let letters = letters(factor, dims.len());
-        let Some(letters) = letters.filter(|letters| letters.len() == dims.len()) else {
-            return node.refuse("has an index for another number of dimensions");
-        };
-        if factor.contains(ELLIPSIS) {
-            unnamed = unnamed.max((dims.len() + ELLIPSIS.len()).saturating_sub(factor.len()));
-        }
-        if let Some(axis) = value.row_axis() {
-            let letter = letters[axis];
-            let is_twice = letters.iter().filter(|other| **other == letter).count() > 1;
-            if is_twice || rows.is_some_and(|rows| rows != letter) {
-                return node.refuse("meets rows on two axes");
-            }
-            rows = Some(letter);
-        }
-        for (letter, dim) in letters.iter().zip(&dims) {
-            match sizes.iter_mut().find(|(known, _)| known == letter) {
-                Some((_, known)) => {
-                    *known = joint(node.symbols, known, dim)
-                        .ok_or_else(|| node.refusal("meets rows and another dimension"))?;
-                }
-                None => sizes.push((*letter, dim.clone())),
-            }
-        }
-        lettered.push(letters.into_iter().zip(dims).collect());
+        indices.add(node, index, factor, value)?;
     }
+    let Indices {
+        sizes,
+        rows,
+        factors: lettered,
+        unnamed,
+    } = indices;
     let length = output.len().saturating_sub(if output.contains(ELLIPSIS) {
         ELLIPSIS.len()
     } else {
@@ -290,6 +268,53 @@ pub(super) fn einsum(node: &mut Node<'_>) -> RuleResult {
         numbering: Numbering::None,
         outer: None,
     })
+}
+
+/// The letters of an equation's factors.
+#[derive(Default)]
+struct Indices {
+    /// The size of each letter's axes.
+    sizes: Vec<(char, Size)>,
+    /// The letter of the row axis.
+    rows: Option<char>,
+    /// The letters and sizes of each factor's axes.
+    factors: Vec<Vec<(char, Size)>>,
+    /// The greatest number of axes of an ellipsis.
+    unnamed: usize,
+}
+
+impl Indices {
+    /// Adds a factor of the equation: input `index`, whose value is `value`.
+    fn add(&mut self, node: &mut Node<'_>, index: usize, factor: &str, value: &Value) -> Result<(), Reason> {
+        let dims = node.dims(index)?;
+        let letters = letters(factor, dims.len());
+        let Some(letters) = letters.filter(|letters| letters.len() == dims.len()) else {
+            return node.refuse("has an index for another number of dimensions");
+        };
+        if factor.contains(ELLIPSIS) {
+            let unnamed = (dims.len() + ELLIPSIS.len()).saturating_sub(factor.len());
+            self.unnamed = self.unnamed.max(unnamed);
+        }
+        if let Some(axis) = value.row_axis() {
+            let letter = letters[axis];
+            let is_twice = letters.iter().filter(|other| **other == letter).count() > 1;
+            if is_twice || self.rows.is_some_and(|rows| rows != letter) {
+                return node.refuse("meets rows on two axes");
+            }
+            self.rows = Some(letter);
+        }
+        for (letter, dim) in letters.iter().zip(&dims) {
+            match self.sizes.iter_mut().find(|(known, _)| known == letter) {
+                Some((_, known)) => {
+                    *known = joint(node.symbols, known, dim)
+                        .ok_or_else(|| node.refusal("meets rows and another dimension"))?;
+                }
+                None => self.sizes.push((*letter, dim.clone())),
+            }
+        }
+        self.factors.push(letters.into_iter().zip(dims).collect());
+        Ok(())
+    }
 }
 
 const ELLIPSIS: &str = "...";

@@ -8,7 +8,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use fmt_core::{AtomicFile, CompleteFile, Entry, Error, ErrorKind, Format, Metadata, TensorReader};
+use fmt_core::{
+    AtomicFile, CompleteFile, Entry, Error, ErrorKind, Format, Metadata, OutputOptions, TensorReader,
+};
 
 use super::{
     index::ShardIndex,
@@ -121,110 +123,53 @@ fn write(
         );
         return Err(error.expected("another folder or name"));
     }
-    let mut adapted = adapt(reader, target, &parts, reader.entries().len(), options)?;
-    let kept = adapted.iter().map(|(_, part)| part.tensors().count()).sum();
-    if kept != reader.entries().len() {
-        // Tensors are left out, and each GGUF file contains the total number of tensors, so the files are
-        // planned again.
-        adapted = adapt(reader, target, &parts, kept, options)?;
-    }
-    let mut losses = Vec::<Loss>::new();
-    for (_, own) in &adapted {
-        for loss in &own.losses {
-            // Losses that concern the whole checkpoint are the same for every file.
-            let is_of_whole = matches!(loss, Loss::Names | Loss::Metadata(_) | Loss::ForeignPart(_));
-            if !is_of_whole || !losses.contains(loss) {
-                losses.push(loss.clone());
-            }
-        }
-    }
+    let adapted = adapt(reader, target, &parts, options)?;
+    let mut losses = merged_losses(&adapted);
     if losses.contains(&Loss::Names) {
-        let why = adapted.iter().find_map(|(_, part)| part.bad_name.as_ref());
-        let why = why.map(ToString::to_string).unwrap_or_default();
-        let what = format!(
-            "an index needs names, which {} does not keep ({why})",
-            target.id()
-        );
-        return Err(Error::new(ErrorKind::Unsupported, what));
+        return Err(names_needed(&adapted, target));
     }
     refuse(&losses, target, options.allow_loss)?;
 
-    let (mut complete, mut len, mut done) = (Vec::new(), 0, 0);
-    let mut weight_map = BTreeMap::new();
-    let total = reader
-        .entries()
-        .iter()
-        .filter_map(Entry::byte_len)
-        .fold(0, u64::saturating_add);
-    for (number, (part, adapted)) in adapted.iter().enumerate() {
-        let name = names.part(number, parts.len());
-        let file_path = &files[number];
-        let mut file = AtomicFile::create_with(file_path, &options.output)?;
-        let tell = |progress: Progress| match options.on_progress {
-            Some(tell) => tell(Progress {
-                done: done + progress.done,
-                total,
-            }),
-            None => ControlFlow::Continue(()),
-        };
-        let own_options = ConvertOptions {
-            sources: options.sources.clone(),
-            output: options.output.clone(),
-            on_progress: Some(&tell),
-            ..*options
-        };
-        len += adapted.write(part, target, &mut file, &own_options)?;
-        let beside = adapted.names_beside(part, file_path)?;
-        complete.push((file.complete()?, beside.map(AtomicFile::complete).transpose()?));
-        let planned = adapted.tensors().map(|index| &part.entries()[index]);
-        for entry in planned {
-            done += entry.byte_len().unwrap_or(0);
-            weight_map.insert(entry.name.clone(), name.clone());
-        }
-    }
+    let total = reader.entries().iter().filter_map(Entry::byte_len);
+    let total = total.fold(0, u64::saturating_add);
+    let written = write_shards(&adapted, target, &names, total, options)?;
     let late = options.lost_on_the_way.map(|lost| lost()).unwrap_or_default();
     refuse(&late, target, options.allow_loss)?;
     losses.extend(late);
 
+    let index = ShardIndex::new(written.weight_map, written.tensor_bytes);
     let index = match names.has_index {
-        true => {
-            let mut index = AtomicFile::create_with(&names.index, &options.output)?;
-            let written = index.write_all(ShardIndex::new(weight_map, done).to_json().as_bytes());
-            written.map_err(|error| Error::io("the index cannot be written", error))?;
-            Some(index.complete()?)
-        }
+        true => Some(write_index(&names.index, &index, &options.output)?),
         false => None,
     };
-    // From here until the first new file appears, the directory has no checkpoint: files without the first
-    // are refused, so that old and new files of the same names are never read together.
-    remove(&names.index)?;
-    for old in replaced.iter().chain(&files).filter(|path| is_first(path)) {
-        remove(old)?;
-    }
-    for ((file, beside), path) in complete.into_iter().zip(&files).rev() {
-        remove_names_beside(target, path)?;
-        if let Some(beside) = beside {
-            beside.persist()?;
-        }
-        file.persist()?;
-    }
-    let has_index = index.is_some();
-    index.map_or(Ok(()), CompleteFile::persist)?;
-    for old in replaced.iter().filter(|old| !files.contains(old)) {
-        remove_names_beside(target, old)?;
-        remove(old)?;
-    }
+    replace(written.shards, index, &replaced, &names, target)?;
     Ok(ShardedCheckpoint {
         files,
-        index: has_index.then_some(names.index),
-        len,
+        index: names.has_index.then_some(names.index),
+        len: written.len,
         losses,
     })
 }
 
-/// Plans the contents of each file, as far as the target can store them. The last argument is the total
-/// number of tensors.
+/// Plans the contents of each file, as far as the target can store them.
 fn adapt<'r>(
+    reader: &'r dyn TensorReader,
+    target: &dyn Format,
+    parts: &[Range<usize>],
+    options: &ConvertOptions<'_>,
+) -> Result<Vec<(Composite<'r>, AdaptedPlan)>, Error> {
+    let adapted = adapt_for(reader, target, parts, reader.entries().len(), options)?;
+    let kept = adapted.iter().map(|(_, part)| part.tensors().count()).sum();
+    if kept == reader.entries().len() {
+        return Ok(adapted);
+    }
+    // Tensors are left out, and each GGUF file contains the total number of tensors, so the files are planned
+    // again.
+    adapt_for(reader, target, parts, kept, options)
+}
+
+/// Plans the contents of each file for a checkpoint of `tensors` tensors in all.
+fn adapt_for<'r>(
     reader: &'r dyn TensorReader,
     target: &dyn Format,
     parts: &[Range<usize>],
@@ -241,6 +186,137 @@ fn adapt<'r>(
         Ok((part, own))
     });
     adapted.collect()
+}
+
+/// Returns the losses of all files. Losses that concern the whole checkpoint, the same in every file, appear
+/// once.
+fn merged_losses(adapted: &[(Composite<'_>, AdaptedPlan)]) -> Vec<Loss> {
+    let mut losses = Vec::<Loss>::new();
+    for loss in adapted.iter().flat_map(|(_, own)| &own.losses) {
+        let is_of_whole = matches!(loss, Loss::Names | Loss::Metadata(_) | Loss::ForeignPart(_));
+        if !is_of_whole || !losses.contains(loss) {
+            losses.push(loss.clone());
+        }
+    }
+    losses
+}
+
+/// Returns the error for a target that cannot store the names that the index refers to.
+fn names_needed(adapted: &[(Composite<'_>, AdaptedPlan)], target: &dyn Format) -> Error {
+    let why = adapted.iter().find_map(|(_, part)| part.bad_name.as_ref());
+    let why = why.map(ToString::to_string).unwrap_or_default();
+    let what = format!(
+        "an index needs names, which {} does not keep ({why})",
+        target.id()
+    );
+    Error::new(ErrorKind::Unsupported, what)
+}
+
+/// All files with tensors, complete under temporary names.
+struct WrittenShards {
+    /// The files in order.
+    shards: Vec<WrittenShard>,
+    /// For each tensor, the name of its file.
+    weight_map: BTreeMap<String, String>,
+    /// Total length of the files in bytes.
+    len: u64,
+    /// Total length of the tensors in bytes.
+    tensor_bytes: u64,
+}
+
+/// A file with tensors, complete under a temporary name.
+struct WrittenShard {
+    /// The final path.
+    path: PathBuf,
+    file: CompleteFile,
+    /// The file of names next to it, if it needs one.
+    beside: Option<CompleteFile>,
+}
+
+/// Writes the files with tensors. `total` is the length of all tensors in bytes, for the progress.
+fn write_shards(
+    adapted: &[(Composite<'_>, AdaptedPlan)],
+    target: &dyn Format,
+    names: &Names,
+    total: u64,
+    options: &ConvertOptions<'_>,
+) -> Result<WrittenShards, Error> {
+    let (mut shards, mut weight_map) = (Vec::new(), BTreeMap::new());
+    let (mut len, mut tensor_bytes) = (0, 0);
+    for (number, (part, plan)) in adapted.iter().enumerate() {
+        let name = names.part(number, adapted.len());
+        let path = names.folder.join(&name);
+        let mut file = AtomicFile::create_with(&path, &options.output)?;
+        let tell = |progress: Progress| match options.on_progress {
+            Some(tell) => tell(Progress {
+                done: tensor_bytes + progress.done,
+                total,
+            }),
+            None => ControlFlow::Continue(()),
+        };
+        let own_options = ConvertOptions {
+            sources: options.sources.clone(),
+            output: options.output.clone(),
+            on_progress: Some(&tell),
+            ..*options
+        };
+        len += plan.write(part, target, &mut file, &own_options)?;
+        let beside = plan.names_beside(part, &path)?;
+        shards.push(WrittenShard {
+            file: file.complete()?,
+            beside: beside.map(AtomicFile::complete).transpose()?,
+            path,
+        });
+        for entry in plan.tensors().map(|index| &part.entries()[index]) {
+            tensor_bytes += entry.byte_len().unwrap_or(0);
+            weight_map.insert(entry.name.clone(), name.clone());
+        }
+    }
+    Ok(WrittenShards {
+        shards,
+        weight_map,
+        len,
+        tensor_bytes,
+    })
+}
+
+/// Writes the index under a temporary name.
+fn write_index(path: &Path, index: &ShardIndex, output: &OutputOptions) -> Result<CompleteFile, Error> {
+    let mut file = AtomicFile::create_with(path, output)?;
+    let written = file.write_all(index.to_json().as_bytes());
+    written.map_err(|error| Error::io("the index cannot be written", error))?;
+    file.complete()
+}
+
+/// Renames the new files to their final names, the first file last, followed by the index. `replaced` are the
+/// files of the old checkpoint.
+fn replace(
+    shards: Vec<WrittenShard>,
+    index: Option<CompleteFile>,
+    replaced: &[PathBuf],
+    names: &Names,
+    target: &dyn Format,
+) -> Result<(), Error> {
+    let files: Vec<PathBuf> = shards.iter().map(|shard| shard.path.clone()).collect();
+    // From here until the first new file appears, the directory has no checkpoint: files without the first
+    // are refused, so that old and new files of the same names are never read together.
+    remove(&names.index)?;
+    for old in replaced.iter().chain(&files).filter(|path| is_first(path)) {
+        remove(old)?;
+    }
+    for shard in shards.into_iter().rev() {
+        remove_names_beside(target, &shard.path)?;
+        if let Some(beside) = shard.beside {
+            beside.persist()?;
+        }
+        shard.file.persist()?;
+    }
+    index.map_or(Ok(()), CompleteFile::persist)?;
+    for old in replaced.iter().filter(|old| !files.contains(old)) {
+        remove_names_beside(target, old)?;
+        remove(old)?;
+    }
+    Ok(())
 }
 
 /// Turns the metadata of the whole checkpoint into the metadata of one GGUF file.

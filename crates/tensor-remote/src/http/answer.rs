@@ -55,7 +55,7 @@ impl Identity {
         self.etag.as_deref().or(self.modified.as_deref())
     }
 
-    /// Returns the value for `If-Range`, which does not allow weak entity tags.
+    /// Returns the value for `If-Range`, where weak entity tags are not allowed.
     pub(crate) fn condition(&self) -> Option<&str> {
         match &self.etag {
             Some(etag) => Some(etag.as_str()).filter(|etag| etag.starts_with('"')),

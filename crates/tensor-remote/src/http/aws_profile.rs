@@ -117,36 +117,27 @@ impl AwsProfile {
             }
         }
         if let (Some(name), false) = (&named, found) {
-            let paths: Vec<String> = [credentials, config]
-                .iter()
-                .flatten()
-                .map(|path| path.display().to_string())
-                .collect();
-            let what = format!("the profile '{}' (AWS_PROFILE)", name.escape_debug());
-            let places = match paths.is_empty() {
-                true => "no file, since there is no HOME".to_owned(),
-                false => format!("none in {}", paths.join(" and ")),
-            };
-            return Err(Error::new(ErrorKind::Malformed, what)
-                .expected("a section of its name")
-                .found(places));
+            return Err(no_profile(name, &[credentials, config]));
         }
         let profile = Self {
             name: name.to_owned(),
             settings,
         };
-        let (id, secret) = (profile.get(KEY_ID), profile.get(SECRET));
-        if id.is_some() != secret.is_some() {
-            let (there, missing) = match id {
-                Some(_) => (KEY_ID, SECRET),
-                None => (SECRET, KEY_ID),
-            };
-            let what = format!("the profile '{}' of AWS' files", profile.name.escape_debug());
-            return Err(Error::new(ErrorKind::Malformed, what)
-                .expected(format_args!("{missing} too"))
-                .found(format_args!("{there} only")));
-        }
+        profile.check_keys()?;
         Ok(profile)
+    }
+
+    /// Checks that the profile has both keys or neither.
+    fn check_keys(&self) -> Result<(), Error> {
+        let (there, missing) = match (self.get(KEY_ID), self.get(SECRET)) {
+            (Some(_), None) => (KEY_ID, SECRET),
+            (None, Some(_)) => (SECRET, KEY_ID),
+            _ => return Ok(()),
+        };
+        let what = format!("the profile '{}' of AWS' files", self.name.escape_debug());
+        Err(Error::new(ErrorKind::Malformed, what)
+            .expected(format_args!("{missing} too"))
+            .found(format_args!("{there} only")))
     }
 
     /// Returns the keys of the profile, if it has any.
@@ -246,6 +237,23 @@ fn text_of(path: &Path, is_needed: bool) -> Result<String, Error> {
         return wrong("more");
     }
     String::from_utf8(text).or_else(|_| wrong("other bytes"))
+}
+
+/// Returns the error for a profile that none of the files has.
+fn no_profile(name: &str, files: &[Option<PathBuf>; 2]) -> Error {
+    let paths: Vec<String> = files
+        .iter()
+        .flatten()
+        .map(|path| path.display().to_string())
+        .collect();
+    let what = format!("the profile '{}' (AWS_PROFILE)", name.escape_debug());
+    let places = match paths.is_empty() {
+        true => "no file, since there is no HOME".to_owned(),
+        false => format!("none in {}", paths.join(" and ")),
+    };
+    Error::new(ErrorKind::Malformed, what)
+        .expected("a section of its name")
+        .found(places)
 }
 
 /// Parses the settings of a section, if it exists. The whole file must be well-formed.
