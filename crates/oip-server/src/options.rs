@@ -153,7 +153,7 @@ pub(crate) struct Options {
     pub(crate) max_answer_size: Option<ByteSize>,
 
     /// Tokens of one run of a text model, padding included; texts of similar length run together [default:
-    /// 8192]
+    /// 256]
     #[cfg(feature = "text")]
     #[arg(long, env = "OIP_MAX_BATCH_TOKENS", hide_env = true, value_name = "COUNT")]
     pub(crate) max_batch_tokens: Option<NonZeroUsize>,
