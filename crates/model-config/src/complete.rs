@@ -298,7 +298,7 @@ impl Batching {
         };
         if let Some(tensor) = rigid(model, shared) {
             return Ok(Self::alone(Joining::alone(match takes_rows(tensor) {
-                true => format!("{tensor} is optional"),
+                true => format!("{tensor} is optional, and no input with rows is required"),
                 false => format!("the first dimension of {tensor} is not free"),
             })));
         }
@@ -336,11 +336,12 @@ impl Batching {
     }
 }
 
-/// Returns the first tensor that cannot have a batch dimension, because its first dimension is fixed or
-/// because it is an optional input. Inputs in `shared` are exempt.
+/// Returns the first tensor that prevents batches: its first dimension is fixed, or it is an optional input
+/// and no input that a request must have shows the number of rows. Inputs in `shared` are exempt.
 fn rigid<'m>(model: &'m ModelMetadata, shared: &[String]) -> Option<&'m TensorMetadata> {
-    let inputs = model.inputs.iter().filter(|input| !shared.contains(&input.name));
-    let mut inputs = inputs.filter(|input| input.optional || !takes_rows(input));
+    let with_rows = || model.inputs.iter().filter(|input| !shared.contains(&input.name));
+    let is_counted = with_rows().any(|input| !input.optional);
+    let mut inputs = with_rows().filter(|input| !takes_rows(input) || input.optional && !is_counted);
     let mut outputs = model.outputs.iter().filter(|output| !takes_rows(output));
     inputs.next().or_else(|| outputs.next())
 }
@@ -860,6 +861,15 @@ mod tests {
             "{error}"
         );
         assert!(run("max_batch_size: 0", &fixed).is_ok());
+        // A required input shows the number of rows of a request without the optional one.
+        for (optional, expected) in [(1, 64), (2, 0)] {
+            let mut model = model(&[&[-1], &[-1]], &[&[-1]]);
+            for input in &mut model.inputs[2 - optional..] {
+                *input = input.clone().optional();
+            }
+            assert_eq!(run("", &model).unwrap().config.max_batch_size, expected);
+            assert_eq!(run("max_batch_size: 8", &model).is_ok(), expected > 0);
+        }
         assert_eq!(
             run("dynamic_batching { }", &fixed).unwrap_err(),
             "dynamic_batching needs a max_batch_size above 0"

@@ -349,9 +349,18 @@ fn hint(is_misplaced: bool, misnamed: Option<&MisnamedFile>) -> String {
     }
 }
 
-/// The commands that export a model. They need no GPU.
+/// The commands that export a model, up to the exporter's task. They need no GPU.
 const EXPORT: &str = "pip install 'optimum[onnxruntime]' torch --extra-index-url https://download.pytorch.org/whl/cpu && optimum-cli export \
-                      onnx --model DIRECTORY OUTPUT";
+                      onnx --model DIRECTORY --task";
+
+/// Suffixes of architectures, and the exporter's tasks for them. The exporter does not derive the task of a
+/// local directory.
+const TASKS: &[(&str, &str)] = &[
+    ("ForSequenceClassification", "text-classification"),
+    ("ForTokenClassification", "token-classification"),
+    ("ForImageClassification", "image-classification"),
+    ("ForCausalLM", "text-generation"),
+];
 
 /// Formats the message about a Hugging Face model that needs its Python code, with advice on how to serve the
 /// model.
@@ -363,7 +372,11 @@ fn not_exported(model: &str, weights: Option<&(String, &str)>, exported: Option<
     let what = format!("{is} a Hugging Face model ({model}, see config.json), which need");
     let export = match exported {
         Some(path) => format!("an export of it is there: serve {path}"),
-        None => format!("export the model to ONNX ({EXPORT}) and serve that"),
+        None => {
+            let known = TASKS.iter().find(|(suffix, _)| model.ends_with(suffix));
+            let task = known.map_or("feature-extraction", |(_, task)| *task);
+            format!("export the model to ONNX ({EXPORT} {task} OUTPUT) and serve that")
+        }
     };
     let as_tensors = weights.map_or(String::new(), |(_, backend)| {
         format!(

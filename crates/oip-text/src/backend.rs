@@ -36,6 +36,7 @@ pub struct TextBackend {
 #[non_exhaustive]
 pub struct TextOptions {
     /// Maximum number of tokens in one run of the network, including padding. A longer sequence runs alone.
+    /// The default keeps a run's intermediate tensors in a core's cache.
     pub max_batch_tokens: usize,
     /// Maximum number of texts in one run.
     pub max_texts: usize,
@@ -48,7 +49,7 @@ pub struct TextOptions {
 impl Default for TextOptions {
     fn default() -> Self {
         Self {
-            max_batch_tokens: 8192,
+            max_batch_tokens: 256,
             max_texts: 16 << 10,
             max_request_bytes: 16 << 20,
             tokenizer: TokenizerLimits::default(),

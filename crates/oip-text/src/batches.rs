@@ -6,14 +6,11 @@ const RUN: usize = 4;
 /// [`RUN`] tokens. More padding costs more than the run that it saves, because matrix products over a few
 /// dozen tokens are about as fast per token as over thousands.
 const PADDING: usize = 8;
-/// A batch with at least this many tokens is not extended: the cost of a run is then below 1 %, and the values
-/// of more tokens would no longer fit into the caches.
-const ENOUGH: usize = 512;
 
 /// Splits sequences into batches. Each batch is a list of indices into `lengths`, longest sequence first, and
 /// has at most `budget` tokens when padded to its longest sequence. A sequence longer than the budget runs
-/// alone. A sequence starts the next batch if it is shorter than the batch's longest by more than an eighth
-/// plus 4 tokens, or if the batch has 512 tokens already.
+/// alone. A sequence that is shorter than the batch's longest by more than an eighth plus 4 tokens starts the
+/// next batch.
 ///
 /// ```
 /// // 3 x 4 tokens would exceed the budget of 10, so the shortest sequence runs alone.
@@ -31,8 +28,7 @@ pub fn batches(lengths: &[usize], budget: usize) -> Vec<Vec<usize>> {
             // The first sequence is the longest.
             let longest = lengths[batch[0]];
             let is_close = longest - lengths[index] <= longest / PADDING + RUN;
-            let tokens = longest.saturating_mul(batch.len());
-            is_close && tokens < ENOUGH && tokens.saturating_add(longest) <= budget
+            is_close && longest.saturating_mul(batch.len() + 1) <= budget
         };
         match batches.last_mut() {
             Some(batch) if fits(batch) => batch.push(index),
@@ -56,15 +52,9 @@ mod tests {
         for batch in batches {
             let longest = batch.iter().map(|index| lengths[*index]).max().unwrap();
             let shortest = batch.iter().map(|index| lengths[*index]).min().unwrap();
-            assert!(longest * (batch.len() - 1) < ENOUGH);
+            assert!(longest * batch.len() <= 1024);
             assert!(longest - shortest <= longest / 8 + 4);
         }
-    }
-
-    #[test]
-    fn a_budget_below_the_size_of_a_batch_limits_it() {
-        let batches = batches(&[100; 9], 300);
-        assert_eq!(batches.iter().map(Vec::len).collect::<Vec<_>>(), [3, 3, 3]);
     }
 
     #[test]

@@ -114,6 +114,22 @@ impl<'de> Deserialize<'de> for Count {
     }
 }
 
+/// Checks that a tokenizer of `entries` tokens and merges, from a file of `bytes` bytes, fits into the memory
+/// that is `left`.
+fn memory_fits(entries: usize, bytes: usize, left: Option<u64>) -> Result<(), TextError> {
+    // Estimates the memory: the vocabulary is stored in two maps and the merges in one, in addition to the
+    // strings.
+    let memory = entries
+        .saturating_mul(200)
+        .saturating_add(bytes.saturating_mul(4)) as u64;
+    match left {
+        Some(left) if memory > left => Err(refused(format!(
+            "the tokenizer takes about {memory} bytes of memory, and {left} are left"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Checks a tokenizer's file against the limits.
 ///
 /// # Errors
@@ -134,17 +150,8 @@ pub(crate) fn inspect(bytes: &[u8], limits: &TokenizerLimits) -> Result<(), Text
             return Err(over(what, found, most));
         }
     }
-    // Estimates the memory: the vocabulary is stored in two maps and the merges in one, in addition to the
-    // strings.
     let entries = model.vocab.0 + model.merges.0 + file.added_tokens.0;
-    let memory = entries
-        .saturating_mul(200)
-        .saturating_add(bytes.len().saturating_mul(4)) as u64;
-    if let Some(left) = system_memory::available_memory().filter(|left| memory > *left) {
-        return Err(refused(format!(
-            "the tokenizer takes about {memory} bytes of memory, and {left} are left"
-        )));
-    }
+    memory_fits(entries, bytes.len(), system_memory::available_memory())?;
     if let Some(chars) = model
         .max_input_chars_per_word
         .filter(|chars| *chars > limits.max_word_chars)
@@ -342,4 +349,21 @@ fn longest_replacement(map: &str) -> usize {
 fn base64(text: &str) -> Vec<u8> {
     use base64::{Engine, engine::general_purpose::STANDARD};
     STANDARD.decode(text).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tokenizer_that_does_not_fit_into_memory_is_refused() {
+        let refusal = memory_fits(1000, 10_000, Some(239_999)).unwrap_err();
+        assert_eq!(
+            refusal.to_string(),
+            "tokenizer.json: the tokenizer takes about 240000 bytes of memory, and 239999 are left"
+        );
+        assert!(memory_fits(1000, 10_000, Some(240_000)).is_ok());
+        assert!(memory_fits(1000, 10_000, None).is_ok());
+        assert!(memory_fits(usize::MAX, usize::MAX, Some(u64::MAX - 1)).is_err());
+    }
 }

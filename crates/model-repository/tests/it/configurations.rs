@@ -171,7 +171,8 @@ fn a_hugging_face_model_is_named_as_one_and_its_weights_served_only_when_asked()
     let expected = "m model.weights has the weights of a Hugging Face model (BertForMaskedLM, see config.json), which need \
                     the package transformers to compute anything: export the model to ONNX (pip install \
                     'optimum[onnxruntime]' torch --extra-index-url https://download.pytorch.org/whl/cpu && optimum-cli export \
-                    onnx --model DIRECTORY OUTPUT) and serve that; to serve the weights as tensors, name the file itself, or write \
+                    onnx --model DIRECTORY --task feature-extraction OUTPUT) and serve that; to serve the weights as tensors, \
+                    name the file itself, or write \
                     backend = \"weights\" into a config.toml";
     for files in [
         &[("model.weights", "echo"), ("config.json", bert)][..],
@@ -201,6 +202,15 @@ fn a_hugging_face_model_is_named_as_one_and_its_weights_served_only_when_asked()
         told[0].starts_with("m it is a Hugging Face model (bert, see config.json)"),
         "{told:?}"
     );
+    let classifier = [
+        ("pytorch_model.bin", ""),
+        (
+            "config.json",
+            r#"{"architectures": ["BertForSequenceClassification"]}"#,
+        ),
+    ];
+    let told = shown(repository(&classifier).path());
+    assert!(told[0].contains("--task text-classification OUTPUT"), "{told:?}");
     let in_repository = [
         ("bert/model.weights", ""),
         ("bert/config.json", bert),

@@ -21,7 +21,7 @@ pub(crate) struct RuntimeOptions {
     pub(crate) max_answer_size: Option<ByteSize>,
 
     /// Tokens of one run of a text model, padding included; texts of similar length run together [default:
-    /// 8192]
+    /// 256]
     #[cfg(feature = "text")]
     #[arg(long, value_name = "COUNT")]
     pub(crate) max_batch_tokens: Option<NonZeroUsize>,

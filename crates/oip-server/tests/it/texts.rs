@@ -99,6 +99,32 @@ fn a_worker_process_runs_a_text_model() {
     assert_eq!(answer.json(), json!([[1.0, 0.0], [0.0, 1.0]]));
 }
 
+/// The optional second texts do not keep requests from being joined.
+#[test]
+fn requests_are_joined_by_default_and_up_to_a_configured_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = words(folder.path());
+    fs::rename(words.join("onnx/model.onnx"), words.join("model.onnx")).unwrap();
+    let joined = |server: &Server| {
+        let config = server.get("/v2/models/words/config").json();
+        (
+            config["max_batch_size"].clone(),
+            config["parameters"]["batched"]["string_value"].clone(),
+        )
+    };
+    let three = br#"{"inputs": ["one", "two", "one"]}"#;
+    let server = started(Server::start(&words, &[]));
+    assert_eq!(joined(&server), (json!(32), json!("proven")));
+    assert_eq!(server.request("POST", "/embed", &[], three).status, 200);
+    drop(server);
+    fs::write(words.join("config.pbtxt"), "max_batch_size: 2").unwrap();
+    let server = started(Server::start(&words, &[]));
+    assert_eq!(joined(&server), (json!(2), json!("declared")));
+    let answer = server.request("POST", "/embed", &[], br#"{"inputs": ["one", "two"]}"#);
+    assert_eq!(answer.json(), json!([[1.0, 0.0], [0.0, 1.0]]));
+    assert_eq!(server.request("POST", "/embed", &[], three).status, 400);
+}
+
 #[test]
 fn a_configuration_that_names_onnx_gets_the_network_itself() {
     let folder = tempfile::tempdir().unwrap();
@@ -159,7 +185,7 @@ fn weights_without_a_network_are_told_what_they_are_and_how_to_export_them() {
     assert!(!checked.status.success(), "{error}");
     for part in [
         "BertModel",
-        "download.pytorch.org/whl/cpu && optimum-cli export onnx --model",
+        "download.pytorch.org/whl/cpu && optimum-cli export onnx --model DIRECTORY --task feature-extraction OUTPUT",
     ] {
         assert!(error.contains(part), "{part}: {error}");
     }

@@ -61,21 +61,21 @@ impl BatchPolicy {
     /// different numbers of rows, run alone.
     ///
     /// In addition, the first dimension of all outputs, and of all inputs with rows, must be free in
-    /// `metadata`. Otherwise, or if `max_rows` is 0, every request runs alone.
+    /// `metadata`, and at least one input with rows must be required. Otherwise, or if `max_rows` is 0, every
+    /// request runs alone.
     #[must_use]
     pub fn derived(metadata: &ModelMetadata, rows: &IndependentRows, max_rows: u64) -> Self {
         let is_free = |tensor: &TensorMetadata| {
             let shape = &tensor.shape;
             !shape.has_any_leading() && shape.dims().first() == Some(&None)
         };
-        let mut with_rows = metadata
-            .inputs
-            .iter()
-            .filter(|input| !rows.shared_inputs.contains(&input.name))
-            .peekable();
-        let is_batchable = with_rows.peek().is_some()
+        let with_rows = || {
+            let inputs = metadata.inputs.iter();
+            inputs.filter(|input| !rows.shared_inputs.contains(&input.name))
+        };
+        let is_batchable = with_rows().any(|input| !input.optional)
             && !metadata.outputs.is_empty()
-            && with_rows.all(|input| !input.optional && is_free(input))
+            && with_rows().all(is_free)
             && metadata.outputs.iter().all(is_free);
         if max_rows == 0 || !is_batchable {
             return Self::one_by_one();
@@ -326,6 +326,15 @@ mod tests {
             BatchPolicy::derived(&metadata(&[&[-1, 4], &[]], &[&[-1]]), &rows, 64).max_rows()
         };
         assert_eq!((scaled("t1"), scaled("t2")), (64, 0));
+        // A request without the optional input has the rows of the other one.
+        let with_optional = |count: usize| {
+            let mut metadata = metadata(&[&[-1], &[-1]], &[&[-1]]);
+            for input in metadata.inputs.iter_mut().rev().take(count) {
+                *input = input.clone().optional();
+            }
+            BatchPolicy::derived(&metadata, &IndependentRows::default(), 64).max_rows()
+        };
+        assert_eq!([0, 1, 2].map(with_optional), [64, 64, 0]);
     }
 
     #[test]
