@@ -77,20 +77,8 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     }
     let repository = tempfile::tempdir()?;
     write_models(repository.path(), options.network.as_deref())?;
-    let mut servers = Vec::new();
     let needed = tempfile::tempdir()?;
-    for program in &options.server {
-        if !options.with_options {
-            servers.push(MeasuredServer::start(program, repository.path(), None)?);
-            continue;
-        }
-        for variant in variants::all(needed.path())? {
-            servers.push(MeasuredServer::start(program, repository.path(), Some(variant))?);
-        }
-    }
-    for running in &options.against {
-        servers.push(MeasuredServer::running(running)?);
-    }
+    let servers = servers(options, repository.path(), needed.path())?;
     let mut floors = [None, None];
     for (floor, program) in floors.iter_mut().zip([&options.http_floor, &options.grpc_floor]) {
         if let Some(program) = program {
@@ -117,17 +105,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
             println!("{}, {load}", work.name);
             let floor = floors[usize::from(work.is_grpc)].as_ref();
             let all: Vec<&MeasuredServer> = servers.iter().chain(floor).collect();
-            let mut best: Vec<Option<Cost>> = all.iter().map(|_| None).collect();
-            for round in 0..options.rounds {
-                for turn in 0..all.len() {
-                    let index = (turn + round) % all.len();
-                    let cost = all[index].measure(&work, *load, options.seconds)?;
-                    let best = &mut best[index];
-                    if best.as_ref().is_none_or(|best| cost.cpu < best.cpu) {
-                        *best = Some(cost);
-                    }
-                }
-            }
+            let best = best_costs(options, &all, &work, *load)?;
             let of = |cost: Option<&Option<Cost>>| Some(cost?.as_ref()?.cpu);
             let floor = match options.with_options {
                 true => of(best.first()),
@@ -147,6 +125,45 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         }
     }
     Ok(true)
+}
+
+/// Starts or connects to the servers to compare. `needed` is a directory for the files of option variants.
+fn servers(options: &Options, repository: &Path, needed: &Path) -> Result<Vec<MeasuredServer>> {
+    let mut servers = Vec::new();
+    for program in &options.server {
+        if !options.with_options {
+            servers.push(MeasuredServer::start(program, repository, None)?);
+            continue;
+        }
+        for variant in variants::all(needed)? {
+            servers.push(MeasuredServer::start(program, repository, Some(variant))?);
+        }
+    }
+    for running in &options.against {
+        servers.push(MeasuredServer::running(running)?);
+    }
+    Ok(servers)
+}
+
+/// Measures the servers in turn for several rounds, and returns the lowest cost of each.
+fn best_costs(
+    options: &Options,
+    servers: &[&MeasuredServer],
+    work: &Work,
+    load: Load,
+) -> Result<Vec<Option<Cost>>> {
+    let mut best: Vec<Option<Cost>> = servers.iter().map(|_| None).collect();
+    for round in 0..options.rounds {
+        for turn in 0..servers.len() {
+            let index = (turn + round) % servers.len();
+            let cost = servers[index].measure(work, load, options.seconds)?;
+            let best = &mut best[index];
+            if best.as_ref().is_none_or(|best| cost.cpu < best.cpu) {
+                *best = Some(cost);
+            }
+        }
+    }
+    Ok(best)
 }
 
 /// How requests of a kind are sent.

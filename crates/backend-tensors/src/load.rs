@@ -60,32 +60,13 @@ pub(crate) fn load(
         // Tensors that are copied are verified by reading them. Tensors that are served from the file's own
         // bytes must be verified separately.
         if is_view(entry) {
-            let verified = reader.verify(index).map_err(|error| refused(&error))?;
-            if let Verification::UnknownChecksum(kind) = verified {
-                let (model, version) = (&source.name, &source.version);
-                tracing::warn!(
-                    model,
-                    version,
-                    tensor = entry.name,
-                    kind,
-                    "the checksum is of no known kind"
-                );
-            }
+            verify(source, &*reader, index).map_err(|error| refused(&error))?;
         }
         let tensor = reader.tensor(index).map_err(|error| refused(&error))?;
         tensors.push((entry.name.clone(), tensor));
     }
     if tensors.is_empty() {
-        let reason = reader.entries().first().map_or_else(
-            || "it has no tensors".to_owned(),
-            |first| {
-                let (count, name) = (reader.entries().len(), QuotedName(&first.name));
-                format!(
-                    "none of its {count} tensors can be served; {name}: {}",
-                    why_not(first)
-                )
-            },
-        );
+        let reason = why_none(reader.entries());
         return Err(ServiceError::invalid(format!("{file_name}: {reason}")));
     }
     warn_of_lints(source, &*reader);
@@ -131,6 +112,35 @@ fn warn_of_omissions(source: &ModelSource, entries: &[Entry]) {
             "tensors of the file are not served"
         );
     }
+}
+
+/// Verifies the checksum of a tensor, and logs a checksum of an unknown kind.
+fn verify(source: &ModelSource, reader: &dyn TensorReader, index: usize) -> Result<(), Error> {
+    if let Verification::UnknownChecksum(kind) = reader.verify(index)? {
+        let (model, version) = (&source.name, &source.version);
+        tracing::warn!(
+            model,
+            version,
+            tensor = reader.entries()[index].name,
+            kind,
+            "the checksum is of no known kind"
+        );
+    }
+    Ok(())
+}
+
+/// Returns the reason why no tensor of the file is served.
+fn why_none(entries: &[Entry]) -> String {
+    entries.first().map_or_else(
+        || "it has no tensors".to_owned(),
+        |first| {
+            let (count, name) = (entries.len(), QuotedName(&first.name));
+            format!(
+                "none of its {count} tensors can be served; {name}: {}",
+                why_not(first)
+            )
+        },
+    )
 }
 
 /// Returns the reason why a tensor is not served.

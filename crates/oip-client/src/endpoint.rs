@@ -49,25 +49,7 @@ impl Endpoint {
             return Err(wrong(format!("{expected}, such as http+unix:///run/oip.sock")));
         }
         if let "unix" | "http+unix" | "grpc+unix" = &*scheme {
-            if !cfg!(unix) {
-                return Err(wrong("this system has no Unix sockets for it".to_owned()));
-            }
-            if !rest.starts_with('/') {
-                let expected = "expected the absolute path of a socket";
-                return Err(wrong(format!("{expected}, such as {scheme}:///run/oip.sock")));
-            }
-            return Ok(Self {
-                url: url.to_owned(),
-                transport: match &*scheme {
-                    "grpc+unix" => Transport::Grpc,
-                    _ => Transport::Http,
-                },
-                is_encrypted: false,
-                // The host name sent to servers on Unix sockets.
-                authority: Authority::from_static("localhost"),
-                prefix: String::new(),
-                socket: Some(PathBuf::from(rest)),
-            });
+            return Self::of_socket(url, &scheme, rest).map_err(wrong);
         }
         let transport = match &*scheme {
             "http" | "https" => Transport::Http,
@@ -81,18 +63,7 @@ impl Endpoint {
         // The `http` crate rejects unknown schemes, so parse with a known one.
         let uri = format!("http://{rest}").parse::<Uri>();
         let uri = uri.map_err(|error| wrong(format!("expected a URL such as http://host:8000: {error}")))?;
-        let authority = uri.authority().cloned();
-        let authority = authority.filter(|authority| !authority.host().is_empty());
-        let authority = authority.ok_or_else(|| wrong("the URL names no host".to_owned()))?;
-        if authority.as_str().contains('@') {
-            return Err(wrong(
-                "names and passwords in URLs are not supported; send a header instead".to_owned(),
-            ));
-        }
-        let has_port = authority.as_str().len() > authority.host().len();
-        if has_port && authority.port_u16().is_none() {
-            return Err(wrong("expected a port up to 65535 behind the host".to_owned()));
-        }
+        let authority = authority_of(&uri).map_err(|message| wrong(message.to_owned()))?;
         if uri.query().is_some() {
             return Err(wrong("expected no query (?) in the URL".to_owned()));
         }
@@ -114,6 +85,44 @@ impl Endpoint {
             socket: None,
         })
     }
+
+    /// Returns the endpoint of the Unix socket at `path`, or an error message.
+    fn of_socket(url: &str, scheme: &str, path: &str) -> Result<Self, String> {
+        if !cfg!(unix) {
+            return Err("this system has no Unix sockets for it".to_owned());
+        }
+        if !path.starts_with('/') {
+            let expected = "expected the absolute path of a socket";
+            return Err(format!("{expected}, such as {scheme}:///run/oip.sock"));
+        }
+        Ok(Self {
+            url: url.to_owned(),
+            transport: match scheme {
+                "grpc+unix" => Transport::Grpc,
+                _ => Transport::Http,
+            },
+            is_encrypted: false,
+            // The host name sent to servers on Unix sockets.
+            authority: Authority::from_static("localhost"),
+            prefix: String::new(),
+            socket: Some(PathBuf::from(path)),
+        })
+    }
+}
+
+/// Returns the host and port of a URL, or an error message.
+fn authority_of(uri: &Uri) -> Result<Authority, &'static str> {
+    let authority = uri.authority().cloned();
+    let authority = authority.filter(|authority| !authority.host().is_empty());
+    let authority = authority.ok_or("the URL names no host")?;
+    if authority.as_str().contains('@') {
+        return Err("names and passwords in URLs are not supported; send a header instead");
+    }
+    let has_port = authority.as_str().len() > authority.host().len();
+    if has_port && authority.port_u16().is_none() {
+        return Err("expected a port up to 65535 behind the host");
+    }
+    Ok(authority)
 }
 
 impl Endpoint {

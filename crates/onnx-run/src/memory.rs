@@ -171,13 +171,10 @@ fn sequences_are_asked_for() {
             maximum("joined"),
         ]
     };
-    assert!(!fits(&joined(0), &constants, 31));
-    assert!(fits(&joined(0), &constants, 34));
-    assert!(
-        !fits(&joined(1), &constants, 46),
-        "each part is copied once more to get the axis"
-    );
-    assert!(fits(&joined(1), &constants, 50));
+    for is_new in [0, 1] {
+        assert!(!fits(&joined(is_new), &constants, 31));
+        assert!(fits(&joined(is_new), &constants, 34));
+    }
 }
 
 fn direct(op_type: &str, inputs: usize, outputs: usize, attribute: Vec<Attribute>) -> Direct {

@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use fmt_core::{Error, ErrorKind, TensorReader};
+use fmt_core::{Error, ErrorKind, Format, TensorReader};
 use tensor_core::{DType, QuotedName};
 use tensor_files::{AllowedLoss, Composite, ConvertOptions, Loss, Recast, ShardOptions};
 
@@ -66,6 +66,15 @@ struct Job<'o> {
     json: bool,
 }
 
+/// What a conversion wrote.
+struct Written {
+    /// The files with tensors; none for standard output.
+    files: Vec<report::WrittenFile>,
+    /// The path of the shards' index.
+    index: Option<String>,
+    losses: Vec<Loss>,
+}
+
 impl Job<'_> {
     /// Runs the conversion. The output is one file, which is published atomically when complete, several
     /// shards with an index, or standard output.
@@ -95,35 +104,10 @@ impl Job<'_> {
             lost_on_the_way: Some(&late),
             ..ConvertOptions::default()
         };
-        let mut report = report::Conversion {
-            files: Vec::new(),
-            index: None,
-            tensors: sources.entries().len(),
-            losses: Vec::new(),
-            unconverted: Vec::new(),
-            elapsed_ms: 0.0,
-        };
-        let losses = if files::is_standard(to) {
-            let converted = tensor_files::convert_into(reader, &*format, out, &options).about(to);
-            converted.map_err(unless_interrupted)?.losses
-        } else if let Some(max_bytes) = self.max_shard_size {
-            let shards = ShardOptions::at_most(max_bytes);
-            let sharded = tensor_files::convert_sharded(reader, &*format, to, &shards, &options).about(to);
-            let sharded = sharded.map_err(unless_interrupted)?;
-            report.files = sharded
-                .files
-                .iter()
-                .map(|file| report::WrittenFile::at(file))
-                .collect();
-            report.index = sharded.index.map(|index| index.display().to_string());
-            sharded.losses
-        } else {
-            let converted = tensor_files::convert(reader, &*format, to, &options).about(to);
-            report.files.push(report::WrittenFile::at(to));
-            converted.map_err(unless_interrupted)?.losses
-        };
+        let tensors = sources.entries().len();
+        let written = self.write(reader, &*format, to, &options, out)?;
         let as_bits = bits.as_ref().map(Recast::losses).unwrap_or_default();
-        let losses = [as_bits, losses].concat();
+        let losses = [as_bits, written.losses].concat();
         let unconverted = recast.as_ref().map(Recast::unconverted).unwrap_or_default();
         // Removes the progress bar before the notes and the report are printed.
         drop(bits);
@@ -139,23 +123,60 @@ impl Job<'_> {
             return notes.print(&mut std::io::stderr());
         }
         if self.json {
-            report.losses = losses.iter().map(report::LostItem::of).collect();
-            report.losses.extend(
-                conflicts
-                    .iter()
-                    .map(|(key, file)| report::LostItem::conflict(key, file)),
-            );
-            report.unconverted = unconverted.into_iter().map(|(name, _)| name).collect();
-            report.elapsed_ms = start.elapsed().as_secs_f64() * 1e3;
+            let report = report::Conversion {
+                files: written.files,
+                index: written.index,
+                tensors,
+                losses: notes.lost_items(),
+                unconverted: unconverted.into_iter().map(|(name, _)| name).collect(),
+                elapsed_ms: start.elapsed().as_secs_f64() * 1e3,
+            };
             return Ok(report::print(&report, out)?);
         }
         notes.print(out)?;
-        match &report.index {
-            Some(index) => writeln!(out, "{} files, and their index {index}", report.files.len())?,
-            None if report.files.len() > 1 => writeln!(out, "{} files", report.files.len())?,
+        match &written.index {
+            Some(index) => writeln!(out, "{} files, and their index {index}", written.files.len())?,
+            None if written.files.len() > 1 => writeln!(out, "{} files", written.files.len())?,
             None => {}
         }
         Ok(())
+    }
+
+    /// Writes the tensors to standard output, to shards or to the file `to`.
+    fn write(
+        &self,
+        reader: &dyn TensorReader,
+        format: &dyn Format,
+        to: &Path,
+        options: &ConvertOptions<'_>,
+        out: &mut (impl Write + Send),
+    ) -> Outcome<Written> {
+        if files::is_standard(to) {
+            let converted = tensor_files::convert_into(reader, format, out, options).about(to);
+            return Ok(Written {
+                files: Vec::new(),
+                index: None,
+                losses: converted.map_err(unless_interrupted)?.losses,
+            });
+        }
+        if let Some(max_bytes) = self.max_shard_size {
+            let shards = ShardOptions::at_most(max_bytes);
+            let sharded = tensor_files::convert_sharded(reader, format, to, &shards, options).about(to);
+            let sharded = sharded.map_err(unless_interrupted)?;
+            let files = sharded.files.iter();
+            return Ok(Written {
+                files: files.map(|file| report::WrittenFile::at(file)).collect(),
+                index: sharded.index.map(|index| index.display().to_string()),
+                losses: sharded.losses,
+            });
+        }
+        let converted = tensor_files::convert(reader, format, to, options).about(to);
+        let losses = converted.map_err(unless_interrupted)?.losses;
+        Ok(Written {
+            files: vec![report::WrittenFile::at(to)],
+            index: None,
+            losses,
+        })
     }
 
     /// Returns the path of the output file; for an output directory, the base name of the shards in the
@@ -219,6 +240,14 @@ struct Notes<'n> {
 }
 
 impl Notes<'_> {
+    /// Returns what was lost, including the values that differ between files, for the report in JSON.
+    fn lost_items(&self) -> Vec<report::LostItem> {
+        let losses = self.losses.iter().map(report::LostItem::of);
+        let conflicts = self.conflicts.iter();
+        let conflicts = conflicts.map(|(key, file)| report::LostItem::conflict(key, file));
+        losses.chain(conflicts).collect()
+    }
+
     /// Prints what was lost or dropped, one line per kind.
     fn print(&self, out: &mut dyn Write) -> Outcome {
         const SHOWN: usize = 5;

@@ -5,13 +5,17 @@ mod changes;
 mod restarts;
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Result, ensure};
-use attack_kit::{Beside, ClientResults, Scale, Server, Tally, budget_used, models, rows, run_in_background};
+use attack_kit::{
+    Beside, ClientResults, Scale, Server, Tally, budget_used, models,
+    rows::{self, Row},
+    run_in_background,
+};
 use clap::Args;
 use tokio::time::timeout;
 
@@ -69,19 +73,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let restarts = thread::spawn(move || restarts::run(&program, ceiling, time, count, delay));
 
     let repository = tempfile::tempdir()?;
-    models::write(repository.path(), Scale::FULL.request)?;
-    models::write_isolated(repository.path())?;
-    changes::write(repository.path())?;
-    let arguments = [
-        "--log",
-        "off",
-        "--model-control-mode",
-        "explicit",
-        "--load-model",
-        "*",
-        "--system-shared-memory",
-    ];
-    let server = Server::start(&options.server, repository.path(), &arguments, ceiling)?;
+    let server = start_server(&options.server, repository.path(), ceiling)?;
     let idle = server.resident()?;
     let mut beside = Beside::start(server.target(), Duration::from_millis(5));
     let changes = Changes::start(&server);
@@ -91,15 +83,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let mut good = Vec::new();
     let tally = Tally::default();
     let mut attacks = 0;
-    let mut chosen = rows::all();
-    if !options.only.is_empty() {
-        chosen.retain(|row| options.only.iter().any(|only| row.name.contains(only)));
-        ensure!(
-            !chosen.is_empty(),
-            "no attack's name contains any of {:?}",
-            options.only
-        );
-    }
+    let chosen = chosen_rows(&options.only)?;
     while start.elapsed() < time {
         for row in &chosen {
             run_in_background(NICE, || {
@@ -130,21 +114,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         "{attacks} attacks in {} minutes: {tally}",
         start.elapsed().as_secs() / 60
     );
-    let sum = |count: fn(&ClientResults) -> u64| good.iter().map(|(_, seen)| count(seen)).sum::<u64>();
-    let slowest = good.iter().max_by_key(|(_, seen)| seen.slowest_live);
-    println!(
-        "good clients: {} answered, {} told to come again, {} failed; {} times not live",
-        sum(|seen| seen.right),
-        sum(|seen| seen.refused),
-        sum(|seen| seen.failed),
-        sum(|seen| seen.not_live),
-    );
-    if let Some((name, seen)) = slowest {
-        println!(
-            "slowest sign of life: {:?} beside: {name} (a sleeping thread woke {:?} too late)",
-            seen.slowest_live, seen.slowest_wake
-        );
-    }
+    print_clients(&good);
     println!("{changed}");
     println!("{restarts}");
     println!(
@@ -153,7 +123,35 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     );
     let mut broken = Violations::default();
     broken.memory(Some(peak));
-    for (name, seen) in &good {
+    add_clients(&mut broken, &good);
+    broken.unless(report(&samples), "nothing grows");
+    broken.unless(changed.wrong == 0, "loads under requests");
+    broken.unless(restarts.is_clean(), "restarts");
+    broken.unless(exit.success(), "exit");
+    println!("the promise: {broken}");
+    Ok(broken.is_empty())
+}
+
+/// Writes the models of all attacks into `repository`, and starts a server that loads them.
+fn start_server(program: &Path, repository: &Path, ceiling: usize) -> Result<Server> {
+    models::write(repository, Scale::FULL.request)?;
+    models::write_isolated(repository)?;
+    changes::write(repository)?;
+    let arguments = [
+        "--log",
+        "off",
+        "--model-control-mode",
+        "explicit",
+        "--load-model",
+        "*",
+        "--system-shared-memory",
+    ];
+    Server::start(program, repository, &arguments, ceiling)
+}
+
+/// Adds what well-behaved clients saw broken next to each attack, and prints it.
+fn add_clients(broken: &mut Violations, good: &[(String, ClientResults)]) {
+    for (name, seen) in good {
         let mut beside = Violations::default();
         beside.clients(seen);
         if !beside.is_empty() {
@@ -161,12 +159,34 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
             broken.add(beside);
         }
     }
-    broken.unless(report(&samples), "nothing grows");
-    broken.unless(changed.wrong == 0, "loads under requests");
-    broken.unless(restarts.is_clean(), "restarts");
-    broken.unless(exit.success(), "exit");
-    println!("the promise: {broken}");
-    Ok(broken.is_empty())
+}
+
+/// Returns the attacks whose name contains any of `only`, or all if it is empty.
+fn chosen_rows(only: &[String]) -> Result<Vec<Row>> {
+    let mut chosen = rows::all();
+    if !only.is_empty() {
+        chosen.retain(|row| only.iter().any(|only| row.name.contains(only)));
+        ensure!(!chosen.is_empty(), "no attack's name contains any of {only:?}");
+    }
+    Ok(chosen)
+}
+
+/// Prints what the well-behaved clients saw next to each attack.
+fn print_clients(good: &[(String, ClientResults)]) {
+    let sum = |count: fn(&ClientResults) -> u64| good.iter().map(|(_, seen)| count(seen)).sum::<u64>();
+    println!(
+        "good clients: {} answered, {} told to come again, {} failed; {} times not live",
+        sum(|seen| seen.right),
+        sum(|seen| seen.refused),
+        sum(|seen| seen.failed),
+        sum(|seen| seen.not_live),
+    );
+    if let Some((name, seen)) = good.iter().max_by_key(|(_, seen)| seen.slowest_live) {
+        println!(
+            "slowest sign of life: {:?} beside: {name} (a sleeping thread woke {:?} too late)",
+            seen.slowest_live, seen.slowest_wake
+        );
+    }
 }
 
 /// Waits until the attacks' memory is released, and until the threads that served the attacks have had time

@@ -133,28 +133,13 @@ impl Lifecycle {
             _ => self.check_loadable(name)?,
         }
         let has_ready = self.registry.has_ready(name);
-        let is_waited_for = match cause {
-            // The running version serves until it is replaced.
-            _ if has_ready => false,
-            Cause::Start => true,
-            // A model that is added later must not make a ready server unready.
-            Cause::Poll => self.registry.is_waited_for(name),
-            Cause::Request | Cause::Step => false,
-        };
+        let is_waited_for = self.is_waited_for(name, cause, has_ready);
         match cause {
             Cause::Step if !has_ready => drop(lock(&self.as_steps).insert(name.to_owned())),
             Cause::Step => {}
             Cause::Start | Cause::Poll | Cause::Request => drop(lock(&self.as_steps).remove(name)),
         }
-        let polls = matches!(self.config.control, ModelControl::Poll { .. });
-        let fail = |reason: LoadError| {
-            let text = reason.to_string();
-            tracing::warn!(target: UNAVAILABLE, model = name, reason = text, "a model is unavailable");
-            // A model without files may be one whose files are still being copied.
-            let is_coming = polls && matches!(reason, LoadError::NoFiles);
-            self.registry.fail(name, &text, is_waited_for && !is_coming);
-            Err(failed(name, reason))
-        };
+        let fail = |reason| Err(self.fail(name, reason, is_waited_for));
         let directory = match self.repository.model(name) {
             Ok(Some(directory)) => directory,
             Ok(None) => {
@@ -162,14 +147,14 @@ impl Lifecycle {
                 if cause == Cause::Step && !has_ready {
                     lock(&self.as_steps).remove(name);
                 }
-                let gone = || match self.repository.upstream_failure(name) {
+                let reason = match self.repository.upstream_failure(name) {
                     Some(reason) => LoadError::NotFetched { reason },
                     None => LoadError::Gone,
                 };
-                if matches!(cause, Cause::Start | Cause::Poll) || has_ready {
-                    let _ = fail(gone());
-                }
-                return Err(failed(name, gone()));
+                return match matches!(cause, Cause::Start | Cause::Poll) || has_ready {
+                    true => fail(reason),
+                    false => Err(failed(name, reason)),
+                };
             }
             Err(reason) => return fail(reason.into()),
         };
@@ -181,11 +166,9 @@ impl Lifecycle {
             self.remember(name, &directory, &snapshot, config);
             return fail(LoadError::NotFetched { reason });
         }
-        let is_sent = config.is_some();
         let written = match &config {
             // A client's invalid request affects only that client.
-            Some(config) => WrittenConfig::read(config, Syntax::Json)
-                .map_err(|error| failed(name, LoadError::SentConfiguration(error.into())))?,
+            Some(config) => sent_configuration(config, &directory).map_err(|reason| failed(name, reason))?,
             None => match directory.configuration() {
                 Ok(written) => written,
                 Err(reason) => {
@@ -194,15 +177,6 @@ impl Lifecycle {
                 }
             },
         };
-        if is_sent && written.is_mapped {
-            return Err(failed(name, LoadError::SentMapping));
-        }
-        if is_sent {
-            let own = directory.configuration().unwrap_or_default();
-            if let Some(parameter) = operators_choice(&written, &own) {
-                return Err(failed(name, LoadError::SentProgram { parameter }));
-            }
-        }
         let versions = match directory
             .check_name(&written)
             .and_then(|()| directory.versions(&written))
@@ -231,6 +205,29 @@ impl Lifecycle {
         self.carry_out(&plan, versions, snapshot, config)
     }
 
+    /// Returns whether the server is ready only once the model is.
+    fn is_waited_for(&self, name: &str, cause: Cause, has_ready: bool) -> bool {
+        match cause {
+            // The running version serves until it is replaced.
+            _ if has_ready => false,
+            Cause::Start => true,
+            // A model that is added later must not make a ready server unready.
+            Cause::Poll => self.registry.is_waited_for(name),
+            Cause::Request | Cause::Step => false,
+        }
+    }
+
+    /// Records why no version of a model can be loaded, and returns the error for the client.
+    fn fail(&self, name: &str, reason: LoadError, is_waited_for: bool) -> ServiceError {
+        let text = reason.to_string();
+        tracing::warn!(target: UNAVAILABLE, model = name, reason = text, "a model is unavailable");
+        let polls = matches!(self.config.control, ModelControl::Poll { .. });
+        // A model without files may be one whose files are still being copied.
+        let is_coming = polls && matches!(reason, LoadError::NoFiles);
+        self.registry.fail(name, &text, is_waited_for && !is_coming);
+        failed(name, reason)
+    }
+
     /// Loads the versions that changed.
     fn carry_out(
         self: &Arc<Self>,
@@ -239,35 +236,20 @@ impl Lifecycle {
         snapshot: Snapshot,
         config: Option<String>,
     ) -> Result<(), ServiceError> {
-        let (name, by) = (plan.name, self.digest_by());
+        let name = plan.name;
         let wanted: Vec<Option<String>> = versions.iter().map(|found| found.version.clone()).collect();
         let wanted: Vec<Option<&str>> = wanted.iter().map(Option::as_deref).collect();
         let shared = match &wanted[..] {
             [None] => FileSubset::All,
             _ => FileSubset::Shared,
         };
-        let shared = (plan.directory.digest(&snapshot, shared, by), config);
-        let before = self.lock().get(name).cloned();
-        let before = before.filter(|before| before.shared == shared);
+        let shared = plan.directory.digest(&snapshot, shared, self.digest_by());
         let mut known = ModelContents {
             snapshot,
-            shared,
+            shared: (shared, config),
             versions: BTreeMap::new(),
         };
-        let mut changed = Vec::new();
-        for found in versions {
-            let version = found.version.as_deref();
-            let part = version.map_or(FileSubset::All, FileSubset::Version);
-            let digest = plan.directory.digest(&known.snapshot, part, by);
-            let loaded = before
-                .as_ref()
-                .and_then(|before| before.versions.get(&found.version));
-            if loaded == Some(&digest) && self.registry.is_ready(name, version) {
-                known.versions.insert(found.version, digest);
-            } else {
-                changed.push((found, digest));
-            }
-        }
+        let changed = self.changed_versions(plan, versions, &mut known);
         let loading: Vec<Option<&str>> = changed
             .iter()
             .map(|(found, _)| found.version.as_deref())
@@ -299,6 +281,33 @@ impl Lifecycle {
         )))
     }
 
+    /// Returns the versions to load, each with its digest. Adds the others, which are loaded already, to
+    /// `known`.
+    fn changed_versions(
+        &self,
+        plan: &Plan<'_>,
+        versions: Vec<ModelVersion>,
+        known: &mut ModelContents,
+    ) -> Vec<(ModelVersion, Digest)> {
+        let before = self.lock().get(plan.name).cloned();
+        let before = before.filter(|before| before.shared == known.shared);
+        let mut changed = Vec::new();
+        for found in versions {
+            let version = found.version.as_deref();
+            let part = version.map_or(FileSubset::All, FileSubset::Version);
+            let digest = plan.directory.digest(&known.snapshot, part, self.digest_by());
+            let loaded = before
+                .as_ref()
+                .and_then(|before| before.versions.get(&found.version));
+            if loaded == Some(&digest) && self.registry.is_ready(plan.name, version) {
+                known.versions.insert(found.version, digest);
+            } else {
+                changed.push((found, digest));
+            }
+        }
+        changed
+    }
+
     fn load_version(
         &self,
         plan: &Plan<'_>,
@@ -309,32 +318,9 @@ impl Lifecycle {
         let is_pipeline = matches!(found.content, Ok(VersionContent::Pipeline));
         let share = self.memory_shares.begin();
         let start = Instant::now();
-        let loaded = found.content.map_err(LoadError::Model).and_then(|content| {
-            let job = Job {
-                name: name.to_owned(),
-                version: version.clone(),
-                directory: plan.directory.clone(),
-                written: plan.written.clone(),
-            };
-            let served = loader::load(
-                job,
-                content,
-                &self.config,
-                self.cache.as_ref(),
-                Others::of(&self.registry),
-            )?;
-            // A file that changed while it was read may contain a mixture of the old and the new content.
-            let part = version.as_deref().map_or(FileSubset::All, FileSubset::Version);
-            let stamps = |snapshot: &Snapshot| {
-                [FileSubset::Shared, part].map(|part| plan.directory.digest(snapshot, part, DigestBy::Stamp))
-            };
-            match plan.directory.snapshot() {
-                Ok(after) if stamps(&after) != stamps(snapshot) => Err(LoadError::Changed),
-                // A deleted directory does not count as a change: everything has been read.
-                _ => Ok(Arc::new(served)),
-            }
-        });
         let version = version.as_deref();
+        let content = found.content.map_err(LoadError::Model);
+        let loaded = content.and_then(|content| self.load_content(plan, version, content, snapshot));
         let cost = LoadCost {
             time: start.elapsed(),
             memory: share.end().filter(|_| !is_pipeline),
@@ -360,6 +346,39 @@ impl Lifecycle {
             }
         }
         outcome
+    }
+
+    /// Loads the content of a version, and checks that its files are still those of `snapshot`.
+    fn load_content(
+        &self,
+        plan: &Plan<'_>,
+        version: Option<&str>,
+        content: VersionContent,
+        snapshot: &Snapshot,
+    ) -> Result<Arc<ServedVersion>, LoadError> {
+        let job = Job {
+            name: plan.name.to_owned(),
+            version: version.map(str::to_owned),
+            directory: plan.directory.clone(),
+            written: plan.written.clone(),
+        };
+        let served = loader::load(
+            job,
+            content,
+            &self.config,
+            self.cache.as_ref(),
+            Others::of(&self.registry),
+        )?;
+        // A file that changed while it was read may contain a mixture of the old and the new content.
+        let part = version.map_or(FileSubset::All, FileSubset::Version);
+        let stamps = |snapshot: &Snapshot| {
+            [FileSubset::Shared, part].map(|part| plan.directory.digest(snapshot, part, DigestBy::Stamp))
+        };
+        match plan.directory.snapshot() {
+            Ok(after) if stamps(&after) != stamps(snapshot) => Err(LoadError::Changed),
+            // A deleted directory does not count as a change: everything has been read.
+            _ => Ok(Arc::new(served)),
+        }
     }
 
     /// Replaces a version by the newly loaded one, or records why the load failed.
@@ -538,6 +557,21 @@ fn operators_choice(sent: &WrittenConfig, own: &WrittenConfig) -> Option<&'stati
         chosen.is_some() && chosen != names(own, parameter)
     };
     ["python"].into_iter().find(is_chosen)
+}
+
+/// Reads a configuration that a client sent, and checks that it changes nothing that only the operator may
+/// choose.
+fn sent_configuration(config: &str, directory: &ModelDirectory) -> Result<WrittenConfig, LoadError> {
+    let written = WrittenConfig::read(config, Syntax::Json)
+        .map_err(|error| LoadError::SentConfiguration(error.into()))?;
+    if written.is_mapped {
+        return Err(LoadError::SentMapping);
+    }
+    let own = directory.configuration().unwrap_or_default();
+    match operators_choice(&written, &own) {
+        Some(parameter) => Err(LoadError::SentProgram { parameter }),
+        None => Ok(written),
+    }
 }
 
 /// Returns the error for a client that requested the load.

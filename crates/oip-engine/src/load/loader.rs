@@ -252,44 +252,9 @@ fn prepare(
     deadline: Instant,
     config: &EngineConfig,
 ) -> Result<PreparedModel, LoadError> {
-    let mapping = mapping.filter(|_| job.written.is_mapped);
-    let content = job.directory.open_model(file, mapping)?;
     let backend = &file.backend;
-    let beside = guarded(&job.name, "looking for the files it needs", || {
-        let files = job.directory.sibling_files(file, mapping);
-        let gathered = backend.gather(&content, &files);
-        gathered.map_err(|error| match files.into_failure() {
-            Some(failure) => LoadError::File(failure),
-            None => LoadError::Unreadable {
-                file: FileError::name(&file.path),
-                source: error,
-            },
-        })
-    })?;
-    let source = ModelSource::new(
-        job.name.clone(),
-        job.version.clone().unwrap_or_default(),
-        file.path.clone(),
-        content,
-    )
-    .with_beside(beside);
-    let cx = LoadContext::default()
-        .with_deadline(Some(deadline))
-        .with_config(Arc::new(job.written.config.clone()))
-        .with_input_dims(Arc::new(job.written.input_dims()))
-        .with_tensors(configured_tensors(&job.written));
-    let (model, capabilities) = guarded(&job.name, "loading it", || {
-        let model = backend.load(&source, &cx).map_err(|error| {
-            tracing::debug!(
-                model = job.name,
-                error = error.report(),
-                "a backend refused a model"
-            );
-            LoadError::Backend(error)
-        })?;
-        let capabilities = model.capabilities();
-        Ok((model, capabilities))
-    })?;
+    let source = open_files(job, file, mapping.filter(|_| job.written.is_mapped))?;
+    let (model, capabilities) = load_with_backend(job, file, &source, deadline)?;
     drop(source);
 
     let mut metadata = model.metadata().clone().with_versions(&job.version);
@@ -308,17 +273,9 @@ fn prepare(
     }
     let policy = settings.policy(&mut completed)?;
     let labels = Labels::read(&job.directory, job.version.as_deref(), &completed.config)?;
-    let model: Box<dyn Model> = if completed.is_narrowed {
-        Box::new(ModelView {
-            model,
-            offered: Arc::new(ViewMetadata {
-                metadata: completed.metadata.clone(),
-                inputs: completed.reshaped_inputs.clone(),
-                outputs: completed.reshaped_outputs.clone(),
-            }),
-        })
-    } else {
-        model
+    let model = match completed.is_narrowed {
+        true => Box::new(ModelView::new(model, &completed)),
+        false => model,
     };
     let warmed_up = guarded(&job.name, "warming it up", || {
         let cancel = CancelToken::new(Some(deadline));
@@ -337,6 +294,51 @@ fn prepare(
         policy,
         labels,
         warmed_up,
+    })
+}
+
+/// Opens the model file and the files that its backend needs next to it.
+fn open_files(job: &Job, file: &ModelFile, mapping: Option<Promise>) -> Result<ModelSource, LoadError> {
+    let content = job.directory.open_model(file, mapping)?;
+    let beside = guarded(&job.name, "looking for the files it needs", || {
+        let files = job.directory.sibling_files(file, mapping);
+        let gathered = file.backend.gather(&content, &files);
+        gathered.map_err(|error| match files.into_failure() {
+            Some(failure) => LoadError::File(failure),
+            None => LoadError::Unreadable {
+                file: FileError::name(&file.path),
+                source: error,
+            },
+        })
+    })?;
+    let version = job.version.clone().unwrap_or_default();
+    let source = ModelSource::new(job.name.clone(), version, file.path.clone(), content);
+    Ok(source.with_beside(beside))
+}
+
+/// Calls the backend of `file` to load the model from `source`.
+fn load_with_backend(
+    job: &Job,
+    file: &ModelFile,
+    source: &ModelSource,
+    deadline: Instant,
+) -> Result<(Box<dyn Model>, Capabilities), LoadError> {
+    let cx = LoadContext::default()
+        .with_deadline(Some(deadline))
+        .with_config(Arc::new(job.written.config.clone()))
+        .with_input_dims(Arc::new(job.written.input_dims()))
+        .with_tensors(configured_tensors(&job.written));
+    guarded(&job.name, "loading it", || {
+        let model = file.backend.load(source, &cx).map_err(|error| {
+            tracing::debug!(
+                model = job.name,
+                error = error.report(),
+                "a backend refused a model"
+            );
+            LoadError::Backend(error)
+        })?;
+        let capabilities = model.capabilities();
+        Ok((model, capabilities))
     })
 }
 
@@ -391,6 +393,19 @@ fn guarded<T>(
 struct ModelView {
     model: Box<dyn Model>,
     offered: Arc<ViewMetadata>,
+}
+
+impl ModelView {
+    fn new(model: Box<dyn Model>, completed: &Completed) -> Self {
+        Self {
+            model,
+            offered: Arc::new(ViewMetadata {
+                metadata: completed.metadata.clone(),
+                inputs: completed.reshaped_inputs.clone(),
+                outputs: completed.reshaped_outputs.clone(),
+            }),
+        }
+    }
 }
 
 /// The metadata that clients see.

@@ -88,13 +88,7 @@ impl Plan {
                     step: place(),
                     source,
                 })?;
-            for (output, tensor) in &step.output_map {
-                let known = named(&model.outputs, output).ok_or_else(|| PlanError::NoSuchOutput {
-                    step: place(),
-                    output: output.clone(),
-                })?;
-                graph.define(tensor, TensorSource::Step(index), known)?;
-            }
+            graph.define_outputs(index, step, &model)?;
             models.push((model, version));
         }
         let steps = scheduling.step.iter().zip(models).enumerate();
@@ -111,15 +105,7 @@ impl Plan {
                 ))
             })
             .collect::<Result<Vec<_>, PlanError>>()?;
-        if let Some(unused) = graph
-            .tensors
-            .iter()
-            .find(|tensor| tensor.source == TensorSource::Client && !tensor.is_read)
-        {
-            return Err(PlanError::UnusedInput {
-                input: unused.name.clone(),
-            });
-        }
+        graph.check_inputs_read()?;
         let tensors = graph.tensors.len();
         Ok(Self {
             inputs,
@@ -178,6 +164,40 @@ impl Graph {
             is_read: false,
         });
         Ok(number)
+    }
+
+    /// Defines the tensors that the step `index` writes.
+    fn define_outputs(
+        &mut self,
+        index: usize,
+        step: &EnsembleStep,
+        model: &ModelMetadata,
+    ) -> Result<(), PlanError> {
+        for (output, tensor) in &step.output_map {
+            let known = named(&model.outputs, output).ok_or_else(|| PlanError::NoSuchOutput {
+                step: StepPlace {
+                    index,
+                    model: step.model_name.clone(),
+                },
+                output: output.clone(),
+            })?;
+            self.define(tensor, TensorSource::Step(index), known)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that the pipeline reads each of its inputs.
+    fn check_inputs_read(&self) -> Result<(), PlanError> {
+        let mut inputs = self
+            .tensors
+            .iter()
+            .filter(|tensor| tensor.source == TensorSource::Client);
+        match inputs.find(|input| !input.is_read) {
+            Some(unused) => Err(PlanError::UnusedInput {
+                input: unused.name.clone(),
+            }),
+            None => Ok(()),
+        }
     }
 
     /// Connects a tensor to an input, if their types match.

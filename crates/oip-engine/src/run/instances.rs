@@ -294,20 +294,7 @@ impl SharedModel {
         parts: Option<Arc<Parts>>,
     ) -> Result<QueuedRequest<'_>, ServiceError> {
         self.metadata.check_request(&request)?;
-        // Only the scheduler reads these parameters. Requests that differ only in them may be batched.
-        let timeout = request
-            .parameters
-            .remove("timeout")
-            .and_then(|timeout| timeout.as_u64());
-        request.parameters.remove("priority");
-        let ask = batch::ask(&self.policy, &self.metadata, &request)?;
-        let ask = Ask {
-            priority: cx.priority(),
-            timeout: timeout.map(Duration::from_micros),
-            deadline: cx.deadline(),
-            measured_rows: ask.measured_rows.filter(|_| self.in_place.is_some()),
-            ..ask
-        };
+        let ask = self.ask(&mut request, cx)?;
         // For a model in another process, more requests can arrive while a thread waits for that process.
         let is_for_caller = !self.capabilities.elsewhere || !self.company.is_likely_elsewhere();
         let measured_rows = ask.measured_rows;
@@ -369,6 +356,24 @@ impl SharedModel {
             )),
             Err(PushError::Closed) => Err(ServiceError::new(ErrorCode::Unavailable, "it is being unloaded")),
         }
+    }
+
+    /// Returns what the scheduler needs to know about a request. Removes the parameters that only the
+    /// scheduler reads: requests that differ only in them may be batched.
+    fn ask(&self, request: &mut InferRequest, cx: &RequestContext) -> Result<Ask, ServiceError> {
+        let timeout = request
+            .parameters
+            .remove("timeout")
+            .and_then(|timeout| timeout.as_u64());
+        request.parameters.remove("priority");
+        let ask = batch::ask(&self.policy, &self.metadata, request)?;
+        Ok(Ask {
+            priority: cx.priority(),
+            timeout: timeout.map(Duration::from_micros),
+            deadline: cx.deadline(),
+            measured_rows: ask.measured_rows.filter(|_| self.in_place.is_some()),
+            ..ask
+        })
     }
 
     /// Returns a ticket and a permit to run a request at once on its caller's thread, if the request may

@@ -112,6 +112,35 @@ impl Report {
         self.requests > 0 && self.errors.is_empty()
     }
 
+    /// Returns the table of requests, rows and errors: names, counts and rates.
+    fn counts(&self) -> Vec<[String; 3]> {
+        let mut rows = vec![
+            [
+                "requests".to_owned(),
+                self.requests.to_string(),
+                format!("{:.1}/s", self.requests_per_second),
+            ],
+            [
+                "rows".to_owned(),
+                self.requests.saturating_mul(self.rows_per_request).to_string(),
+                format!("{:.1}/s", self.rows_per_second),
+            ],
+        ];
+        let errors: u64 = self.errors.values().sum();
+        rows.push(["errors".to_owned(), errors.to_string(), String::new()]);
+        for (kind, count) in &self.errors {
+            rows.push([format!("  {kind}"), count.to_string(), String::new()]);
+        }
+        if self.unsent > 0 {
+            rows.push([
+                "due but not sent".to_owned(),
+                self.unsent.to_string(),
+                String::new(),
+            ]);
+        }
+        rows
+    }
+
     pub(super) fn print(&self, as_json: bool, out: &mut impl Write) -> Outcome {
         if as_json {
             serde_json::to_writer_pretty(&mut *out, self).map_err(std::io::Error::from)?;
@@ -138,31 +167,7 @@ impl Report {
             "measured {}, after {after} of warm-up{ended}\n",
             seconds(self.seconds)
         )?;
-        let mut rows = vec![
-            [
-                "requests".to_owned(),
-                self.requests.to_string(),
-                format!("{:.1}/s", self.requests_per_second),
-            ],
-            [
-                "rows".to_owned(),
-                self.requests.saturating_mul(self.rows_per_request).to_string(),
-                format!("{:.1}/s", self.rows_per_second),
-            ],
-        ];
-        let errors: u64 = self.errors.values().sum();
-        rows.push(["errors".to_owned(), errors.to_string(), String::new()]);
-        for (kind, count) in &self.errors {
-            rows.push([format!("  {kind}"), count.to_string(), String::new()]);
-        }
-        if self.unsent > 0 {
-            rows.push([
-                "due but not sent".to_owned(),
-                self.unsent.to_string(),
-                String::new(),
-            ]);
-        }
-        table::print(out, &rows, &[1, 2])?;
+        table::print(out, &self.counts(), &[1, 2])?;
         if let Some(error) = &self.first_error {
             writeln!(out, "the first error: {}", table::text(error))?;
         }
