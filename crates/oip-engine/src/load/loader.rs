@@ -396,7 +396,7 @@ struct ModelView {
 }
 
 impl ModelView {
-    fn new(model: Box<dyn Model>, completed: &Completed) -> Self {
+    fn new(model: Box<dyn Model>, completed: &CompletedConfig) -> Self {
         Self {
             model,
             offered: Arc::new(ViewMetadata {
