@@ -1,3 +1,5 @@
+//! Formats generated code, before it is written to files or compared with them.
+
 use std::{
     io::Write,
     process::{Command, Stdio},

@@ -1,3 +1,5 @@
+//! The error of reading a model's file.
+
 use std::fmt;
 
 /// Why a file cannot be served: it is damaged, or uses unsupported features. The message contains the fault,

@@ -1,3 +1,5 @@
+//! A loaded model as the server calls it: input tensors to rows, rows to scores, scores to the output tensor.
+
 use bytemuck::{AnyBitPattern, NoUninit};
 use oip_service::{
     Call, CancelToken, Capabilities, IndependentRows, Model, ModelSource, Outcome, RowIndependence,

@@ -1,3 +1,5 @@
+//! The crate's entry point: chooses the runtime for a model, and loads the model there.
+
 use std::num::NonZeroUsize;
 
 use bytes::Bytes;

@@ -1,3 +1,5 @@
+//! The crate's entry point: the settings of the backend, with which it loads each file.
+
 use oip_service::{Backend, ByteBudget, LoadContext, Model, ModelSource};
 use oip_types::ServiceError;
 

@@ -1,3 +1,5 @@
+//! A loaded file as a model: responds with whole tensors or with rows of them.
+
 use std::collections::HashMap;
 
 use oip_service::{ByteBudget, Call, Capabilities, Model, ModelSource, Outcome};

@@ -1,3 +1,5 @@
+//! Gathers rows of a tensor by index, one block for each run of consecutive rows.
+
 use oip_service::ByteBudget;
 use oip_types::ServiceError;
 use tensor_core::{Shape, Tensor, TensorSpec};

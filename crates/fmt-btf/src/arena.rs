@@ -1,3 +1,5 @@
+//! Memory for the dimensions of all records.
+
 use crate::layout::{WORD, word};
 
 /// The dimensions of many tensors, in chunks of equal size: growing adds a chunk and copies no dimensions.

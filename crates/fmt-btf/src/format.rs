@@ -1,3 +1,5 @@
+//! BTF as a `Format`: connects the reader and the writer to tools that handle all formats.
+
 use std::sync::Arc;
 
 use fmt_core::{

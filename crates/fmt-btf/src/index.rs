@@ -1,3 +1,5 @@
+//! Reads and validates the offset table and the head of every record, when a file is opened.
+
 use std::ops::Range;
 
 use fmt_core::{ByteSource, Error, ErrorKind, Limits, ReadOptions, read_range};

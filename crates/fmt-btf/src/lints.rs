@@ -1,3 +1,5 @@
+//! Finds what is valid but suspicious in a file.
+
 use fmt_core::{ByteSource, Error, Lint, read_range};
 
 use crate::{

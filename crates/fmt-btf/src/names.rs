@@ -1,3 +1,5 @@
+//! The JSON file next to a BTF file with the names of its tensors.
+
 use std::{
     ffi::OsString,
     mem,

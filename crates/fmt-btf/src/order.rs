@@ -1,3 +1,5 @@
+//! Validates the indices of sparse tensors as they are written.
+
 use std::cmp::Ordering;
 
 use fmt_core::{Error, ErrorKind};

@@ -1,3 +1,5 @@
+//! Reads the tensors of a file, after the index has been validated.
+
 use std::{borrow::Cow, fmt, ops::Range, sync::Arc, sync::OnceLock};
 
 use fmt_core::{

@@ -1,3 +1,5 @@
+//! The declaration of a tensor to the writer, and the sizes of its record.
+
 use std::fmt;
 
 use fmt_core::{Error, ErrorKind};

@@ -1,3 +1,5 @@
+//! The offset table at the start of a file: the first step of reading, before the records.
+
 use fmt_core::{Error, ErrorKind, reserve};
 
 use crate::layout::{HEADER, LONGEST, WORD, word};

@@ -1,3 +1,5 @@
+//! Buffers reads of the records' headers and dimensions.
+
 use fmt_core::{ByteSource, Error, read_range};
 use tensor_core::Bytes;
 

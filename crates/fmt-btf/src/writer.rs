@@ -1,3 +1,5 @@
+//! Writes a file: the offset table from the declared tensors, followed by their records.
+
 use std::{fmt, io::Write};
 
 use fmt_core::{Error, ErrorKind, Layout, Outstanding, Plan, Sink, TensorWriter};

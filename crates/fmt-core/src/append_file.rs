@@ -1,3 +1,5 @@
+//! Changes of files in place: new bytes are appended under a lock and a journal.
+
 use std::{
     fmt,
     fs::{self, File},

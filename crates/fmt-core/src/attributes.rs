@@ -1,3 +1,5 @@
+//! Attributes of tensors, decoded on demand.
+
 use std::{collections::BTreeMap, fmt};
 
 use bytes::Bytes;

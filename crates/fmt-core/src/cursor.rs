@@ -1,3 +1,5 @@
+//! Parses binary fields, for the readers of all formats.
+
 use crate::{Error, ErrorKind};
 
 /// Reads fields from bytes sequentially, and tracks its position in the file.

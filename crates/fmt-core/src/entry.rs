@@ -1,3 +1,5 @@
+//! What a reader lists about each tensor of a file: name, dtype, shape, layout, encoding and byte range.
+
 use std::{collections::BTreeMap, fmt, ops::Range};
 
 use tensor_core::{DType, Shape, TensorSpec};

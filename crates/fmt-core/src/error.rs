@@ -1,3 +1,5 @@
+//! The error type of all readers and writers.
+
 use std::{error, fmt, io};
 
 use tensor_core::{QuotedName, SpecError};

@@ -1,3 +1,5 @@
+//! Overlaps of and holes between the byte ranges of a file's tensors.
+
 use std::ops::Range;
 
 use crate::{Error, ErrorKind};

@@ -1,3 +1,5 @@
+//! The interface of a file format: recognizing, opening and creating files.
+
 use std::{io::Write, sync::Arc};
 
 use crate::{ByteSource, Capabilities, Error, Plan, ReadOptions, TensorReader, TensorWriter};

@@ -1,3 +1,5 @@
+//! Options and limits of readers.
+
 /// Limits on what a reader accepts, independent of what a file declares.
 ///
 /// A declared count is first compared with what the file could physically contain, then with these limits.

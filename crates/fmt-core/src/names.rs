@@ -1,3 +1,5 @@
+//! The check of tensor names, shared by all formats.
+
 use crate::{Error, ErrorKind, ReadOptions};
 
 /// Checks the length of a tensor's name. In strict mode, also checks that the name contains no zero bytes. A

@@ -1,3 +1,5 @@
+//! Reads byte ranges of a source, with the errors and checks that all readers share.
+
 use std::{io, ops::Range};
 
 use bytes::Bytes;

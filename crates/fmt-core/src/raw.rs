@@ -1,3 +1,5 @@
+//! Reads unencoded tensors, for the readers of all formats: whole, by rows, or as a stream.
+
 use std::ops::Range;
 
 use tensor_core::{Tensor, TensorSpec};

@@ -1,3 +1,5 @@
+//! The interface of readers: lists a file's tensors, and reads and verifies them.
+
 use std::ops::Range;
 
 use tensor_core::{QuotedName, SparseCoo, Tensor};

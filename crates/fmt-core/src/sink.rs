@@ -1,3 +1,5 @@
+//! The output of a writer, with position, padding and failure state.
+
 use std::io::Write;
 
 use crate::{Error, ErrorKind};

@@ -1,3 +1,5 @@
+//! The input of readers: where a file's bytes come from.
+
 use std::{fs::File, io, ops::Range, path::Path, sync::Arc};
 
 use bytes::Bytes;

@@ -1,3 +1,5 @@
+//! The interface of writers: the plan of a file, followed by the bytes of its tensors.
+
 use std::collections::BTreeMap;
 
 use tensor_core::{DType, Shape, TensorSpec};

@@ -1,3 +1,5 @@
+//! `.npz` as a `Format`, and its writer: a ZIP archive with one `.npy` file per tensor.
+
 use std::{io::Write, sync::Arc};
 
 use fmt_core::{

@@ -1,3 +1,5 @@
+//! Writes a file: the JSON header from the planned tensors, followed by their bytes.
+
 use std::{fmt, io::Write};
 
 use fmt_core::{

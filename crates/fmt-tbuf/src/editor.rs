@@ -1,3 +1,5 @@
+//! Changes the index of an existing file, and appends tensors to it.
+
 use std::{io::Write, path::Path};
 
 use fmt_core::{Error, ErrorKind, ReadOptions, TailFile, TensorReader};

@@ -1,3 +1,5 @@
+//! Options of the writer.
+
 use fmt_core::Limits;
 
 /// Options for writing a file.

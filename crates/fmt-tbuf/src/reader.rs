@@ -1,3 +1,5 @@
+//! Opens a file by its footer and index, and reads its tensors.
+
 use std::{fmt, ops::Range, sync::Arc};
 
 use fmt_core::{

@@ -1,3 +1,5 @@
+//! Writes a file: the tensors' bytes as they arrive, followed by the index.
+
 use std::{fmt, io::Write};
 
 use fmt_core::{Error, Outstanding, Plan, Sink, TensorWriter};

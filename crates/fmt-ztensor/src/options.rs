@@ -1,3 +1,5 @@
+//! Options of the writer, for a whole file and for single tensors.
+
 use fmt_core::{Error, ErrorKind, Limits};
 
 use fmt_zstd::{ChecksumKind, Compression};

@@ -1,3 +1,5 @@
+//! Writes a file: the tensors' bytes as they arrive, raw or compressed, followed by the index.
+
 use std::{collections::VecDeque, fmt, io::Write};
 
 use fmt_cbor::CborValue;

@@ -1,3 +1,5 @@
+//! Versions 1.x and 2.x as `Format`s: connects the reader and the writer to tools that handle all formats.
+
 use std::sync::Arc;
 
 use fmt_core::{

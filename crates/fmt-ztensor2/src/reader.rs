@@ -1,3 +1,5 @@
+//! Opens a file by its manifest, and reads, decompresses and verifies its tensors.
+
 use std::{fmt, ops::Range, sync::Arc, sync::OnceLock};
 
 use fmt_core::{

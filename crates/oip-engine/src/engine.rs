@@ -1,3 +1,5 @@
+//! The engine as transports see it: passes each call to the registry or to the control of loads.
+
 use std::{
     sync::{
         Arc, Mutex, PoisonError,

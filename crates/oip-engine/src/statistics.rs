@@ -1,3 +1,5 @@
+//! Counts and times of the requests to each model version, for the statistics extension and for metrics.
+
 use std::{
     collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},

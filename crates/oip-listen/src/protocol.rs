@@ -1,3 +1,5 @@
+//! The HTTP versions of a listener.
+
 /// The protocol of a listener's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

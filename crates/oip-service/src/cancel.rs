@@ -1,3 +1,5 @@
+//! Cancellation and deadlines of requests, from the transport to the model.
+
 use std::{
     sync::{
         Arc,

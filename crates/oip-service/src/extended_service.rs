@@ -1,3 +1,5 @@
+//! Adds extensions to a service without changing it.
+
 use std::{sync::Arc, time::Instant};
 
 use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};

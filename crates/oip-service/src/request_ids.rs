@@ -1,3 +1,5 @@
+//! Ids of requests, for responses and logs.
+
 use std::{
     hash::{BuildHasher, RandomState},
     sync::atomic::{AtomicU64, Ordering},

@@ -1,3 +1,5 @@
+//! The interface between transports and the service that answers their requests.
+
 use std::{
     sync::Arc,
     time::{Duration, Instant},

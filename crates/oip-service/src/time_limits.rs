@@ -1,3 +1,5 @@
+//! Default and maximum durations of requests.
+
 use std::time::Duration;
 
 /// How long requests may take, from their first byte to their response.

@@ -1,3 +1,5 @@
+//! The system shared memory extension: the table of registered regions, and access to their bytes.
+
 use std::{
     collections::{BTreeMap, btree_map::Entry},
     fs::{File, OpenOptions},

@@ -1,3 +1,5 @@
+//! Requests and responses of inference, independent of the transport.
+
 use tensor_core::{Element, QuotedName, Shape};
 
 use crate::{DataType, Elements, ModelRef, Parameters, ServiceError, SharedMemorySlice, TensorValue};

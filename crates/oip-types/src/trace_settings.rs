@@ -1,3 +1,5 @@
+//! Settings of the trace extension.
+
 use std::collections::BTreeMap;
 
 /// Trace settings by name, each with its values: most settings have one value, levels may have several. In an

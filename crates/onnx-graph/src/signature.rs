@@ -1,3 +1,5 @@
+//! The inputs and outputs of a model, as its graph declares them.
+
 use std::{
     collections::{BTreeMap, HashSet},
     fmt,

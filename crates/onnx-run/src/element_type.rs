@@ -1,3 +1,5 @@
+//! Maps the element types of files to those of the kernels.
+
 use onnx_graph::ElementType as FileType;
 use onnx_tensor::ElementType;
 use tensor_core::DType;

@@ -1,3 +1,5 @@
+//! The Rust types of elements, and conversions between them and bytes.
+
 use std::{borrow::Cow, fmt};
 
 use half::{bf16, f16};

@@ -1,3 +1,5 @@
+//! The list of built-in formats, and the detection of a file's format.
+
 use std::path::Path;
 
 use fmt_core::{Error, ErrorKind, Format, Sniff};

@@ -1,3 +1,5 @@
+//! Verifies all tensors of a file.
+
 use fmt_core::{Error, ErrorKind, Lint, TensorReader, Verification};
 
 /// The result of verifying a file.

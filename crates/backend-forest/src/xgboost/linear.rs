@@ -1,3 +1,5 @@
+//! XGBoost's linear booster: scores are weighted sums of the features.
+
 use crate::error::Refusal;
 
 /// A linear model, `gblinear`.

@@ -1,3 +1,5 @@
+//! Reads fixtures with the packages' recorded predictions, and loads and runs models as a server does.
+
 use std::{fs, path::PathBuf, sync::Arc};
 
 use backend_forest::ForestBackend;

@@ -1,3 +1,5 @@
+//! Finds and loads the library of ONNX Runtime, once per process.
+
 use std::{
     fmt, fs,
     panic::{AssertUnwindSafe, catch_unwind},

@@ -1,3 +1,5 @@
+//! Models on ONNX Runtime: checks the graph before the library gets it, opens sessions, and runs requests.
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;

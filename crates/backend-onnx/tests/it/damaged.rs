@@ -1,3 +1,5 @@
+//! Tests that truncated, damaged and oversized models are refused or still run, but never panic or hang.
+
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::mpsc,

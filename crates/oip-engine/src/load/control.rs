@@ -1,3 +1,5 @@
+//! The queue of loads and unloads, from clients and from polling, and the threads that perform them.
+
 use std::{
     collections::{BTreeSet, VecDeque},
     panic::{AssertUnwindSafe, catch_unwind},

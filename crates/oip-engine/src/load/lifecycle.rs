@@ -1,3 +1,6 @@
+//! Performs the loads and unloads that `control.rs` queues: compares a model with its directory, loads what
+//! changed, replaces the old versions, and replans the pipelines that contain it.
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},

@@ -1,3 +1,5 @@
+//! Plans a pipeline before it serves requests: checks its steps against their models, and orders them.
+
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use oip_types::{

@@ -1,3 +1,5 @@
+//! Runs one request through a planned pipeline: each step as soon as its input tensors are available.
+
 use std::{mem, time::Instant};
 
 use futures_util::{StreamExt, stream::FuturesUnordered};

@@ -1,3 +1,5 @@
+//! The interface between pipelines and the registry of models.
+
 use std::sync::Arc;
 
 use oip_service::{BoxFuture, RequestContext};

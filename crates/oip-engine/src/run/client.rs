@@ -1,3 +1,5 @@
+//! The client's side of a queued request: where its responses go, and its times, lease and cancellation.
+
 use std::{sync::Arc, time::Instant};
 
 use futures_channel::oneshot;

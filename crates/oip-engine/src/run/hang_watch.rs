@@ -1,3 +1,5 @@
+//! Counts the threads that do not return from their model.
+
 use std::{
     sync::{
         Mutex, MutexGuard, PoisonError,

@@ -1,3 +1,5 @@
+//! The way of a request into a model: checks it, puts it into the queue, and waits for its response.
+
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,

@@ -1,3 +1,5 @@
+//! The configuration file: a source of options, with errors that name the line.
+
 use std::{fs, path::Path};
 
 use crate::{failure::Failure, options::Options};

@@ -1,3 +1,5 @@
+//! The transports that requests are counted and logged by.
+
 /// The transport of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Transport {

@@ -1,3 +1,5 @@
+//! The error for inputs that the model does not accept.
+
 use std::fmt::Display;
 
 use crate::failure::Failure;

@@ -1,3 +1,5 @@
+//! Keeps responses in the order of their requests, for models configured to preserve it.
+
 use std::collections::BTreeMap;
 
 /// Releases responses in the order of their requests' arrival.

@@ -1,3 +1,5 @@
+//! The batching policy of a model version, from its configuration or from the independence of its rows.
+
 use std::{collections::BTreeMap, error::Error, fmt, time::Duration};
 
 use oip_service::IndependentRows;
