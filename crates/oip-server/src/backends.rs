@@ -178,7 +178,7 @@ impl BackendConfig {
     }
 
     /// Returns the command that runs this program as a worker with the same backends. It passes all options
-    /// on the command line, even those from the environment, so that they override the worker's environment.
+    /// on the command line, even those from the environment, because a worker reads no `OIP_` variables.
     fn worker(&self) -> std::process::Command {
         let mut command = std::process::Command::new(this_program());
         command.arg(WORKER).arg(format!("--log={}", self.log));

@@ -5,7 +5,6 @@ mod addresses;
 mod capture_options;
 mod config;
 mod config_file;
-#[cfg_attr(not(target_os = "linux"), path = "no_connection_memory.rs")]
 mod connection_memory;
 mod environment;
 mod file_options;
