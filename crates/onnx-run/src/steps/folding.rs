@@ -4,7 +4,7 @@
 //! derives from the file's own constants. Nodes beyond the limit run for each request, where
 //! [`Room`](onnx_tensor::room::Room) bounds them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use onnx_tensor::prelude::*;
 
@@ -37,9 +37,15 @@ impl Folding {
         }
     }
 
-    /// Returns the maximum bytes of the outputs of the next folded node.
-    pub(crate) fn limit(&self) -> u64 {
-        self.left.max(FREE)
+    /// Returns the maximum bytes of the outputs of a folded node that reads `inputs`, whose memory it frees if
+    /// it is their last reader.
+    pub(crate) fn limit<'s>(&self, inputs: impl IntoIterator<Item = &'s Slot>) -> u64 {
+        let inputs: HashSet<&Slot> = inputs.into_iter().collect();
+        let freed = inputs
+            .into_iter()
+            .filter(|slot| self.readers.get(slot) == Some(&1));
+        let freed: u64 = freed.filter_map(|slot| self.counted.get(slot)).sum();
+        self.left.saturating_add(freed).max(FREE)
     }
 
     /// Counts the folded constant in `slot`.
@@ -80,5 +86,27 @@ impl Folding {
             self.left = self.left.saturating_add(bytes);
         }
         is_last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    /// A node whose input nothing else reads replaces it, so that a chain needs memory for one constant.
+    #[test]
+    fn inputs_that_a_folded_node_frees_count_for_its_outputs() {
+        const BYTES: u64 = 48 << 20;
+        let mut folding = Folding::beside(0);
+        let value = Tensor::zero_of(ElementType::U8, &[BYTES as usize]).unwrap();
+        let slot = Slot(1);
+        folding.add_reader(slot);
+        folding.count(slot, &value);
+        assert_eq!(folding.limit(&[]), MORE_BYTES - BYTES);
+        assert_eq!(folding.limit(&[slot, slot]), MORE_BYTES);
+        folding.add_reader(slot);
+        assert_eq!(folding.limit(&[slot]), MORE_BYTES - BYTES);
     }
 }

@@ -348,16 +348,17 @@ impl Preparer {
         }
         let outputs = wires.outputs.clone();
         let direct = DirectNode::new(node, wires, &self.constants).with_context(|| node.name.clone())?;
-        match direct.folded(&self.constants, self.folding.limit())? {
+        let limit = self.folding.limit(direct.wires.inputs.iter().flatten());
+        match direct.folded(&self.constants, limit)? {
             Some(folded) => {
+                let inputs = direct.wires.inputs.iter().flatten();
+                inputs.for_each(|&slot| self.leave(slot));
                 for (name, (slot, value)) in node.output.iter().zip(folded) {
                     if self.folding.is_read(slot) {
                         let slot = self.keep(name, value.clone());
                         self.folding.count(slot, &value);
                     }
                 }
-                let inputs = direct.wires.inputs.iter().flatten();
-                inputs.for_each(|&slot| self.leave(slot));
             }
             None => {
                 self.learn(&direct);
