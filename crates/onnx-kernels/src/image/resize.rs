@@ -185,6 +185,9 @@ const COLUMNS: usize = 1 << 12;
 /// Number of channels that are interpolated at a time in integer images.
 const CHANNELS: usize = 1 << 12;
 
+/// Images with at most this many channels are interpolated by lines of columns, whose cost is counted once.
+const FEW_CHANNELS: usize = 16;
+
 /// Maximum number of taps of an axis with antialias. With a scale near zero, a filter covers any number of
 /// elements.
 const MAX_TAPS: usize = 1 << 24;
@@ -511,33 +514,34 @@ impl Resize {
                                     &image[y.second * line_length..],
                                 ];
                                 let elements = line[first * inner..].chunks_exact_mut(inner);
-                                pace.spend(block.len() as u64)?;
+                                let interpolate = |x: &Neighbours, first: usize, element: &mut [$T]| {
+                                    for (channel, to) in (first..).zip(element) {
+                                        let at =
+                                            |row: usize, place: usize| rows[row][place * inner + channel];
+                                        let corners = [
+                                            at(0, x.first),
+                                            at(0, x.second),
+                                            at(1, x.first),
+                                            at(1, x.second),
+                                        ];
+                                        *to = match channels_last {
+                                            true if size_of::<$T>() == 1 => {
+                                                fixed_point(&y, x, corners.map(i64::from)) as $T
+                                            }
+                                            _ => floating(&y, x, corners.map(|corner| corner as f32)) as $T,
+                                        };
+                                    }
+                                };
+                                pace.spend((block.len() * inner.min(FEW_CHANNELS)) as u64)?;
                                 for (x, element) in block.iter().zip(elements) {
-                                    for (first, element) in
-                                        (0..).step_by(CHANNELS).zip(element.chunks_mut(CHANNELS))
-                                    {
-                                        // A column counts one step already.
-                                        if element.len() > 1 {
-                                            pace.spend(element.len() as u64 - 1)?;
-                                        }
-                                        for (channel, to) in (first..).zip(element) {
-                                            let at =
-                                                |row: usize, place: usize| rows[row][place * inner + channel];
-                                            let corners = [
-                                                at(0, x.first),
-                                                at(0, x.second),
-                                                at(1, x.first),
-                                                at(1, x.second),
-                                            ];
-                                            *to = match channels_last {
-                                                true if size_of::<$T>() == 1 => {
-                                                    fixed_point(&y, x, corners.map(i64::from)) as $T
-                                                }
-                                                _ => {
-                                                    floating(&y, x, corners.map(|corner| corner as f32)) as $T
-                                                }
-                                            };
-                                        }
+                                    if inner <= FEW_CHANNELS {
+                                        interpolate(x, 0, element);
+                                        continue;
+                                    }
+                                    let parts = element.chunks_mut(CHANNELS);
+                                    for (first, element) in (0..).step_by(CHANNELS).zip(parts) {
+                                        pace.spend(element.len() as u64)?;
+                                        interpolate(x, first, element);
                                     }
                                 }
                             }
