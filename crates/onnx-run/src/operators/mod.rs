@@ -1,6 +1,8 @@
 //! Connects the operators' table to the runtime: the kernel of each row, the conditions of each operator, and
 //! the execution of a node.
 
+#[cfg(test)]
+mod cases;
 mod conditions;
 pub(crate) mod constants;
 mod guard;

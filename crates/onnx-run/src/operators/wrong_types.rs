@@ -7,8 +7,8 @@ use std::sync::Arc;
 use onnx_tensor::prelude::*;
 
 use crate::operators::{
+    cases::{Ready, case},
     node::Stop,
-    paced::{Ready, case},
     registry::rows,
 };
 use onnx_tensor::{
