@@ -4,7 +4,7 @@
 //! derives from the file's own constants. Nodes beyond the limit run for each request, where
 //! [`Room`](onnx_tensor::room::Room) bounds them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use onnx_tensor::prelude::*;
 
@@ -40,11 +40,15 @@ impl Folding {
     /// Returns the maximum bytes of the outputs of a folded node that reads `inputs`, whose memory it frees if
     /// it is their last reader.
     pub(crate) fn limit<'s>(&self, inputs: impl IntoIterator<Item = &'s Slot>) -> u64 {
-        let inputs: HashSet<&Slot> = inputs.into_iter().collect();
-        let freed = inputs
-            .into_iter()
-            .filter(|slot| self.readers.get(slot) == Some(&1));
-        let freed: u64 = freed.filter_map(|slot| self.counted.get(slot)).sum();
+        // A node that reads a value twice is two of its readers.
+        let mut reads: HashMap<Slot, usize> = HashMap::new();
+        for slot in inputs {
+            *reads.entry(*slot).or_default() += 1;
+        }
+        let freed = reads
+            .iter()
+            .filter(|(slot, reads)| self.readers.get(slot) == Some(*reads));
+        let freed: u64 = freed.filter_map(|(slot, _)| self.counted.get(slot)).sum();
         self.left.saturating_add(freed).max(FREE)
     }
 
@@ -105,8 +109,9 @@ mod tests {
         folding.add_reader(slot);
         folding.count(slot, &value);
         assert_eq!(folding.limit(&[]), MORE_BYTES - BYTES);
-        assert_eq!(folding.limit(&[slot, slot]), MORE_BYTES);
+        assert_eq!(folding.limit(&[slot]), MORE_BYTES);
         folding.add_reader(slot);
         assert_eq!(folding.limit(&[slot]), MORE_BYTES - BYTES);
+        assert_eq!(folding.limit(&[slot, slot]), MORE_BYTES);
     }
 }
