@@ -67,12 +67,22 @@ fn copy<U: Unit>(
 ) -> Result<Tensor> {
     let mut result = Tensor::zero_of(value.element_type(), shape)?;
     let value = value.as_units::<U>()?;
-    if let Places::List(places) = places {
-        let pairs = value
-            .chunks_exact(block)
-            .flat_map(|block| places.iter().map(move |place| (block, place)));
-        let taken = pairs.flat_map(|(block, place)| &block[place * inner..][..inner]);
-        size::admit_contents(taken.map(|element| (element, 1)))?;
+    match places {
+        Places::List(places) => {
+            let pairs = value
+                .chunks_exact(block)
+                .flat_map(|block| places.iter().map(move |place| (block, place)));
+            let taken = pairs.flat_map(|(block, place)| &block[place * inner..][..inner]);
+            size::admit_contents(taken.map(|element| (element, 1)))?;
+        }
+        Places::Where(wanted) => {
+            let lines = value
+                .chunks_exact(block)
+                .flat_map(|block| block.chunks_exact(inner).zip(wanted));
+            let taken = lines.filter(|(_, wanted)| **wanted).flat_map(|(line, _)| line);
+            size::admit_contents(taken.map(|element| (element, 1)))?;
+        }
+        Places::Steps { .. } => {}
     }
     let is_doubled = match places {
         Places::List(places) if inner == 1 => is_doubled(places, block, &mut Pace::default())?,
