@@ -81,11 +81,17 @@ impl Pace {
     /// Returns [`Cancelled`] if the request was cancelled or its deadline has passed, and
     /// [`OutOfTime`](crate::faults::OutOfTime) if constant folding has used up the time for preparing the
     /// model.
+    #[inline]
     pub fn spend(&mut self, steps: u64) -> Result<()> {
         self.steps = self.steps.saturating_add(steps);
         if self.steps < STEPS {
             return Ok(());
         }
+        self.check()
+    }
+
+    #[cold]
+    fn check(&mut self) -> Result<()> {
         self.steps = 0;
         check_all()
     }
@@ -94,10 +100,14 @@ impl Pace {
     ///
     /// # Errors
     /// Returns the errors of [`Pace::spend`].
+    #[inline(always)]
     pub fn over<T>(&mut self, elements: &mut [T], mut run: impl FnMut(&mut [T])) -> Result<()> {
-        for part in elements.chunks_mut(PART) {
+        let mut rest = elements;
+        while !rest.is_empty() {
+            let (part, others) = rest.split_at_mut(rest.len().min(PART));
             self.spend(part.len() as u64)?;
             run(part);
+            rest = others;
         }
         Ok(())
     }
@@ -106,18 +116,24 @@ impl Pace {
     ///
     /// # Errors
     /// Returns the errors of [`Pace::spend`].
+    #[inline(always)]
     pub fn pairs<A, B>(
         &mut self,
-        from: &[A],
-        to: &mut [B],
+        mut from: &[A],
+        mut to: &mut [B],
         mut run: impl FnMut(&[A], &mut [B]),
     ) -> Result<()> {
-        let count = from.len().min(to.len());
-        for (from, to) in from[..count].chunks(PART).zip(to[..count].chunks_mut(PART)) {
-            self.spend(from.len() as u64)?;
-            run(from, to);
+        loop {
+            let count = from.len().min(to.len()).min(PART);
+            if count == 0 {
+                return Ok(());
+            }
+            let (from_part, from_rest) = from.split_at(count);
+            let (to_part, to_rest) = to.split_at_mut(count);
+            self.spend(count as u64)?;
+            run(from_part, to_part);
+            (from, to) = (from_rest, to_rest);
         }
-        Ok(())
     }
 
     /// Applies `function` to each element, and returns the results.
@@ -246,6 +262,7 @@ struct LimitsOfThread {
 impl onnx_gemm::Pace for Pace {
     type Stopped = Error;
 
+    #[inline]
     fn spend(&mut self, steps: u64) -> Result<()> {
         Self::spend(self, steps)
     }

@@ -169,14 +169,15 @@ impl Unique {
         // The slice at index `at` of the axis consists of one part in each outer block.
         let compare = |a: usize, b: usize, pace: &mut Pace| {
             for block in values.chunks_exact(block.max(1)) {
-                let [a, b] = [a, b].map(|at| block[at * inner..(at + 1) * inner].chunks(PART));
-                for (a, b) in a.zip(b) {
-                    pace.spend(a.len() as u64)?;
-                    let mut pairs = a.iter().zip(b);
-                    let order = pairs.find_map(|(a, b)| a.partial_cmp(b).filter(|order| order.is_ne()));
-                    if let Some(order) = order {
+                let [mut a, mut b] = [a, b].map(|at| &block[at * inner..(at + 1) * inner]);
+                while !a.is_empty() {
+                    let count = a.len().min(PART);
+                    pace.spend(count as u64)?;
+                    let order = a[..count].partial_cmp(&b[..count]);
+                    if let Some(order) = order.filter(|order| order.is_ne()) {
                         return Ok(order);
                     }
+                    (a, b) = (&a[count..], &b[count..]);
                 }
             }
             Ok(Ordering::Equal)

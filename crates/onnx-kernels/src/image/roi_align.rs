@@ -5,7 +5,7 @@ use std::sync::Arc;
 use onnx_tensor::prelude::*;
 
 use onnx_tensor::{
-    cancelling::{PART, Pace},
+    cancelling::Pace,
     faults::{BadInput, Unsupported},
     node::Node,
     operator::Compute,
@@ -221,10 +221,7 @@ impl RoiAlign {
         let (mut sum, mut greatest) = (0.0, None::<f32>);
         // A bin without samples is a step too, since it is written.
         pace.spend(1)?;
-        for (line, columns) in lines
-            .iter()
-            .flat_map(|line| columns.chunks(PART).map(move |columns| (line, columns)))
-        {
+        for line in lines {
             pace.spend(columns.len() as u64)?;
             for column in columns {
                 let (Some(line), Some(column)) = (line, column) else {

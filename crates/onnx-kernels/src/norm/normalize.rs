@@ -13,8 +13,8 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 use onnx_tensor::{
-    cancelling::{PART, Pace, is_cancelled},
-    faults::{BadInput, Limit, ensure_input},
+    cancelling::{PART, Pace},
+    faults::{Limit, ensure_input},
     node::Node,
     operator::Compute,
     size,
@@ -368,15 +368,14 @@ fn stretched<T: Real>(tensor: &Tensor, shape: &[usize]) -> Result<Vec<T>> {
     if tensor.shape() == shape {
         return copied(tensor);
     }
-    let wide = tensor
-        .broadcast_to(shape)
-        .map_err(|error| match is_cancelled(&error) {
-            true => error,
-            false => BadInput(format!(
-                "a scale or bias of {:?} for {shape:?}, expected equal sizes or 1",
-                tensor.shape()
-            ))
-            .into(),
-        })?;
-    wide.into_vec()
+    let fits = shape.len().checked_sub(tensor.rank()).is_some_and(|missing| {
+        let mut pairs = tensor.shape().iter().zip(&shape[missing..]);
+        pairs.all(|(&from, &to)| from == 1 || from == to)
+    });
+    ensure_input!(
+        fits,
+        "a scale or bias of {:?} for {shape:?}, expected equal sizes or 1",
+        tensor.shape()
+    );
+    tensor.broadcast_to(shape)?.into_vec()
 }

@@ -1,6 +1,6 @@
 //! Averages of windows, for `AveragePool`.
 
-use onnx_tensor::cancelling::Pace;
+use onnx_tensor::cancelling::{PART, Pace};
 use onnx_tensor::prelude::*;
 
 use crate::pool::pooling::{self, Axis};
@@ -57,10 +57,21 @@ fn averages_of<T: Real + Default + std::ops::DivAssign>(
             })?;
             continue;
         }
-        for (sums, count) in averages.chunks_exact_mut(depth).zip(&counts) {
-            pace.over(sums, |sums| {
-                pulp::Arch::new().dispatch(|| sums.iter_mut().for_each(|sum| *sum /= *count));
-            })?;
+        if depth > PART {
+            for (sums, count) in averages.chunks_exact_mut(depth).zip(&counts) {
+                pace.over(sums, |sums| {
+                    pulp::Arch::new().dispatch(|| sums.iter_mut().for_each(|sum| *sum /= *count));
+                })?;
+            }
+            continue;
+        }
+        let together = PART / depth;
+        for (averages, counts) in averages.chunks_mut(together * depth).zip(counts.chunks(together)) {
+            pace.spend(averages.len() as u64)?;
+            pulp::Arch::new().dispatch(|| {
+                let positions = averages.chunks_exact_mut(depth).zip(counts);
+                positions.for_each(|(sums, count)| sums.iter_mut().for_each(|sum| *sum /= *count));
+            });
         }
     }
     tensor(shape, averages)

@@ -92,11 +92,14 @@ fn find_places<T: Copy + PartialOrd>(
                 for line in &lines {
                     for step in 0..count {
                         let place = line * last.size + first + step * last.dilation;
-                        let numbers = image[place * depth..][..depth].chunks(PART);
-                        let results = greatest.chunks_mut(PART).zip(places.chunks_mut(PART));
-                        for (numbers, (greatest, places)) in numbers.zip(results) {
-                            pace.spend(numbers.len() as u64)?;
-                            for ((greatest, at), &number) in greatest.iter_mut().zip(places).zip(numbers) {
+                        let numbers = &image[place * depth..][..depth];
+                        for part in (0..depth)
+                            .step_by(PART)
+                            .map(|first| first..depth.min(first + PART))
+                        {
+                            pace.spend(part.len() as u64)?;
+                            let results = greatest[part.clone()].iter_mut().zip(&mut places[part.clone()]);
+                            for ((greatest, at), &number) in results.zip(&numbers[part]) {
                                 if *at < 0 || !is_kept(*greatest, number) {
                                     (*greatest, *at) = (number, place as i64);
                                 }

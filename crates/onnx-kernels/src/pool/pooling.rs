@@ -81,6 +81,9 @@ impl Axis {
 /// Minimum number of contiguous elements for which whole lines are folded.
 const WIDE: usize = 16;
 
+/// Number of windows of fewer than [`WIDE`] elements that are folded between two checks of the deadline.
+const TOGETHER: usize = PART / WIDE;
+
 /// Maximum window size for which spans are listed per element.
 const MAX_SPANS: usize = 1 << 12;
 
@@ -138,15 +141,17 @@ impl Pass {
         for (from, to) in blocks.zip(to.chunks_exact_mut(axis.count * inner)) {
             match &self.way {
                 Way::Spans(spans) => {
-                    let together = (PART / inner).max(1);
                     for span in spans {
-                        let to = &mut to[span.first * inner..span.end * inner];
-                        let starts = (span.start..).step_by(together * axis.stride);
-                        for (start, to) in starts.zip(to.chunks_mut(together * inner)) {
+                        let mut start = span.start;
+                        let mut rest = &mut to[span.first * inner..span.end * inner];
+                        while !rest.is_empty() {
+                            let (to, others) = rest.split_at_mut(rest.len().min(TOGETHER * inner));
                             pace.spend(to.len() as u64)?;
                             pulp::Arch::new().dispatch(|| {
                                 fold_apart(to, &from[start * inner..], axis.stride, *inner, take);
                             });
+                            start += TOGETHER * axis.stride;
+                            rest = others;
                         }
                     }
                 }
