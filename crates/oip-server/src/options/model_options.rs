@@ -46,7 +46,7 @@ pub(crate) struct ModelOptions {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) load_model: Vec<String>,
 
-    /// Threads that compute models at a time; a request of a large ONNX model uses those that are idle
+    /// Threads that compute for a model at a time; a request of a large ONNX model uses those that are idle
     /// [default: the number of cores]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
