@@ -211,10 +211,22 @@ impl Pass {
             std::mem::swap(&mut now, &mut wider);
             width *= 2;
         }
-        let mut places = to
-            .chunks_exact_mut(*inner)
-            .zip(folded.chunks(axis.stride * inner));
-        places.try_for_each(|(to, from)| pace.pairs(&from[..*inner], to, |from, to| to.copy_from_slice(from)))
+        let together = (PART / inner).max(1);
+        let windows = to
+            .chunks_mut(together * inner)
+            .zip(folded.chunks(together * axis.stride * inner));
+        for (to, from) in windows {
+            if together == 1 {
+                pace.pairs(from, to, |from, to| to.copy_from_slice(from))?;
+                continue;
+            }
+            pace.spend(to.len() as u64)?;
+            let places = to
+                .chunks_exact_mut(*inner)
+                .zip(from.chunks(axis.stride * inner));
+            places.for_each(|(to, from)| to.copy_from_slice(&from[..*inner]));
+        }
+        Ok(())
     }
 }
 
@@ -271,6 +283,7 @@ pub(crate) fn fold<T: Element + Copy>(
             let mut from = image;
             for pass in passes {
                 next.clear();
+                next.reserve(pass.size);
                 while next.len() < pass.size {
                     let end = pass.size.min(next.len() + PART);
                     pace.spend((end - next.len()) as u64)?;
