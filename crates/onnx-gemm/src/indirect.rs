@@ -176,7 +176,7 @@ impl<P: Pace, F: FnMut(usize, usize, &mut [f32], usize)> IndirectGemm<'_, P, F> 
                     part.offsets = &panel_offsets[..end - term];
                     part.stride = part.values.len() / GROUPS;
                 }
-                rows.add(&part, count, &mut sums);
+                rows.add(&part, count, &mut sums, PANEL);
                 term = end;
             }
             (self.take)(first, count, &mut sums, PANEL);

@@ -30,33 +30,47 @@ pub(crate) struct Rows<'r> {
 }
 
 impl Rows<'_> {
-    /// Adds the products of all rows and the first `columns` columns of a panel to `sums`.
-    ///
-    /// `sums` has [`PANEL`] elements per row. If `part.term` is 0, the sums start from the bias.
-    pub(crate) fn add(&self, part: &Part<'_>, columns: usize, sums: &mut [f32]) {
-        struct Add<'a>(&'a Rows<'a>, &'a Part<'a>, usize, &'a mut [f32]);
+    /// Splits the rows after the given number of blocks.
+    pub(crate) fn split(&self, blocks: usize) -> (Self, Self) {
+        let (first_weights, other_weights) = self.weights.split_at(blocks * self.terms);
+        let (first_bias, other_bias) = self.bias.split_at(blocks);
+        let rows = |weights, bias| Self {
+            weights,
+            bias,
+            terms: self.terms,
+        };
+        (rows(first_weights, first_bias), rows(other_weights, other_bias))
+    }
+
+    /// Adds the products of all rows and the first `columns` columns of a panel to `sums`, whose rows are
+    /// `stride` elements apart. Also writes columns up to the end of the last vector. If `part.term` is 0,
+    /// the sums start from the bias.
+    pub(crate) fn add(&self, part: &Part<'_>, columns: usize, sums: &mut [f32], stride: usize) {
+        struct Add<'a>(&'a Rows<'a>, &'a Part<'a>, usize, &'a mut [f32], usize);
 
         impl pulp::WithSimd for Add<'_> {
             type Output = ();
 
             #[inline(always)]
             fn with_simd<S: pulp::Simd>(self, simd: S) {
-                let Self(rows, part, columns, sums) = self;
-                rows.add_vectors(simd, part, columns.div_ceil(S::F32_LANES), sums);
+                let Self(rows, part, columns, sums, stride) = self;
+                rows.add_vectors(simd, part, columns.div_ceil(S::F32_LANES), sums, stride);
             }
         }
 
-        if part.term == 0 {
-            let rows = sums.chunks_exact_mut(PANEL);
-            rows.zip(self.bias.as_flattened())
-                .for_each(|(row, bias)| row.fill(*bias));
-        }
         // Detects the instruction set once per panel, in code that callers with different closures share.
-        pulp::Arch::new().dispatch(Add(self, part, columns, sums));
+        pulp::Arch::new().dispatch(Add(self, part, columns, sums, stride));
     }
 
     #[inline(always)]
-    fn add_vectors<S: pulp::Simd>(&self, simd: S, part: &Part<'_>, vectors: usize, sums: &mut [f32]) {
+    fn add_vectors<S: pulp::Simd>(
+        &self,
+        simd: S,
+        part: &Part<'_>,
+        vectors: usize,
+        sums: &mut [f32],
+        stride: usize,
+    ) {
         let mut vector = 0;
         while vector < vectors {
             let column = vector * S::F32_LANES;
@@ -64,9 +78,9 @@ impl Rows<'_> {
             // AVX2 takes at most two vectors: with a third one, no register would be left for the next
             // factor.
             vector += match if S::F32_LANES >= 16 { left } else { left.min(2) } {
-                1 => self.add_columns::<S, 1>(simd, part, sums, column),
-                2 => self.add_columns::<S, 2>(simd, part, sums, column),
-                _ => self.add_columns::<S, 3>(simd, part, sums, column),
+                1 => self.add_columns::<S, 1>(simd, part, sums, stride, column),
+                2 => self.add_columns::<S, 2>(simd, part, sums, stride, column),
+                _ => self.add_columns::<S, 3>(simd, part, sums, stride, column),
             };
         }
     }
@@ -79,31 +93,43 @@ impl Rows<'_> {
         simd: S,
         part: &Part<'_>,
         sums: &mut [f32],
+        stride: usize,
         column: usize,
     ) -> usize {
         let blocks = self.bias.len();
-        let weights = |block: usize| &self.weights[block * self.terms + part.term..][..part.offsets.len()];
+        let rows = |block: usize| BlockRows {
+            weights: &self.weights[block * self.terms + part.term..][..part.offsets.len()],
+            bias: &self.bias[block],
+        };
         let mut block = 0;
         while block < blocks {
-            let sums = &mut sums[block * BLOCK * PANEL..];
+            let sums = &mut sums[block * BLOCK * stride..];
             let left = blocks - block;
             block += if S::F32_LANES >= 16 && left >= 2 {
                 // A tile of 8 rows by 3 vectors takes 24 of AVX-512's 32 registers.
-                part.add::<S, 0, 8, VECTORS>(simd, [weights(block), weights(block + 1)], sums, column);
+                part.add::<S, 0, 8, VECTORS>(simd, [rows(block), rows(block + 1)], sums, stride, column);
                 2
             } else if left >= 3 {
                 // A tile of 6 rows by 2 vectors takes 12 of AVX2's 16 registers.
-                let [one, two, three] = [weights(block), weights(block + 1), weights(block + 2)];
-                part.add::<S, 0, 6, VECTORS>(simd, [one, two], sums, column);
-                part.add::<S, 2, 6, VECTORS>(simd, [two, three], &mut sums[BLOCK * PANEL..], column);
+                let [one, two, three] = [rows(block), rows(block + 1), rows(block + 2)];
+                part.add::<S, 0, 6, VECTORS>(simd, [one, two], sums, stride, column);
+                let sums = &mut sums[BLOCK * stride..];
+                part.add::<S, 2, 6, VECTORS>(simd, [two, three], sums, stride, column);
                 3
             } else {
-                part.add::<S, 0, BLOCK, VECTORS>(simd, [weights(block); 2], sums, column);
+                part.add::<S, 0, BLOCK, VECTORS>(simd, [rows(block); 2], sums, stride, column);
                 1
             };
         }
         VECTORS
     }
+}
+
+/// The terms of a [`Part`] in a block of rows of the left-hand matrix, and the bias of these rows.
+#[derive(Clone, Copy)]
+struct BlockRows<'r> {
+    weights: &'r [[f32; BLOCK]],
+    bias: &'r [f32; BLOCK],
 }
 
 /// Copies the rows of a panel into `panel`, which consists of [`GROUPS`] groups of at least as many rows.
@@ -143,7 +169,7 @@ pub(crate) struct Part<'p> {
 
 impl Part<'_> {
     /// Adds the product of `ROWS` rows and `VECTORS` vectors of a panel. The rows start at index `FIRST` of
-    /// two adjacent blocks; `sums` begins with the first block.
+    /// two adjacent blocks; `sums` begins with the first block, and its rows are `stride` elements apart.
     #[inline(always)]
     #[allow(
         clippy::manual_memcpy,
@@ -153,19 +179,25 @@ impl Part<'_> {
     fn add<S: pulp::Simd, const FIRST: usize, const ROWS: usize, const VECTORS: usize>(
         &self,
         simd: S,
-        weights: [&[[f32; BLOCK]]; 2],
+        blocks: [BlockRows<'_>; 2],
         sums: &mut [f32],
+        stride: usize,
         column: usize,
     ) {
         let width = VECTORS * S::F32_LANES;
-        let weights = weights.map(|weights| &weights[..self.offsets.len()]);
+        let weights = blocks.map(|block| &block.weights[..self.offsets.len()]);
         let starts: [usize; VECTORS] = std::array::from_fn(|vector| {
             let column = column + vector * S::F32_LANES;
             column / GROUP * self.stride + column % GROUP
         });
         let mut registers = [[simd.splat_f32s(0.0); VECTORS]; ROWS];
         for row in 0..ROWS {
-            let at = (FIRST + row) * PANEL + column;
+            let at = FIRST + row;
+            if self.term == 0 {
+                registers[row] = [simd.splat_f32s(blocks[at / BLOCK].bias[at % BLOCK]); VECTORS];
+                continue;
+            }
+            let at = at * stride + column;
             let (vectors, _) = S::as_simd_f32s(&sums[at..at + width]);
             for vector in 0..VECTORS {
                 registers[row][vector] = vectors[vector];
@@ -195,7 +227,7 @@ impl Part<'_> {
             }
         }
         for row in 0..ROWS {
-            let at = (FIRST + row) * PANEL + column;
+            let at = (FIRST + row) * stride + column;
             let (vectors, _) = S::as_mut_simd_f32s(&mut sums[at..at + width]);
             for vector in 0..VECTORS {
                 vectors[vector] = registers[row][vector];

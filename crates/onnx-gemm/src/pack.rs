@@ -21,23 +21,26 @@ pub fn pack_rows(rows: usize, matrix: &[f32]) -> Vec<f32> {
     if rows == 1 {
         return matrix.to_vec();
     }
-    let mut packed = vec![0.0; packed_len(rows, depth)];
-    let blocks = packed.chunks_exact_mut((BLOCK * depth).max(1));
-    for (block, matrix) in blocks.zip(matrix.chunks((BLOCK * depth).max(1))) {
-        let (terms, _) = block.as_chunks_mut::<BLOCK>();
+    let mut packed = Vec::with_capacity(packed_len(rows, depth) / BLOCK);
+    for matrix in matrix.chunks((BLOCK * depth).max(1)) {
         if let Some([first, second, third, fourth]) = four_rows(matrix, depth) {
-            for (term, numbers) in terms.iter_mut().enumerate() {
-                *numbers = [first[term], second[term], third[term], fourth[term]];
-            }
+            let terms = first.iter().zip(second).zip(third.iter().zip(fourth));
+            packed.extend(terms.map(|((first, second), (third, fourth))| [*first, *second, *third, *fourth]));
             continue;
         }
-        for (row, matrix) in matrix.chunks_exact(depth.max(1)).enumerate() {
-            for (numbers, number) in terms.iter_mut().zip(matrix) {
-                numbers[row] = *number;
-            }
-        }
+        let rows = matrix.len() / depth;
+        let term = |term: usize| {
+            std::array::from_fn(|row| {
+                if row < rows {
+                    matrix[row * depth + term]
+                } else {
+                    0.0
+                }
+            })
+        };
+        packed.extend((0..depth).map(term));
     }
-    packed
+    packed.into_flattened()
 }
 
 /// Returns the row-major matrix of `rows` rows from which [`pack_rows`] made `packed`.

@@ -6,7 +6,7 @@ use crate::{
     Pace,
     indirect::BLOCK_ROWS,
     microkernel::{DEPTH, GROUP, PANEL, PER_STEP, Part, Rows},
-    pack::{BLOCK, aligned, pack_rows},
+    pack::{BLOCK, aligned, copy_line, pack_rows},
     shapes::{expect_matrix, expect_rows},
 };
 
@@ -179,9 +179,7 @@ impl PackedMatrix {
             a,
             columns,
             pace,
-            give: |row: usize, column: usize, sums: &[f32]| {
-                c[row][column - first..][..sums.len()].copy_from_slice(sums);
-            },
+            sums: ColumnRange { rows: c, first },
         }
         .run()
     }
@@ -202,9 +200,7 @@ impl PackedMatrix {
                 a: &FirstFactor::new(a, self.depth),
                 columns: 0..self.columns,
                 pace: &mut *pace,
-                give: |row: usize, first: usize, sums: &[f32]| {
-                    c[row * stride + column + first..][..sums.len()].copy_from_slice(sums);
-                },
+                sums: RowMajor { c, stride, column },
             }
             .run()?;
         }
@@ -247,17 +243,62 @@ fn width(columns: usize, first: usize) -> usize {
     PANEL.min((columns - first).next_multiple_of(GROUP))
 }
 
-struct Product<'p, P, G> {
+/// Stores the sums of a product.
+trait Sums {
+    /// Stores the sums of row `row` for the columns from `column` on.
+    fn store(&mut self, row: usize, column: usize, sums: &[f32]);
+
+    /// Returns the elements of all rows, from column `column` of the first row on, and the distance between
+    /// two rows. Returns `None` if the rows are not one slice.
+    fn rows(&mut self, column: usize) -> Option<(&mut [f32], usize)>;
+}
+
+/// A range of columns of a product, which begins with column `first`: one slice per row.
+struct ColumnRange<'c, 'r> {
+    rows: &'c mut [&'r mut [f32]],
+    first: usize,
+}
+
+impl Sums for ColumnRange<'_, '_> {
+    fn store(&mut self, row: usize, column: usize, sums: &[f32]) {
+        copy_line(sums, &mut self.rows[row][column - self.first..][..sums.len()]);
+    }
+
+    fn rows(&mut self, _: usize) -> Option<(&mut [f32], usize)> {
+        None
+    }
+}
+
+/// A row-major matrix with `stride` columns, in which the product begins with column `column`.
+struct RowMajor<'c> {
+    c: &'c mut [f32],
+    stride: usize,
+    column: usize,
+}
+
+impl Sums for RowMajor<'_> {
+    fn store(&mut self, row: usize, column: usize, sums: &[f32]) {
+        copy_line(
+            sums,
+            &mut self.c[row * self.stride + self.column + column..][..sums.len()],
+        );
+    }
+
+    fn rows(&mut self, column: usize) -> Option<(&mut [f32], usize)> {
+        Some((&mut self.c[self.column + column..], self.stride))
+    }
+}
+
+struct Product<'p, P, S> {
     matrix: &'p PackedMatrix,
     a: &'p FirstFactor<'p>,
     /// The columns to compute: a range of whole panels.
     columns: Range<usize>,
     pace: &'p mut P,
-    /// Receives a row, a first column, and the sums of the columns starting there.
-    give: G,
+    sums: S,
 }
 
-impl<P: Pace, G: FnMut(usize, usize, &[f32])> Product<'_, P, G> {
+impl<P: Pace, S: Sums> Product<'_, P, S> {
     fn run(self) -> Result<(), P::Stopped> {
         match self.a.rows {
             0..=FEW => self.few(),
@@ -282,7 +323,7 @@ impl<P: Pace, G: FnMut(usize, usize, &[f32])> Product<'_, P, G> {
             });
             let used = PANEL.min(end - first);
             for (row, sums) in sums[..rows].iter().enumerate() {
-                (self.give)(row, first, &sums[..used]);
+                self.sums.store(row, first, &sums[..used]);
             }
         }
         Ok(())
@@ -290,30 +331,41 @@ impl<P: Pace, G: FnMut(usize, usize, &[f32])> Product<'_, P, G> {
 
     fn many(mut self, rows: usize) -> Result<(), P::Stopped> {
         let (depth, end) = (self.matrix.depth, self.columns.end);
-        let blocks = rows.div_ceil(BLOCK);
-        let factor = Rows {
+        let bias = vec![[0.0; BLOCK]; rows.div_ceil(BLOCK)];
+        let all = Rows {
             weights: self.a.numbers.as_chunks::<BLOCK>().0,
-            bias: &vec![[0.0; BLOCK]; blocks],
+            bias: &bias,
             terms: depth,
         };
-        let mut sums = vec![0.0; blocks * BLOCK * PANEL];
+        let (whole, rest) = all.split(rows / BLOCK);
+        let mut buffer = Vec::new();
         let offsets: Vec<usize> = (0..depth).map(|term| term * GROUP).collect();
         for first in self.columns.step_by(PANEL) {
             let width = width(self.matrix.columns, first);
             self.pace.spend((rows * depth * width) as u64 / PER_STEP + 1)?;
             let panel = self.matrix.panel(first, width);
             let used = PANEL.min(end - first);
-            for term in (0..depth).step_by(DEPTH) {
-                let part = Part {
-                    term,
-                    values: panel,
-                    offsets: &offsets[term..depth.min(term + DEPTH)],
-                    stride: GROUP * depth,
-                };
-                factor.add(&part, used, &mut sums);
-            }
-            for (row, sums) in sums.chunks_exact(PANEL).take(rows).enumerate() {
-                (self.give)(row, first, &sums[..used]);
+            let parts = (0..depth).step_by(DEPTH).map(|term| Part {
+                term,
+                values: panel,
+                offsets: &offsets[term..depth.min(term + DEPTH)],
+                stride: GROUP * depth,
+            });
+            // The sums of whole blocks and panels are written to the product without a copy.
+            let in_place = self.sums.rows(first).filter(|_| used == PANEL);
+            let (first_row, factor) = match in_place {
+                Some((sums, stride)) => {
+                    parts
+                        .clone()
+                        .for_each(|part| whole.add(&part, used, sums, stride));
+                    (rows / BLOCK * BLOCK, &rest)
+                }
+                None => (0, &all),
+            };
+            buffer.resize(factor.bias.len() * BLOCK * PANEL, 0.0);
+            parts.for_each(|part| factor.add(&part, used, &mut buffer, PANEL));
+            for (row, sums) in (first_row..rows).zip(buffer.chunks_exact(PANEL)) {
+                self.sums.store(row, first, &sums[..used]);
             }
         }
         Ok(())
