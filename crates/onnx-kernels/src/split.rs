@@ -74,6 +74,12 @@ pub(crate) fn copied<T: Copy + Default + Send + Sync>(
     work: [u64; 2],
     run: impl Fn(usize, &mut [T], &mut Pace) -> Result<()> + Sync,
 ) -> Result<Vec<T>> {
+    if threads::parts(work[0], work[1]) == 1 {
+        let mut pace = Pace::default();
+        let mut made = pace.copy(from)?;
+        run(0, &mut made, &mut pace)?;
+        return Ok(made);
+    }
     let mut made = vec![T::default(); from.len()];
     lines(&mut made, unit, work, |first, made, pace| {
         pace.pairs(&from[first * unit..][..made.len()], made, |from, made| {
@@ -82,6 +88,22 @@ pub(crate) fn copied<T: Copy + Default + Send + Sync>(
         run(first, made, pace)
     })?;
     Ok(made)
+}
+
+/// Calls `run` on the elements of `tensor` as by [`lines`], and returns the result. Elements that have other
+/// readers are copied first.
+pub(crate) fn replaced<T: Element + Copy + Default>(
+    mut tensor: Arc<Tensor>,
+    unit: usize,
+    work: [u64; 2],
+    run: impl Fn(usize, &mut [T], &mut Pace) -> Result<()> + Sync,
+) -> Result<Arc<Tensor>> {
+    let Some(owned) = Arc::get_mut(&mut tensor) else {
+        let made = copied(tensor.as_slice()?, unit, work, run)?;
+        return Ok(Tensor::from_vec(tensor.shape(), made)?.into_arc());
+    };
+    lines(owned.as_slice_mut()?, unit, work, run)?;
+    Ok(tensor)
 }
 
 /// Calls `run` for elements of `from` and the corresponding elements of `made`, in parts if there are many.

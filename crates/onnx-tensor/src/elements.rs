@@ -95,6 +95,17 @@ pub fn filled<T: Element>(shape: &[usize], fill: impl FnOnce(&mut [T]) -> Result
     Ok(tensor)
 }
 
+/// Creates a tensor whose elements `write` writes, each of them. They are unspecified before, see
+/// [`Tensor::unset_of`].
+///
+/// # Errors
+/// Returns the errors of [`filled`].
+pub fn written<T: Element>(shape: &[usize], write: impl FnOnce(&mut [T]) -> Result<()>) -> Result<Tensor> {
+    let mut tensor = Tensor::unset_of(T::ELEMENT_TYPE, shape)?;
+    write(tensor.as_slice_mut()?)?;
+    Ok(tensor)
+}
+
 /// Casts a value to another type, without a copy if it already has that type.
 ///
 /// # Errors

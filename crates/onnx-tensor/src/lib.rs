@@ -10,6 +10,7 @@
 //! | [`Dim`] | a dimension while a model is loaded: a number, or unknown |
 //! | [`operator::Compute`] | an operator: infers its outputs' types and shapes, then computes them; see [`operator::Kernel`] |
 //! | [`room::Room`], [`size`] | memory limits: of one value, and of the values of all runs |
+//! | [`reuse`] | reuses the memory of a run's values |
 //! | [`cancelling::Pace`], [`time_limit`] | checks within operators for cancellation and for the time limit |
 //! | [`threads`] | splits an operator's work over several threads |
 //!
@@ -50,6 +51,7 @@ pub mod node;
 pub mod operator;
 pub mod packs;
 pub mod prelude;
+pub mod reuse;
 pub mod room;
 pub mod shapes;
 pub mod size;

@@ -34,6 +34,40 @@ impl Storage {
         }
     }
 
+    /// Returns the bytes of an element; `None` for strings, and for shared memory.
+    pub fn width(&self) -> Option<usize> {
+        match self {
+            Self::U8(_) => Some(1),
+            Self::U16(_) => Some(2),
+            Self::U32(_) => Some(4),
+            Self::U64(_) => Some(8),
+            Self::Strings(_) | Self::Shared(_) => None,
+        }
+    }
+
+    /// Returns the number of elements for which an owned vector has memory.
+    pub fn capacity(&self) -> usize {
+        match self {
+            Self::U8(units) => units.capacity(),
+            Self::U16(units) => units.capacity(),
+            Self::U32(units) => units.capacity(),
+            Self::U64(units) => units.capacity(),
+            Self::Strings(strings) => strings.capacity(),
+            Self::Shared(bytes) => bytes.len(),
+        }
+    }
+
+    /// Changes the number of elements of an owned vector of numbers. New elements are zeros.
+    pub fn resize(&mut self, count: usize) {
+        match self {
+            Self::U8(units) => units.resize(count, 0),
+            Self::U16(units) => units.resize(count, 0),
+            Self::U32(units) => units.resize(count, 0),
+            Self::U64(units) => units.resize(count, 0),
+            Self::Strings(_) | Self::Shared(_) => {}
+        }
+    }
+
     /// Returns the bytes of numbers; `None` for strings.
     pub fn bytes(&self) -> Option<&[u8]> {
         match self {

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use anyhow::{Context, Result, bail, ensure, format_err};
 use bytes::Bytes;
 
-use crate::{Element, ElementType, ShortVec, Unit, storage::Storage, with_number};
+use crate::{Element, ElementType, ShortVec, Unit, reuse, storage::Storage, with_number};
 
 /// A dense tensor in row-major order.
 ///
@@ -121,6 +121,26 @@ impl Tensor {
     /// Fails if there are more elements than addresses in memory.
     pub fn zero<T: Element>(shape: &[usize]) -> Result<Self> {
         Self::zero_of(T::ELEMENT_TYPE, shape)
+    }
+
+    /// Creates a tensor of numbers whose elements are unspecified, for kernels that write each of them. Takes
+    /// the memory of a value that was dropped in the same run, if there is one.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Tensor::zero_of`].
+    pub fn unset_of(element_type: ElementType, shape: &[usize]) -> Result<Self> {
+        let len = count(element_type, shape)?;
+        // Any bits are a number, but not a boolean.
+        if element_type == ElementType::Bool || !element_type.is_copy() {
+            return Self::zero_of(element_type, shape);
+        }
+        let storage = reuse::take(element_type, len).unwrap_or_else(|| Storage::zero(element_type, len));
+        let mut made = Self::new(element_type, shape, len, storage);
+        if cfg!(debug_assertions) {
+            // Tests fail if a kernel leaves an element out.
+            made.as_bytes_mut()?.fill(0xa5);
+        }
+        Ok(made)
     }
 
     /// Creates a tensor of rank 0, which has one element.
@@ -312,6 +332,10 @@ impl Tensor {
             Storage::Strings(_) => bail!(no_bytes()),
             _ => Ok(Bytes::from_owner(Owner(self.clone()))),
         }
+    }
+
+    pub(crate) fn into_storage(self) -> Storage {
+        self.storage
     }
 
     /// Changes the shape, without a copy.

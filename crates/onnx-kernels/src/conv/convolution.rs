@@ -12,7 +12,7 @@ use onnx_tensor::prelude::*;
 use crate::elementwise::activation::Activation;
 use onnx_tensor::cancelling::{PART, Pace, in_parts};
 use onnx_tensor::{
-    elements::{elements, filled, tensor},
+    elements::{elements, tensor, written},
     threads,
 };
 
@@ -360,7 +360,7 @@ impl Convolution {
         });
         let each = products([terms, geometry.rows, geometry.positions().max(LEAST_POSITIONS)]);
         let work = [each.saturating_mul(count as u64), PRODUCTS];
-        filled(&self.shape, |output: &mut [f32]| {
+        written(&self.shape, |output: &mut [f32]| {
             let parts = threads::parts(each, PRODUCTS);
             if parts > 1 && 2 * count < threads::parts(work[0], PRODUCTS) {
                 for (index, output) in output.chunks_exact_mut(made).enumerate() {

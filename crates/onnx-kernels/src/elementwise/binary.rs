@@ -6,7 +6,7 @@ use crate::split::{self, ELEMENTS, LINE};
 use onnx_tensor::prelude::*;
 
 use onnx_tensor::cancelling::Pace;
-use onnx_tensor::elements::{elements, filled};
+use onnx_tensor::elements::{elements, written};
 use onnx_tensor::shapes;
 
 /// A function of two numbers or two BOOLs.
@@ -197,7 +197,7 @@ fn met<T: Element, R: Element + Copy>(
 ) -> Result<Tensor> {
     let runs = &Runs::new(a.shape(), b.shape(), shape);
     let (last, a, b) = (runs.last, elements::<T>(a)?, elements::<T>(b)?);
-    filled(shape, |made: &mut [R]| {
+    written(shape, |made: &mut [R]| {
         let work = [made.len() as u64, PAIRS];
         split::lines(made, LINE, work, |first, made, pace| {
             runs.each(first * LINE, made.len(), pace, |[from_a, from_b, to], count| {

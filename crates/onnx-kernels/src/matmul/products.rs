@@ -10,7 +10,7 @@ use crate::helpers::unsupported;
 use crate::matmul::matrices::{Sizes, matrices, sizes};
 use onnx_tensor::{
     cancelling::Pace,
-    elements::{Factor, elements, filled},
+    elements::{Factor, elements, filled, written},
     faults::{BadInput, Misfit, Refusal},
     node::Attributes,
     node::Node,
@@ -110,12 +110,15 @@ impl Compute for MatMul {
             bail!("expected 2 inputs, found {}", inputs.len());
         };
         let made = match (a.element_type(), &self.packed) {
-            (ElementType::F32, Some(packed)) => {
-                product(a, &packed.shape, |a, second, _, made: &mut [f32], pace| {
+            (ElementType::F32, Some(packed)) => product(
+                a,
+                &packed.shape,
+                Sums::Written,
+                |a, second, _, made: &mut [f32], pace| {
                     multiply_packed(&packed.matrices[second], a, made, pace)
-                })
-            }
-            (ElementType::F32, None) => factors(a, b, gemm),
+                },
+            ),
+            (ElementType::F32, None) => factors(a, b, Sums::Written, gemm),
             (ElementType::F64, _) => plain_product::<f64>(a, b),
             (ElementType::I32, _) => plain_product::<i32>(a, b),
             (ElementType::I64, _) => plain_product::<i64>(a, b),
@@ -139,7 +142,7 @@ fn of_one_type(inputs: &[Fact]) -> Result<()> {
 }
 
 pub(crate) fn plain_product<T: Factor>(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    factors::<T>(a, b, add_gemm)
+    factors::<T>(a, b, Sums::Added, add_gemm)
 }
 
 /// Runs `multiply`, in blocks of rows on several threads if the product is large.
@@ -160,21 +163,47 @@ fn in_rows<T: Sync + Send>(
 fn factors<T: Element + Copy>(
     a: &Tensor,
     b: &Tensor,
+    sums: Sums,
     multiply: impl Fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> Result<()> + Sync,
 ) -> Result<Tensor> {
     let numbers = elements::<T>(b)?;
-    product(a, b.shape(), |a, second, sizes, made, pace| {
+    product(a, b.shape(), sums, |a, second, sizes, made, pace| {
         let [_, depth, columns] = sizes;
         let b = &numbers[second * depth * columns..][..depth * columns];
         in_rows(&multiply, [a, b], sizes, made, pace)
     })
 }
 
+/// What a multiplication does with the elements of the product.
+#[derive(Clone, Copy, Debug)]
+enum Sums {
+    /// Writes each element.
+    Written,
+    /// Adds to each element, which is 0 before.
+    Added,
+}
+
+impl Sums {
+    /// Creates the product of two factors, the first of which has rows of `depth` elements.
+    fn create<T: Element>(
+        self,
+        shape: &[usize],
+        depth: usize,
+        multiply: impl FnOnce(&mut [T]) -> Result<()>,
+    ) -> Result<Tensor> {
+        match self {
+            Self::Written if depth > 0 => written(shape, multiply),
+            _ => filled(shape, multiply),
+        }
+    }
+}
+
 /// Multiplies all matrices of a factor by those of a factor of shape `b`. `multiply` receives the first
-/// matrix, the index of the second one, `[rows, depth, columns]`, and zeroed sums.
+/// matrix, the index of the second one, `[rows, depth, columns]`, and the elements of the product, see [`Sums`].
 fn product<T: Element + Copy>(
     a: &Tensor,
     b: &[usize],
+    sums: Sums,
     multiply: impl Fn(&[T], usize, [usize; 3], &mut [T], &mut Pace) -> Result<()> + Sync,
 ) -> Result<Tensor> {
     let mut sizes = fitting(a.shape(), b)?;
@@ -188,7 +217,7 @@ fn product<T: Element + Copy>(
     }
     let rows = sizes.rows;
     let a = elements::<T>(a)?;
-    filled(&sizes.shape, |made: &mut [T]| {
+    sums.create(&sizes.shape, depth, |made: &mut [T]| {
         if count == 0 || depth == 0 {
             return Ok(());
         }
@@ -261,6 +290,7 @@ impl Gemm {
     fn computed<T: Factor>(
         &self,
         inputs: &[Arc<Tensor>],
+        sums: Sums,
         [alpha, beta]: [T; 2],
         multiply: impl Fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> Result<()> + Sync,
     ) -> Result<Tensor> {
@@ -281,7 +311,7 @@ impl Gemm {
         let a = order(a, self.turns_a, depth)?.map_or(Cow::Borrowed(a), Cow::Owned);
         let is_turned = self.turns_b && self.packed.is_none();
         let b = order(b, is_turned, columns)?.map_or(Cow::Borrowed(b), Cow::Owned);
-        filled(&[rows, columns], |made: &mut [T]| {
+        sums.create(&[rows, columns], depth, |made: &mut [T]| {
             if made.is_empty() {
                 return Ok(());
             }
@@ -369,24 +399,24 @@ impl Compute for Gemm {
     }
 
     fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
-        let made =
-            match inputs[0].element_type() {
-                ElementType::F32 => self.computed(
-                    inputs,
-                    [self.alpha, self.beta],
-                    |a, b, sizes, made, pace| match &self.packed {
-                        Some(packed) => multiply_packed(&packed.matrices[0], a, made, pace),
-                        None => in_rows(gemm, [a, b], sizes, made, pace),
-                    },
-                ),
-                ElementType::F64 => {
-                    let factors = [self.alpha, self.beta].map(f64::from);
-                    self.computed(inputs, factors, |a, b, sizes, made, pace| {
-                        in_rows(add_gemm, [a, b], sizes, made, pace)
-                    })
-                }
-                other => return Err(unsupported(other)),
-            };
+        let made = match inputs[0].element_type() {
+            ElementType::F32 => self.computed(
+                inputs,
+                Sums::Written,
+                [self.alpha, self.beta],
+                |a, b, sizes, made, pace| match &self.packed {
+                    Some(packed) => multiply_packed(&packed.matrices[0], a, made, pace),
+                    None => in_rows(gemm, [a, b], sizes, made, pace),
+                },
+            ),
+            ElementType::F64 => {
+                let factors = [self.alpha, self.beta].map(f64::from);
+                self.computed(inputs, Sums::Added, factors, |a, b, sizes, made, pace| {
+                    in_rows(add_gemm, [a, b], sizes, made, pace)
+                })
+            }
+            other => return Err(unsupported(other)),
+        };
         Ok(smallvec![Arc::new(made?)])
     }
 }

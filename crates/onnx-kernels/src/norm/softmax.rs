@@ -10,18 +10,17 @@ use crate::elementwise::vector;
 use onnx_tensor::{
     cancelling::{PART, Pace},
     node::Node,
-    operator::Compute,
+    operator::{Compute, Fact},
 };
 use onnx_tensor::{
-    elements::{copied, elements, tensor},
+    elements::{copied, tensor},
     node::Attributes,
-    operator::{Fact, Kernel, kernel},
 };
 
 /// Builds the operator `Softmax` or `LogSoftmax`, for all operator sets.
 pub fn softmax(node: &Node) -> Result<Box<dyn Compute>> {
     let coerces = node.opset < 13;
-    Ok(kernel(Softmax {
+    Ok(Box::new(Softmax {
         axis: Attributes(node).int("axis", if coerces { 1 } else { -1 }),
         coerces,
         are_logarithms: node.op_type == "LogSoftmax",
@@ -39,8 +38,8 @@ struct Softmax {
     are_logarithms: bool,
 }
 
-impl Kernel for Softmax {
-    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+impl Compute for Softmax {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let rank = inputs[0].rank() as i64;
         // Before operator set 13, `axis` may equal the rank. Each group then has one element.
         let end = if self.coerces { rank + 1 } else { rank.max(1) };
@@ -49,31 +48,28 @@ impl Kernel for Softmax {
             "axis {} of rank {rank}",
             self.axis
         );
-        Ok(vec![inputs[0].with(inputs[0].element_type)])
+        Ok(Some(vec![inputs[0].with(inputs[0].element_type)]))
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
-        let shape = inputs[0].shape();
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
+        let input = inputs.pop().context("expected an input")?;
+        let shape = input.shape();
         let from_end = if self.axis < 0 { shape.len() as i64 } else { 0 };
         let axis = usize::try_from(self.axis + from_end)?.min(shape.len());
         let (count, inner): (usize, usize) = match (self.coerces, shape.get(axis)) {
             (true, _) | (_, None) => (shape[axis..].iter().product(), 1),
             (false, Some(&dim)) => (dim, shape[axis + 1..].iter().product()),
         };
-        if inputs[0].element_type() == ElementType::F64 {
-            let mut values = copied::<f64>(&inputs[0])?;
-            if !values.is_empty() {
-                precise(&mut values, count, inner, self.are_logarithms)?;
-            }
-            return Ok(smallvec![tensor(shape, values)?]);
+        if input.is_empty() {
+            return Ok(smallvec![input]);
         }
-        let values = elements::<f32>(&inputs[0])?;
-        if values.is_empty() {
-            return Ok(smallvec![tensor::<f32>(shape, vec![])?]);
+        if input.element_type() == ElementType::F64 {
+            let mut values = copied::<f64>(&input)?;
+            precise(&mut values, count, inner, self.are_logarithms)?;
+            return Ok(smallvec![tensor(shape, values)?.into_arc()]);
         }
-        let work = [values.len() as u64 * COST, ELEMENTS];
-        let block = count * inner;
-        let groups = |values: &mut [f32], inner: usize, pace: &mut Pace| {
+        let work = [input.len() as u64 * COST, ELEMENTS];
+        let groups = |values: &mut [f32], pace: &mut Pace| {
             pulp::Arch::new().dispatch(Groups {
                 values,
                 count,
@@ -82,8 +78,8 @@ impl Kernel for Softmax {
                 pace,
             })
         };
-        let made = split::copied(values, block, work, |_, values, pace| groups(values, inner, pace))?;
-        Ok(smallvec![tensor(shape, made)?])
+        let made = split::replaced(input, count * inner, work, |_, values, pace| groups(values, pace))?;
+        Ok(smallvec![made])
     }
 }
 

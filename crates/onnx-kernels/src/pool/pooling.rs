@@ -221,9 +221,7 @@ impl Pass {
                 continue;
             }
             pace.spend(to.len() as u64)?;
-            let places = to
-                .chunks_exact_mut(*inner)
-                .zip(from.chunks(axis.stride * inner));
+            let places = to.chunks_exact_mut(*inner).zip(from.chunks(axis.stride * inner));
             places.for_each(|(to, from)| to.copy_from_slice(&from[..*inner]));
         }
         Ok(())

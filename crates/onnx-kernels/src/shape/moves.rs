@@ -18,6 +18,7 @@ use onnx_tensor::{
     node::Attributes,
     node::Node,
     operator::{Compute, Fact},
+    size,
 };
 
 /// Builds the operator `Gather`.
@@ -69,7 +70,8 @@ impl Compute for Transpose {
 /// Permutes the axes of a value that is viewed with the shape `shape`. `order` contains each axis once.
 pub(crate) fn reordered(input: &Tensor, shape: &[usize], order: &[usize]) -> Result<Tensor> {
     let wanted: ShortVec<usize> = order.iter().map(|&axis| shape[axis]).collect();
-    let mut made = empty(input.element_type(), &wanted)?;
+    size::admit_shape(input.element_type(), &wanted)?;
+    let mut made = Tensor::unset_of(input.element_type(), &wanted)?;
     if made.is_empty() {
         return Ok(made);
     }

@@ -30,6 +30,7 @@ use onnx_tensor::{
     cancelling::{self, Cancellation},
     operator::Fact,
     prelude::*,
+    reuse,
     room::Room,
     threads,
 };
@@ -198,6 +199,7 @@ impl Session {
         }
         let _run = cancelling::start(cancellation.clone());
         let _threads = threads::start(self.threads);
+        let _memory = reuse::start();
         let labels = &self.labels;
         let mut run = Run { values, labels };
         run.body(&self.body).map_err(Failure::into_error)?;

@@ -8,6 +8,7 @@ use crate::{RunError, RunErrorKind, outcome};
 use onnx_tensor::{
     cancelling::{self, Cancellation},
     faults::BadInput,
+    reuse,
     room::Room,
     size,
 };
@@ -103,6 +104,9 @@ impl<'s> Values<'s> {
     fn put(&mut self, slot: Slot, value: Option<Value>) {
         if let Some(before) = std::mem::replace(&mut self.kept[slot.0], value) {
             self.room.release(before.bytes());
+            if let Value::Tensor(tensor) = before {
+                reuse::give(tensor);
+            }
         }
     }
 

@@ -1,0 +1,169 @@
+//! Reuses the memory of a run's values. A kernel that writes each element of its output takes the memory of a
+//! value that no later step reads, without zeroing it first.
+//!
+//! Memory is reused within one run only, so that no request can see values of another one, whatever a kernel
+//! does.
+
+use std::{cell::RefCell, marker::PhantomData, sync::Arc};
+
+use crate::{ElementType, Tensor, storage::Storage};
+
+/// Minimum number of bytes of a value whose memory is kept. Zeroing less takes no time that matters.
+const LEAST: usize = 1 << 12;
+
+/// Maximum number of bytes that are kept, and of values.
+const MOST_BYTES: usize = 16 << 20;
+const MOST_VALUES: usize = 8;
+
+thread_local! {
+    /// The memory that this thread's run keeps; `None` outside of a run.
+    static KEPT: RefCell<Option<Vec<Storage>>> = const { RefCell::new(None) };
+}
+
+/// A run that keeps the memory of its values. Dropping it frees the memory.
+#[must_use]
+pub struct Reuse {
+    /// The run that began before this one on the same thread.
+    outer: Option<Vec<Storage>>,
+    /// The kept memory belongs to one thread.
+    _not_send: PhantomData<*const ()>,
+}
+
+/// Keeps the memory of dropped values on this thread until the result is dropped.
+pub fn start() -> Reuse {
+    Reuse {
+        outer: KEPT.replace(Some(Vec::new())),
+        _not_send: PhantomData,
+    }
+}
+
+impl Drop for Reuse {
+    fn drop(&mut self) {
+        KEPT.set(self.outer.take());
+    }
+}
+
+/// Drops a value that no later step reads. Keeps its memory if there are no other references to it.
+pub fn give(value: Arc<Tensor>) {
+    let Some(storage) = Arc::into_inner(value).map(Tensor::into_storage) else {
+        return;
+    };
+    let bytes = size(&storage);
+    if !(LEAST..=MOST_BYTES).contains(&bytes) {
+        return;
+    }
+    KEPT.with_borrow_mut(|kept| {
+        let Some(kept) = kept else { return };
+        let mut total = bytes + kept.iter().map(size).sum::<usize>();
+        while total > MOST_BYTES || kept.len() >= MOST_VALUES {
+            total -= size(&kept.remove(0));
+        }
+        kept.push(storage);
+    });
+}
+
+/// Returns the bytes of memory of an owned vector of numbers; 0 for strings, and for shared memory.
+fn size(storage: &Storage) -> usize {
+    storage.width().map_or(0, |width| width * storage.capacity())
+}
+
+/// Takes kept memory for `count` elements of this width. Its contents are unspecified. Returns `None` if
+/// there is none of a similar size.
+pub(crate) fn take(element_type: ElementType, count: usize) -> Option<Storage> {
+    KEPT.with_borrow_mut(|kept| {
+        let kept = kept.as_mut()?;
+        let width = element_type.size_of();
+        let fits = |storage: &Storage| {
+            storage.width() == Some(width) && (count..=2 * count).contains(&storage.capacity())
+        };
+        // The last one is most likely in the processor's caches.
+        let index = kept.iter().rposition(fits)?;
+        let mut storage = kept.remove(index);
+        storage.resize(count);
+        Some(storage)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    const COUNT: usize = LEAST;
+
+    fn ones(count: usize) -> Arc<Tensor> {
+        Arc::new(Tensor::vector(&vec![1.0f32; count]))
+    }
+
+    /// Returns the first element of memory that was taken.
+    fn taken(element_type: ElementType, count: usize) -> Option<u32> {
+        match take(element_type, count)? {
+            Storage::U32(units) => Some(units[0]),
+            _ => None,
+        }
+    }
+
+    const ONE: Option<u32> = Some(1.0f32.to_bits());
+
+    #[test]
+    fn memory_is_reused_within_one_run() {
+        let take = || taken(ElementType::F32, COUNT);
+        give(ones(COUNT));
+        assert_eq!(take(), None, "outside of a run");
+        let run = start();
+        give(ones(COUNT));
+        let inner = start();
+        assert_eq!(take(), None, "of another run");
+        drop(inner);
+        assert_eq!(take(), ONE);
+        assert_eq!(take(), None, "taken already");
+        give(ones(COUNT));
+        drop(run);
+        assert_eq!(take(), None, "after the run");
+    }
+
+    #[test]
+    fn memory_of_another_size_or_width_is_not_taken() {
+        let _run = start();
+        give(ones(COUNT));
+        assert_eq!(taken(ElementType::F32, COUNT / 2 - 1), None);
+        assert_eq!(taken(ElementType::F32, 2 * COUNT), None);
+        assert_eq!(taken(ElementType::F64, COUNT / 2), None);
+        assert_eq!(taken(ElementType::I32, COUNT - 1), ONE);
+    }
+
+    #[test]
+    fn values_in_use_are_not_taken() {
+        let _run = start();
+        let value = ones(COUNT);
+        give(value.clone());
+        assert_eq!(taken(ElementType::F32, COUNT), None);
+    }
+
+    #[test]
+    fn a_tensor_has_the_size_that_was_asked_for() {
+        let _run = start();
+        give(ones(COUNT));
+        for count in [COUNT - 1, COUNT] {
+            let tensor = Tensor::unset_of(ElementType::F32, &[count]).unwrap();
+            assert_eq!(tensor.as_slice::<f32>().unwrap().len(), count);
+            give(Arc::new(tensor));
+        }
+    }
+
+    #[test]
+    fn little_memory_is_kept() {
+        let _run = start();
+        for _ in 0..2 * MOST_VALUES {
+            give(ones(COUNT));
+        }
+        give(ones(MOST_BYTES / 4 + 1));
+        let kept = || KEPT.with_borrow(|kept| kept.as_ref().unwrap().iter().map(size).collect::<Vec<_>>());
+        assert_eq!(kept().len(), MOST_VALUES);
+        for _ in 0..MOST_VALUES {
+            give(ones(MOST_BYTES / 8));
+        }
+        assert!(kept().iter().sum::<usize>() <= MOST_BYTES);
+    }
+}
