@@ -51,6 +51,11 @@ pub fn gemm<P: Pace>(
         }
         return Ok(());
     }
+    if rows >= FEW_ROWS && b.len() <= PACKED {
+        pace.spend(b.len() as u64)?;
+        let packed = PackedMatrix::new(b, [depth, columns], Order::RowMajor);
+        return packed.multiply_columns(a, c, [columns, 0], pace);
+    }
     let offsets: Vec<usize> = (0..depth).map(|term| term * columns).collect();
     if rows < FEW_ROWS {
         let block = (PART / depth).next_multiple_of(64).max(64);
@@ -74,7 +79,7 @@ pub fn gemm<P: Pace>(
     })
 }
 
-/// The number of elements of the second factor that are packed at once.
+/// The maximum number of elements of the second factor that are packed at once, to keep the buffer small.
 const PACKED: usize = 1 << 18;
 
 /// Writes the product of the row-major matrix `a` (`rows` by `depth`) and the transpose of the row-major
@@ -109,7 +114,6 @@ pub fn gemm_nt<P: Pace>(
         return gemm(a, b, [rows, depth, columns], c, pace);
     }
     if rows >= FEW_ROWS {
-        // `b` is packed in parts, to keep the buffer small.
         let block = (PACKED / depth / PANEL).max(1) * PANEL;
         for (part, b) in b.chunks(block * depth).enumerate() {
             pace.spend(b.len() as u64)?;

@@ -24,8 +24,12 @@ pub fn pack_rows(rows: usize, matrix: &[f32]) -> Vec<f32> {
     let mut packed = Vec::with_capacity(packed_len(rows, depth) / BLOCK);
     for matrix in matrix.chunks((BLOCK * depth).max(1)) {
         if let Some([first, second, third, fourth]) = four_rows(matrix, depth) {
-            let terms = first.iter().zip(second).zip(third.iter().zip(fourth));
-            packed.extend(terms.map(|((first, second), (third, fourth))| [*first, *second, *third, *fourth]));
+            pulp::Arch::new().dispatch(|| {
+                let terms = first.iter().zip(second).zip(third.iter().zip(fourth));
+                packed.extend(
+                    terms.map(|((first, second), (third, fourth))| [*first, *second, *third, *fourth]),
+                );
+            });
             continue;
         }
         let rows = matrix.len() / depth;
