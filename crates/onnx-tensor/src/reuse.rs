@@ -4,9 +4,9 @@
 //! Memory is reused within one run only, so that no request can see values of another one, whatever a kernel
 //! does.
 
-use std::{cell::RefCell, marker::PhantomData, sync::Arc};
+use std::{cell::RefCell, marker::PhantomData};
 
-use crate::{ElementType, Tensor, storage::Storage};
+use crate::{ElementType, storage::Storage};
 
 /// Minimum number of bytes of a value whose memory is kept. Zeroing less takes no time that matters.
 const LEAST: usize = 1 << 12;
@@ -43,11 +43,8 @@ impl Drop for Reuse {
     }
 }
 
-/// Drops a value that no later step reads. Keeps its memory if there are no other references to it.
-pub fn give(value: Arc<Tensor>) {
-    let Some(storage) = Arc::into_inner(value).map(Tensor::into_storage) else {
-        return;
-    };
+/// Keeps the memory of a value that no later step reads.
+pub(crate) fn give(storage: Storage) {
     let bytes = size(&storage);
     if !(LEAST..=MOST_BYTES).contains(&bytes) {
         return;
@@ -89,11 +86,12 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+    use crate::storage::Stored;
 
     const COUNT: usize = LEAST;
 
-    fn ones(count: usize) -> Arc<Tensor> {
-        Arc::new(Tensor::vector(&vec![1.0f32; count]))
+    fn ones(count: usize) -> Storage {
+        f32::store(vec![1.0; count])
     }
 
     /// Returns the first element of memory that was taken.
@@ -131,25 +129,6 @@ mod tests {
         assert_eq!(taken(ElementType::F32, 2 * COUNT), None);
         assert_eq!(taken(ElementType::F64, COUNT / 2), None);
         assert_eq!(taken(ElementType::I32, COUNT - 1), ONE);
-    }
-
-    #[test]
-    fn values_in_use_are_not_taken() {
-        let _run = start();
-        let value = ones(COUNT);
-        give(value.clone());
-        assert_eq!(taken(ElementType::F32, COUNT), None);
-    }
-
-    #[test]
-    fn a_tensor_has_the_size_that_was_asked_for() {
-        let _run = start();
-        give(ones(COUNT));
-        for count in [COUNT - 1, COUNT] {
-            let tensor = Tensor::unset_of(ElementType::F32, &[count]).unwrap();
-            assert_eq!(tensor.as_slice::<f32>().unwrap().len(), count);
-            give(Arc::new(tensor));
-        }
     }
 
     #[test]

@@ -334,8 +334,12 @@ impl Tensor {
         }
     }
 
-    pub(crate) fn into_storage(self) -> Storage {
-        self.storage
+    /// Drops a value that no later step reads. Its memory is reused in the same run, see
+    /// [`Tensor::unset_of`], unless there are other references to it.
+    pub fn release(self: Arc<Self>) {
+        if let Some(value) = Arc::into_inner(self) {
+            reuse::give(value.storage);
+        }
     }
 
     /// Changes the shape, without a copy.

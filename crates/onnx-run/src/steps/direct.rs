@@ -13,7 +13,7 @@ use crate::{
     operators::node::{Direct, Stop},
     outcome,
 };
-use onnx_tensor::{node::Node, operator::Fact, packs::Packs, reuse, room::Room, size, time_limit};
+use onnx_tensor::{node::Node, operator::Fact, packs::Packs, room::Room, size, time_limit};
 
 /// Bytes that folded constants may have in addition to twice the bytes of the node's inputs.
 const LEAST: u64 = 1 << 16;
@@ -176,7 +176,7 @@ impl DirectNode {
                 Failure::from(error).within(outcome::label(&self.label, labels).unwrap_or(&self.label))
             }
         })?;
-        inputs.into_iter().for_each(reuse::give);
+        inputs.into_iter().for_each(Tensor::release);
         for (&slot, output) in self.wires.outputs.iter().zip(outputs) {
             values.set(slot, Value::Tensor(output));
         }

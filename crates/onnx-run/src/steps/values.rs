@@ -8,7 +8,6 @@ use crate::{RunError, RunErrorKind, outcome};
 use onnx_tensor::{
     cancelling::{self, Cancellation},
     faults::BadInput,
-    reuse,
     room::Room,
     size,
 };
@@ -105,7 +104,7 @@ impl<'s> Values<'s> {
         if let Some(before) = std::mem::replace(&mut self.kept[slot.0], value) {
             self.room.release(before.bytes());
             if let Value::Tensor(tensor) = before {
-                reuse::give(tensor);
+                tensor.release();
             }
         }
     }

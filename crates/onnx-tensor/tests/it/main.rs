@@ -4,4 +4,5 @@
 mod casts;
 mod dims;
 mod moves;
+mod reuse;
 mod tensors;
