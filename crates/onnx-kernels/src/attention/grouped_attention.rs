@@ -32,7 +32,10 @@ pub fn grouped_attention(node: &Node) -> Result<Box<dyn Compute>> {
         heads.with_context(|| format!("{name} must be a positive number"))
     };
     let (heads, shared) = (heads("num_heads")?, heads("kv_num_heads")?);
-    ensure!(heads % shared == 0, "{heads} heads share {shared} keys");
+    ensure!(
+        heads % shared == 0,
+        "num_heads is {heads}, expected a multiple of kv_num_heads, {shared}"
+    );
     let is_quantized = ["k_quant_type", "v_quant_type"]
         .iter()
         .any(|name| !matches!(attributes.text(name, "NONE"), "" | "NONE"));
