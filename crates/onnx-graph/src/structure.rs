@@ -85,7 +85,7 @@ fn check_graph(graph: &GraphProto, outer: Option<&Names<'_>>, nodes: &mut usize)
         names.require(&output.name)?;
         if !outputs.insert(output.name.as_str()) {
             return Err(Error::invalid(format!(
-                "output {} is named twice",
+                "the model has two outputs {}",
                 QuotedName(&output.name)
             )));
         }
@@ -125,10 +125,7 @@ fn own_names(graph: &GraphProto) -> Result<HashSet<&str>, Error> {
 /// Creates the error for a name that two values have.
 #[must_use]
 pub fn defined_twice(name: &str) -> Error {
-    Error::invalid(format!(
-        "the name {} stands for two different values",
-        QuotedName(name)
-    ))
+    Error::invalid(format!("two values have the name {}", QuotedName(name)))
 }
 
 /// Creates the error for an undefined name.
@@ -399,7 +396,10 @@ mod tests {
         check(&model(vec![node("a", "y"), node("x", "a")])).unwrap();
         refuses(&model(vec![node("nowhere", "y")]), "'nowhere' is used");
         refuses(&model(vec![node("x", "a")]), "'y' is used");
-        refuses(&model(vec![node("x", "y"), node("x", "y")]), "'y' stands for two");
+        refuses(
+            &model(vec![node("x", "y"), node("x", "y")]),
+            "two values have the name 'y'",
+        );
         refuses(
             &model(vec![node("b", "y"), node("y", "b")]),
             "the graph has a cycle",

@@ -33,7 +33,10 @@ pub(crate) fn integers(tensor: &Tensor) -> Result<Vec<i64>> {
     match tensor.element_type() {
         ElementType::I64 => copied(tensor),
         ElementType::I32 => Pace::default().map(elements(tensor)?, |&number: &i32| number.into()),
-        other => Err(BadInput(format!("{other:?} stands where INT64 is expected")).into()),
+        other => Err(BadInput(format!(
+            "sizes, axes or indices are {other:?}, expected INT64 or INT32"
+        ))
+        .into()),
     }
 }
 

@@ -38,7 +38,7 @@ pub fn random(node: &Node) -> Result<Box<dyn Compute>> {
         true => {
             let datatype = i32::try_from(attributes.int("dtype", 1)).ok();
             let datatype = datatype.and_then(ElementType::from_code);
-            Some(datatype.context("a type that is not supported")?)
+            Some(datatype.context("the attribute 'dtype' is of a type that is not supported")?)
         }
         false => None,
     };

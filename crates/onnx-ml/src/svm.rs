@@ -140,7 +140,7 @@ impl Machine {
             "POLY" => Function::Poly { gamma, coef0, degree },
             "RBF" => Function::Rbf { gamma },
             "SIGMOID" => Function::Sigmoid { gamma, coef0 },
-            other => bail!(Refusal(format!("has an unknown kernel '{other}'"))),
+            other => bail!(Refusal(format!("has an unknown kernel_type '{other}'"))),
         };
         let vectors = attributes.floats("support_vectors").to_vec();
         let features = match count {

@@ -17,7 +17,7 @@ pub struct Schema {
     pub attributes: &'static [(&'static str, i64, i64)],
 }
 
-/// A maximum count that stands for no limit.
+/// The maximum count of an operator that takes any number of inputs or outputs.
 pub const ANY: usize = usize::MAX;
 
 /// Marks an attribute that the current operator set still has.

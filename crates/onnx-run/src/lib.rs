@@ -41,6 +41,7 @@ mod extreme_numbers;
 #[cfg(test)]
 #[path = "../../backend-onnx/tests/it/fixtures.rs"]
 mod fixtures;
+mod invalid_node;
 mod lower;
 mod lowered;
 #[cfg(test)]

@@ -80,8 +80,13 @@ impl<'a> Scope<'a> {
 
 impl Lowering<'_> {
     fn graph(&mut self, graph: &GraphProto, outer: Option<&Scope<'_>>) -> Result<OnnxGraph, Error> {
-        if !graph.sparse_initializer.is_empty() {
-            return Err(Error::invalid("sparse initializers are not supported"));
+        if let Some(sparse) = graph.sparse_initializer.first() {
+            let name = sparse.values.as_ref().map_or("", |values| &values.name);
+            let reason = format!(
+                "the sparse initializer {} is not supported; export the model with dense constants",
+                QuotedName(name)
+            );
+            return Err(Error::new(ErrorKind::Unsupported, reason));
         }
         let scope = self.scope(graph, outer)?;
         let nodes = needed_in_order(graph)?;
@@ -312,7 +317,12 @@ fn attribute_of(attribute: &AttributeProto) -> Result<Attribute, Error> {
         | AttributeType::SparseTensors
         | AttributeType::Tensors
         | AttributeType::TypeProto
-        | AttributeType::TypeProtos => return Err(invalid("is of a kind that is not supported")),
+        | AttributeType::TypeProtos => {
+            let found = attribute.r#type().as_str_name();
+            return Err(invalid(&format!(
+                "is of the type {found}, which is not supported"
+            )));
+        }
     }
     Ok(lowered)
 }

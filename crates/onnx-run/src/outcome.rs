@@ -4,7 +4,7 @@ use onnx_graph::{Error as FileError, ErrorKind, Signature};
 use onnx_tensor::prelude::*;
 use tensor_core::QuotedName;
 
-use crate::{RunError, RunErrorKind, computed, lower};
+use crate::{RunError, RunErrorKind, computed, invalid_node::invalid, lower};
 use onnx_tensor::faults::{BadInput, Limit, Misfit, NoRoom, OutOfTime, Refusal, Unsupported};
 
 /// Converts the error of a run. Its kind is `InvalidInput` if the values or sizes of an input caused it.
@@ -35,6 +35,21 @@ pub(crate) fn refusal(error: &Error) -> Option<String> {
 /// Creates the error for a model that cannot be prepared. It names the node, and its kind tells whether
 /// another runtime may support the model.
 pub(crate) fn unprepared(error: Error, labels: &[String]) -> FileError {
+    let mut causes = error.chain();
+    let is_invalid = causes.any(<dyn std::error::Error + 'static>::is::<Refusal>);
+    let refused = refused(error, labels);
+    if !is_invalid {
+        return refused;
+    }
+    let error = invalid(&refused);
+    match refused.into_source() {
+        Some(source) => error.caused_by(source),
+        None => error,
+    }
+}
+
+/// Creates the error for a node that does not accept its inputs, before a run or in one.
+pub(crate) fn refused(error: Error, labels: &[String]) -> FileError {
     let chain = format!("{error:#}");
     let label = label(&chain, labels).unwrap_or("an operator");
     if let Some(&misfit) = error.chain().find_map(|cause| cause.downcast_ref::<Misfit>()) {
@@ -88,13 +103,15 @@ fn root(error: &(dyn std::error::Error + 'static)) -> String {
 
 /// Refuses inputs and outputs of unsupported types, such as BF16.
 pub(crate) fn refuse_types(signature: &Signature) -> Result<(), FileError> {
-    let mut ports = signature.inputs.iter().chain(&signature.outputs);
-    match ports.find(|port| computed(port.element_type).is_none()) {
+    let inputs = signature.inputs.iter().map(|port| ("input", port));
+    let outputs = signature.outputs.iter().map(|port| ("output", port));
+    let mut ports = inputs.chain(outputs);
+    match ports.find(|(_, port)| computed(port.element_type).is_none()) {
         None => Ok(()),
-        Some(port) => Err(FileError::new(
+        Some((role, port)) => Err(FileError::new(
             ErrorKind::Unsupported,
             format!(
-                "{} is {}, which the built-in runtime does not compute",
+                "the {role} {} is {}, which the built-in runtime does not compute",
                 QuotedName(&port.name),
                 port.element_type
             ),

@@ -361,7 +361,7 @@ mod tests {
 
     use super::*;
 
-    /// All parts of a split run are at work when it is cancelled, and all of them end.
+    /// All parts of a split run are running when the run is cancelled, and all of them stop.
     #[test]
     fn a_cancelled_run_ends_on_all_its_threads() {
         const PARTS: usize = 3;

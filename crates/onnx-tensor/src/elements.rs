@@ -28,7 +28,9 @@ pub fn copied<T: Element>(tensor: &Tensor) -> Result<Vec<T>> {
 /// Returns [`BadInput`] if the tensor is empty, and an error if the element cannot be cast to `T`.
 pub fn scalar<T: Element + Copy>(tensor: &Tensor) -> Result<T> {
     if tensor.is_empty() {
-        bail!(BadInput("no number stands where one is needed".to_owned()));
+        bail!(BadInput(
+            "an input has no elements, expected one number".to_owned()
+        ));
     }
     tensor.cast_to_scalar::<T>()
 }

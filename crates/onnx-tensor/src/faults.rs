@@ -150,7 +150,7 @@ impl fmt::Display for Misfit {
 
 impl std::error::Error for Misfit {}
 
-/// Formats `bytes` in GiB, for messages.
+/// Formats `bytes` with a binary unit, for messages.
 pub fn gib(bytes: u64) -> String {
     match bytes {
         u64::MAX => "more bytes than can be counted".to_owned(),

@@ -19,7 +19,7 @@ impl fmt::Display for LongRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.count;
         if !count.is_finite() {
-            return f.write_str("a range whose step is 0, or whose numbers are no numbers or infinite");
+            return f.write_str("a range has a step of 0, or a bound or step that is NaN or infinite");
         }
         write!(f, "a range of {count} numbers is beyond the limit of {MAX_RANGE}")
     }

@@ -31,7 +31,7 @@ pub enum Order {
 
 /// The packed weights of a model.
 pub struct Packs {
-    /// Packed weights by the addresses of their source constants, and the layout.
+    /// Packed weights, keyed by the addresses of their source constants and by their layout.
     made: HashMap<(Vec<usize>, Order), PackedWeights>,
     left: u64,
 }

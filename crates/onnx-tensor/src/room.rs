@@ -69,14 +69,15 @@ impl Room<'static> {
         Self::of(&ALL)
     }
 
-    /// Creates an account in a budget of its own of `limit` bytes, which is never freed, for tests.
+    /// Creates an account with a separate budget of `limit` bytes, for tests. The budget is leaked.
     #[must_use]
     pub fn of_limit(limit: u64) -> Self {
         Self::of(Box::leak(Box::new(Total::new(limit))))
     }
 
-    /// Calls `run`, the kernel of a node, on whose thread [`ask_for_contents`] asks here; and so does
-    /// [`ask_for_shape`] if `shapes_are_unknown`, that is, if the memory of the outputs was not asked for.
+    /// Calls `run`, the kernel of a node. While it runs, [`ask_for_contents`] on this thread asks this
+    /// account. [`ask_for_shape`] does so too if `shapes_are_unknown`, that is, if no memory is reserved for
+    /// the outputs.
     pub fn during<T>(&mut self, shapes_are_unknown: bool, run: impl FnOnce() -> T) -> T {
         /// Ends the kernel's access to the account, also in a panic.
         struct Reset(Option<Lent>);

@@ -97,7 +97,7 @@ fn sizes_beyond_32_bits_are_the_clients_mistake() {
 #[test]
 fn a_negative_count_of_elements_is_the_clients_mistake() {
     for (count, expected) in [
-        ("-1", "-1 elements"),
+        ("-1", "a K of -1"),
         (
             "-4611686018427387904",
             "a position of -4611686018427387904, expected at most",
@@ -526,7 +526,7 @@ fn a_range_has_a_step() {
         }
         let error = infer(&*model, request).unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
-        assert!(error.to_string().contains("a range whose step is 0"), "{error}");
+        assert!(error.to_string().contains("a range has a step of 0"), "{error}");
     }
 }
 

@@ -147,7 +147,7 @@ impl Writer<'_> {
             self.nodes += 1;
             if self.nodes > MAX_NODES {
                 return Err(Error::invalid(format!(
-                    "the model has more than {MAX_NODES} nodes when its functions are written out"
+                    "the model has more than {MAX_NODES} nodes after its functions are inlined"
                 )));
             }
             for graph in node
@@ -206,14 +206,14 @@ impl Writer<'_> {
         if node.input.len() > function.input.len() || node.output.len() > function.output.len() {
             let name = QuotedName(&function.name);
             return Err(Error::invalid(format!(
-                "the function {name} is given more inputs or outputs than it has"
+                "a call of the function {name} has more inputs or outputs than the function declares"
             )));
         }
         let most = most_bytes(function, node, self.mark.len());
         self.room = self.room.checked_sub(most).ok_or_else(|| {
             let limit = MAX_BYTES >> 20;
             Error::invalid(format!(
-                "the model's functions take more than {limit} MiB when they are written out"
+                "the model's functions take more than {limit} MiB after they are inlined"
             ))
         })?;
         self.uses += 1;
@@ -421,7 +421,7 @@ mod tests {
             let error = write_out_functions(&mut model)
                 .err()
                 .map(|error| error.to_string());
-            let expected = "the model's functions take more than 512 MiB when they are written out";
+            let expected = "the model's functions take more than 512 MiB after they are inlined";
             assert_eq!(error.as_deref(), Some(expected));
         }
     }

@@ -32,7 +32,10 @@ pub fn grouped_attention(node: &Node) -> Result<Box<dyn Compute>> {
         heads.with_context(|| format!("{name} must be a positive number"))
     };
     let (heads, shared) = (heads("num_heads")?, heads("kv_num_heads")?);
-    ensure!(heads % shared == 0, "{heads} heads share {shared} keys");
+    ensure!(
+        heads % shared == 0,
+        "num_heads is {heads}, expected a multiple of kv_num_heads, {shared}"
+    );
     let is_quantized = ["k_quant_type", "v_quant_type"]
         .iter()
         .any(|name| !matches!(attributes.text(name, "NONE"), "" | "NONE"));
@@ -365,11 +368,14 @@ impl Kernel for GroupedAttention {
                         work.add(mask, [batch, head, first])?;
                     }
                     work.hide(|row| {
-                        let end = match self.is_causal {
-                            true => (pasts[batch] + first + row + 1).min(ends[batch] + 1),
+                        let next = match self.is_causal {
+                            true => pasts[batch] + first + row + 1,
                             false => ends[batch] + 1,
                         };
-                        self.window.map_or(0, |window| end.saturating_sub(window))..end
+                        // A padding row is past the end; its window begins where that of a token would.
+                        let end = next.min(ends[batch] + 1);
+                        let start = self.window.map_or(0, |window| next.saturating_sub(window));
+                        start.min(end)..end
                     })?;
                     work.weigh(sink)?;
                     work.sums(&mut made[first * width..][..count * width])?;
@@ -431,4 +437,27 @@ fn whole_numbers(given: &Tensor) -> Result<Vec<usize>> {
             })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::made_nodes::{cube, node};
+
+    /// With a window of 2, row 2 of a prompt reads keys 1 and 2. Key 2 is padding in a sequence of 2 tokens.
+    #[test]
+    fn the_window_of_a_padding_row_begins_at_its_own_position() {
+        let attributes = [("num_heads", 1), ("kv_num_heads", 1), ("local_window_size", 2)];
+        let mut node = node("GroupQueryAttention", &[], &attributes, 3);
+        let names = ["query", "key", "value", "", "", "seqlens_k", "total"];
+        node.input = names.map(str::to_owned).to_vec();
+        let rows = || cube(&[[[1.0f32, 2.0], [3.0, 4.0], [5.0, 6.0]]]).into_arc();
+        let (ends, total) = (Tensor::vector(&[1i32]), Tensor::scalar(3i32));
+        let mut inputs: ShortVec<Arc<Tensor>> =
+            ShortVec::from_vec(vec![rows(), rows(), rows(), ends.into_arc(), total.into_arc()]);
+        let outputs = grouped_attention(&node).unwrap().run(&mut inputs).unwrap();
+        assert_eq!(elements::<f32>(&outputs[0]).unwrap()[4..], [3.0, 4.0]);
+    }
 }

@@ -32,7 +32,7 @@ pub fn linear_attention(node: &Node) -> Result<Box<dyn Compute>> {
     };
     if attributes.int("state_window", 0) != 0 {
         bail!(Unsupported::Anywhere(
-            "states of several tokens (state_window) are not supported".to_owned()
+            "the attribute 'state_window' is not 0, only 0 is supported".to_owned()
         ));
     }
     let needed = |is_needed: bool, index: usize, name: &str| match is_needed {
@@ -45,7 +45,7 @@ pub fn linear_attention(node: &Node) -> Result<Box<dyn Compute>> {
     let (queries, values) = (heads("q_num_heads")?, heads("kv_num_heads")?);
     ensure!(
         queries.is_multiple_of(values) || values.is_multiple_of(queries),
-        "{queries} heads of queries share {values} of values"
+        "q_num_heads is {queries} and kv_num_heads {values}, expected that one divides the other"
     );
     Ok(kernel(LinearAttention {
         queries,

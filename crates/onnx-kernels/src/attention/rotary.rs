@@ -24,16 +24,16 @@ pub fn rotary_embedding(node: &Node) -> Result<Box<dyn Compute>> {
     let size = |name: &str| -> Result<usize> {
         let size = usize::try_from(attributes.int(name, 0)).ok();
         size.filter(|&size| size < 1 << 24)
-            .with_context(|| format!("{name} must be a small number"))
+            .with_context(|| format!("{name} must be from 0 to 2^24"))
     };
     if attributes.int("is_packed_batching", 0) != 0 {
         bail!(Unsupported::Here(
-            "packed batches (is_packed_batching) are not supported".to_owned()
+            "is_packed_batching is not 0, only 0 is supported".to_owned()
         ));
     }
     if attributes.float("scale", 1.0) != 1.0 {
         bail!(Unsupported::Here(
-            "a scale other than 1 is not supported".to_owned()
+            "the attribute 'scale' is not 1, only 1 is supported".to_owned()
         ));
     }
     let [cos, sin, places] = if is_own { [2, 3, 1] } else { [1, 2, 3] };

@@ -29,7 +29,7 @@ pub fn attention(node: &Node) -> Result<Box<dyn Compute>> {
             heads => {
                 let heads = usize::try_from(heads).ok().filter(|&heads| heads < 1 << 24);
                 Ok(Some(
-                    heads.with_context(|| format!("{name} must be a small number"))?,
+                    heads.with_context(|| format!("{name} must be from 0 to 2^24"))?,
                 ))
             }
         }
@@ -37,7 +37,7 @@ pub fn attention(node: &Node) -> Result<Box<dyn Compute>> {
     let mode = attributes.int("qk_matmul_output_mode", 0);
     if !matches!(attributes.int("softmax_precision", 1), 1 | 10 | 16) {
         bail!(Unsupported::Here(
-            "this softmax_precision is not supported, only FP32 and FP16".to_owned()
+            "the softmax_precision is not FLOAT, FLOAT16 or BFLOAT16, which are supported".to_owned()
         ));
     }
     let scores = match mode {
@@ -46,7 +46,7 @@ pub fn attention(node: &Node) -> Result<Box<dyn Compute>> {
         2 => Scores::Masked,
         3 => Scores::Weights,
         other => bail!(Unsupported::Anywhere(format!(
-            "scores of mode {other} are not supported"
+            "the qk_matmul_output_mode is {other}, expected 0 to 3"
         ))),
     };
     ensure!(

@@ -49,7 +49,7 @@ pub fn conv_transpose(node: &Node) -> Result<Box<dyn Compute>> {
         }
         "VALID" | "NOTSET" => Padding::Given(numbers(attributes, "pads", 0)?),
         other => bail!(Refusal(format!(
-            "has the auto_pad {}",
+            "has the auto_pad {}, which is not one of ONNX's",
             tensor_core::QuotedName(other)
         ))),
     };

@@ -93,7 +93,7 @@ impl Window {
             "SAME_UPPER" => Padding::SameUpper,
             "SAME_LOWER" => Padding::SameLower,
             other => bail!(Refusal(format!(
-                "has the auto_pad {}",
+                "has the auto_pad {}, which is not one of ONNX's",
                 tensor_core::QuotedName(other)
             ))),
         };

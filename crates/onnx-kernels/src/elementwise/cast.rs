@@ -25,7 +25,7 @@ pub fn cast(node: &Node) -> Result<Box<dyn Compute>> {
     let to = ElementType::from_code(code);
     let to = to.ok_or_else(|| {
         Unsupported::Here(format!(
-            "gives {}, which is not supported",
+            "the attribute 'to' is {}, which is not supported",
             ElementType::name_of_code(code)
         ))
     })?;

@@ -111,7 +111,7 @@ pub fn bit_shift(node: &Node) -> Result<Box<dyn Compute>> {
     let goes_left = match Attributes(node).text("direction", "") {
         "LEFT" => true,
         "RIGHT" => false,
-        other => bail!("a direction of {other:?}"),
+        other => bail!("the direction is {other:?}, expected \"LEFT\" or \"RIGHT\""),
     };
     Ok(kernel(BitShift { goes_left }))
 }

@@ -39,12 +39,12 @@ impl Kernel for OneHot {
             None => Dim::unknown(),
             Some(&[depth]) if (0..=MAX_DEPTH).contains(&depth) => depth.to_dim(),
             Some(depth) => bail!(BadInput(format!(
-                "a depth of {depth:?}, expected one number from 0 to {MAX_DEPTH}"
+                "the input depth is {depth:?}, expected one number from 0 to {MAX_DEPTH}"
             ))),
         };
         ensure!(
             values.shape.as_slice() == [2.to_dim()],
-            "expected the values for off and on"
+            "the input values must have two elements, for off and on"
         );
         let mut shape = indices.shape.clone();
         shape.insert(self.axis(shape.len())?, depth);

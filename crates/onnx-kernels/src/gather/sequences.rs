@@ -26,7 +26,7 @@ pub fn reverse_sequence(node: &Node) -> Result<Box<dyn Compute>> {
     let (time, batch) = (attributes.int("time_axis", 0), attributes.int("batch_axis", 1));
     ensure!(
         matches!((time, batch), (0, 1) | (1, 0)),
-        "the time and the batch are not the first two axes"
+        "time_axis is {time} and batch_axis {batch}, expected 0 and 1 or 1 and 0"
     );
     Ok(kernel(ReverseSequence {
         batch_first: batch == 0,
@@ -45,7 +45,7 @@ impl Kernel for ReverseSequence {
         };
         ensure!(
             input.rank() >= 2 && lengths.rank() == 1,
-            "expected two dimensions and a list of lengths"
+            "expected an input of two or more dimensions, and sequence_lens of one"
         );
         Ok(vec![input.with(input.element_type)])
     }
@@ -60,7 +60,7 @@ impl Kernel for ReverseSequence {
         let lengths = elements::<i64>(&lengths)?;
         if lengths.len() != batch {
             bail!(BadInput(format!(
-                "{} lengths for {batch} sequences",
+                "sequence_lens has {} lengths for {batch} sequences",
                 lengths.len()
             )));
         }
@@ -70,7 +70,7 @@ impl Kernel for ReverseSequence {
             let mut lengths = lengths.iter();
             if let Some(length) = lengths.find(|&&length| length < 0 || length > steps as i64) {
                 bail!(BadInput(format!(
-                    "a length of {length} of sequences that are {steps} long"
+                    "sequence_lens has a length of {length}, expected 0 to {steps}"
                 )));
             }
         }

@@ -43,7 +43,7 @@ impl Kernel for TopK {
             ([values], Some(count)) => (values, count.to_dim()),
             ([values, count], None) => {
                 if count.rank() != 1 || !count.shape[0].is_one() {
-                    bail!(Refusal("needs a list of one number as its count".to_owned()));
+                    bail!(Refusal("needs one number in the input K".to_owned()));
                 }
                 let count = match count.dims().as_deref() {
                     Some([count]) => *count,
@@ -58,7 +58,7 @@ impl Kernel for TopK {
             let most = values.shape[axis].to_i64().unwrap_or(i64::MAX);
             if !(0..=most).contains(&number) {
                 bail!(Refusal(format!(
-                    "is to give {number} elements of {}",
+                    "has a K of {number} for an axis of {} elements",
                     values.shape[axis]
                 )));
             }

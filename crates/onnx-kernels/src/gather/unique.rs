@@ -162,7 +162,7 @@ impl Unique {
         for values in values.chunks(PART) {
             pace.spend(values.len() as u64)?;
             if values.iter().any(|value| value.partial_cmp(value).is_none()) {
-                bail!(BadInput("NaN stands among values that are compared".to_owned()));
+                bail!(BadInput("the input has NaN, which has no order".to_owned()));
             }
         }
         let block = length * inner;

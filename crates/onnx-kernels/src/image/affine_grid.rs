@@ -91,7 +91,10 @@ impl Kernel for AffineGrid {
         let size = inputs[1].cast_to::<i64>()?;
         let size: Vec<usize> = elements::<i64>(&size)?
             .iter()
-            .map(|&size| usize::try_from(size).map_err(|_| BadInput(format!("a size of {size}")).into()))
+            .map(|&size| {
+                usize::try_from(size)
+                    .map_err(|_| BadInput(format!("the size has {size}, expected 0 or more")).into())
+            })
             .collect::<Result<_>>()?;
         ensure_input!(
             matches!(size.len(), 4 | 5),

@@ -24,7 +24,7 @@ pub fn grid_sample(node: &Node) -> Result<Box<dyn Compute>> {
         "nearest" => Method::Nearest,
         "cubic" | "bicubic" => Method::Cubic,
         other => bail!(Unsupported::Anywhere(format!(
-            "'{other}' interpolation is not supported"
+            "the attribute 'mode' is '{other}', expected linear, nearest or cubic"
         ))),
     };
     let outside = match attributes.text("padding_mode", "zeros") {
@@ -32,7 +32,7 @@ pub fn grid_sample(node: &Node) -> Result<Box<dyn Compute>> {
         "border" => Outside::Border,
         "reflection" => Outside::Reflection,
         other => bail!(Unsupported::Anywhere(format!(
-            "the padding mode '{other}' is not supported"
+            "the padding_mode is '{other}', expected zeros, border or reflection"
         ))),
     };
     Ok(kernel(GridSample {

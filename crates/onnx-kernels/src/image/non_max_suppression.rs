@@ -58,7 +58,7 @@ impl Kernel for NonMaxSuppression {
         };
         if corners != 4 || batch != images || count != scored {
             bail!(BadInput(format!(
-                "boxes {:?} and scores {:?} do not belong together",
+                "boxes of the shape {:?} do not match scores of the shape {:?}",
                 inputs[0].shape(),
                 inputs[1].shape()
             )));

@@ -43,14 +43,14 @@ pub fn roi_align(node: &Node) -> Result<Box<dyn Compute>> {
             "half_pixel" => true,
             "output_half_pixel" => false,
             other => bail!(Unsupported::Anywhere(format!(
-                "the transformation {other:?} is not supported"
+                "the coordinate_transformation_mode is {other:?}, expected half_pixel or output_half_pixel"
             ))),
         },
         is_max: match attributes.text("mode", "avg") {
             "avg" => false,
             "max" => true,
             other => bail!(Unsupported::Anywhere(format!(
-                "the mode {other:?} is not supported"
+                "the attribute 'mode' is {other:?}, expected avg or max"
             ))),
         },
     }))
@@ -107,7 +107,7 @@ impl Kernel for RoiAlign {
         let indices = elements::<i64>(&indices)?;
         if indices.len() != regions.len() || !rest.is_empty() || inputs[1].shape()[1] != 4 {
             bail!(BadInput(format!(
-                "{} regions of {} numbers, and {} places of them",
+                "rois has {} regions of {} numbers for {} batch_indices, expected as many of 4 numbers",
                 inputs[1].shape()[0],
                 inputs[1].shape()[1],
                 indices.len()
@@ -119,7 +119,7 @@ impl Kernel for RoiAlign {
         for (region, &index) in regions.iter().zip(indices) {
             let index = usize::try_from(index).ok().filter(|&index| index < count);
             let Some(index) = index else {
-                bail!(BadInput(format!("a region is in none of the {count} images")));
+                bail!(BadInput(format!("a batch index is outside of {count} images")));
             };
             let [x, y, x_end, y_end] = region.map(|corner| corner * self.scale - self.shift());
             let columns = self.places(x, x_end, self.width, width);
@@ -128,7 +128,7 @@ impl Kernel for RoiAlign {
             budget -= lines.total() * columns.total() * channels as f64 + lines.total() + columns.total();
             let most = lines.total().max(columns.total());
             if budget < 0.0 || budget.is_nan() || most > MAX_PLACES {
-                bail!(BadInput("the regions have too many samples".to_owned()));
+                bail!(BadInput("rois covers more samples than the limit".to_owned()));
             }
             let (lines, columns) = (lines.weights(&mut pace)?, columns.weights(&mut pace)?);
             let plane = height * width;

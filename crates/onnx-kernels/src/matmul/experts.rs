@@ -38,7 +38,7 @@ pub fn packed_experts(node: &Node) -> Result<Box<dyn Compute>> {
     let kind = attributes.text("quant_type", "int");
     if kind != "int" {
         bail!(Unsupported::Anywhere(format!(
-            "weights of the quant_type {kind:?} are not supported, only 'int'"
+            "the attribute 'quant_type' is {kind:?}, only 'int' is supported"
         )));
     }
     let block = match attributes.int("block_size", 0) {
@@ -56,7 +56,8 @@ pub fn packed_experts(node: &Node) -> Result<Box<dyn Compute>> {
         let bits = attributes.int(&format!("fc{}_expert_weight_bits", number + 1), usual);
         if !matches!(bits, 2 | 4 | 8) {
             bail!(Unsupported::Anywhere(format!(
-                "weights of {bits} bits are not supported, only those of 2, 4 or 8"
+                "the weights of layer {} (expert_weight_bits) have {bits} bits, expected 2, 4 or 8",
+                number + 1
             )));
         }
         Ok(Layer {
@@ -65,7 +66,9 @@ pub fn packed_experts(node: &Node) -> Result<Box<dyn Compute>> {
             packing: Some(Packing {
                 bits: bits as usize,
                 block,
-                scales: attributes.position(weights + 1).context("scales are not given")?,
+                scales: attributes
+                    .position(weights + 1)
+                    .context("fc1_scales, fc2_scales or fc3_scales is not given")?,
                 zero_points: attributes.position(11 + number),
             }),
         })
@@ -328,7 +331,7 @@ impl Function {
             "swiglu" => {
                 ensure!(
                     has_gate == (layout == Layout::Apart),
-                    "swiglu needs the weights of a third layer, or swiglu_fusion, and not both"
+                    "the activation_type swiglu needs the input fc3_experts_weights or a swiglu_fusion, and not both"
                 );
                 Self::SwiGlu {
                     layout,
@@ -338,7 +341,7 @@ impl Function {
                 }
             }
             other => bail!(Unsupported::Anywhere(format!(
-                "the activation_type {other:?} is not supported"
+                "the activation_type is {other:?}, expected relu, gelu, silu, swiglu or identity"
             ))),
         })
     }

@@ -26,12 +26,13 @@ pub fn packed_product(node: &Node) -> Result<Box<dyn Compute>> {
     let bits = attributes.int("bits", 4);
     if !matches!(bits, 2 | 4 | 8) {
         bail!(Unsupported::Here(format!(
-            "numbers of {bits} bits are not supported"
+            "the attribute 'bits' is {bits}, expected 2, 4 or 8"
         )));
     }
     if attributes.int("weight_prepacked", 0) != 0 {
         bail!(Unsupported::Here(
-            "weights that are packed for a kernel (weight_prepacked) are not supported".to_owned()
+            "weight_prepacked is not 0, only 0 is supported: the weights are packed for another kernel"
+                .to_owned()
         ));
     }
     let size = |name: &str| -> Result<usize> {

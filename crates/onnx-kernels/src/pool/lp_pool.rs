@@ -19,7 +19,10 @@ use onnx_tensor::{
 
 fn power(attributes: Attributes<'_>) -> Result<f32> {
     let power = attributes.int("p", 2);
-    ensure!((1..1 << 24).contains(&power), "a power of {power}");
+    ensure!(
+        (1..1 << 24).contains(&power),
+        "the attribute 'p' is {power}, expected a positive number"
+    );
     Ok(power as f32)
 }
 
@@ -97,7 +100,10 @@ pub fn lp_pool(node: &Node) -> Result<Box<dyn Compute>> {
             given.to_vec()
         };
         let fits = given.len() == count && given.iter().all(|number| (least..1 << 24).contains(number));
-        ensure!(fits, "'{name}' is {given:?}");
+        ensure!(
+            fits,
+            "the attribute '{name}' is {given:?}, expected {count} numbers"
+        );
         Ok(given.into_iter().map(|number| number as usize).collect())
     };
     let rank = sizes.len();
@@ -119,7 +125,7 @@ pub fn lp_pool(node: &Node) -> Result<Box<dyn Compute>> {
     // Implementations disagree on SAME with dilations, and ONNX does not define it with ceil_mode.
     if is_same && (dilations.iter().any(|&dilation| dilation > 1) || attributes.int("ceil_mode", 0) != 0) {
         bail!(Unsupported::Here(
-            "'auto_pad' with dilations or 'ceil_mode' is not supported".to_owned()
+            "'auto_pad' with dilations or 'ceil_mode' is not supported; export explicit 'pads'".to_owned()
         ));
     }
     let axes = (0..rank).map(|axis| Axis {

@@ -31,7 +31,7 @@ pub fn max_unpool(node: &Node) -> Result<Box<dyn Compute>> {
         strides.len() == windows.len()
             && pads.len() == 2 * windows.len()
             && windows.iter().chain(&strides).chain(&pads).all(is_small),
-        "windows of {windows:?}, strides of {strides:?} and pads of {pads:?}"
+        "kernel_shape is {windows:?}, strides {strides:?} and pads {pads:?}, expected numbers for the same axes"
     );
     Ok(kernel(MaxUnpool {
         windows,

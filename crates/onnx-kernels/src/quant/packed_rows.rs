@@ -28,11 +28,14 @@ pub fn packed_rows(node: &Node) -> Result<Box<dyn Compute>> {
     let is_wide = node.domain != "com.microsoft";
     let is_known = matches!(bits, 4 | 8) && attributes.int("gather_axis", 0) == 0;
     if !is_known || (is_wide && bits != 4) {
-        bail!(Unsupported::Here(
-            "is supported for the first axis, and 4 or 8 bits".to_owned()
-        ));
+        bail!(Unsupported::Here(format!(
+            "has {bits} bits, expected the 'bits' 4 or 8, and a 'gather_axis' of 0"
+        )));
     }
-    ensure!((1..1 << 24).contains(&block), "blocks of {block}");
+    ensure!(
+        (1..1 << 24).contains(&block),
+        "block_size is {block}, expected a positive number"
+    );
     Ok(kernel(PackedRows {
         per_byte: if bits == 4 && !is_wide { 2 } else { 1 },
         middle: match (is_wide, bits) {

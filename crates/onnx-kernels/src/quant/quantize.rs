@@ -30,7 +30,9 @@ pub fn quantize(node: &Node) -> Result<Box<dyn Compute>> {
                 .ok()
                 .and_then(element_type_of)
                 .with_context(|| {
-                    Unsupported::Anywhere(format!("rounding to the type {code} is not supported"))
+                    Unsupported::Anywhere(format!(
+                        "the output_dtype is {code}, only integers of 8 and 16 bits are supported"
+                    ))
                 })?,
         ),
     };
@@ -52,7 +54,7 @@ pub fn dequantize(node: &Node) -> Result<Box<dyn Compute>> {
     let block = usize::try_from(attributes.int("block_size", 0)).ok();
     Ok(kernel(Dequantize {
         axis: attributes.int("axis", 1),
-        block: block.context("a block of fewer than no elements")?,
+        block: block.context("the attribute 'block_size' is negative")?,
     }))
 }
 

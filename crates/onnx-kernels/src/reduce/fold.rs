@@ -499,7 +499,7 @@ macro_rules! bits {
 
 bits! { u8, u16, u32, u64 }
 
-/// The operations of integers that differ by type.
+/// Integer operations that differ by type.
 trait Integer: Element + Copy + Ord {
     type Bits: Bits;
     const ZERO: Self;

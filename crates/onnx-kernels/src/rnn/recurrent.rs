@@ -413,7 +413,7 @@ impl Recurrent {
                 .filter(|&length| length <= sizes.steps);
             fitting.ok_or_else(|| {
                 BadInput(format!(
-                    "a length of {length} of sequences that are {} long",
+                    "sequence_lens has a length of {length}, expected 0 to {}",
                     sizes.steps
                 ))
                 .into()

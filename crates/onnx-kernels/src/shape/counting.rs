@@ -62,7 +62,9 @@ impl Kernel for Range {
         let (Some(start), Some(limit), Some(step)) =
             (known(&bounds[0]), known(&bounds[1]), known(&bounds[2]))
         else {
-            bail!(BadInput("no number stands where one is needed".to_owned()));
+            bail!(BadInput(
+                "an input has no elements, expected one number".to_owned()
+            ));
         };
         let length = length(start, limit, step).map_err(BadInput::from)?;
         let numbers = with_number!(inputs[0].element_type(), T => {

@@ -19,14 +19,17 @@ use onnx_tensor::{
 /// Builds the operator `EyeLike`.
 pub fn eye_like(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
-    let element_type = match attributes.has("dtype") {
-        false => None,
-        true => {
-            let code = i32::try_from(attributes.int("dtype", 0))?;
-            let element_type = ElementType::from_code(code);
-            Some(element_type.ok_or_else(|| Refusal("gives a type that is not supported".to_owned()))?)
-        }
-    };
+    let element_type =
+        match attributes.has("dtype") {
+            false => None,
+            true => {
+                let code = i32::try_from(attributes.int("dtype", 0))?;
+                let element_type = ElementType::from_code(code);
+                Some(element_type.ok_or_else(|| {
+                    Refusal(format!("the attribute 'dtype' is {code}, which is not supported"))
+                })?)
+            }
+        };
     Ok(kernel(EyeLike {
         element_type,
         diagonal: attributes.int("k", 0),

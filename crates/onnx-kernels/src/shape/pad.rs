@@ -26,7 +26,7 @@ pub fn pad(node: &Node) -> Result<Box<dyn Compute>> {
         "edge" => Mode::Edge,
         "wrap" => Mode::Wrap,
         other => bail!(Unsupported::Anywhere(format!(
-            "the mode '{other}' is not supported"
+            "the attribute 'mode' is '{other}', expected constant, reflect, edge or wrap"
         ))),
     };
     let is_old = node.opset < 11;
@@ -186,19 +186,21 @@ impl Kernel for Pad {
                 .checked_add(pads[0])
                 .and_then(|sum| sum.checked_add(pads[1]));
             let Some(size_after) = size_after.and_then(|size| usize::try_from(size).ok()) else {
-                bail!(BadInput(format!("pads {pads:?} of a dimension of {size}")));
+                bail!(BadInput(format!(
+                    "pads {pads:?} do not fit a dimension of {size}"
+                )));
             };
             if self.mode != Mode::Constant {
                 if kept(size, *pads).is_empty() && size_after != 0 {
                     bail!(BadInput(
-                        "an empty dimension is padded with its own values".to_owned()
+                        "a dimension without elements has no values to pad with".to_owned()
                     ));
                 }
                 let beside = pads.iter().map(|&pad| pad.max(0).unsigned_abs());
                 listed = beside.fold(listed, u64::saturating_add);
                 if listed > MAX_PLACES {
                     bail!(BadInput(format!(
-                        "pads {pads:?} of a dimension of {size}: all pads together may have {MAX_PLACES} places"
+                        "pads {pads:?} of a dimension of {size} exceed the limit of {MAX_PLACES} for all pads"
                     )));
                 }
             }

@@ -171,8 +171,8 @@ impl Rule {
         ])
     }
 
-    /// Writes the output value of each class to `out` and returns the class index. `touched` tells for each
-    /// score whether any leaf adds to the score.
+    /// Writes the output value of each class to `out` and returns the class index. `touched[i]` is true if a
+    /// leaf adds to score `i`.
     fn finish<T: Number>(
         &self,
         scores: &mut [T],

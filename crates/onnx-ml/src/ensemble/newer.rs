@@ -126,7 +126,8 @@ impl<'a> Lists<'a> {
             let child = |(&id, &is_leaf): (&i64, &i64)| {
                 let limit = if is_leaf == 0 { count } else { weights.len() };
                 let place = usize::try_from(id).ok().filter(|&place| place < limit);
-                let place = place.ok_or_else(|| Refusal(format!("lacks node {id}")))?;
+                let place =
+                    place.ok_or_else(|| Refusal(format!("refers to node {id}, which does not exist")))?;
                 Ok(if is_leaf == 0 {
                     Child::Branch(place)
                 } else {
@@ -178,10 +179,11 @@ impl<'a> Lists<'a> {
             let start = usize::try_from(root)
                 .ok()
                 .filter(|&root| root < self.questions.len());
-            let start = start.ok_or_else(|| Refusal(format!("lacks node {root}, where a tree begins")))?;
+            let start = start
+                .ok_or_else(|| Refusal(format!("has a tree with the root {root}, which does not exist")))?;
             let nodes = self.nodes(Child::Branch(start), &mut builder, &mut room)?;
             let built = builder.tree(&nodes, 0);
-            built.map_err(|error| Refusal(format!("has a bad tree at node {root}: {error}")))?;
+            built.map_err(|error| Refusal(format!("has an invalid tree at node {root}: {error}")))?;
         }
         Ok(builder.finish())
     }
@@ -216,8 +218,8 @@ impl<'a> Lists<'a> {
             };
             let (yes, no) = (number(self.yes[place]), number(self.no[place]));
             let feature = self.features[place];
-            let feature =
-                u32::try_from(feature).map_err(|_| Refusal(format!("looks at feature {feature}")))?;
+            let feature = u32::try_from(feature)
+                .map_err(|_| Refusal(format!("has a node for feature {feature}, expected 0 or more")))?;
             let mut ask = |test: Test, no: u32| {
                 nodes.push(TreeNode::Branch {
                     feature,

@@ -26,7 +26,7 @@ pub(crate) fn trees(
             let feature = lists.features[place];
             Ok(TreeNode::Branch {
                 feature: u32::try_from(feature)
-                    .map_err(|_| Refusal(format!("looks at feature {feature}")))?,
+                    .map_err(|_| Refusal(format!("has a node for feature {feature}, expected 0 or more")))?,
                 test,
                 missing_is_yes: lists.missing_is_yes.get(place).is_some_and(|&track| track != 0),
                 yes: tree.number(lists.child(place, lists.yes[place])?),
@@ -35,11 +35,12 @@ pub(crate) fn trees(
         });
         let nodes: Vec<TreeNode> = nodes.collect::<Result<_>>()?;
         let reached = builder.tree(&nodes, tree.number(tree.root));
-        let reached = reached.map_err(|error| Refusal(format!("has a bad tree {}: {error}", tree.id)))?;
+        let reached =
+            reached.map_err(|error| Refusal(format!("has an invalid tree {}: {error}", tree.id)))?;
         // Every node but the root has a parent, so nodes that are unreachable from the root contain a cycle.
         if reached != nodes.len() {
             bail!(Refusal(format!(
-                "has a bad tree {}: its nodes form a cycle",
+                "has an invalid tree {}: its nodes form a cycle",
                 tree.id
             )));
         }
@@ -121,7 +122,11 @@ impl<'a> Lists<'a> {
     fn child(&self, parent: usize, node: i64) -> Result<usize> {
         let tree = self.trees[parent];
         let place = self.places.get(&(tree, node)).copied();
-        Ok(place.ok_or_else(|| Refusal(format!("lacks node {node} of tree {tree}")))?)
+        Ok(place.ok_or_else(|| {
+            Refusal(format!(
+                "refers to node {node} of tree {tree}, which does not exist"
+            ))
+        })?)
     }
     /// Returns the comparison of a branch, or `None` for a leaf.
     fn test(&self, place: usize) -> Option<Test> {

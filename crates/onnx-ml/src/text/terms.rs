@@ -28,7 +28,7 @@ pub fn string_normalizer(node: &Node) -> Result<Box<dyn Compute>> {
         "LOWER" => Case::Lower,
         "UPPER" => Case::Upper,
         "NONE" => Case::Same,
-        other => bail!("the case change {other:?}"),
+        other => bail!("the case_change_action is {other:?}, expected NONE, LOWER or UPPER"),
     };
     let is_case_sensitive = attributes.int("is_case_sensitive", 0) != 0;
     let stopwords = attributes.texts("stopwords")?.into_iter();
@@ -124,14 +124,14 @@ pub fn tf_idf(node: &Node) -> Result<Box<dyn Compute>> {
         "TF" => Mode::Tf,
         "IDF" => Mode::Idf,
         "TFIDF" => Mode::TfIdf,
-        other => bail!("the mode {other:?}"),
+        other => bail!("the attribute 'mode' is {other:?}, expected TF, IDF or TFIDF"),
     };
     let number = |name: &str| -> Result<usize> { Ok(usize::try_from(attributes.int(name, 0))?) };
     let (shortest, longest) = (number("min_gram_length")?, number("max_gram_length")?);
     let skips = number("max_skip_count")?;
     ensure!(
         (1..=longest).contains(&shortest) && longest <= MAX_GRAM && skips <= MAX_SKIPS,
-        "sequences of {shortest} to {longest} words with {skips} skips"
+        "min_gram_length is {shortest}, max_gram_length {longest} and max_skip_count {skips}"
     );
     let texts = attributes.texts("pool_strings")?;
     let pool: Vec<Word> = match texts.is_empty() {
@@ -149,16 +149,21 @@ pub fn tf_idf(node: &Node) -> Result<Box<dyn Compute>> {
         .collect::<Result<_, _>>()?;
     ensure!(
         starts.is_sorted() && starts.last().is_none_or(|&last| last <= pool.len()),
-        "sequences begin outside of the pool"
+        "ngram_counts has an index outside of the pool of strings or numbers"
     );
     let mut grams: HashMap<Vec<Word>, usize> = HashMap::new();
     let mut gram = 0;
     for (index, &start) in starts.iter().enumerate() {
         let length = index + 1;
         let end = starts.get(length).copied().unwrap_or(pool.len());
-        ensure!((end - start) % length == 0, "a pool of sequences that is cut off");
+        ensure!(
+            (end - start) % length == 0,
+            "the pool of strings or numbers ends within a sequence of ngram_counts"
+        );
         for words in pool[start..end].chunks_exact(length) {
-            let _ = columns.get(gram).context("a sequence without a column")?;
+            let _ = columns
+                .get(gram)
+                .context("ngram_indexes has fewer columns than there are sequences")?;
             if (shortest..=longest).contains(&length) {
                 grams.entry(words.to_vec()).or_insert(gram);
             }

@@ -35,12 +35,12 @@ pub fn tokenizer(node: &Node) -> Result<Box<dyn Compute>> {
     let separators = attributes.texts("separators")?;
     if separators.len() > MAX_SEPARATORS {
         bail!(Unsupported::Here(format!(
-            "{} separators are not supported, only {MAX_SEPARATORS}",
+            "the attribute 'separators' has {} strings, expected at most {MAX_SEPARATORS}",
             separators.len()
         )));
     }
     let method = match (attributes.text("tokenexp", ""), &*separators) {
-        ("", []) => bail!("neither separators nor an expression are given"),
+        ("", []) => bail!("neither of the attributes 'separators' and 'tokenexp' is given"),
         ("", [separator]) if separator.is_empty() => Method::Letters,
         ("", separators) => Method::Separators(
             separators
@@ -66,7 +66,7 @@ const MAX_PATTERN: usize = 1 << 14;
 pub(crate) fn expression(text: &str) -> Result<Expression> {
     if text.len() > MAX_PATTERN {
         bail!(Unsupported::Here(format!(
-            "an expression of {} bytes is not supported, only of {MAX_PATTERN}",
+            "an expression of {} bytes is not supported, expected at most {MAX_PATTERN}",
             text.len()
         )));
     }

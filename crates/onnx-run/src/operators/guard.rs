@@ -5,7 +5,7 @@ use std::sync::Arc;
 use onnx_operators::{Computed, Operator, Rows, Types};
 use onnx_tensor::prelude::*;
 
-use super::numbers;
+use super::numbers::{self, Position};
 use onnx_tensor::{
     faults::{Limit, Unsupported},
     node::Node,
@@ -16,10 +16,10 @@ use onnx_tensor::{node::Attributes, operator::Fact};
 #[derive(Debug)]
 pub(crate) struct NodeGuard {
     row: &'static Operator,
-    /// Indices of the scalar inputs, among the present inputs.
-    scalars: Vec<usize>,
-    /// Indices of the inputs that contain sizes, among the present inputs.
-    sizing: Vec<usize>,
+    /// The scalar inputs.
+    scalars: Vec<Position>,
+    /// The inputs that contain sizes, axes, indices or counts.
+    sizing: Vec<Position>,
     /// The inputs whose types the row restricts.
     typed: Vec<TypedInput>,
 }
@@ -27,10 +27,7 @@ pub(crate) struct NodeGuard {
 /// An input whose type a row restricts.
 #[derive(Debug)]
 struct TypedInput {
-    /// The input's index in the file.
-    index: usize,
-    /// The input's index among the present inputs.
-    place: usize,
+    position: Position,
     /// The allowed types. `None` means that the input must have the type of the row's typed input.
     types: Option<Types>,
 }
@@ -41,8 +38,8 @@ impl NodeGuard {
         let attributes = Attributes(node);
         Self {
             row,
-            scalars: attributes.positions(row.scalars),
-            sizing: attributes.positions(row.sizing_inputs),
+            scalars: positions(attributes, row.scalars),
+            sizing: positions(attributes, row.sizing_inputs),
             typed: typed_inputs(row, attributes),
         }
     }
@@ -64,13 +61,14 @@ impl NodeGuard {
     /// Checks that the node supports these inputs.
     pub(crate) fn admit(&self, inputs: &[Fact]) -> Result<()> {
         numbers::admit(self.row.is_shape, &self.sizing, inputs)?;
-        for &place in &self.scalars {
-            has_number(inputs.get(place).map_or(&[][..], |fact| &*fact.shape))?;
+        for scalar in &self.scalars {
+            let shape = inputs.get(scalar.present).map_or(&[][..], |fact| &*fact.shape);
+            has_number(scalar.index, shape)?;
         }
         let typed = inputs.get(self.row.typed_input).map(|input| input.element_type);
         self.admit_type(typed)?;
         for input in &self.typed {
-            let Some(found) = inputs.get(input.place).map(|input| input.element_type) else {
+            let Some(found) = inputs.get(input.position.present).map(|input| input.element_type) else {
                 continue;
             };
             let expected = match (input.types, typed) {
@@ -78,10 +76,7 @@ impl NodeGuard {
                 (None, Some(typed)) if found != typed => typed.name().to_owned(),
                 _ => continue,
             };
-            let (index, found) = (input.index, found.name());
-            bail!(Unsupported::Anywhere(format!(
-                "has an input {index} of {found}, expected {expected}"
-            )));
+            bail!(wrong_type(input.position.index, found, &expected));
         }
         Ok(())
     }
@@ -94,8 +89,7 @@ impl NodeGuard {
     fn admit_type(&self, found: Option<ElementType>) -> Result<()> {
         match (found, self.row.types) {
             (Some(found), Some(types)) if !types.contains(single(found)) => {
-                let name = found.name();
-                Err(Unsupported::Anywhere(format!("is not supported for {name}")).into())
+                Err(wrong_type(self.row.typed_input, found, &types.to_string()).into())
             }
             _ => Ok(()),
         }
@@ -109,10 +103,29 @@ fn typed_inputs(row: &Operator, node: Attributes<'_>) -> Vec<TypedInput> {
     let inputs = listed.chain(alike);
     inputs
         .filter_map(|(index, types)| {
-            let place = node.position(index)?;
-            Some(TypedInput { index, place, types })
+            let position = position(node, index)?;
+            Some(TypedInput { position, types })
         })
         .collect()
+}
+
+fn position(node: Attributes<'_>, index: usize) -> Option<Position> {
+    let present = node.position(index)?;
+    Some(Position { index, present })
+}
+
+/// Returns the positions of several inputs; skips absent ones.
+fn positions(node: Attributes<'_>, indices: &[usize]) -> Vec<Position> {
+    indices
+        .iter()
+        .filter_map(|&index| position(node, index))
+        .collect()
+}
+
+/// Creates the error for an input whose type the operator does not take.
+fn wrong_type(index: usize, found: ElementType, expected: &str) -> Unsupported {
+    let found = found.name();
+    Unsupported::Anywhere(format!("has an input {index} of {found}, expected {expected}"))
 }
 
 /// Returns the set that contains one element type.
@@ -134,12 +147,12 @@ fn single(element_type: ElementType) -> Types {
     }
 }
 
-/// Refuses the shape of an empty input from which the operator reads a number.
-fn has_number(shape: &[Dim]) -> Result<(), Limit> {
+/// Refuses the shape of the empty input `index`, from which the operator reads a number.
+fn has_number(index: usize, shape: &[Dim]) -> Result<(), Limit> {
     match shape.contains(&Dim::Known(0)) {
-        true => Err(Limit(
-            "has an input without elements where a single number is expected".to_owned(),
-        )),
+        true => Err(Limit(format!(
+            "has an input {index} without elements, expected a single number"
+        ))),
         false => Ok(()),
     }
 }

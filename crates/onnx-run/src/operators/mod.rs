@@ -11,6 +11,8 @@ pub(crate) mod node;
 mod numbers;
 #[cfg(test)]
 mod paced;
+#[cfg(test)]
+mod refusals;
 pub(crate) mod registry;
 pub(crate) mod rule;
 #[cfg(test)]

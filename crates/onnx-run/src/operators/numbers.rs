@@ -6,41 +6,50 @@ use onnx_operators::holds_any_number;
 use onnx_tensor::prelude::*;
 use tensor_core::QuotedName;
 
-use onnx_tensor::{elements::elements, operator::Fact};
-use onnx_tensor::{faults::Limit, node::Node};
+use onnx_tensor::{elements::elements, faults::Limit, node::Node, operator::Fact};
+
+use crate::invalid_node::invalid;
 
 /// Maximum product of all sizes of a value, so that the product fits into an `i64`.
 const MAX_PRODUCT: u64 = 1 << 62;
 
-/// Refuses known integers that are too large for the operator. `sizing` are the indices, among the present
-/// inputs, of inputs with sizes, axes, indices or counts; `is_shape` says whether the integers of one input
-/// are multiplied.
-pub(crate) fn admit(is_shape: bool, sizing: &[usize], inputs: &[Fact]) -> Result<()> {
-    let known = sizing
-        .iter()
-        .filter_map(|&place| inputs.get(place)?.constant.as_deref());
-    known
-        .into_iter()
-        .try_for_each(|numbers| admit_sizes(numbers, is_shape))
+/// The position of an input.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Position {
+    /// The input's index in the file.
+    pub(super) index: usize,
+    /// The input's index among the present inputs.
+    pub(super) present: usize,
 }
 
-/// Refuses sizes, axes, positions and counts of more than 32 bits, and sizes whose product has more than 62
-/// bits.
-fn admit_sizes(numbers: &Tensor, is_shape: bool) -> Result<()> {
+/// Refuses known integers that are too large for the operator. `sizing` are the inputs with sizes, axes,
+/// indices or counts; `is_shape` says whether the integers of one input are multiplied.
+pub(super) fn admit(is_shape: bool, sizing: &[Position], inputs: &[Fact]) -> Result<()> {
+    sizing.iter().try_for_each(|position| {
+        let constant = inputs
+            .get(position.present)
+            .and_then(|input| input.constant.as_deref());
+        constant.map_or(Ok(()), |numbers| admit_sizes(position.index, numbers, is_shape))
+    })
+}
+
+/// Refuses sizes, axes, positions and counts of more than 32 bits in input `index`, and sizes whose product
+/// has more than 62 bits.
+fn admit_sizes(index: usize, numbers: &Tensor, is_shape: bool) -> Result<()> {
     let mut product = 1u64;
     let mut admit = |number: i64| {
         if i32::try_from(number).is_err() {
             bail!(Limit(format!(
-                "has a size, an axis or a position of {number}, expected at most {} and at least {}",
+                "has in input {index} a size, an axis or a position of {number}, expected at most {} and at least {}",
                 i32::MAX,
                 i32::MIN
             )));
         }
         product = product.saturating_mul(number.unsigned_abs().max(1));
         if is_shape && product > MAX_PRODUCT {
-            bail!(Limit(
-                "has sizes whose product is more than can be counted".to_owned()
-            ));
+            bail!(Limit(format!(
+                "has sizes in input {index} whose product is {product} or more, expected at most {MAX_PRODUCT}"
+            )));
         }
         Ok(())
     };
@@ -69,7 +78,7 @@ pub(crate) fn admit_attributes(node: &Node) -> Result<(), FileError> {
                 i32::MAX,
                 i32::MIN
             );
-            return Err(FileError::invalid(reason));
+            return Err(invalid(reason));
         }
     }
     Ok(())
@@ -86,7 +95,7 @@ mod tests {
         let admits = |is_shape, numbers: &[i64]| {
             admit(
                 is_shape,
-                &[0],
+                &[Position { index: 0, present: 0 }],
                 &Fact::of_values(&[Tensor::vector(numbers).into_arc()]),
             )
         };

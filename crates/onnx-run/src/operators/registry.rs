@@ -13,15 +13,21 @@ use onnx_operators::{ML_VERSIONS, NEWEST, ONNX_VERSIONS, Operator, Outputs, Runs
 use onnx_tensor::prelude::*;
 use tensor_core::QuotedName;
 
-use crate::operators::{
-    conditions::{self, CONDITIONS},
-    guard::NodeGuard,
-    kernels::KERNELS,
-    numbers,
-    rule::{Build, Constants, Rule},
+use crate::{
+    invalid_node::{has_cause, invalid},
+    operators::{
+        conditions::{self, CONDITIONS},
+        guard::NodeGuard,
+        kernels::KERNELS,
+        numbers,
+        rule::{Build, Constants, Rule},
+    },
 };
-use onnx_tensor::node::Attributes;
-use onnx_tensor::{node::Node, operator::Compute};
+use onnx_tensor::{
+    faults::Refusal,
+    node::{Attributes, Node},
+    operator::Compute,
+};
 
 /// Returns the rows of the operators that this crate runs itself.
 pub(crate) fn rows() -> impl Iterator<Item = &'static Operator> {
@@ -106,6 +112,7 @@ pub(crate) fn check(
     given: ArgumentCounts,
 ) -> Result<(), FileError> {
     let refused = |reason: String| FileError::invalid(reason);
+    let set = if domain.is_empty() { "ONNX" } else { domain };
     let limit = |reason: String| FileError::new(ErrorKind::Unsupported, reason);
     let versions = match domain {
         "" => ONNX_VERSIONS,
@@ -122,10 +129,13 @@ pub(crate) fn check(
             return Err(limit(reason));
         }
     };
-    let opset = opset.ok_or_else(|| refused("the file does not import the operator's set".to_owned()))?;
+    let opset = opset.ok_or_else(|| {
+        invalid(format!(
+            "the file does not import the operators of {set}, which the node needs"
+        ))
+    })?;
     if !versions.contains(&opset) {
         let (first, last) = versions.into_inner();
-        let set = if domain.is_empty() { "ONNX" } else { domain };
         let reason = format!(
             "version {opset} of the {set} operators is not supported; export with a version from {first} to {last}"
         );
@@ -134,10 +144,15 @@ pub(crate) fn check(
             false => refused(reason),
         });
     }
-    let rule = BY_NAME
-        .get(&registered_name(domain, op_type))
-        .filter(|rule| rule.row.since <= opset);
+    let rule = BY_NAME.get(&registered_name(domain, op_type));
     let rule = rule.ok_or_else(|| limit(format!("the operator is not supported in version {opset}")))?;
+    if rule.row.since > opset {
+        let since = rule.row.since;
+        return Err(limit(format!(
+            "the operator is not supported in version {opset} of the {set} operators, which the file imports, but from version \
+             {since} on"
+        )));
+    }
     let names = node.attribute.iter().map(|attribute| attribute.name.as_str());
     if let Some(reason) = operators::misfit(domain, op_type, opset, given, names) {
         return Err(refused(reason));
@@ -158,22 +173,28 @@ pub(crate) fn check(
     if node.domain != NEWEST {
         numbers::admit_attributes(node)?;
     }
-    if rule.row.name == "Transpose" && !conditions::is_order(Attributes(node).ints("perm")) {
-        return Err(refused("'perm' must name each axis once".to_owned()));
+    let perm = Attributes(node).ints("perm");
+    if rule.row.name == "Transpose" && !conditions::is_order(perm) {
+        let reason = format!("the attribute 'perm' is {perm:?}, expected each axis once");
+        return Err(invalid(reason));
     }
-    rule.condition.map_or(Ok(()), |condition| {
-        condition(Attributes(node), opset).map_err(|error| limit(error.0))
-    })
+    rule.condition
+        .map_or(Ok(()), |condition| condition(Attributes(node), opset))
 }
 
 /// Builds the kernel and the input checks of a node. `constants` are its constant inputs.
 pub(crate) fn build(node: &Node, constants: Constants<'_>) -> Result<(Box<dyn Compute>, NodeGuard)> {
     let rule = BY_NAME.get(&node.op_type).context("no rule")?;
     let compute = match rule.build {
-        Some(Build::Node(build)) => build(node)?,
-        Some(Build::Constants(build)) => build(node, constants)?,
+        Some(Build::Node(build)) => build(node),
+        Some(Build::Constants(build)) => build(node, constants),
         None => bail!("{} has no kernel", node.op_type),
     };
+    let compute = compute.map_err(|error| match has_cause(&error) {
+        true => error,
+        // Kernels are built from attributes and the list of inputs, which ONNX Runtime also checks.
+        false => Refusal(error.to_string()).into(),
+    })?;
     Ok((compute, NodeGuard::new(rule.row, node)))
 }
 

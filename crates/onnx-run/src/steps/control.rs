@@ -91,7 +91,10 @@ impl Run<'_> {
         while goes_on && limit.is_none_or(|limit| iteration < limit) {
             self.check(iteration)?;
             let [number, condition, inputs @ ..] = &*body.inputs else {
-                return Err(BadInput("a loop without inputs".to_owned()).into());
+                return Err(BadInput(
+                    "the body of a loop has no inputs, expected the iteration and the condition".to_owned(),
+                )
+                .into());
             };
             self.values
                 .set(*number, Value::Tensor(Arc::new(Tensor::scalar(iteration))));
@@ -133,7 +136,11 @@ impl Run<'_> {
         for (value, along) in scanned.iter().zip(&scan.inputs) {
             let size = value.shape()[axis::axis(along.axis, value.rank())?];
             if *steps.get_or_insert(size) != size {
-                return Err(BadInput(format!("sequences of {} and {size} steps", steps.unwrap_or(0))).into());
+                return Err(BadInput(format!(
+                    "scan inputs have {} and {size} steps, expected equal numbers",
+                    steps.unwrap_or(0)
+                ))
+                .into());
             }
         }
         let steps = steps.unwrap_or(0);

@@ -170,7 +170,7 @@ impl DirectNode {
         let outputs = self.direct.run(&mut inputs, &mut values.room);
         let outputs = outputs.map_err(|stop| match stop {
             Stop::Refused(error) => {
-                Failure::Refused(outcome::unprepared(error.context(self.label.clone()), labels).to_string())
+                Failure::Refused(outcome::refused(error.context(self.label.clone()), labels).to_string())
             }
             Stop::Failed(error) => {
                 Failure::from(error).within(outcome::label(&self.label, labels).unwrap_or(&self.label))

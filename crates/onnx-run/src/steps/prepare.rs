@@ -77,8 +77,8 @@ pub(crate) fn prepare(lowered: &Lowered, inputs: &[Port]) -> Result<Prepared, Fi
 }
 
 struct Preparer {
-    /// Slots by value name. Names are unique in the whole model. An alias has the slot of the value that it
-    /// stands for.
+    /// Slots by value name. Names are unique in the whole model. An alias shares the
+    /// slot of its value.
     slots: HashMap<String, Slot>,
     count: usize,
     constants: HashMap<Slot, Arc<Tensor>>,

@@ -47,7 +47,10 @@ impl Rows {
         self.bytes += bytes;
         if self.bytes > MAX_BYTES {
             let limit = size::gib(MAX_BYTES);
-            return Err(BadInput(format!("a loop gives more than the limit of {limit}")).into());
+            return Err(BadInput(format!(
+                "the scan outputs of a loop take more than the limit of {limit}"
+            ))
+            .into());
         }
         if before / PERIOD != self.bytes / PERIOD {
             // Stacking the results takes the same amount of memory again.
@@ -56,7 +59,10 @@ impl Rows {
         if let Some(first) = self.made[index].first()
             && (first.shape() != row.shape() || first.element_type() != row.element_type())
         {
-            return Err(BadInput("iterations of a loop give values of different sizes".to_owned()).into());
+            return Err(BadInput(
+                "the iterations of a loop give a scan output of different shapes".to_owned(),
+            )
+            .into());
         }
         self.made[index].push(row);
         Ok(())
@@ -105,8 +111,8 @@ pub(crate) fn joined(rows: Vec<Arc<Tensor>>, axis: usize) -> Result<Tensor> {
     Ok(whole)
 }
 
-/// Copies the parts of a row, each of `width` elements, to their places in `whole`: blocks of `count` parts,
-/// of which the row has the part at `index`.
+/// Copies a row into `whole`, whose blocks have `count` parts of `width` elements: part `i` of the row
+/// becomes part `index` of block `i`.
 fn spread<U: Unit>(
     row: &[U],
     whole: &mut [U],
@@ -140,7 +146,7 @@ fn spread<U: Unit>(
 fn empty(axis: i64, declared: Option<&Declared>) -> Result<Tensor> {
     let declared = declared.ok_or_else(|| {
         BadInput(
-            "a loop without iterations gives a value whose type the model's file does not tell".to_owned(),
+            "a loop without iterations has a scan output whose type the file does not declare".to_owned(),
         )
     })?;
     let datatype = ElementType::from_code(declared.elem_type);

@@ -117,7 +117,7 @@ impl SequenceOp {
                 None => Value::Nothing,
             },
             Self::GetElement => match values.value(given(wires, 0)?)? {
-                Value::Nothing => return Err(BadInput("an optional value is not there".to_owned()).into()),
+                Value::Nothing => return Err(BadInput("an optional input has no value".to_owned()).into()),
                 value => value,
             },
             Self::HasElement => {
@@ -161,7 +161,10 @@ fn position(
     };
     match usize::try_from(from_start) {
         Ok(place) if place < places => Ok(place),
-        _ => Err(BadInput(format!("position {at} in a sequence of {length} tensors")).into()),
+        _ => Err(BadInput(format!(
+            "the position {at} is outside of a sequence of {length} tensors"
+        ))
+        .into()),
     }
 }
 
@@ -193,7 +196,7 @@ fn bytes(tensors: &[Arc<Tensor>]) -> u64 {
 /// Concatenates tensors along an axis, whose memory is asked for in `room`.
 fn joined(tensors: &[Arc<Tensor>], axis: i64, is_new: bool, room: &mut Room<'_>) -> Result<Tensor, Failure> {
     let Some(first) = tensors.first() else {
-        return Err(BadInput("no tensors to be joined".to_owned()).into());
+        return Err(BadInput("an empty sequence cannot be concatenated".to_owned()).into());
     };
     let axis = axis::axis(axis, first.rank() + usize::from(is_new))?;
     for tensor in tensors {
@@ -202,7 +205,7 @@ fn joined(tensors: &[Arc<Tensor>], axis: i64, is_new: bool, room: &mut Room<'_>)
             && (0..first.rank()).all(|at| (at == axis && !is_new) || tensor.shape()[at] == first.shape()[at]);
         if !fits {
             return Err(BadInput(format!(
-                "tensors of the shapes {:?} and {:?} cannot be joined",
+                "tensors of the shapes {:?} and {:?} cannot be concatenated",
                 first.shape(),
                 tensor.shape()
             ))

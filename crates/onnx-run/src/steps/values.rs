@@ -117,7 +117,7 @@ impl<'s> Values<'s> {
         value.ok_or_else(|| {
             Failure::Failed(RunError::new(
                 RunErrorKind::Failed,
-                "a value is used before it is there",
+                "a value is read before it is computed",
             ))
         })
     }
@@ -126,9 +126,11 @@ impl<'s> Values<'s> {
         match self.value(slot)? {
             Value::Tensor(tensor) => Ok(tensor),
             Value::Sequence(_) => {
-                Err(BadInput("a sequence stands where a tensor is needed".to_owned()).into())
+                Err(BadInput("an input is a sequence, expected a tensor".to_owned()).into())
             }
-            Value::Nothing => Err(BadInput("an optional value is not there".to_owned()).into()),
+            Value::Nothing => {
+                Err(BadInput("an optional input has no value, expected a tensor".to_owned()).into())
+            }
         }
     }
 
@@ -142,7 +144,7 @@ impl<'s> Values<'s> {
     pub(crate) fn sequence(&self, slot: Slot) -> Result<Arc<Vec<Arc<Tensor>>>, Failure> {
         match self.value(slot)? {
             Value::Sequence(sequence) => Ok(sequence),
-            _ => Err(BadInput("a tensor stands where a sequence is needed".to_owned()).into()),
+            _ => Err(BadInput("an input is a tensor, expected a sequence".to_owned()).into()),
         }
     }
 }

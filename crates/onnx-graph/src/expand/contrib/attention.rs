@@ -111,9 +111,9 @@ impl Replacement<'_> {
             ));
         };
         if self.input(6).is_some() != self.input(7).is_some() {
-            return Err("past_key and past_value must both be given, or none of them"
-                .to_owned()
-                .into());
+            return Err(Unsupported::Anywhere(
+                "past_key and past_value must both be given, or none of them".to_owned(),
+            ));
         }
         let cache = match (self.input(8), self.input(9)) {
             (None, Some(_)) => {
@@ -147,9 +147,9 @@ impl Replacement<'_> {
             ));
         };
         if self.input(5).is_some() != self.input(6).is_some() {
-            return Err("past_key and past_value must both be given, or none of them"
-                .to_owned()
-                .into());
+            return Err(Unsupported::Anywhere(
+                "past_key and past_value must both be given, or none of them".to_owned(),
+            ));
         }
         let past = [self.input(5), self.input(6)];
         // If the buffer is not shared, new rows are appended to the past ones.

@@ -69,7 +69,7 @@ impl Replacement<'_> {
             }
             other => {
                 return Err(format!(
-                    "the activation {} is not supported",
+                    "the attribute 'activation' is {}, which is not supported",
                     tensor_core::QuotedName(other)
                 ));
             }

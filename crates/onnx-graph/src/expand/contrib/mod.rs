@@ -129,9 +129,10 @@ impl Replacement<'_> {
     }
 
     /// Returns a required input.
-    fn given(&self, index: usize) -> Result<String, String> {
-        self.input(index)
-            .ok_or_else(|| format!("input {index} is not given"))
+    fn given(&self, index: usize) -> Result<String, Unsupported> {
+        self.input(index).ok_or_else(|| {
+            Unsupported::Anywhere(format!("input {index} is not given, which the operator needs"))
+        })
     }
 
     /// Refuses a node that has input `index`; `name` is the input's name.

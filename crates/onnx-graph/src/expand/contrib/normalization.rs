@@ -1,6 +1,6 @@
 //! Rewrites normalizations of rows, of sums with skip connections, and of embeddings.
 
-use super::Written;
+use super::{Unsupported, Written};
 use crate::expand::{
     graph::{float, int, ints},
     replacement::Replacement,
@@ -57,7 +57,7 @@ impl Replacement<'_> {
     }
 
     /// Writes the sum of input 0, the skip connection in input 1, and the bias in input `bias`.
-    fn skip_sum(&mut self, bias: usize) -> Result<String, String> {
+    fn skip_sum(&mut self, bias: usize) -> Result<String, Unsupported> {
         // ONNX Runtime does not compute these two outputs on CPUs.
         self.without_output(1, "mean")?;
         self.without_output(2, "inv_std_var")?;

@@ -1,6 +1,6 @@
 //! Rewrites 8-bit matrix products.
 
-use super::Written;
+use super::{Unsupported, Written};
 use crate::{
     expand::{
         graph::{float, int, node},
@@ -47,12 +47,12 @@ impl Replacement<'_> {
     }
 
     /// Returns the second factor: a matrix or a batch of matrices.
-    fn weights(&mut self) -> Result<String, String> {
+    fn weights(&mut self) -> Result<String, Unsupported> {
         let b = self.given(1)?;
         // The runtime packs a constant only if it is a direct input of the product, so no check node may
         // precede it.
         match self.dims(&b).map(<[i64]>::len) {
-            Some(rank @ ..2) => Err(format!("the input B has {rank} dimensions, expected 2 or more")),
+            Some(rank @ ..2) => Err(format!("the input B has {rank} dimensions, expected 2 or more").into()),
             Some(_) => Ok(b),
             None => Ok(self.ranked(b, "B", 2..=i64::MAX)),
         }

@@ -1,6 +1,6 @@
 //! Rewrites 8-bit operators as float operators between `DequantizeLinear` and `QuantizeLinear`.
 
-use super::Written;
+use super::{Unsupported, Written};
 use crate::{
     expand::{
         graph::{int, ints},
@@ -71,9 +71,9 @@ impl Replacement<'_> {
         &mut self,
         x: String,
         pool: impl FnOnce(&mut Self, String) -> String,
-    ) -> Result<String, String> {
+    ) -> Result<String, Unsupported> {
         let kernel = self.attribute("kernel_shape");
-        let kernel = kernel.ok_or("the attribute 'kernel_shape' is not given")?;
+        let kernel = kernel.ok_or_else(|| "the attribute 'kernel_shape' is not given".to_owned())?;
         let spatial = kernel.ints.len() as i64;
         let to_front: Vec<i64> = [0, spatial + 1].into_iter().chain(1..=spatial).collect();
         let to_back: Vec<i64> = std::iter::once(0).chain(2..=spatial + 1).chain([1]).collect();
@@ -92,7 +92,7 @@ impl Replacement<'_> {
         self.give_quantized(y, [0, 1])
     }
 
-    pub(super) fn dequantized(&mut self, [x, scale, zero_point]: [usize; 3]) -> Result<String, String> {
+    pub(super) fn dequantized(&mut self, [x, scale, zero_point]: [usize; 3]) -> Result<String, Unsupported> {
         let mut inputs = vec![self.given(x)?, self.given(scale)?];
         inputs.extend(self.input(zero_point));
         Ok(self.newer("DequantizeLinear", &inputs, vec![]))

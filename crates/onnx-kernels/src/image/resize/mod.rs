@@ -46,7 +46,7 @@ pub fn resize(node: &Node) -> Result<Box<dyn Compute>> {
         "tf_crop_and_resize" => Place::Crop(attributes.float("extrapolation_value", 0.0)),
         other => {
             return Err(unknown(format!(
-                "the coordinate transformation '{other}' is not supported"
+                "the coordinate_transformation_mode is '{other}', which is not supported"
             )));
         }
     };
@@ -56,7 +56,11 @@ pub fn resize(node: &Node) -> Result<Box<dyn Compute>> {
         "round_prefer_ceil" => Rounding::PreferCeil,
         "floor" => Rounding::Floor,
         "ceil" => Rounding::Ceil,
-        other => return Err(unknown(format!("the rounding '{other}' is not supported"))),
+        other => {
+            return Err(unknown(format!(
+                "the nearest_mode is '{other}', which is not supported"
+            )));
+        }
     };
     let method = match mode.as_str() {
         "nearest" => Method::Nearest(rounding),
@@ -64,7 +68,11 @@ pub fn resize(node: &Node) -> Result<Box<dyn Compute>> {
         "cubic" => Method::Cubic {
             a: attributes.float("cubic_coeff_a", -0.75),
         },
-        other => return Err(unknown(format!("'{other}' interpolation is not supported"))),
+        other => {
+            return Err(unknown(format!(
+                "the attribute 'mode' is '{other}', expected nearest, linear or cubic"
+            )));
+        }
     };
     let is_smooth = attributes.int("antialias", 0) != 0;
     if is_smooth && matches!(method, Method::Nearest(_)) {
@@ -76,7 +84,11 @@ pub fn resize(node: &Node) -> Result<Box<dyn Compute>> {
         "stretch" => Policy::Stretch,
         "not_larger" => Policy::NotLarger,
         "not_smaller" => Policy::NotSmaller,
-        other => return Err(unknown(format!("the policy '{other}' is not supported"))),
+        other => {
+            return Err(unknown(format!(
+                "the keep_aspect_ratio_policy is '{other}', which is not supported"
+            )));
+        }
     };
     let (roi, scales, sizes) = match is_old {
         true => (None, attributes.position(1), None),
@@ -171,7 +183,7 @@ fn admit(plan: &[Axis]) -> Result<()> {
     let bytes = sizes.fold(size_of::<f32>() as u64, u64::saturating_mul);
     if longest > MAX_LENGTH || bytes > size::MAX_BYTES {
         bail!(BadInput(format!(
-            "to resize this takes {bytes} bytes on the way for at most {longest} places of an axis; the limits are {} and {MAX_LENGTH}",
+            "resizing takes {bytes} bytes, with at most {longest} elements per axis; the limits are {} and {MAX_LENGTH}",
             size::MAX_BYTES
         )));
     }
