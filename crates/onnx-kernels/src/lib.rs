@@ -28,7 +28,6 @@ pub mod attention;
 pub mod conv;
 pub mod elementwise;
 pub mod gather;
-pub(crate) mod helpers;
 pub mod image;
 #[cfg(test)]
 pub(crate) mod made_nodes;

@@ -46,6 +46,7 @@ mod element_type;
 pub mod elements;
 pub mod faults;
 pub mod input_check;
+pub mod integers;
 mod moves;
 pub mod node;
 pub mod operator;

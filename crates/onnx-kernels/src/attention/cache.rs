@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::helpers::{empty, integers};
 use onnx_tensor::{
     axis::axis,
     cancelling::{PART, Pace},
     faults::{Unsupported, ensure_input},
+    integers::integers,
     node::{Attributes, Node},
     operator::{Compute, Fact, Kernel, kernel},
+    shapes::zeros,
 };
 
 /// Builds the operator `TensorScatter`, which writes rows into a buffer. There is one start position per
@@ -153,7 +154,7 @@ impl Kernel for CachedRows {
             inputs[2].shape()[2]
         );
         let from = buffer.as_slice::<f32>()?;
-        let mut made = empty(ElementType::F32, &[batch, heads, count, width])?;
+        let mut made = zeros(ElementType::F32, &[batch, heads, count, width])?;
         if made.is_empty() {
             return Ok(smallvec![made]);
         }

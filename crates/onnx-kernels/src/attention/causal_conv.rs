@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::helpers::empty;
 use onnx_tensor::{
     cancelling::Pace,
     elements::elements,
     faults::{Unsupported, ensure_input},
     node::{Attributes, Node},
     operator::{Compute, Fact, Kernel, kernel},
+    shapes::zeros,
 };
 
 /// Builds the operator `CausalConvWithState`.
@@ -122,12 +122,12 @@ impl Kernel for CausalConv {
             bias.map(<[f32]>::len),
             past.map(|past| past.shape())
         );
-        let mut made = empty(ElementType::F32, shape)?;
-        let mut state = empty(ElementType::F32, &state_shape)?;
+        let mut made = zeros(ElementType::F32, shape)?;
+        let mut state = zeros(ElementType::F32, &state_shape)?;
         let (weights, given) = (elements::<f32>(weights)?, elements::<f32>(&inputs[0])?);
         let zeros = match past {
             Some(_) => None,
-            None => Some(empty(ElementType::F32, &state_shape)?),
+            None => Some(zeros(ElementType::F32, &state_shape)?),
         };
         let past = elements::<f32>(
             past.map_or(zeros.as_ref(), |past| Some(past))

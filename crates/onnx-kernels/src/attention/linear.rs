@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::helpers::empty;
 use onnx_tensor::{
     cancelling::Pace,
     elements::elements,
     faults::{Unsupported, ensure_input},
     node::{Attributes, Node},
     operator::{Compute, Fact, Kernel, kernel},
+    shapes::zeros,
 };
 
 /// Builds the operator `LinearAttention`.
@@ -173,11 +173,11 @@ impl Kernel for LinearAttention {
             ..
         } = sizes;
         let heads = self.queries.max(self.values);
-        let mut made = empty(ElementType::F32, &[batch, tokens, heads * width])?;
+        let mut made = zeros(ElementType::F32, &[batch, tokens, heads * width])?;
         let state_shape = [batch, self.values, depth, width];
         let mut states = match self.past {
             Some(past) => (*inputs[past]).clone(),
-            None => empty(ElementType::F32, &state_shape)?,
+            None => zeros(ElementType::F32, &state_shape)?,
         };
         if states.is_empty() {
             return Ok(smallvec![made, states]);

@@ -11,11 +11,10 @@ use onnx_gemm::{BlockedGemm, add_gemm, pack_columns, transpose};
 use onnx_tensor::prelude::*;
 
 use crate::conv::columns::{Axis, Scatter, count};
-use crate::helpers::unsupported;
 use onnx_tensor::operator::Constants;
 use onnx_tensor::{
     cancelling::{PART, Pace, in_parts},
-    faults::{Limit, Misfit, Refusal, ensure_input},
+    faults::{Limit, Misfit, Refusal, ensure_input, unsupported},
     node::Node,
     operator::Compute,
     threads,

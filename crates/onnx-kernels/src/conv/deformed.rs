@@ -6,13 +6,13 @@ use std::sync::Arc;
 use onnx_gemm::gemm;
 use onnx_tensor::prelude::*;
 
-use crate::helpers::empty;
 use onnx_tensor::{
     cancelling::{PART, Pace},
     elements::elements,
     faults::{Unsupported, ensure_input},
     node::{Attributes, Node},
     operator::{Compute, Fact, Kernel, kernel},
+    shapes::zeros,
     size,
 };
 
@@ -146,7 +146,7 @@ impl Kernel for DeformConv {
             self.offset_groups,
             expected(2)
         );
-        let mut made = empty(ElementType::F32, &[batch, filters, rows, columns])?;
+        let mut made = zeros(ElementType::F32, &[batch, filters, rows, columns])?;
         if made.is_empty() {
             return Ok(smallvec![made]);
         }

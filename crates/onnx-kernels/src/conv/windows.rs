@@ -6,7 +6,6 @@ use std::sync::Arc;
 use onnx_gemm::{add_gemm, gemm};
 use onnx_tensor::prelude::*;
 
-use crate::helpers::unsupported;
 use crate::{
     conv::{
         convolution::{Convolution, Geometry, packed, unpacked},
@@ -19,7 +18,7 @@ use crate::{
 use onnx_tensor::{
     cancelling::Pace,
     elements::{Factor, elements, filled, tensor},
-    faults::Refusal,
+    faults::{Refusal, unsupported},
     node::Attributes,
     node::Node,
     operator::{Compute, Fact},

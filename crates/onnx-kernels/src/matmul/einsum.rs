@@ -5,12 +5,11 @@ use std::sync::Arc;
 use onnx_gemm::{add_gemm, gemm};
 use onnx_tensor::prelude::*;
 
-use crate::helpers::unsupported;
 use crate::matmul::contraction::{Multiply, Operand, contracted};
 use onnx_tensor::{
     cancelling::Pace,
     elements::{Factor, elements},
-    faults::{Misfit, Refusal},
+    faults::{Misfit, Refusal, unsupported},
     node::Attributes,
     node::Node,
     operator::{Compute, Fact},

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use onnx_gemm::BlockQuantized;
 use onnx_tensor::prelude::*;
 
-use crate::helpers::integers;
 use crate::matmul::packed_columns::{PackedColumns, unpacked_zero_points};
 use onnx_tensor::{
     cancelling::Pace,
     faults::{Unsupported, ensure_input},
+    integers::integers,
     node::Node,
     operator::Compute,
 };

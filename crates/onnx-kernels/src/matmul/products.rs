@@ -6,12 +6,11 @@ use crate::split::{ELEMENTS, PRODUCTS, lines, multiply_packed, multiply_rows, pr
 use onnx_gemm::{PackedMatrix, add_gemm, gemm, transpose};
 use onnx_tensor::prelude::*;
 
-use crate::helpers::unsupported;
 use crate::matmul::matrices::{Sizes, matrices, sizes};
 use onnx_tensor::{
     cancelling::Pace,
     elements::{Factor, elements, filled, written},
-    faults::{BadInput, Misfit, Refusal},
+    faults::{BadInput, Misfit, Refusal, unsupported},
     node::Attributes,
     node::Node,
     operator::{Compute, Fact},

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::helpers::{empty, integers};
 use onnx_tensor::{
     cancelling::{PART, Pace},
     elements::{elements, tensor},
     faults::{Unsupported, ensure_input},
+    integers::integers,
     node::{Attributes, Node},
     operator::{Compute, Fact, Kernel, kernel},
+    shapes::zeros,
 };
 
 /// Builds the operator `NegativeLogLikelihoodLoss` or `SoftmaxCrossEntropyLoss`.
@@ -145,7 +146,7 @@ impl Kernel for Loss {
 impl Loss {
     /// Computes the log-softmax along axis 1.
     fn log_softmax(&self, input: &Tensor, [classes, inner]: [usize; 2], pace: &mut Pace) -> Result<Tensor> {
-        let mut made = empty(ElementType::F32, input.shape())?;
+        let mut made = zeros(ElementType::F32, input.shape())?;
         let given = elements::<f32>(input)?;
         let size = classes * inner;
         if size == 0 {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::helpers::known_integers;
 use crate::reduce::{
     fold::{self, greatest},
     sums::{Finish, Sums, Term},
@@ -14,6 +13,7 @@ use onnx_tensor::{
     cancelling::{PART, Pace},
     elements::{elements, tensor},
     faults::ensure_input,
+    integers::known_integers,
     node::Attributes,
     node::Node,
     operator::{Compute, Fact, Kernel},

@@ -5,7 +5,6 @@ use std::{ops::Range, sync::Arc};
 use onnx_tensor::prelude::*;
 
 use crate::{
-    helpers::{empty, integers, known_integers, sizes},
     shape::texts,
     split::{self, BYTES, ELEMENTS},
 };
@@ -14,9 +13,11 @@ use onnx_tensor::{
     cancelling::{PART, Pace},
     elements::elements,
     faults::{Refusal, ensure_input},
+    integers::{integers, known_integers},
     node::Attributes,
     node::Node,
     operator::{Compute, Fact},
+    shapes::{sizes, zeros},
 };
 
 /// Builds the operator `Tile`.
@@ -86,7 +87,7 @@ fn lines<const N: usize>(
 
 /// Returns a value broadcast to `shape`.
 fn repeated(from: &Tensor, shape: &[usize]) -> Result<Tensor> {
-    let mut made = empty(from.element_type(), shape)?;
+    let mut made = zeros(from.element_type(), shape)?;
     let size = from.element_type().size_of();
     repeat(from.as_bytes()?, from.shape(), shape, size, made.as_bytes_mut()?)?;
     Ok(made)
@@ -275,7 +276,7 @@ fn tiled(input: &Tensor, repeats: &[usize]) -> Result<Tensor> {
             _ => {}
         }
     }
-    let mut made = empty(input.element_type(), &shape)?;
+    let mut made = zeros(input.element_type(), &shape)?;
     repeat(
         input.as_bytes()?,
         &from,
@@ -319,7 +320,7 @@ impl Compute for Where {
 fn chosen(condition: &Tensor, yes: &Tensor, no: &Tensor) -> Result<Tensor> {
     let element_type = yes.element_type();
     let shape = shapes::broadcast(&[condition.shape(), yes.shape(), no.shape()])?;
-    let mut made = empty(element_type, &shape)?;
+    let mut made = zeros(element_type, &shape)?;
     if made.is_empty() {
         return Ok(made);
     }

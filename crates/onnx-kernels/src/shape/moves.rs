@@ -6,18 +6,17 @@ use crate::split::{self, BYTES};
 use onnx_tensor::prelude::*;
 
 use crate::shape::moved_axis::transpose;
-use crate::{
-    helpers::{empty, integers},
-    shape::texts,
-};
+use crate::shape::texts;
 use onnx_tensor::{
     axis::axis,
     cancelling::{PART, Pace},
     faults::ensure_input,
     input_check::within,
+    integers::integers,
     node::Attributes,
     node::Node,
     operator::{Compute, Fact},
+    shapes::zeros,
     size,
 };
 
@@ -262,7 +261,7 @@ impl Compute for Gather {
             let axis = axis(self.0, from.rank())?;
             let shape = from.shape();
             let size = shape[axis];
-            let mut made = empty(from.element_type(), &gathered(shape, axis, places.shape()))?;
+            let mut made = zeros(from.element_type(), &gathered(shape, axis, places.shape()))?;
             let mut pace = Pace::default();
             let mut offsets = integers(places)?;
             for offsets in offsets.chunks_mut(PART) {
