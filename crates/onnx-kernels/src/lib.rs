@@ -29,8 +29,6 @@ pub mod conv;
 pub mod elementwise;
 pub mod gather;
 pub mod image;
-#[cfg(test)]
-pub(crate) mod made_nodes;
 pub mod matmul;
 pub mod norm;
 pub mod pool;

@@ -217,14 +217,17 @@ pub(crate) fn multiply_rows<T: Sync, U: Send>(
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use onnx_tensor::{elements::tensor, node::Node, operator::Compute, packs::Packs, threads::Threads};
+    use onnx_tensor::{
+        elements::tensor,
+        node::Node,
+        operator::Compute,
+        packs::Packs,
+        testing::{node, with_text},
+        threads::Threads,
+    };
 
     use super::*;
-    use crate::{
-        attention, conv, elementwise,
-        made_nodes::{node, with_text},
-        matmul, norm, pool, quant, reduce, shape,
-    };
+    use crate::{attention, conv, elementwise, matmul, norm, pool, quant, reduce, shape};
 
     /// Returns numbers whose sum depends on the order.
     fn floats(shape: &[usize]) -> Arc<Tensor> {
@@ -530,7 +533,7 @@ mod tests {
         let threads: &'static Threads = Box::leak(Box::new(Threads::new(3)));
         let _run = threads.start(0);
         let sine = elementwise::function(&named("Sin")).unwrap();
-        let ended = onnx_tensor::cancelling::while_cancelled(|| sine.run(&mut smallvec![floats(&[1 << 20])]));
+        let ended = onnx_tensor::testing::while_cancelled(|| sine.run(&mut smallvec![floats(&[1 << 20])]));
         assert!(onnx_tensor::cancelling::is_cancelled(&ended.unwrap_err()));
         assert!(threads.has_pool());
     }

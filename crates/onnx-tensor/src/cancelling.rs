@@ -3,7 +3,7 @@
 use std::{
     cell::RefCell,
     fmt,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, Ordering},
     time::Instant,
 };
 
@@ -306,55 +306,6 @@ impl Cancellation for Flag {
     }
 }
 
-/// Calls `run` as if its request were cancelled, for tests.
-pub fn while_cancelled<T>(run: impl FnOnce() -> T) -> T {
-    let token = Arc::new(Flag::default());
-    token.cancel();
-    let _run = start(token);
-    run()
-}
-
-/// A [`Cancellation`] that counts its checks, for tests.
-#[derive(Debug)]
-pub struct Counter {
-    checks: AtomicU64,
-    most: u64,
-}
-
-impl Counter {
-    /// Creates a token that is cancelled after `most` checks.
-    #[must_use]
-    pub fn new(most: u64) -> Self {
-        Self {
-            checks: AtomicU64::new(0),
-            most,
-        }
-    }
-
-    /// Returns the number of checks.
-    #[must_use]
-    pub fn checks(&self) -> u64 {
-        self.checks.load(Ordering::Relaxed)
-    }
-}
-
-impl Cancellation for Counter {
-    fn is_cancelled(&self) -> bool {
-        self.checks.fetch_add(1, Ordering::Relaxed) >= self.most
-    }
-}
-
-/// Calls `run` as if its request were cancelled after `most` checks, for tests. Also returns the number of
-/// checks.
-pub fn while_counted<T>(most: u64, run: impl FnOnce() -> T) -> (T, u64) {
-    let token = Arc::new(Counter::new(most));
-    let made = {
-        let _run = start(token.clone());
-        run()
-    };
-    (made, token.checks())
-}
-
 #[cfg(test)]
 mod tests {
     use std::{sync::atomic::AtomicUsize, time::Duration};
@@ -390,17 +341,6 @@ mod tests {
         // The threads do not keep the token.
         let _next = start(Arc::new(Flag::default()));
         assert!(in_parts(vec![(); 100], |(), pace| pace.spend(STEPS)).is_ok());
-    }
-
-    #[test]
-    fn checks_are_counted_up_to_the_last() {
-        let spend = || (0..4).try_for_each(|_| Pace::default().spend(STEPS));
-        let (ended, checks) = while_counted(u64::MAX, spend);
-        assert!(ended.is_ok());
-        assert_eq!(checks, 4);
-        let (ended, checks) = while_counted(2, spend);
-        assert!(ended.is_err_and(|error| is_cancelled(&error)));
-        assert_eq!(checks, 3);
     }
 
     #[test]

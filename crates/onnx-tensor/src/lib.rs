@@ -58,6 +58,8 @@ pub mod shapes;
 pub mod size;
 mod storage;
 mod tensor;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod threads;
 pub mod time_limit;
 

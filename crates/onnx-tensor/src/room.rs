@@ -69,7 +69,8 @@ impl Room<'static> {
         Self::of(&ALL)
     }
 
-    /// Creates an account in a budget of its own of `limit` bytes, which is never freed, for tests.
+    /// Creates an account in a budget of its own of `limit` bytes, which is never freed.
+    #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn of_limit(limit: u64) -> Self {
         Self::of(Box::leak(Box::new(Total::new(limit))))

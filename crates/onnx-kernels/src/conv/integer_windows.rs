@@ -319,9 +319,9 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use crate::made_nodes::node;
-    use crate::made_nodes::with;
     use onnx_tensor::node::Node;
+    use onnx_tensor::testing::node;
+    use onnx_tensor::testing::with;
 
     fn bytes(element_type: ElementType, shape: &[usize], step: usize) -> Arc<Tensor> {
         let count: usize = shape.iter().product();

@@ -135,7 +135,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use onnx_tensor::cancelling::while_counted;
+    use onnx_tensor::testing::while_counted;
 
     #[test]
     fn long_rows_are_computed_in_parts() {

@@ -373,7 +373,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use crate::made_nodes::{node, with, with_text};
+    use onnx_tensor::testing::{node, with, with_text};
     use onnx_tensor::{elements::tensor, faults::Misfit};
 
     /// Returns small integers, so that sums are exact in any order.

@@ -283,7 +283,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use onnx_tensor::cancelling::while_cancelled;
+    use onnx_tensor::testing::while_cancelled;
 
     fn node(name: &str) -> Node {
         Node {

@@ -74,7 +74,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use onnx_tensor::cancelling::{Cancelled, while_cancelled};
+    use onnx_tensor::{cancelling::Cancelled, testing::while_cancelled};
 
     #[test]
     fn many_are_sorted_as_few_are() {

@@ -199,8 +199,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::made_nodes::{node, with_text};
     use onnx_tensor::elements::tensor;
+    use onnx_tensor::testing::{node, with_text};
 
     fn einsum(equation: &str) -> Einsum {
         let node = with_text(node("Einsum", &[], &[], 1), "equation", equation);

@@ -324,8 +324,8 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use crate::made_nodes::node;
-    use crate::made_nodes::with;
+    use onnx_tensor::testing::node;
+    use onnx_tensor::testing::with;
     use onnx_tensor::{faults::Misfit, node::Node};
 
     fn factor(element_type: ElementType, shape: &[usize], step: usize) -> Arc<Tensor> {

@@ -425,7 +425,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use crate::made_nodes::{node, with};
+    use onnx_tensor::testing::{node, with};
     use onnx_tensor::{elements::tensor, node::Attribute};
 
     /// Returns small integers, so that sums are exact in any order.

@@ -146,7 +146,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use crate::made_nodes::node;
+    use onnx_tensor::testing::node;
     use onnx_tensor::{
         elements::elements,
         faults::{Misfit, Refusal},

@@ -457,15 +457,15 @@ mod tests {
         assert!(max[..3] == [5.0, -1.0, -INF] && max[3].is_nan(), "{max:?}");
         let mean = floats(&pooled(false, &image).unwrap()[0]);
         assert!(mean[..3] == [3.0, -2.0, -INF] && mean[3].is_nan(), "{mean:?}");
-        let halves = crate::made_nodes::cube(&[[[f16::from_f32(1.0), f16::from_f32(2.0)]]]);
+        let halves = onnx_tensor::testing::cube(&[[[f16::from_f32(1.0), f16::from_f32(2.0)]]]);
         assert_eq!(
             pooled(true, &halves).unwrap()[0],
-            crate::made_nodes::cube(&[[[f16::from_f32(2.0)]]])
+            onnx_tensor::testing::cube(&[[[f16::from_f32(2.0)]]])
         );
-        let doubles = crate::made_nodes::cube(&[[[1.0f64, 2.0]]]);
+        let doubles = onnx_tensor::testing::cube(&[[[1.0f64, 2.0]]]);
         assert_eq!(
             pooled(false, &doubles).unwrap()[0],
-            crate::made_nodes::cube(&[[[1.5f64]]])
+            onnx_tensor::testing::cube(&[[[1.5f64]]])
         );
         let no_images = Tensor::zero::<f32>(&[0, 2, 3]).unwrap();
         assert_eq!(pooled(true, &no_images).unwrap()[0].shape(), [0, 2, 1]);

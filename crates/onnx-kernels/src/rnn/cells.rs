@@ -388,7 +388,7 @@ fn mix(h: &mut [f32], update: &[f32], candidate: &[f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onnx_tensor::cancelling::{Cancelled, while_cancelled};
+    use onnx_tensor::{cancelling::Cancelled, testing::while_cancelled};
 
     /// Returns sums of a few powers of two, so that sums and products are exact.
     fn numbers(count: usize, seed: usize) -> Vec<f32> {

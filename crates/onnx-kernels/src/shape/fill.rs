@@ -397,7 +397,7 @@ mod tests {
     fn values_are_expanded_both_ways() {
         let column = Tensor::matrix(&[[1i16], [2]]);
         let expanded = one(&Expand, &[column.clone(), Tensor::vector(&[3i64, 1, 2])]);
-        let expected = crate::made_nodes::cube(&[[[1i16, 1], [2, 2]], [[1, 1], [2, 2]], [[1, 1], [2, 2]]]);
+        let expected = onnx_tensor::testing::cube(&[[[1i16, 1], [2, 2]], [[1, 1], [2, 2]], [[1, 1], [2, 2]]]);
         assert_eq!(expanded, expected);
         // In `Expand`, a requested size of 1 keeps the size of the input.
         assert_eq!(one(&Expand, &[column.clone(), Tensor::vector(&[1i64])]), column);

@@ -329,14 +329,14 @@ mod tests {
 
     #[test]
     fn axes_are_put_in_any_order() {
-        let value = crate::made_nodes::cube(&[[[1u16, 2, 3], [4, 5, 6]]]);
+        let value = onnx_tensor::testing::cube(&[[[1u16, 2, 3], [4, 5, 6]]]);
         let turned = one(&Transpose(vec![]), std::slice::from_ref(&value));
         assert_eq!(
             turned,
-            crate::made_nodes::cube(&[[[1u16], [4]], [[2], [5]], [[3], [6]]])
+            onnx_tensor::testing::cube(&[[[1u16], [4]], [[2], [5]], [[3], [6]]])
         );
         let moved = one(&Transpose(vec![1, 0, 2]), std::slice::from_ref(&value));
-        assert_eq!(moved, crate::made_nodes::cube(&[[[1u16, 2, 3]], [[4, 5, 6]]]));
+        assert_eq!(moved, onnx_tensor::testing::cube(&[[[1u16, 2, 3]], [[4, 5, 6]]]));
         let words = one(&Transpose(vec![1, 0]), &[texts(&[2, 2], &["a", "b", "c", "d"])]);
         assert_eq!(words, texts(&[2, 2], &["a", "c", "b", "d"]));
         assert_eq!(
@@ -358,7 +358,7 @@ mod tests {
             &Gather(-1),
             &[table.clone(), Tensor::matrix(&[[2i32, 0], [-3, 1]])],
         );
-        let expected = crate::made_nodes::cube(&[[[3.0f64, 1.0], [1.0, 2.0]], [[6.0, 4.0], [4.0, 5.0]]]);
+        let expected = onnx_tensor::testing::cube(&[[[3.0f64, 1.0], [1.0, 2.0]], [[6.0, 4.0], [4.0, 5.0]]]);
         assert_eq!(found, expected);
         let words = texts(&[2, 2], &["a", "b", "c", "d"]);
         let found = one(&Gather(1), &[words, Tensor::vector(&[1i64])]);

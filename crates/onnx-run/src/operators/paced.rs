@@ -24,8 +24,9 @@ use crate::{
     made_up::{constant, model, node},
 };
 use onnx_tensor::{
-    cancelling::{Cancellation, Counter, is_cancelled, while_counted},
+    cancelling::{Cancellation, is_cancelled},
     room::Room,
+    testing::{Counter, while_counted},
 };
 
 /// Number of steps within which an operator must check for cancellation, on average over its run. A step is an

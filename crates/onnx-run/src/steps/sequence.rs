@@ -290,7 +290,7 @@ fn parts(
 
 #[cfg(test)]
 mod tests {
-    use onnx_tensor::cancelling;
+    use onnx_tensor::testing;
 
     use super::*;
     use crate::RunErrorKind;
@@ -300,7 +300,7 @@ mod tests {
         let tensor = Tensor::zero::<u8>(&[1 << 9, 1 << 9]).expect("a tensor");
         let cut = || parts(&tensor, None, 1, true, &mut Room::new());
         assert!(cut().is_ok());
-        let failure = cancelling::while_cancelled(cut).expect_err("cancelled");
+        let failure = testing::while_cancelled(cut).expect_err("cancelled");
         assert_eq!(failure.into_error().kind(), RunErrorKind::Cancelled);
     }
 

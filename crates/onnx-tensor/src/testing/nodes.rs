@@ -1,23 +1,15 @@
-//! Builds nodes for tests.
+//! Builds nodes and tensors.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+use crate::prelude::*;
 
-use std::sync::Arc;
-
-use onnx_tensor::prelude::*;
-
-use onnx_tensor::{
+use crate::{
     node::{Attribute, Node},
+    operator::Compute,
     packs::Packs,
 };
 
 /// Builds a node with list and integer attributes and `outputs` outputs.
-pub(crate) fn node(
-    op_type: &str,
-    lists: &[(&str, Vec<i64>)],
-    integers: &[(&str, i64)],
-    outputs: usize,
-) -> Node {
+pub fn node(op_type: &str, lists: &[(&str, Vec<i64>)], integers: &[(&str, i64)], outputs: usize) -> Node {
     let lists = lists.iter().map(|(name, ints)| Attribute {
         name: (*name).to_owned(),
         ints: ints.clone(),
@@ -37,7 +29,7 @@ pub(crate) fn node(
 }
 
 /// Returns `node` with a string attribute added.
-pub(crate) fn with_text(mut node: Node, name: &str, text: &str) -> Node {
+pub fn with_text(mut node: Node, name: &str, text: &str) -> Node {
     node.attribute.push(Attribute {
         name: name.to_owned(),
         s: text.as_bytes().to_vec(),
@@ -47,16 +39,13 @@ pub(crate) fn with_text(mut node: Node, name: &str, text: &str) -> Node {
 }
 
 /// Lets `operator` absorb the constant inputs `constants`, and returns it.
-pub(crate) fn with<C: onnx_tensor::operator::Compute>(
-    mut operator: C,
-    constants: &[Option<Arc<Tensor>>],
-) -> C {
+pub fn with<C: Compute>(mut operator: C, constants: &[Option<Arc<Tensor>>]) -> C {
     operator.take_over(constants, &mut Packs::beside(0)).unwrap();
     operator
 }
 
 /// Creates a tensor of rank 3.
-pub(crate) fn cube<T: Element, const ROWS: usize, const COLUMNS: usize>(
+pub fn cube<T: Element, const ROWS: usize, const COLUMNS: usize>(
     matrices: &[[[T; COLUMNS]; ROWS]],
 ) -> Tensor {
     let elements = matrices.as_flattened().as_flattened();
