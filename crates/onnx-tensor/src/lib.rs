@@ -12,7 +12,7 @@
 //! | [`room::Room`], [`size`] | memory limits: of one value, and of the values of all runs |
 //! | [`reuse`] | reuses the memory of a run's values |
 //! | [`cancelling::Pace`], [`time_limit`] | checks within operators for cancellation and for the time limit |
-//! | [`threads`] | splits an operator's work over several threads |
+//! | [`threads`], [`split`] | split an operator's work over several threads |
 //!
 //! ```
 //! use onnx_tensor::prelude::*;
@@ -56,6 +56,7 @@ pub mod reuse;
 pub mod room;
 pub mod shapes;
 pub mod size;
+pub mod split;
 mod storage;
 mod tensor;
 #[cfg(any(test, feature = "testing"))]

@@ -3,19 +3,22 @@
 
 use std::sync::Arc;
 
-use crate::split::{self, PRODUCTS, products};
 use onnx_tensor::prelude::*;
 
-use crate::attention::{
-    rotary::turn,
-    scaled::{Mask, Work, swapped},
+use crate::{
+    attention::{
+        rotary::turn,
+        scaled::{Mask, Work, swapped},
+    },
+    least_work::PRODUCTS,
+    split_products::products,
 };
 use onnx_tensor::{
     cancelling::Pace,
     faults::{BadInput, Limit, Unsupported, ensure_input},
     node::Node,
     operator::Compute,
-    size,
+    size, split,
 };
 use onnx_tensor::{
     elements::{elements, tensor},

@@ -2,17 +2,16 @@
 
 use std::{ops::Range, sync::Arc};
 
-use crate::split::{self, PRODUCTS, products};
 use onnx_gemm::gemm_nt;
 use onnx_tensor::prelude::*;
 
-use crate::norm::softmax;
+use crate::{least_work::PRODUCTS, norm::softmax, split_products::products};
 use onnx_tensor::{
     cancelling::{PART, Pace},
     faults::{BadInput, Limit, Unsupported, ensure_input},
     node::Node,
     operator::Compute,
-    size,
+    size, split,
 };
 use onnx_tensor::{
     elements::{copied, elements, tensor},

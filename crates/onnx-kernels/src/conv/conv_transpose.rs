@@ -6,11 +6,14 @@ use std::{
     sync::Arc,
 };
 
-use crate::split::{PRODUCTS, products};
 use onnx_gemm::{BlockedGemm, add_gemm, pack_columns, transpose};
 use onnx_tensor::prelude::*;
 
-use crate::conv::columns::{Axis, Scatter, count};
+use crate::{
+    conv::columns::{Axis, Scatter, count},
+    least_work::PRODUCTS,
+    split_products::products,
+};
 use onnx_tensor::operator::Constants;
 use onnx_tensor::{
     cancelling::{PART, Pace, in_parts},

@@ -5,15 +5,14 @@
 
 use std::ops::Range;
 
-use crate::split::{self, PRODUCTS, products};
 use onnx_gemm::{IndirectGemm, SLACK, copy_line, pack_rows, packed_len, unpack_rows};
 use onnx_tensor::prelude::*;
 
-use crate::elementwise::activation::Activation;
+use crate::{elementwise::activation::Activation, least_work::PRODUCTS, split_products::products};
 use onnx_tensor::cancelling::{PART, Pace, in_parts};
 use onnx_tensor::{
     elements::{elements, tensor, written},
-    threads,
+    split, threads,
 };
 
 /// Sizes, strides, dilations and padding of a convolution.

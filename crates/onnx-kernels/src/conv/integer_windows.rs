@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::split::{self, ELEMENTS, LINE};
 use onnx_gemm::integer_gemm;
 use onnx_tensor::prelude::*;
 
 use crate::{
     conv::windows::{Shape, Sizes, expect_bias},
+    least_work::ELEMENTS,
     matmul::integer_products::{expect_scales, expect_zero_point, list},
 };
 use crate::{
@@ -24,6 +24,7 @@ use onnx_tensor::{
     operator::{Compute, Fact},
     packs::{Order, Packs},
     size,
+    split::{self, LINE},
 };
 
 /// Builds the operator `ConvInteger`.

@@ -5,12 +5,18 @@ use std::{
     ops::{Neg, Sub},
 };
 
-use crate::split::{self, ELEMENTS, LINE};
 use onnx_tensor::prelude::*;
 
-use crate::elementwise::vector::{self, each};
+use crate::{
+    elementwise::vector::{self, each},
+    least_work::ELEMENTS,
+};
 use onnx_tensor::node::Node;
-use onnx_tensor::{elements::Real, node::Attributes};
+use onnx_tensor::{
+    elements::Real,
+    node::Attributes,
+    split::{self, LINE},
+};
 
 fn function(node: &Node) -> Result<Function> {
     let attributes = Attributes(node);

@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
-use crate::split::{self, ELEMENTS, LINE};
 use onnx_tensor::prelude::*;
 
-use onnx_tensor::cancelling::Pace;
+use crate::least_work::ELEMENTS;
+
 use onnx_tensor::elements::{elements, written};
 use onnx_tensor::shapes;
+use onnx_tensor::{
+    cancelling::Pace,
+    split::{self, LINE},
+};
 
 /// A function of two numbers or two BOOLs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,16 +2,19 @@
 
 use std::sync::Arc;
 
-use crate::split::{self, ELEMENTS, LINE};
 use onnx_tensor::prelude::*;
 
-use crate::elementwise::{activation::Activation, vector::each, whole};
+use crate::{
+    elementwise::{activation::Activation, vector::each, whole},
+    least_work::ELEMENTS,
+};
 use onnx_tensor::{
     cancelling::Pace,
     elements::{elements, filled},
     node::Attributes,
     node::Node,
     operator::{Compute, Fact},
+    split::{self, LINE},
 };
 
 /// Builds an element-wise function, such as `Abs`.

@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
-use crate::split::{ELEMENTS, PRODUCTS, lines, multiply_integers, products};
 use onnx_gemm::{PackedIntegers, integer_gemm};
 use onnx_tensor::prelude::*;
 
 use crate::matmul::products::fitting;
 use crate::{
+    least_work::{ELEMENTS, PRODUCTS},
     matmul::{
         matrices::matrices,
         zero_points::{Line, expect_bytes, rounded, without_zero_points},
     },
     quant::quantize,
+    split_products::{multiply_integers, products},
 };
 use onnx_tensor::operator::Constants;
 use onnx_tensor::{
@@ -23,7 +24,9 @@ use onnx_tensor::{
     node::Node,
     operator::{Compute, Fact},
     packs::{Order, Packs},
-    size, threads,
+    size,
+    split::lines,
+    threads,
 };
 
 /// Builds the operator `MatMulInteger`.

@@ -1,10 +1,9 @@
 //! Products with block-quantized columns. A column is unpacked once for all rows; the whole matrix is never
 //! unpacked to floats.
 
+use crate::{least_work::PRODUCTS, split_products::products};
 use onnx_gemm::{BlockQuantized, gemv, transpose};
-use onnx_tensor::{cancelling::Pace, prelude::*};
-
-use crate::split::{self, PRODUCTS, products};
+use onnx_tensor::{cancelling::Pace, prelude::*, split};
 
 /// The columns of a matrix with their scales and zero points.
 pub(crate) struct PackedColumns<'p> {

@@ -2,11 +2,14 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use crate::split::{ELEMENTS, PRODUCTS, lines, multiply_packed, multiply_rows, products};
 use onnx_gemm::{PackedMatrix, add_gemm, gemm, transpose};
 use onnx_tensor::prelude::*;
 
-use crate::matmul::matrices::{Sizes, matrices, sizes};
+use crate::{
+    least_work::{ELEMENTS, PRODUCTS},
+    matmul::matrices::{Sizes, matrices, sizes},
+    split_products::{multiply_packed, multiply_rows, products},
+};
 use onnx_tensor::{
     cancelling::Pace,
     elements::{Factor, elements, filled, written},
@@ -15,7 +18,9 @@ use onnx_tensor::{
     node::Node,
     operator::{Compute, Fact},
     packs::{Order, Packs},
-    size, threads,
+    size,
+    split::lines,
+    threads,
 };
 
 /// Builds the operator `Gemm`.

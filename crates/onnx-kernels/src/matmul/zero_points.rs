@@ -2,11 +2,12 @@
 
 use onnx_tensor::prelude::*;
 
-use crate::{quant::quantize, split};
+use crate::{least_work::ELEMENTS, quant::quantize};
 use onnx_tensor::elements::elements;
 use onnx_tensor::{
     cancelling::Pace,
     faults::{Refusal, Unsupported},
+    split,
 };
 
 /// Returns an error for types other than 8-bit integers.
@@ -47,10 +48,10 @@ pub(crate) fn without_zero_points(
     let for_all = if given.len() == 1 { given[0] } else { 0 };
     let mut numbers = vec![0i16; factor.len()];
     match factor.element_type() {
-        ElementType::I8 => split::mapped(elements::<i8>(factor)?, &mut numbers, |from, to| {
+        ElementType::I8 => split::mapped(elements::<i8>(factor)?, &mut numbers, ELEMENTS, |from, to| {
             quantize::each_to(from, to, |number| i16::from(number) - for_all);
         })?,
-        ElementType::U8 => split::mapped(elements::<u8>(factor)?, &mut numbers, |from, to| {
+        ElementType::U8 => split::mapped(elements::<u8>(factor)?, &mut numbers, ELEMENTS, |from, to| {
             quantize::each_to(from, to, |number| i16::from(number) - for_all);
         })?,
         other => bail!("a factor of {other:?}"),

@@ -3,10 +3,12 @@
 
 use std::sync::Arc;
 
-use crate::split::{self, ELEMENTS};
 use onnx_tensor::prelude::*;
 
-use crate::norm::channels::{BatchNormalization as Parameters, Channels};
+use crate::{
+    least_work::ELEMENTS,
+    norm::channels::{BatchNormalization as Parameters, Channels},
+};
 use onnx_tensor::operator::Constants;
 use onnx_tensor::{
     elements::with_real,
@@ -15,6 +17,7 @@ use onnx_tensor::{
     node::Node,
     operator::{Compute, Fact, Kernel},
     packs::Packs,
+    split,
 };
 
 /// Builds the operator `BatchNormalization`.

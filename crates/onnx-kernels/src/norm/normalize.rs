@@ -3,14 +3,16 @@
 
 use std::sync::Arc;
 
-use crate::split::{self, ELEMENTS};
 use onnx_tensor::prelude::*;
+
+use crate::least_work::ELEMENTS;
 
 use onnx_tensor::{
     axis,
     elements::{Real, copied, elements, tensor, with_real},
     node::Attributes,
     operator::{Fact, Kernel, kernel},
+    split,
 };
 use onnx_tensor::{
     cancelling::{PART, Pace},

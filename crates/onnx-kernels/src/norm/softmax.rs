@@ -3,14 +3,14 @@
 
 use std::{ops::Range, sync::Arc};
 
-use crate::split::{self, ELEMENTS};
 use onnx_tensor::prelude::*;
 
-use crate::elementwise::vector;
+use crate::{elementwise::vector, least_work::ELEMENTS};
 use onnx_tensor::{
     cancelling::{PART, Pace},
     node::Node,
     operator::{Compute, Fact},
+    split,
 };
 use onnx_tensor::{
     elements::{copied, tensor},

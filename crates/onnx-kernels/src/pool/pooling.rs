@@ -1,12 +1,13 @@
 //! Sliding windows for pools. A window is a box, so pools reduce one axis after another: a 13 x 13 window
 //! takes 26 steps per position instead of 169.
 
-use crate::split::{self, ELEMENTS};
 use onnx_tensor::prelude::*;
+
+use crate::least_work::ELEMENTS;
 
 use onnx_tensor::{
     cancelling::{PART, Pace},
-    size,
+    size, split,
 };
 
 /// The windows along one axis.

@@ -3,14 +3,16 @@
 
 use std::sync::Arc;
 
-use crate::split::{self, ELEMENTS};
 use onnx_tensor::prelude::*;
+
+use crate::least_work::ELEMENTS;
 
 use onnx_tensor::{
     axis,
     elements::{copied, elements, tensor},
     node::Attributes,
     operator::{Fact, Kernel, kernel},
+    split,
 };
 use onnx_tensor::{
     cancelling::{PART, Pace},
@@ -258,7 +260,7 @@ impl Kernel for QuantizeDynamically {
         let input = elements::<f32>(&inputs[0])?;
         let (scale, zero_point) = scale_of(ends(input)?);
         let mut made = vec![0u8; input.len()];
-        split::mapped(input, &mut made, |from, to| {
+        split::mapped(input, &mut made, ELEMENTS, |from, to| {
             each_to(from, to, |x| {
                 let shifted = (x / scale).round_ties_even() + zero_point;
                 // NaN becomes zero.
@@ -395,7 +397,7 @@ impl Channels {
         run: impl Fn(&[A], &mut [B], usize) + Sync,
     ) -> Result<()> {
         if self.count == 1 {
-            return split::mapped(from, to, |from, to| run(from, to, 0));
+            return split::mapped(from, to, ELEMENTS, |from, to| run(from, to, 0));
         }
         // The length must not be 0; for an empty tensor, nothing runs.
         let length = self.inner.max(1);

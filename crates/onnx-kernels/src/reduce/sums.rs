@@ -5,13 +5,15 @@ use std::{
     sync::Arc,
 };
 
-use crate::split::{self, ELEMENTS};
 use onnx_tensor::prelude::*;
+
+use crate::least_work::ELEMENTS;
 
 use onnx_tensor::{
     cancelling::{PART, Pace},
     elements::{elements, tensor},
     operator::{Fact, Kernel},
+    split,
 };
 
 /// A sum along axes: the terms, and the final step.

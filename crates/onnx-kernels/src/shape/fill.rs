@@ -5,8 +5,8 @@ use std::{ops::Range, sync::Arc};
 use onnx_tensor::prelude::*;
 
 use crate::{
+    least_work::{BYTES, ELEMENTS},
     shape::texts,
-    split::{self, BYTES, ELEMENTS},
 };
 use onnx_tensor::shapes;
 use onnx_tensor::{
@@ -18,6 +18,7 @@ use onnx_tensor::{
     node::Node,
     operator::{Compute, Fact},
     shapes::{sizes, zeros},
+    split,
 };
 
 /// Builds the operator `Tile`.

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::split::{self, BYTES};
 use onnx_tensor::prelude::*;
 
-use crate::shape::moved_axis::transpose;
 use crate::shape::texts;
+use crate::{least_work::BYTES, shape::moved_axis::transpose};
 use onnx_tensor::{
     axis::axis,
     cancelling::{PART, Pace},
@@ -17,7 +16,7 @@ use onnx_tensor::{
     node::Node,
     operator::{Compute, Fact},
     shapes::zeros,
-    size,
+    size, split,
 };
 
 /// Builds the operator `Gather`.

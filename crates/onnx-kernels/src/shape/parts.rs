@@ -4,10 +4,7 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::{
-    shape::texts,
-    split::{self, BYTES, LINE},
-};
+use crate::{least_work::BYTES, shape::texts};
 use onnx_tensor::{
     axis::axis,
     faults::ensure_input,
@@ -16,6 +13,7 @@ use onnx_tensor::{
     node::Node,
     operator::{Compute, Fact},
     shapes::{sizes, zeros},
+    split::{self, LINE},
 };
 
 /// Builds the operator `Split`.

@@ -8,6 +8,8 @@
 
 mod cancelled;
 mod nodes;
+mod threads;
 
 pub use cancelled::{Counter, while_cancelled, while_counted};
 pub use nodes::{cube, node, with, with_text};
+pub use threads::{bytes, expect_same, expect_same_with, floats};

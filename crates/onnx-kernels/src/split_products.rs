@@ -1,27 +1,16 @@
-//! Splits results over several threads. A part must be worth waking a helper thread, which takes some
-//! microseconds. Sums are never split, so results are bit-identical for any number of threads.
+//! Splits matrix products over several threads, by rows or by columns. Sums are never split, so results are
+//! bit-identical for any number of threads.
 
 use std::ops::Range;
 
 use onnx_gemm::{FirstFactor, PackedIntegers, PackedMatrix};
+use onnx_tensor::prelude::*;
+
+use crate::least_work::PRODUCTS;
 use onnx_tensor::{
     cancelling::{Pace, in_parts},
-    prelude::*,
     threads,
 };
-
-/// Minimum number of multiplications per part: 25 us at 80 GFLOP/s per core.
-pub(crate) const PRODUCTS: u64 = if cfg!(test) { 1 << 10 } else { 1 << 20 };
-
-/// Minimum number of elements to read, compute and write per part: 25 us at 10 GB/s.
-pub(crate) const ELEMENTS: u64 = if cfg!(test) { 1 << 8 } else { 1 << 15 };
-
-/// Minimum number of bytes to copy per part.
-pub(crate) const BYTES: u64 = 4 * ELEMENTS;
-
-/// Parts consist of multiples of this number of elements, so that no two threads write to the same cache
-/// line.
-pub(crate) const LINE: usize = 64;
 
 /// Maximum number of rows for which reading the matrix dominates the time of a product.
 const SLOW_ROWS: usize = 8;
@@ -36,86 +25,6 @@ const MANY_ROWS: usize = 1 << 10;
 pub(crate) fn products([rows, depth, columns]: [usize; 3]) -> u64 {
     let sizes = [rows, depth, columns].map(|size| size as u64);
     sizes.into_iter().fold(1, u64::saturating_mul)
-}
-
-/// Calls `run` for the lines of a result, each of `unit` elements: once for all lines, or for disjoint ranges
-/// on several threads if `work` is worth several parts of at least `least`. `run` receives the index of its
-/// first line.
-pub(crate) fn lines<T: Send>(
-    made: &mut [T],
-    unit: usize,
-    [work, least]: [u64; 2],
-    run: impl Fn(usize, &mut [T], &mut Pace) -> Result<()> + Sync,
-) -> Result<()> {
-    // The trait object lets `lines_by` be compiled once per type, instead of once per `run`.
-    lines_by(made, unit, [work, least], &run)
-}
-
-/// Computes consecutive lines, starting at the line with the given index.
-type Lines<'r, T> = &'r (dyn Fn(usize, &mut [T], &mut Pace) -> Result<()> + Sync);
-
-fn lines_by<T: Send>(made: &mut [T], unit: usize, [work, least]: [u64; 2], run: Lines<'_, T>) -> Result<()> {
-    let parts = threads::parts(work, least);
-    if parts == 1 {
-        return run(0, made, &mut Pace::default());
-    }
-    let unit = unit.max(1);
-    let count = made.len().div_ceil(unit).div_ceil(parts).max(1);
-    let items = made.chunks_mut(count * unit).enumerate();
-    let items = items.map(|(part, made)| (part * count, made)).collect();
-    in_parts(items, |(first, made), pace| run(first, made, pace))
-}
-
-/// Returns a copy of `from` on which `run` was called as by [`lines`]. Each part is copied on the thread that
-/// computes it.
-pub(crate) fn copied<T: Copy + Default + Send + Sync>(
-    from: &[T],
-    unit: usize,
-    work: [u64; 2],
-    run: impl Fn(usize, &mut [T], &mut Pace) -> Result<()> + Sync,
-) -> Result<Vec<T>> {
-    if threads::parts(work[0], work[1]) == 1 {
-        let mut pace = Pace::default();
-        let mut made = pace.copy(from)?;
-        run(0, &mut made, &mut pace)?;
-        return Ok(made);
-    }
-    let mut made = vec![T::default(); from.len()];
-    lines(&mut made, unit, work, |first, made, pace| {
-        pace.pairs(&from[first * unit..][..made.len()], made, |from, made| {
-            made.copy_from_slice(from);
-        })?;
-        run(first, made, pace)
-    })?;
-    Ok(made)
-}
-
-/// Calls `run` on the elements of `tensor` as by [`lines`], and returns the result. Elements that have other
-/// readers are copied first.
-pub(crate) fn replaced<T: Element + Copy + Default>(
-    mut tensor: Arc<Tensor>,
-    unit: usize,
-    work: [u64; 2],
-    run: impl Fn(usize, &mut [T], &mut Pace) -> Result<()> + Sync,
-) -> Result<Arc<Tensor>> {
-    let Some(owned) = Arc::get_mut(&mut tensor) else {
-        let made = copied(tensor.as_slice()?, unit, work, run)?;
-        return Ok(Tensor::from_vec(tensor.shape(), made)?.into_arc());
-    };
-    lines(owned.as_slice_mut()?, unit, work, run)?;
-    Ok(tensor)
-}
-
-/// Calls `run` for elements of `from` and the corresponding elements of `made`, in parts if there are many.
-pub(crate) fn mapped<A: Sync, B: Send>(
-    from: &[A],
-    made: &mut [B],
-    run: impl Fn(&[A], &mut [B]) + Sync,
-) -> Result<()> {
-    let work = [made.len() as u64, ELEMENTS];
-    lines(made, LINE, work, |first, made, pace| {
-        pace.pairs(&from[first * LINE..][..made.len()], made, &run)
-    })
 }
 
 /// Multiplies rows by a packed matrix.
@@ -218,68 +127,17 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use onnx_tensor::{
-        elements::tensor,
         node::Node,
-        operator::Compute,
         packs::Packs,
-        testing::{node, with_text},
+        testing::{bytes, expect_same, expect_same_with, floats, node, with_text},
         threads::Threads,
     };
 
     use super::*;
     use crate::{attention, conv, elementwise, matmul, norm, pool, quant, reduce, shape};
 
-    /// Returns numbers whose sum depends on the order.
-    fn floats(shape: &[usize]) -> Arc<Tensor> {
-        let count = shape.iter().product::<usize>();
-        let number = |at: usize| (at * 7919 % 1009) as f32 / 97.0 - 5.0;
-        tensor(shape, (0..count).map(number).collect())
-            .unwrap()
-            .into_arc()
-    }
-
-    fn bytes(shape: &[usize]) -> Arc<Tensor> {
-        let count = shape.iter().product::<usize>();
-        let number = |at: usize| (at * 7919 % 251) as u8;
-        tensor(shape, (0..count).map(number).collect())
-            .unwrap()
-            .into_arc()
-    }
-
     fn one<T: Element>(number: T) -> Arc<Tensor> {
         Tensor::scalar(number).into_arc()
-    }
-
-    /// Returns the output bytes, and whether the run was split.
-    fn run(op: &dyn Compute, inputs: &[Arc<Tensor>], limit: usize) -> (Vec<Vec<u8>>, bool) {
-        let threads: &'static Threads = Box::leak(Box::new(Threads::new(limit)));
-        let _run = threads.start(0);
-        let made = op.run(&mut inputs.iter().cloned().collect()).unwrap();
-        let outputs = made.iter().map(|output| output.as_bytes().unwrap().to_vec());
-        (outputs.collect(), threads.has_pool())
-    }
-
-    #[track_caller]
-    fn expect_same(op: &dyn Compute, inputs: &[Arc<Tensor>]) {
-        let (expected, _) = run(op, inputs, 1);
-        for limit in [2, 3, 4] {
-            let (found, is_split) = run(op, inputs, limit);
-            assert!(is_split, "computed on one thread");
-            assert!(found == expected, "on {limit} threads");
-        }
-    }
-
-    /// Checks like [`expect_same`], with inputs of the run and with constant inputs, which the operator may
-    /// absorb.
-    #[track_caller]
-    fn expect_same_with(make: impl Fn() -> Box<dyn Compute>, inputs: &[Arc<Tensor>]) {
-        expect_same(&*make(), inputs);
-        let mut op = make();
-        let constants = inputs.iter().enumerate();
-        let constants = constants.map(|(at, input)| (at > 0).then(|| input.clone()));
-        let constants: Vec<_> = constants.collect();
-        op.take_over(&constants, &mut Packs::beside(1 << 20)).unwrap();
-        expect_same(&*op, inputs);
     }
 
     fn named(name: &str) -> Node {
