@@ -36,6 +36,8 @@
 //! ```
 //!
 //! Failures are [`anyhow::Error`]s, so that operators can add their own typed errors.
+//!
+//! The feature `testing` is for tests and exempt from semantic versioning: it may change in any release.
 
 pub mod axis;
 pub mod cancelling;

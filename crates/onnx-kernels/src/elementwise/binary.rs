@@ -165,7 +165,10 @@ fn replaced<T: Element>(
 /// Computes one number per pair of elements. `IS_WIDE` compiles the loop for each vector width, which pays
 /// off for most functions. Exceptions are 64-bit integers and bytes, for which the baseline suffices, and
 /// powers and remainders, which have no vector form.
-pub(crate) fn broadcast<T: Element + Copy, const IS_WIDE: bool>(
+///
+/// # Errors
+/// Fails if the shapes do not match, if an element type is not `T`, or if the request is cancelled.
+pub fn broadcast<T: Element + Copy, const IS_WIDE: bool>(
     a: &Tensor,
     b: &Tensor,
     function: impl Fn(T, T) -> T + Sync,

@@ -108,7 +108,7 @@ pub fn convert(from: &Tensor, to: ElementType) -> Result<Tensor> {
             let from = elements::<f32>(from)?;
             filled(shape, |halves: &mut [f16]| {
                 split::mapped(from, halves, ELEMENTS, |from, halves| {
-                    halves.convert_from_f32_slice(from)
+                    halves.convert_from_f32_slice(from);
                 })
             })
         }

@@ -7,7 +7,10 @@ use onnx_tensor::prelude::*;
 use onnx_tensor::{cancelling::Pace, size};
 
 /// Sorts elements stably, and checks for cancellation.
-pub(crate) fn sort_by<T: Copy>(elements: &mut Vec<T>, compare: impl Fn(&T, &T) -> Ordering) -> Result<()> {
+///
+/// # Errors
+/// Fails if the run is cancelled, or if there is no memory for a sorted copy of many elements.
+pub fn sort_by<T: Copy>(elements: &mut Vec<T>, compare: impl Fn(&T, &T) -> Ordering) -> Result<()> {
     /// Maximum number of elements to sort without a check for cancellation.
     const FEW: usize = 1 << 16;
     if elements.len() <= FEW {

@@ -378,8 +378,10 @@ fn stage<T: Copy>(
     Ok(made)
 }
 
-/// Iterates over the group index of each element in row-major order, repeated forever.
-pub(crate) fn groups<'a>(shape: &'a [usize], reduced: &'a [bool]) -> impl Iterator<Item = usize> + use<'a> {
+/// Iterates over the group index of each element of a tensor in row-major order, repeated forever. Elements
+/// that differ only in the `reduced` axes are in one group.
+#[inline]
+pub fn groups<'a>(shape: &'a [usize], reduced: &'a [bool]) -> impl Iterator<Item = usize> + use<'a> {
     let mut place = vec![0usize; shape.len()];
     std::iter::repeat_with(move || {
         let kept = place

@@ -30,8 +30,18 @@ pub fn transpose_of(node: &Node) -> Result<Box<dyn Compute>> {
 }
 
 /// `Transpose` with this permutation. An empty permutation reverses the axes.
+///
+/// ```
+/// use onnx_kernels::shape::Transpose;
+/// use onnx_tensor::{operator::Compute, prelude::*};
+///
+/// let matrix = Tensor::matrix(&[[1i64, 2], [3, 4]]).into_arc();
+/// let outputs = Transpose(vec![1, 0]).run(&mut smallvec![matrix])?;
+/// assert_eq!(*outputs[0], Tensor::matrix(&[[1i64, 3], [2, 4]]));
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Debug)]
-pub(crate) struct Transpose(pub(crate) Vec<i64>);
+pub struct Transpose(pub Vec<i64>);
 
 impl Transpose {
     fn order(&self, rank: usize) -> Result<ShortVec<usize>> {

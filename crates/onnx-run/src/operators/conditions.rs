@@ -99,7 +99,7 @@ fn einsum(node: Attributes<'_>, _: i64) -> Verdict {
     {
         return refuse("the equation is malformed, or its output has other indices than its inputs");
     }
-    match onnx_kernels::matmul::einsum_output(&equation) {
+    match onnx_layers::matmul::einsum_output(&equation) {
         Some(_) => Ok(()),
         None => refuse("an equation without '->' and with capital letters is not supported"),
     }
@@ -151,7 +151,7 @@ fn recurrent(node: Attributes<'_>, _: i64) -> Verdict {
     let given = node
         .get("activations")
         .map_or(&[][..], |attribute| &attribute.strings);
-    let is_known = |name: &Vec<u8>| std::str::from_utf8(name).is_ok_and(onnx_kernels::rnn::is_activation);
+    let is_known = |name: &Vec<u8>| std::str::from_utf8(name).is_ok_and(onnx_layers::rnn::is_activation);
     if !given.is_empty() && (given.len() != functions * directions || !given.iter().all(is_known)) {
         return refuse("the activations are not those of ONNX, or not one for each function");
     }

@@ -14,7 +14,7 @@ use crate::steps::{
     scales::Scales,
     values::{Slot, Wires},
 };
-use onnx_kernels::norm;
+use onnx_layers::norm;
 use onnx_tensor::{
     elements::elements,
     node::Attributes,

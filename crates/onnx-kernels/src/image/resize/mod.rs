@@ -1,15 +1,14 @@
 //! `Resize` and `Upsample`, with all of ONNX's coordinate transformations.
 
 mod integers;
+mod taps;
 
 use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::{
-    conv::taps::Taps,
-    gather::picked::{Places, picked},
-};
+use self::taps::Taps;
+use crate::gather::picked::{Places, picked};
 use onnx_tensor::{
     axis,
     elements::{copied, elements, of_type, tensor},

@@ -6,7 +6,6 @@ pub(crate) mod conv_transpose;
 pub(crate) mod convolution;
 pub(crate) mod deformed;
 pub(crate) mod integer_windows;
-pub(crate) mod taps;
 pub(crate) mod unfolded;
 pub(crate) mod window;
 pub(crate) mod windows;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::elementwise::binary::broadcast;
+use onnx_kernels::elementwise::broadcast;
 use onnx_tensor::{
     elements::elements,
     node::Attributes,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::gather::sorting::sort_by;
 use crate::matmul::expert_layers::{Layer, Matrices, Packing};
+use onnx_kernels::gather::sort_by;
 use onnx_tensor::{
     cancelling::{PART, Pace},
     elements::{elements, tensor},

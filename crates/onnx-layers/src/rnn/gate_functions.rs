@@ -1,6 +1,6 @@
 //! Activation functions of recurrent layers.
 
-use crate::elementwise::{
+use onnx_kernels::elementwise::{
     coarse,
     vector::{self, each},
 };

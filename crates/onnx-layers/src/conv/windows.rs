@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use onnx_gemm::{add_gemm, gemm};
+use onnx_kernels::elementwise::{Activation, activation_of};
 use onnx_tensor::prelude::*;
 
 use crate::{
@@ -12,7 +13,6 @@ use crate::{
         unfolded::Im2colConvolution,
         window::{MAX_NUMBER, Window},
     },
-    elementwise::activation::Activation,
     pool::pooling::Axis,
 };
 use onnx_tensor::{
@@ -322,8 +322,7 @@ impl Compute for Conv {
     }
 
     fn follow(&mut self, next: &dyn Compute) -> bool {
-        let activation =
-            crate::elementwise::operator::activation_of(next).filter(|_| self.activation.is_none());
+        let activation = activation_of(next).filter(|_| self.activation.is_none());
         let is_free = activation.is_some();
         self.activation = self.activation.take().or(activation);
         is_free

@@ -8,7 +8,8 @@ use std::ops::Range;
 use onnx_gemm::{IndirectGemm, SLACK, copy_line, pack_rows, packed_len, unpack_rows};
 use onnx_tensor::prelude::*;
 
-use crate::{elementwise::activation::Activation, least_work::PRODUCTS, split_products::products};
+use crate::{least_work::PRODUCTS, split_products::products};
+use onnx_kernels::elementwise::Activation;
 use onnx_tensor::cancelling::{PART, Pace, in_parts};
 use onnx_tensor::{
     elements::{elements, tensor, written},

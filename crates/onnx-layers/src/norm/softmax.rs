@@ -5,7 +5,8 @@ use std::{ops::Range, sync::Arc};
 
 use onnx_tensor::prelude::*;
 
-use crate::{elementwise::vector, least_work::ELEMENTS};
+use crate::least_work::ELEMENTS;
+use onnx_kernels::elementwise::vector;
 use onnx_tensor::{
     cancelling::{PART, Pace},
     node::Node,

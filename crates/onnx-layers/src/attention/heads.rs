@@ -4,7 +4,7 @@ use std::{ops::RangeInclusive, sync::Arc};
 
 use onnx_tensor::prelude::*;
 
-use crate::shape::moves;
+use onnx_kernels::shape::Transpose;
 use onnx_tensor::{
     cancelling::Pace,
     elements::{Real, elements, filled, with_real},
@@ -50,7 +50,7 @@ impl Compute for TransposeLast {
     fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let rank = inputs[0].rank() as i64;
         let order = (0..rank - 2).chain([rank - 1, rank - 2]).collect();
-        moves::Transpose(order).run(inputs)
+        Transpose(order).run(inputs)
     }
 }
 

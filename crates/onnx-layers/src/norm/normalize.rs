@@ -288,7 +288,7 @@ impl Normalize {
         size::admit_now(8 * x.len() as u64 + 16 * groups as u64)?;
         let count = x.len().checked_div(groups).unwrap_or(0) as f64;
         let mut pace = Pace::default();
-        let mut each = crate::reduce::fold::groups(shape, &reduced);
+        let mut each = onnx_kernels::reduce::groups(shape, &reduced);
         let mut places = vec![0; x.len()];
         pace.over(&mut places, |places| {
             places
