@@ -346,6 +346,17 @@ fn stage<T: Copy>(
     let blocks = values.chunks_exact(along * width);
     for (block, made) in blocks.zip(made.chunks_exact_mut(width)) {
         pace.spend(1)?;
+        if width > 1 && block.len() <= PART {
+            // Without a division, which takes longer than a short row.
+            pace.spend(block.len() as u64 / 4)?;
+            let mut rows = block;
+            while let Some((row, rest)) = rows.split_at_checked(width) {
+                let pairs = made.iter_mut().zip(row);
+                pairs.for_each(|(made, &value)| *made = join(*made, term(value)));
+                rows = rest;
+            }
+            continue;
+        }
         if let [made] = made {
             let (parts, rest) = block.as_chunks::<LANES>();
             let mut all = start;

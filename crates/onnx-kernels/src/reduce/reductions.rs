@@ -124,23 +124,30 @@ fn places<T: Copy>(
         "axis {axis} of {shape:?} has no elements, of which one is to be found"
     );
     let mut pace = Pace::default();
+    let mut best = Vec::with_capacity(width.min(PART));
+    let together = PART / width.min(PART);
     let blocks = values.chunks_exact(along * width);
     for (block, places) in blocks.zip(places.chunks_exact_mut(width)) {
         // Takes some columns at a time, and then some rows.
         for (column, places) in (0..).step_by(PART).zip(places.chunks_mut(PART)) {
             let columns = column..column + places.len();
-            let mut best: ShortVec<T> = block[columns.clone()].into();
-            let together = PART / places.len();
-            let parts = block[width..].chunks(together * width);
-            for (first, rows) in (1..).step_by(together).zip(parts) {
-                pace.spend((rows.len() / width * places.len()) as u64)?;
-                for (number, row) in (first..).zip(rows.chunks_exact(width)) {
+            best.clear();
+            best.extend_from_slice(&block[columns.clone()]);
+            let (mut rows, mut number) = (&block[width..], 1);
+            while !rows.is_empty() {
+                pace.spend((together.min(along) * places.len()) as u64)?;
+                for _ in 0..together {
+                    // `chunks_exact` would divide, which takes longer than a short row.
+                    let Some((row, rest)) = rows.split_at_checked(width) else {
+                        break;
+                    };
                     let pairs = places.iter_mut().zip(&mut best).zip(&row[columns.clone()]);
                     for ((place, best), &value) in pairs {
                         if replaces(value, *best) {
                             (*place, *best) = (number, value);
                         }
                     }
+                    (rows, number) = (rest, number + 1);
                 }
             }
         }
