@@ -71,12 +71,12 @@ impl Kernel for AttentionMask {
                 };
                 // If `batch` more numbers follow the end positions, they are the start positions.
                 let starts = mask.get(batch..).filter(|starts| starts.len() == batch);
-                let mut values = Vec::with_capacity(batch * columns);
+                let mut values = pace.repeat(&self.filter, batch * columns)?;
                 for (index, length) in mask.iter().take(batch).enumerate() {
                     pace.spend(1)?;
-                    let seen = starts.map_or(Ok(0), |starts| end(&starts[index]))?..end(length)?;
-                    let row = (0..columns).map(|column| value(seen.contains(&column)));
-                    values.append(&mut pace.collect(row)?);
+                    let start = starts.map_or(Ok(0), |starts| end(&starts[index]))?;
+                    let seen = start..end(length)?.max(start);
+                    pace.over(&mut values[index * columns..][seen], |seen| seen.fill(0.0))?;
                 }
                 ([batch, 1, 1, columns], values)
             }
@@ -133,5 +133,27 @@ impl Kernel for CausalMask {
             pace.over(&mut values[seen..], |values| values.fill(f32::MIN))?;
         }
         Ok(smallvec![tensor(&[1, 1, rows, columns], values)?])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn keys_are_seen_from_their_start_to_their_end() {
+        let scores = Tensor::zero::<f32>(&[2, 1, 1, 4]).unwrap().into_arc();
+        let masked = |numbers: &[i32]| {
+            let mask = AttentionMask { filter: -7.0 };
+            let outputs = mask.run(&[Tensor::vector(numbers).into_arc(), scores.clone()]);
+            outputs.map(|outputs| elements::<f32>(&outputs[0]).unwrap().to_vec())
+        };
+        let (o, x) = (0.0, -7.0);
+        assert_eq!(masked(&[3, 9]).unwrap(), [o, o, o, x, o, o, o, o]);
+        // Ends, and then starts; a start behind the end leaves no key.
+        assert_eq!(masked(&[3, 1, 1, 2]).unwrap(), [x, o, o, x, x, x, x, x]);
+        assert!(masked(&[3, -1]).unwrap_err().is::<BadInput>());
     }
 }

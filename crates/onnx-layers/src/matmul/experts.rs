@@ -248,10 +248,12 @@ impl Experts {
         pace: &mut Pace,
     ) -> Result<Vec<Vec<(usize, f32)>>> {
         let mut routes = vec![Vec::new(); experts];
+        let mut order = Vec::with_capacity(experts);
         let rows = router.chunks_exact(experts.max(1));
         for (token, (logits, mixing)) in rows.zip(mixing.chunks_exact(experts.max(1))).enumerate() {
             pace.spend(16 * experts as u64)?;
-            let mut order = pace.collect(0..experts)?;
+            order.clear();
+            order.extend(0..experts);
             // If logits are equal, the expert with the highest index comes first, as in ONNX Runtime.
             sort_by(&mut order, |&a, &b| {
                 logits[b].total_cmp(&logits[a]).then(b.cmp(&a))
