@@ -208,6 +208,7 @@ impl Layout {
         for channel in image.chunks_exact(height * width) {
             for &first_row in &self.phases[0] {
                 for &first_column in &self.phases[1] {
+                    let columns = Columns::of(first_column, geometry.strides[1], geometry.before[1]);
                     let Some(plane) = planes.next() else {
                         return Ok(());
                     };
@@ -215,9 +216,7 @@ impl Layout {
                         let y = (first_line + row) * geometry.strides[0] + first_row;
                         match y.checked_sub(geometry.before[0]).filter(|&y| y < height) {
                             Some(y) => {
-                                let from = &channel[y * width..(y + 1) * width];
-                                let [_, stride] = geometry.strides;
-                                fill(from, line, [first_column, stride, geometry.before[1]], pace)?;
+                                columns.copy(&channel[y * width..(y + 1) * width], line, pace)?;
                             }
                             None => pace.over(line, |line| line.fill(0.0))?,
                         }
@@ -232,25 +231,43 @@ impl Layout {
 /// Number of elements copied per band.
 const BAND: usize = 1 << 18;
 
-/// Copies every `stride`-th element of an image line, starting at `first`, into `line` after the padding. The
-/// caller has zeroed the padding.
-fn fill(from: &[f32], line: &mut [f32], [first, stride, before]: [usize; 3], pace: &mut Pace) -> Result<()> {
-    // The index of the first element after the padding, and its index in the image.
-    let skipped = before.saturating_sub(first).div_ceil(stride);
-    let start = skipped * stride + first - before;
-    let (Some(line), Some(from)) = (line.get_mut(skipped..), from.get(start..)) else {
-        return Ok(());
-    };
-    for (from, line) in from.chunks(PART * stride).zip(line.chunks_mut(PART)) {
-        pace.spend(line.len() as u64 / 4 + 1)?;
-        if stride == 1 {
-            copy_line(from, line);
-        } else {
-            let from = from.iter().step_by(stride);
-            line.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+/// The columns of an image line that a plane holds.
+#[derive(Clone, Copy)]
+struct Columns {
+    /// Number of padding elements at the start of the plane's line.
+    skipped: usize,
+    /// Index of the first column in the image line.
+    start: usize,
+    stride: usize,
+}
+
+impl Columns {
+    /// Finds the columns at offset `first` within each stride, for a line with `before` padding elements.
+    fn of(first: usize, stride: usize, before: usize) -> Self {
+        let skipped = before.saturating_sub(first).div_ceil(stride);
+        Self {
+            skipped,
+            start: skipped * stride + first - before,
+            stride,
         }
     }
-    Ok(())
+
+    /// Copies the columns of an image line into `line` after the padding, which the caller has zeroed.
+    fn copy(self, from: &[f32], line: &mut [f32], pace: &mut Pace) -> Result<()> {
+        let (Some(line), Some(from)) = (line.get_mut(self.skipped..), from.get(self.start..)) else {
+            return Ok(());
+        };
+        for (from, line) in from.chunks(PART * self.stride).zip(line.chunks_mut(PART)) {
+            pace.spend(line.len() as u64 / 4 + 1)?;
+            if self.stride == 1 {
+                copy_line(from, line);
+            } else {
+                let from = from.iter().step_by(self.stride);
+                line.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A convolution with packed weights.
@@ -559,7 +576,8 @@ mod tests {
         let from: Vec<f32> = (1..=7u8).map(f32::from).collect();
         let filled = |first: usize, stride: usize, before: usize| {
             let mut line = [0.0; 6];
-            fill(&from, &mut line, [first, stride, before], &mut Pace::default()).unwrap();
+            let columns = Columns::of(first, stride, before);
+            columns.copy(&from, &mut line, &mut Pace::default()).unwrap();
             line
         };
         assert_eq!(filled(0, 1, 0), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
