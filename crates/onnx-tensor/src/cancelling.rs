@@ -198,6 +198,21 @@ impl Pace {
         Ok(made)
     }
 
+    /// Returns the results of `function` for the indices below `count`. The loop is vectorized if `function` is
+    /// simple, which that of [`Pace::collect`] is not.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Pace::spend`].
+    pub fn indices<T>(&mut self, count: usize, function: impl Fn(usize) -> T) -> Result<Vec<T>> {
+        let mut made = Vec::with_capacity(count);
+        for first in (0..count).step_by(PART) {
+            let end = count.min(first + PART);
+            self.spend((end - first) as u64)?;
+            made.extend((first..end).map(&function));
+        }
+        Ok(made)
+    }
+
     /// Collects the items of an iterator.
     ///
     /// # Errors
@@ -349,6 +364,8 @@ mod tests {
         let mut pace = Pace::default();
         assert!(pace.copy(&numbers)? == numbers);
         assert!(pace.collect(0..numbers.len())? == numbers);
+        assert!(pace.indices(numbers.len(), |at| at)? == numbers);
+        assert!(pace.indices(0, |at| at)?.is_empty());
         let mut appended = vec![7];
         pace.append(&numbers, &mut appended)?;
         assert!(appended[0] == 7 && appended[1..] == numbers);

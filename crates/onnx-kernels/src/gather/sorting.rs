@@ -39,7 +39,7 @@ pub(crate) fn sorted(length: usize, steps: usize, compare: Comparison<'_>) -> Re
     // RUN steps are only merged, since a sort cannot stop within a comparison.
     let together = (RUN / steps.max(1)).max(1);
     let mut pace = Pace::default();
-    let mut order: Vec<usize> = pace.collect(0..length)?;
+    let mut order: Vec<usize> = pace.indices(length, |at| at)?;
     for run in order.chunks_mut(together).filter(|run| run.len() > 1) {
         let rounds = run.len().ilog2() as usize + 1;
         pace.spend((run.len() * rounds).saturating_mul(steps) as u64)?;

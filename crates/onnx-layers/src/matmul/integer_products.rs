@@ -304,7 +304,7 @@ fn scaled<T: Element + Copy + Default>(
             let row = row % sums.rows.max(1);
             if scales.is_empty() || a.len() > 1 || result.len() > 1 {
                 let scale = |column| at(a, row) * at(b, column) / at(result, row);
-                scales = pace.collect((0..columns).map(scale))?;
+                scales = pace.indices(columns, scale)?;
             }
             let zero_point = zero_points[row % zero_points.len()];
             let parts = sums_of_row.chunks(PART).zip(scales.chunks(PART));

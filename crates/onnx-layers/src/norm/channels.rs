@@ -46,7 +46,7 @@ impl BatchNormalization {
             let factor = scale / (variance + self.epsilon).sqrt();
             (factor, bias - mean * factor)
         };
-        Pace::default().collect((0..count).map(of_channel))
+        Pace::default().indices(count, of_channel)
     }
 }
 

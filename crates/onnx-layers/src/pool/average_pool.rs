@@ -39,7 +39,7 @@ fn averages_of<T: Real + Default + std::ops::DivAssign>(
     let mut pace = Pace::default();
     let mut counts = vec![1];
     for (index, axis) in axes.iter().enumerate() {
-        let along = pace.collect((0..axis.count).map(|at| counted(index, axis, at)))?;
+        let along = pace.indices(axis.count, |at| counted(index, axis, at))?;
         let all = counts
             .iter()
             .flat_map(|count| along.iter().map(move |along| count * along));

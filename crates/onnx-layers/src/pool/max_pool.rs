@@ -71,11 +71,11 @@ fn find_places<T: Copy + PartialOrd>(
         .zip(places.chunks_exact_mut(result));
     // For each window along the last axis, its first index in the image and its number of elements.
     let mut pace = Pace::default();
-    let taken = pace.collect((0..last.count).map(|window| {
+    let taken = pace.indices(last.count, |window| {
         let mut places = last.taken(window);
         let count = places.len();
         (places.next().unwrap_or(0), count)
-    }))?;
+    })?;
     let mut lines = Vec::new();
     for (image, (greatest, places)) in images.chunks_exact(image).zip(results) {
         let results = greatest

@@ -327,7 +327,7 @@ impl Resize {
             // The cast turns negative coordinates into 0.
             (rounded as usize).min(axis.from.saturating_sub(1))
         };
-        Pace::default().collect((0..axis.to).map(place))
+        Pace::default().indices(axis.to, place)
     }
 
     /// Returns source indices and weights for each output element of an axis.
@@ -482,7 +482,7 @@ impl Resize {
                 let x = self.place(axis, at);
                 x < 0.0 || x > axis.from as f32 - 1.0
             };
-            Pace::default().collect((0..axis.to).map(outside))
+            Pace::default().indices(axis.to, outside)
         };
         let outside = plan.iter().map(is_outside).collect::<Result<Vec<Vec<bool>>>>()?;
         // For each axis, splits `elements` into contiguous blocks, one per index, and fills the blocks whose
