@@ -16,7 +16,7 @@ use onnx_tensor::{
 
 use crate::{
     RunErrorKind, Session,
-    made_up::{constant, model, node},
+    made_up::{body, int, integer, integers, model, node, with},
     operators::node::{Direct, Stop},
 };
 use onnx_tensor::cancelling::Cancellation;
@@ -39,24 +39,8 @@ fn fits(nodes: &[NodeProto], constants: &[TensorProto], mib: u64) -> bool {
     }
 }
 
-fn with(node: NodeProto, attribute: AttributeProto) -> NodeProto {
-    NodeProto {
-        attribute: [node.attribute, vec![attribute]].concat(),
-        ..node
-    }
-}
-
-fn integer(name: &str, number: i64) -> AttributeProto {
-    AttributeProto {
-        name: name.to_owned(),
-        i: number,
-        r#type: 2,
-        ..AttributeProto::default()
-    }
-}
-
 /// Builds an attribute `body` with a graph of these nodes.
-fn body(nodes: Vec<NodeProto>, inputs: &[&str], outputs: &[&str]) -> AttributeProto {
+fn body_of(nodes: Vec<NodeProto>, inputs: &[&str], outputs: &[&str]) -> AttributeProto {
     let ports = |names: &[&str]| -> Vec<ValueInfoProto> {
         let port = |name: &&str| ValueInfoProto {
             name: (*name).to_owned(),
@@ -64,32 +48,18 @@ fn body(nodes: Vec<NodeProto>, inputs: &[&str], outputs: &[&str]) -> AttributePr
         };
         names.iter().map(port).collect()
     };
-    AttributeProto {
+    body(GraphProto {
         name: "body".to_owned(),
-        g: Some(GraphProto {
-            name: "body".to_owned(),
-            node: nodes,
-            input: ports(inputs),
-            output: ports(outputs),
-            ..GraphProto::default()
-        }),
-        r#type: 5,
-        ..AttributeProto::default()
-    }
-}
-
-fn count(name: &str, number: i64) -> TensorProto {
-    TensorProto {
-        data_type: 7,
-        dims: vec![],
-        raw_data: number.to_le_bytes().to_vec().into(),
-        ..constant(name, &[1])
-    }
+        node: nodes,
+        input: ports(inputs),
+        output: ports(outputs),
+        ..GraphProto::default()
+    })
 }
 
 /// The last node of a graph: reads one element.
 fn maximum(input: &str) -> NodeProto {
-    with(node("ReduceMax", &[input], "y"), integer("keepdims", 0))
+    with(node("ReduceMax", &[input], "y"), [int("keepdims", 0)])
 }
 
 #[test]
@@ -103,11 +73,11 @@ fn rows_of_a_loop_are_asked_for_and_once_more_when_they_are_stacked() {
         output: vec!["last".to_owned(), "rows".to_owned()],
         ..with(
             node("Loop", &["n", "", "x"], "last"),
-            body(nodes, &["i", "on", "v"], &["on2", "v2", "row"]),
+            [body_of(nodes, &["i", "on", "v"], &["on2", "v2", "row"])],
         )
     };
     let nodes = [looped, maximum("rows")];
-    let constants = [count("n", 32)];
+    let constants = [integer("n", 32)];
     assert!(!fits(&nodes, &constants, 62), "32 rows, and 32 more in one value");
     assert!(fits(&nodes, &constants, 72));
 }
@@ -116,28 +86,16 @@ fn rows_of_a_loop_are_asked_for_and_once_more_when_they_are_stacked() {
 fn rows_of_a_scan_are_asked_for() {
     let slices = vec![node("Neg", &["part"], "row")];
     let scan = with(
-        with(
-            node("Scan", &["parts"], "rows"),
-            body(slices, &["part"], &["row"]),
-        ),
-        integer("num_scan_inputs", 1),
+        node("Scan", &["parts"], "rows"),
+        [body_of(slices, &["part"], &["row"]), int("num_scan_inputs", 1)],
     );
-    let sizes = TensorProto {
-        data_type: 7,
-        dims: vec![2],
-        raw_data: [32i64, -1].map(i64::to_le_bytes).concat().into(),
-        ..constant("sizes", &[1])
-    };
+    let sizes = integers("sizes", &[32, -1]);
     let nodes = [
-        node("Concat", &["x"; 32], "all"),
+        with(node("Concat", &["x"; 32], "all"), [int("axis", 0)]),
         node("Reshape", &["all", "sizes"], "parts"),
         scan,
         maximum("rows"),
     ];
-    let nodes = nodes.map(|node| match node.op_type.as_str() {
-        "Concat" => with(node, integer("axis", 0)),
-        _ => node,
-    });
     assert!(
         !fits(&nodes, std::slice::from_ref(&sizes), 95),
         "the input, its rows, and their stack"
@@ -147,12 +105,12 @@ fn rows_of_a_scan_are_asked_for() {
 
 #[test]
 fn sequences_are_asked_for() {
-    let many = || with(node("Concat", &["x"; 16], "many"), integer("axis", 0));
+    let many = || with(node("Concat", &["x"; 16], "many"), [int("axis", 0)]);
     let split = || node("SplitToSequence", &["many", "size"], "parts");
-    let constants = [count("size", (ROW / size_of::<f32>()) as i64)];
+    let constants = [integer("size", (ROW / size_of::<f32>()) as i64)];
     let length = [many(), split(), node("SequenceLength", &["parts"], "n"), {
         let cast = node("Cast", &["n"], "y");
-        with(cast, integer("to", 1))
+        with(cast, [int("to", 1)])
     }];
     assert!(
         !fits(&length, &constants, 31),
@@ -162,11 +120,11 @@ fn sequences_are_asked_for() {
     let joined = |is_new: i64| {
         let joined = with(
             node("ConcatFromSequence", &["parts"], "joined"),
-            integer("axis", 0),
+            [int("axis", 0), int("new_axis", is_new)],
         );
         [
             node("SequenceConstruct", &["x"; 16], "parts"),
-            with(joined, integer("new_axis", is_new)),
+            joined,
             maximum("joined"),
         ]
     };
