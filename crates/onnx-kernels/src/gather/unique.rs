@@ -98,6 +98,17 @@ impl Kernel for Unique {
     }
 }
 
+/// Refuses NaN, since it cannot be ordered.
+fn expect_order<T: PartialOrd>(values: &[T], pace: &mut Pace) -> Result<()> {
+    for values in values.chunks(PART) {
+        pace.spend(values.len() as u64)?;
+        if values.iter().any(|value| value.partial_cmp(value).is_none()) {
+            bail!(BadInput("NaN stands among values that are compared".to_owned()));
+        }
+    }
+    Ok(())
+}
+
 /// Groups of equal slices.
 struct Groups {
     /// First index of each group.
@@ -177,14 +188,8 @@ impl Unique {
             return Self::of_nothing(T::ELEMENT_TYPE, shape, axis);
         }
         let (length, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
-        // NaN is refused, since it cannot be ordered.
         let mut pace = Pace::default();
-        for values in values.chunks(PART) {
-            pace.spend(values.len() as u64)?;
-            if values.iter().any(|value| value.partial_cmp(value).is_none()) {
-                bail!(BadInput("NaN stands among values that are compared".to_owned()));
-            }
-        }
+        expect_order(values, &mut pace)?;
         let block = length * inner;
         // The slice at index `at` of the axis consists of one part in each outer block.
         let compare = |a: usize, b: usize, pace: &mut Pace| {

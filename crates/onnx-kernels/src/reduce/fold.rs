@@ -334,10 +334,6 @@ fn stage<T: Copy>(
     term: impl Fn(T) -> T + Copy,
     join: impl Fn(T, T) -> T + Copy,
 ) -> Result<Vec<T>> {
-    /// Number of elements that one iteration of a vectorized loop processes.
-    const LANES: usize = 16;
-    /// Steps of an iteration.
-    const STEPS: u64 = 4;
     let mut pace = Pace::default();
     let mut made = pace.repeat(&start, outside * width)?;
     if along * width == 0 {
@@ -358,19 +354,7 @@ fn stage<T: Copy>(
             continue;
         }
         if let [made] = made {
-            let (parts, rest) = block.as_chunks::<LANES>();
-            let mut all = start;
-            if !parts.is_empty() {
-                let mut lanes = [start; LANES];
-                for parts in parts.chunks(PART / LANES) {
-                    pace.spend(STEPS * parts.len() as u64)?;
-                    for part in parts {
-                        lanes = std::array::from_fn(|lane| join(lanes[lane], term(part[lane])));
-                    }
-                }
-                all = lanes.iter().fold(start, |a, &b| join(a, b));
-            }
-            *made = rest.iter().fold(all, |a, &b| join(a, term(b)));
+            *made = line_fold(block, start, term, join, &mut pace)?;
             continue;
         }
         // Takes some columns at a time, and then some rows.
@@ -387,6 +371,34 @@ fn stage<T: Copy>(
         }
     }
     Ok(made)
+}
+
+/// Folds the terms of contiguous elements.
+#[inline(always)]
+fn line_fold<T: Copy>(
+    line: &[T],
+    start: T,
+    term: impl Fn(T) -> T + Copy,
+    join: impl Fn(T, T) -> T + Copy,
+    pace: &mut Pace,
+) -> Result<T> {
+    /// Number of elements that one iteration of a vectorized loop processes.
+    const LANES: usize = 16;
+    /// Steps of an iteration.
+    const STEPS: u64 = 4;
+    let (parts, rest) = line.as_chunks::<LANES>();
+    let mut all = start;
+    if !parts.is_empty() {
+        let mut lanes = [start; LANES];
+        for parts in parts.chunks(PART / LANES) {
+            pace.spend(STEPS * parts.len() as u64)?;
+            for part in parts {
+                lanes = std::array::from_fn(|lane| join(lanes[lane], term(part[lane])));
+            }
+        }
+        all = lanes.iter().fold(start, |a, &b| join(a, b));
+    }
+    Ok(rest.iter().fold(all, |a, &b| join(a, term(b))))
 }
 
 /// Iterates over the group index of each element of a tensor in row-major order, repeated forever. Elements

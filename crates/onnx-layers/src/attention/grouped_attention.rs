@@ -236,6 +236,67 @@ impl Kernel for GroupedAttention {
             bail!("queries of {} dimensions", inputs[0].rank());
         };
         let width = self.width(row).context("rows that do not fit the heads")?;
+        let tokens = self.tokens(inputs, batch, rows, width)?;
+        let [mut queries, mut keys, values] = self.parts(inputs, width)?;
+        if let Some(caches) = self.caches {
+            let places = self.positions(inputs, &tokens)?;
+            let caches = caches.map(|place| &inputs[place]);
+            self.turned(&mut queries, self.heads, rows, width, &places, caches)?;
+            self.turned(&mut keys, self.shared, rows, width, &places, caches)?;
+        }
+        let past = self.past.map(|(key, value)| [&inputs[key], &inputs[value]]);
+        let [past_keys, past_values] = match past {
+            Some([keys, values]) => [elements::<f32>(keys)?, elements::<f32>(values)?],
+            None => [&[][..]; 2],
+        };
+        let keys = self.kept(&tokens, past_keys, &keys, width)?;
+        let values = self.kept(&tokens, past_values, &values, width)?;
+        let made = self.attend(inputs, &tokens, [&queries, &keys, &values], width)?;
+        let shape = [batch, self.shared, tokens.kept(), width];
+        Ok(smallvec![
+            tensor(
+                &[batch, rows, self.heads * width],
+                swapped(&made, [batch, self.heads, rows, width])?
+            )?,
+            tensor(&shape, keys)?,
+            tensor(&shape, values)?,
+        ])
+    }
+}
+
+/// Numbers of tokens in a run.
+struct Tokens {
+    /// New tokens of each batch entry.
+    rows: usize,
+    /// Past and new tokens of the longest batch entry.
+    total: usize,
+    /// Tokens that the given caches have room for.
+    before: usize,
+    /// For each batch entry, the position of its last token.
+    ends: Vec<usize>,
+    /// For each batch entry, the number of its past tokens.
+    pasts: Vec<usize>,
+}
+
+impl Tokens {
+    fn batch(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Returns whether there are no past tokens.
+    fn is_prompt(&self) -> bool {
+        self.rows == self.total
+    }
+
+    /// Returns the number of tokens in the caches after the run.
+    fn kept(&self) -> usize {
+        self.total.max(self.before)
+    }
+}
+
+impl GroupedAttention {
+    /// Checks the numbers of tokens that the inputs give.
+    fn tokens(&self, inputs: &[Arc<Tensor>], batch: usize, rows: usize, width: usize) -> Result<Tokens> {
         let total = whole_numbers(&inputs[self.total])?;
         ensure_input!(
             !total.is_empty(),
@@ -272,7 +333,6 @@ impl Kernel for GroupedAttention {
             "a total_sequence_length of {total} for {before} words before {rows}, expected their sum, or as many as are kept"
         );
         size::admit_shape(ElementType::F32, &[batch, self.shared, total.max(before), width])?;
-        // The number of past tokens of each batch entry.
         let pasts: Vec<usize> = ends
             .iter()
             .map(|end| if is_prompt { 0 } else { end + 1 - rows })
@@ -282,51 +342,68 @@ impl Kernel for GroupedAttention {
             longest <= before,
             "seqlens_k counts {longest} earlier words, and past_key has {before}"
         );
-        let [mut queries, mut keys, values] = self.parts(inputs, width)?;
-        if let Some(caches) = self.caches {
-            let places = match self.places {
-                // For a prompt, only the first position is read, as in ONNX Runtime. The rows of each batch
-                // entry are numbered from this position on.
-                Some(place) if is_prompt => {
-                    let given = whole_numbers(&inputs[place])?;
-                    let first = given.first().copied().unwrap_or(0);
-                    (0..given.len()).map(|at| first + at % rows.max(1)).collect()
-                }
-                Some(place) => whole_numbers(&inputs[place])?,
-                None => pasts
-                    .iter()
-                    .flat_map(|past| (0..rows).map(move |row| past + row))
-                    .collect(),
-            };
-            ensure_input!(
-                places.len() == batch * rows,
-                "position_ids has {} positions for {} words",
-                places.len(),
-                batch * rows
-            );
-            let caches = caches.map(|place| &inputs[place]);
-            self.turned(&mut queries, self.heads, rows, width, &places, caches)?;
-            self.turned(&mut keys, self.shared, rows, width, &places, caches)?;
-        }
-        let kept = total.max(before);
-        let past = self.past.map(|(key, value)| [&inputs[key], &inputs[value]]);
-        let [past_keys, past_values] = match past {
-            Some([keys, values]) => [elements::<f32>(keys)?, elements::<f32>(values)?],
-            None => [&[][..]; 2],
-        };
-        let keep = |past: &[f32], new: &[f32]| -> Result<Vec<f32>> {
-            let mut pace = Pace::default();
-            let mut made = vec![0.0; batch * self.shared * kept * width];
-            for (index, made) in made.chunks_exact_mut((kept * width).max(1)).enumerate() {
-                let end = pasts[index / self.shared] * width;
-                let past = &past[index * before * width..][..end];
-                pace.pairs(past, &mut made[..end], |from, to| to.copy_from_slice(from))?;
-                let new = &new[index * rows * width..][..rows * width];
-                pace.pairs(new, &mut made[end..], |from, to| to.copy_from_slice(from))?;
+        Ok(Tokens {
+            rows,
+            total,
+            before,
+            ends,
+            pasts,
+        })
+    }
+
+    /// Returns the position of each new token, by which its queries and keys are rotated.
+    fn positions(&self, inputs: &[Arc<Tensor>], tokens: &Tokens) -> Result<Vec<usize>> {
+        let (batch, rows) = (tokens.batch(), tokens.rows);
+        let places: Vec<usize> = match self.places {
+            // For a prompt, only the first position is read, as in ONNX Runtime. The rows of each batch entry
+            // are numbered from this position on.
+            Some(place) if tokens.is_prompt() => {
+                let given = whole_numbers(&inputs[place])?;
+                let first = given.first().copied().unwrap_or(0);
+                (0..given.len()).map(|at| first + at % rows.max(1)).collect()
             }
-            Ok(made)
+            Some(place) => whole_numbers(&inputs[place])?,
+            None => {
+                let pasts = tokens.pasts.iter();
+                pasts
+                    .flat_map(|past| (0..rows).map(move |row| past + row))
+                    .collect()
+            }
         };
-        let (keys, values) = (keep(past_keys, &keys)?, keep(past_values, &values)?);
+        ensure_input!(
+            places.len() == batch * rows,
+            "position_ids has {} positions for {} words",
+            places.len(),
+            batch * rows
+        );
+        Ok(places)
+    }
+
+    /// Returns the cache after the run: past keys or values, and behind them the new ones.
+    fn kept(&self, tokens: &Tokens, past: &[f32], new: &[f32], width: usize) -> Result<Vec<f32>> {
+        let (rows, kept) = (tokens.rows, tokens.kept());
+        let mut pace = Pace::default();
+        let mut made = vec![0.0; tokens.batch() * self.shared * kept * width];
+        for (index, made) in made.chunks_exact_mut((kept * width).max(1)).enumerate() {
+            let end = tokens.pasts[index / self.shared] * width;
+            let past = &past[index * tokens.before * width..][..end];
+            pace.pairs(past, &mut made[..end], |from, to| to.copy_from_slice(from))?;
+            let new = &new[index * rows * width..][..rows * width];
+            pace.pairs(new, &mut made[end..], |from, to| to.copy_from_slice(from))?;
+        }
+        Ok(made)
+    }
+
+    /// Computes the weighted sums of values for all queries, by batch entry, head and row.
+    fn attend(
+        &self,
+        inputs: &[Arc<Tensor>],
+        tokens: &Tokens,
+        [queries, keys, values]: [&[f32]; 3],
+        width: usize,
+    ) -> Result<Vec<f32>> {
+        let (batch, kept) = (tokens.batch(), tokens.kept());
+        let &Tokens { rows, total, .. } = tokens;
         let scale = match self.scale {
             0.0 => 1.0 / (width as f32).sqrt(),
             scale => scale,
@@ -353,7 +430,7 @@ impl Kernel for GroupedAttention {
                 let (batch, head) = (index / self.heads, index % self.heads);
                 let from = batch * self.shared + head / (self.heads / self.shared);
                 let [keys, values] =
-                    [&keys, &values].map(|kept_rows| &kept_rows[from * kept * width..][..total * width]);
+                    [keys, values].map(|kept_rows| &kept_rows[from * kept * width..][..total * width]);
                 let sink = match sinks {
                     Some(sinks) => Some(sinks[head]),
                     None => self.is_smooth.then_some(0.0),
@@ -369,8 +446,8 @@ impl Kernel for GroupedAttention {
                     }
                     work.hide(|row| {
                         let end = match self.is_causal {
-                            true => (pasts[batch] + first + row + 1).min(ends[batch] + 1),
-                            false => ends[batch] + 1,
+                            true => (tokens.pasts[batch] + first + row + 1).min(tokens.ends[batch] + 1),
+                            false => tokens.ends[batch] + 1,
                         };
                         self.window.map_or(0, |window| end.saturating_sub(window))..end
                     })?;
@@ -380,19 +457,10 @@ impl Kernel for GroupedAttention {
             }
             Ok(())
         })?;
-        let shape = [batch, self.shared, kept, width];
-        Ok(smallvec![
-            tensor(
-                &[batch, rows, self.heads * width],
-                swapped(&made, [batch, self.heads, rows, width])?
-            )?,
-            tensor(&shape, keys)?,
-            tensor(&shape, values)?,
-        ])
+        Ok(made)
     }
-}
 
-impl GroupedAttention {
+    /// Rotates queries or keys by the positions of their tokens.
     fn turned(
         &self,
         numbers: &mut [f32],

@@ -60,6 +60,28 @@ struct RotaryEmbedding {
     places: Option<usize>,
 }
 
+impl RotaryEmbedding {
+    /// Returns batch size, rows, heads and head size of an input, which is either split into heads, or has rows
+    /// that contain all heads. The caches are for `turned` elements of a head.
+    fn sizes(&self, shape: &[usize], turned: usize) -> Result<[usize; 4]> {
+        Ok(match *shape {
+            [batch, heads, rows, width] => [batch, rows, heads, width],
+            [batch, rows, numbers] => {
+                let heads = match self.heads {
+                    0 if self.width == 0 => numbers.checked_div(turned).unwrap_or(0),
+                    heads => heads,
+                };
+                ensure_input!(
+                    heads > 0 && numbers % heads == 0,
+                    "rows of {numbers} numbers for {heads} heads"
+                );
+                [batch, rows, heads, numbers / heads]
+            }
+            _ => bail!("{} dimensions", shape.len()),
+        })
+    }
+}
+
 impl Kernel for RotaryEmbedding {
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [cos, sin] = self.caches.map(|place| inputs.get(place));
@@ -96,22 +118,7 @@ impl Kernel for RotaryEmbedding {
             "caches are for {turned} numbers of a head, not {}",
             self.width
         );
-        // The input is either split into heads, or has rows that contain all heads.
-        let (batch, rows, heads, width) = match *shape {
-            [batch, heads, rows, width] => (batch, rows, heads, width),
-            [batch, rows, numbers] => {
-                let heads = match self.heads {
-                    0 if self.width == 0 => numbers.checked_div(turned).unwrap_or(0),
-                    heads => heads,
-                };
-                ensure_input!(
-                    heads > 0 && numbers % heads == 0,
-                    "rows of {numbers} numbers for {heads} heads"
-                );
-                (batch, rows, heads, numbers / heads)
-            }
-            _ => bail!("{} dimensions", shape.len()),
-        };
+        let [batch, rows, heads, width] = self.sizes(shape, turned)?;
         ensure_input!(
             turned == width || (turned < width && self.width > 0),
             "{turned} numbers of a head of {width} cannot be turned"

@@ -103,6 +103,51 @@ struct Attention {
 type Dims = [Dim; 4];
 
 impl Attention {
+    /// Returns the number of valid keys of each batch entry, if it is given.
+    fn lengths(&self, inputs: &[Arc<Tensor>], batch: usize, total: usize) -> Result<Option<Vec<i64>>> {
+        let Some(place) = self.lengths else {
+            return Ok(None);
+        };
+        let lengths = inputs[place].cast_to::<i64>()?;
+        let lengths = elements::<i64>(&lengths)?;
+        let is_length = |&length: &i64| (0..=total as i64).contains(&length);
+        ensure_input!(
+            lengths.len() == batch && lengths.iter().all(is_length),
+            "the numbers of keys {lengths:?} of {batch} batches with {total}"
+        );
+        Ok(Some(lengths.to_vec()))
+    }
+
+    /// Returns queries, keys and values, with past keys and values in front of the new ones, and the number
+    /// of past keys.
+    fn parts(&self, inputs: &[Arc<Tensor>]) -> Result<([Part; 3], usize)> {
+        let queries = Part::of(&inputs[0], self.heads[0])?;
+        let mut keys = Part::of(&inputs[1], self.heads[1])?;
+        let mut values = Part::of(&inputs[2], self.heads[1])?;
+        let mut past = 0;
+        if let Some((key, value)) = self.past {
+            (past, keys, values) = (
+                inputs[key].shape()[2],
+                keys.behind(&inputs[key])?,
+                values.behind(&inputs[value])?,
+            );
+        }
+        let [batch, heads, _, depth] = queries.dims;
+        let [_, shared, total, _] = values.dims;
+        ensure_input!(
+            keys.dims == [batch, shared, total, depth]
+                && values.dims[0] == batch
+                && shared > 0
+                && heads % shared == 0,
+            "queries of {:?}, keys of {:?} and values of {:?} do not fit together",
+            queries.dims,
+            keys.dims,
+            values.dims
+        );
+        ensure_input!(depth > 0, "queries of heads without numbers");
+        Ok(([queries, keys, values], past))
+    }
+
     fn dims(&self, fact: &Fact, heads: Option<usize>) -> Result<Dims> {
         match (&*fact.shape, heads) {
             ([batch, heads, rows, width], _) => Ok([*batch, *heads, *rows, *width]),
@@ -179,51 +224,18 @@ impl Kernel for Attention {
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
-        let queries = Part::of(&inputs[0], self.heads[0])?;
-        let mut keys = Part::of(&inputs[1], self.heads[1])?;
-        let mut values = Part::of(&inputs[2], self.heads[1])?;
-        let mut past = 0;
-        if let Some((key, value)) = self.past {
-            (past, keys, values) = (
-                inputs[key].shape()[2],
-                keys.behind(&inputs[key])?,
-                values.behind(&inputs[value])?,
-            );
-        }
+        let ([queries, keys, values], past) = self.parts(inputs)?;
         let [batch, heads, rows, depth] = queries.dims;
         let [_, shared, total, width] = values.dims;
-        ensure_input!(
-            keys.dims == [batch, shared, total, depth]
-                && values.dims[0] == batch
-                && shared > 0
-                && heads % shared == 0,
-            "queries of {:?}, keys of {:?} and values of {:?} do not fit together",
-            queries.dims,
-            keys.dims,
-            values.dims
-        );
         let mask = match self.mask {
             Some(place) => Some(Mask::of(&inputs[place], [batch, heads, rows, total])?),
             None => None,
         };
-        let lengths = match self.lengths {
-            Some(place) => {
-                let lengths = inputs[place].cast_to::<i64>()?;
-                let lengths = elements::<i64>(&lengths)?;
-                let is_length = |&length: &i64| (0..=total as i64).contains(&length);
-                ensure_input!(
-                    lengths.len() == batch && lengths.iter().all(is_length),
-                    "the numbers of keys {lengths:?} of {batch} batches with {total}"
-                );
-                Some(lengths.to_vec())
-            }
-            None => None,
-        };
+        let lengths = self.lengths(inputs, batch, total)?;
         let wants_scores = self.outputs > 3;
         if wants_scores {
             size::admit_shape(ElementType::F32, &[batch, heads, rows, total])?;
         }
-        ensure_input!(depth > 0, "queries of heads without numbers");
         let mut scores_made: Vec<f32> = Vec::new();
         let mut made = vec![0.0; batch * heads * rows * width];
         let scale = self.scale.unwrap_or_else(|| 1.0 / (depth as f32).sqrt());

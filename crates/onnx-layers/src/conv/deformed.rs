@@ -67,6 +67,34 @@ struct DeformConv {
 }
 
 impl DeformConv {
+    /// Checks the shapes of the inputs, for results of `rows` lines of `columns` elements.
+    fn expect_shapes(&self, inputs: &[Arc<Tensor>], [rows, columns]: [usize; 2]) -> Result<()> {
+        let (shape, weights) = (inputs[0].shape(), inputs[1].shape());
+        let taps = weights[2] * weights[3];
+        let expected = |numbers: usize| {
+            let all = self.offset_groups.saturating_mul(taps).saturating_mul(numbers);
+            [shape[0], all, rows, columns]
+        };
+        let mask = self.mask.map(|place| &inputs[place]);
+        let fits = weights[1].checked_mul(self.groups) == Some(shape[1])
+            && weights[0].is_multiple_of(self.groups)
+            && shape[1].is_multiple_of(self.offset_groups)
+            && self.kernel.is_none_or(|kernel| kernel == weights[2..])
+            && inputs[2].shape() == expected(2)
+            && mask.is_none_or(|mask| mask.shape() == expected(1))
+            && self.bias.is_none_or(|place| inputs[place].len() == weights[0]);
+        ensure_input!(
+            fits,
+            "an input of {shape:?}, weights of {weights:?}, offsets of {:?} and a mask of {:?} for {} and {} groups, expected offsets of {:?}",
+            inputs[2].shape(),
+            mask.map(|mask| mask.shape()),
+            self.groups,
+            self.offset_groups,
+            expected(2)
+        );
+        Ok(())
+    }
+
     /// Returns the number of kernel positions along an axis.
     fn places(&self, axis: usize, size: usize, taps: usize) -> Result<usize> {
         let padded = size as u128 + self.pads[axis] as u128 + self.pads[axis + 2] as u128;
@@ -122,29 +150,10 @@ impl Kernel for DeformConv {
         let [filters, shared, tall, wide] = [weights[0], weights[1], weights[2], weights[3]];
         let [rows, columns] = [self.places(0, height, tall)?, self.places(1, width, wide)?];
         let (taps, places) = (tall * wide, rows.saturating_mul(columns));
-        let expected = |numbers: usize| {
-            let all = self.offset_groups.saturating_mul(taps).saturating_mul(numbers);
-            [batch, all, rows, columns]
-        };
+        self.expect_shapes(inputs, [rows, columns])?;
         let (bias, mask) = (
             self.bias.map(|place| &inputs[place]),
             self.mask.map(|place| &inputs[place]),
-        );
-        let fits = shared.checked_mul(self.groups) == Some(channels)
-            && filters.is_multiple_of(self.groups)
-            && channels.is_multiple_of(self.offset_groups)
-            && self.kernel.is_none_or(|kernel| kernel == [tall, wide])
-            && inputs[2].shape() == expected(2)
-            && mask.is_none_or(|mask| mask.shape() == expected(1))
-            && bias.is_none_or(|bias| bias.len() == filters);
-        ensure_input!(
-            fits,
-            "an input of {shape:?}, weights of {weights:?}, offsets of {:?} and a mask of {:?} for {} and {} groups, expected offsets of {:?}",
-            inputs[2].shape(),
-            mask.map(|mask| mask.shape()),
-            self.groups,
-            self.offset_groups,
-            expected(2)
         );
         let mut made = zeros(ElementType::F32, &[batch, filters, rows, columns])?;
         if made.is_empty() {

@@ -139,65 +139,7 @@ impl Normalize {
         let (scale, bias) = (other(1)?, other(2)?);
         let channels = shape.get(1).copied().unwrap_or(1);
         match &self.groups {
-            Groups::From(axis) => {
-                let axis = axis::axis(*axis, shape.len())?;
-                let count: usize = shape[axis..].iter().product();
-                let wide = |index: usize| {
-                    let tensor = inputs.get(index)?;
-                    // The scale or bias is the same for all groups, or different for each group.
-                    let is_shared = tensor.rank() <= shape.len() - axis;
-                    Some(stretched::<T>(
-                        tensor,
-                        if is_shared { &shape[axis..] } else { shape },
-                    ))
-                };
-                let (scale, bias) = (wide(1).transpose()?, wide(2).transpose()?);
-                let of_group = |numbers: &[T], index: usize| -> std::ops::Range<usize> {
-                    let start = if numbers.len() == count { 0 } else { index * count };
-                    start..start + count
-                };
-                let normalize = |index: usize, group: &mut [T], pace: &mut Pace| {
-                    let statistics = self.center(group, pace)?;
-                    if let Some(scale) = &scale {
-                        pace.pairs(&scale[of_group(scale, index)], group, |scale, group| {
-                            let pairs = group.iter_mut().zip(scale);
-                            pairs.for_each(|(y, &scale)| *y = *y * scale);
-                        })?;
-                    }
-                    if let Some(bias) = &bias {
-                        pace.pairs(&bias[of_group(bias, index)], group, |bias, group| {
-                            let pairs = group.iter_mut().zip(bias);
-                            pairs.for_each(|(y, &bias)| *y = *y + bias);
-                        })?;
-                    }
-                    Ok::<_, Error>(statistics)
-                };
-                let line = Ord::max(count, 1);
-                if self.outputs == 1 {
-                    let work = [x.len() as u64 * COST, ELEMENTS];
-                    let y = split::copied(x, line, work, |first, y, pace| {
-                        let mut groups = (first..).zip(y.chunks_exact_mut(line));
-                        groups.try_for_each(|(index, group)| normalize(index, group, pace).map(|_| ()))
-                    })?;
-                    return Ok(smallvec![tensor(shape, y)?]);
-                }
-                let mut pace = Pace::default();
-                let mut y = pace.copy(x)?;
-                let mut means = Vec::new();
-                let mut inverses = Vec::new();
-                for (index, group) in y.chunks_exact_mut(line).enumerate() {
-                    let (mean, inverse) = normalize(index, group, &mut pace)?;
-                    means.push(mean as f32);
-                    inverses.push(inverse as f32);
-                }
-                let mut reduced = shape.to_vec();
-                reduced[axis..].fill(1);
-                let mut outputs = smallvec![tensor(shape, y)?];
-                for statistic in [means, inverses].into_iter().take(self.outputs - 1) {
-                    outputs.push(tensor(&reduced, statistic)?);
-                }
-                Ok(outputs)
-            }
+            Groups::From(axis) => self.trailing_axes(*axis, inputs, x),
             Groups::Channels => {
                 are_as_many([scale, bias], channels)?;
                 self.by_channels(x, shape, channels, |_, channel| channel, (scale, bias))
@@ -219,6 +161,68 @@ impl Normalize {
             }
             Groups::Over(axes) => self.over(x, shape, axes),
         }
+    }
+
+    /// Normalizes the groups of elements from an axis on. Also returns their statistics, if they are outputs.
+    fn trailing_axes<T: Real>(&self, axis: i64, inputs: &[Arc<Tensor>], x: &[T]) -> Result<ShortVec<Tensor>> {
+        let shape = inputs[0].shape();
+        let axis = axis::axis(axis, shape.len())?;
+        let count: usize = shape[axis..].iter().product();
+        let wide = |index: usize| {
+            let tensor = inputs.get(index)?;
+            // The scale or bias is the same for all groups, or different for each group.
+            let is_shared = tensor.rank() <= shape.len() - axis;
+            Some(stretched::<T>(
+                tensor,
+                if is_shared { &shape[axis..] } else { shape },
+            ))
+        };
+        let (scale, bias) = (wide(1).transpose()?, wide(2).transpose()?);
+        let of_group = |numbers: &[T], index: usize| -> std::ops::Range<usize> {
+            let start = if numbers.len() == count { 0 } else { index * count };
+            start..start + count
+        };
+        let normalize = |index: usize, group: &mut [T], pace: &mut Pace| {
+            let statistics = self.center(group, pace)?;
+            if let Some(scale) = &scale {
+                pace.pairs(&scale[of_group(scale, index)], group, |scale, group| {
+                    let pairs = group.iter_mut().zip(scale);
+                    pairs.for_each(|(y, &scale)| *y = *y * scale);
+                })?;
+            }
+            if let Some(bias) = &bias {
+                pace.pairs(&bias[of_group(bias, index)], group, |bias, group| {
+                    let pairs = group.iter_mut().zip(bias);
+                    pairs.for_each(|(y, &bias)| *y = *y + bias);
+                })?;
+            }
+            Ok::<_, Error>(statistics)
+        };
+        let line = Ord::max(count, 1);
+        if self.outputs == 1 {
+            let work = [x.len() as u64 * COST, ELEMENTS];
+            let y = split::copied(x, line, work, |first, y, pace| {
+                let mut groups = (first..).zip(y.chunks_exact_mut(line));
+                groups.try_for_each(|(index, group)| normalize(index, group, pace).map(|_| ()))
+            })?;
+            return Ok(smallvec![tensor(shape, y)?]);
+        }
+        let mut pace = Pace::default();
+        let mut y = pace.copy(x)?;
+        let mut means = Vec::new();
+        let mut inverses = Vec::new();
+        for (index, group) in y.chunks_exact_mut(line).enumerate() {
+            let (mean, inverse) = normalize(index, group, &mut pace)?;
+            means.push(mean as f32);
+            inverses.push(inverse as f32);
+        }
+        let mut reduced = shape.to_vec();
+        reduced[axis..].fill(1);
+        let mut outputs = smallvec![tensor(shape, y)?];
+        for statistic in [means, inverses].into_iter().take(self.outputs - 1) {
+            outputs.push(tensor(&reduced, statistic)?);
+        }
+        Ok(outputs)
     }
 
     /// Normalizes `group`; returns its mean, and the factor by which its elements were multiplied.

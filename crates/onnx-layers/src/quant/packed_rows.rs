@@ -99,21 +99,7 @@ impl Kernel for PackedRows {
             scales.len(),
             shape[0]
         );
-        let zero_points = match self.zero_points {
-            None => None,
-            Some(place) => {
-                let given = integers(&inputs[place])?;
-                // The zero points of each line start at a byte boundary.
-                let row = blocks.div_ceil(self.per_byte);
-                ensure!(
-                    given.len() == shape[0] * lines * row,
-                    "{} zero points for {} rows of {lines} times {blocks} blocks",
-                    given.len(),
-                    shape[0]
-                );
-                Some((given, row))
-            }
-        };
+        let zero_points = self.zero_points(inputs, [shape[0], lines, blocks])?;
         let rows = inputs[1].cast_to::<i64>()?;
         let mut made_shape = rows.shape().to_vec();
         made_shape.extend(&shape[1..]);
@@ -156,6 +142,26 @@ impl Kernel for PackedRows {
 }
 
 impl PackedRows {
+    /// Returns the bytes of the zero points, if they are given, and their number for each line, which starts at
+    /// a byte boundary.
+    fn zero_points(
+        &self,
+        inputs: &[Arc<Tensor>],
+        [rows, lines, blocks]: [usize; 3],
+    ) -> Result<Option<(Vec<i32>, usize)>> {
+        let Some(place) = self.zero_points else {
+            return Ok(None);
+        };
+        let given = integers(&inputs[place])?;
+        let row = blocks.div_ceil(self.per_byte);
+        ensure!(
+            given.len() == rows * lines * row,
+            "{} zero points for {rows} rows of {lines} times {blocks} blocks",
+            given.len()
+        );
+        Ok(Some((given, row)))
+    }
+
     fn numbers(&self, table: &Tensor, [first, count]: [usize; 2], pace: &mut Pace) -> Result<Vec<i32>> {
         if table.element_type() == ElementType::I8 {
             return pace.map(&elements::<i8>(table)?[first..first + count], |&x| x.into());

@@ -140,44 +140,18 @@ impl Side<'_> {
         state: &mut State,
         mut give: impl FnMut(usize, usize, &[f32]),
     ) -> Result<()> {
-        let Sizes {
-            steps,
-            batch,
-            input,
-            hidden,
-        } = self.sizes;
+        let Sizes { batch, hidden, .. } = self.sizes;
         let gates = self.cell.gates() * hidden;
-        // The products of the inputs of all steps are computed at once.
-        let mut products = vec![0f32; steps * batch * gates];
-        // Steps after the end of the longest sequence are ignored, so that their values do not affect the
-        // 8-bit scale.
         let longest = self.lengths.iter().copied().max().unwrap_or(0);
         let shortest = self.lengths.iter().copied().min().unwrap_or(0);
-        let counted = longest * batch;
         let mut pace = Pace::default();
-        // Integer products have one scale for all rows, so all rows are multiplied together.
-        let together = match self.w.are_integers() {
-            true => counted,
-            false => PART / (input * gates).max(1),
-        };
-        let together = together.max(16);
-        for first in (0..counted).step_by(together) {
-            let rows = together.min(counted - first);
-            pace.spend((rows * input * gates) as u64 / 8 + 1)?;
-            let products = &mut products[first * gates..][..rows * gates];
-            self.w
-                .multiply(&x[first * input..], products, 0, [rows, input, gates], &mut pace)?;
-        }
         let bias = self.input_bias();
         // With integer products, ONNX Runtime adds the bias last, which changes the rounding. Otherwise, the
         // bias is added first, which is faster.
         let is_last = self.w.are_integers();
-        if let Some(bias) = bias.as_ref().filter(|_| !is_last) {
-            for row in products.chunks_exact_mut(gates.max(1)) {
-                pace.spend(gates as u64)?;
-                add(row, bias);
-            }
-        }
+        let first_bias = bias.as_deref().filter(|_| !is_last);
+        let last_bias = bias.as_deref().filter(|_| is_last);
+        let products = self.input_products(x, longest, first_bias, &mut pace)?;
         // If the reset gate is applied before the product, the recurrent product of the third gate is
         // computed after the reset gate.
         let is_late = self.cell == (Cell::Gru { resets_after: false });
@@ -226,7 +200,7 @@ impl Side<'_> {
                 match self.cell {
                     Cell::Lstm => {
                         add(r, x);
-                        if let Some(bias) = bias.as_ref().filter(|_| is_last) {
+                        if let Some(bias) = last_bias {
                             add(r, bias);
                         }
                         self.lstm(r, h, &mut state.c[row.index * hidden..][..hidden]);
@@ -253,6 +227,46 @@ impl Side<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Multiplies the inputs of all steps by the input weights, and adds `bias`. Steps after the `longest`
+    /// sequence are ignored, so that their values do not affect the 8-bit scale.
+    fn input_products(
+        &self,
+        x: &[f32],
+        longest: usize,
+        bias: Option<&[f32]>,
+        pace: &mut Pace,
+    ) -> Result<Vec<f32>> {
+        let Sizes {
+            steps,
+            batch,
+            input,
+            hidden,
+        } = self.sizes;
+        let gates = self.cell.gates() * hidden;
+        let mut products = vec![0f32; steps * batch * gates];
+        let counted = longest * batch;
+        // Integer products have one scale for all rows, so all rows are multiplied together.
+        let together = match self.w.are_integers() {
+            true => counted,
+            false => PART / (input * gates).max(1),
+        };
+        let together = together.max(16);
+        for first in (0..counted).step_by(together) {
+            let rows = together.min(counted - first);
+            pace.spend((rows * input * gates) as u64 / 8 + 1)?;
+            let products = &mut products[first * gates..][..rows * gates];
+            self.w
+                .multiply(&x[first * input..], products, 0, [rows, input, gates], pace)?;
+        }
+        if let Some(bias) = bias {
+            for row in products.chunks_exact_mut(gates.max(1)) {
+                pace.spend(gates as u64)?;
+                add(row, bias);
+            }
+        }
+        Ok(products)
     }
 
     /// Returns the sum of the biases that are added to the input products. The sum omits the biases that the

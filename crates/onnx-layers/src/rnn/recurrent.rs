@@ -349,7 +349,23 @@ impl Kernel for Recurrent {
                 Pace::default().pairs(state, last, |state, last| last.copy_from_slice(state))?;
             }
         }
-        let Sizes { steps, batch, .. } = sizes;
+        self.finished(sequence, last, sizes, element_type)
+    }
+}
+
+impl Recurrent {
+    /// Returns the outputs: the states of all steps and the last states, in the order of the layout.
+    fn finished(
+        &self,
+        mut sequence: Vec<f32>,
+        mut last: [Vec<f32>; 2],
+        sizes: Sizes,
+        element_type: ElementType,
+    ) -> Result<ShortVec<Tensor>> {
+        let directions = self.directions.len();
+        let Sizes {
+            steps, batch, hidden, ..
+        } = sizes;
         let shapes: [Vec<usize>; 2] = match self.batch_first {
             true => {
                 sequence = swapped(&sequence, steps * directions, batch, hidden)?;
