@@ -66,6 +66,7 @@ const GROUPS: &[(&str, &[&str])] = &[
             "onnx-gemm",
             "onnx-tensor",
             "onnx-kernels",
+            "onnx-layers",
             "onnx-ml",
             "onnx-run",
             "onnx-session",

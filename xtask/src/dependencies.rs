@@ -337,7 +337,12 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         name: "onnx-kernels",
-        may_use: &["onnx-gemm", "onnx-tensor", "tensor-core"],
+        may_use: &["onnx-tensor", "tensor-core"],
+        never: &["tokio", "serde", "prost", "ort"],
+    },
+    Crate {
+        name: "onnx-layers",
+        may_use: &["onnx-gemm", "onnx-kernels", "onnx-tensor", "tensor-core"],
         never: &["tokio", "serde", "prost", "ort"],
     },
     Crate {
@@ -355,6 +360,7 @@ const CRATES: &[Crate] = &[
         may_use: &[
             "onnx-graph",
             "onnx-kernels",
+            "onnx-layers",
             "onnx-ml",
             "onnx-operators",
             "onnx-tensor",

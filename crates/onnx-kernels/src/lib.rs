@@ -1,4 +1,5 @@
-//! CPU kernels for ONNX operators, for tensors of any shape.
+//! CPU kernels for ONNX operators, for tensors of any shape. `onnx-layers` has those of layers: products,
+//! convolutions, pools, normalizations, recurrent layers, attention, quantization.
 //!
 //! Modules are ONNX's operator families; a file holds an operator, or a few that share an algorithm. A
 //! function such as [`shape::reshape`] builds an operator from a node's attributes: a
@@ -7,7 +8,7 @@
 //! knows neither graphs nor files. Results equal ONNX Runtime's: integers wrap,
 //! NaN propagates, and FP32 sums may differ in their last bits.
 //!
-//! Inner loops are vectorized at run time by `pulp`, without `unsafe`; `onnx-gemm` computes matrix products.
+//! Inner loops are vectorized at run time by `pulp`, without `unsafe`.
 //!
 //! ```
 //! use onnx_kernels::elementwise;
@@ -24,21 +25,13 @@
     reason = "makers of operators fail alike: with what is wrong with the node"
 )]
 
-pub mod attention;
-pub mod conv;
 pub mod elementwise;
 pub mod gather;
-pub(crate) mod helpers;
 pub mod image;
-#[cfg(test)]
-pub(crate) mod made_nodes;
-pub mod matmul;
-pub mod norm;
-pub mod pool;
-pub mod quant;
+pub(crate) mod least_work;
 pub mod random;
 pub mod reduce;
-pub mod rnn;
+#[cfg(test)]
+mod same_bits;
 pub mod shape;
 pub mod signal;
-pub(crate) mod split;

@@ -33,7 +33,7 @@ use prost::Message;
 use crate::operators::registry::{registered_name, rows};
 use crate::{
     Session, fixtures,
-    made_up::{self, node},
+    made_up::{self, int, ints, node},
 };
 
 const EXTREMES: [i64; 6] = [0, 1, -1, 1 << 31, i64::MAX, i64::MIN];
@@ -91,11 +91,7 @@ fn without_fixtures() -> Vec<ModelProto> {
     };
     let vectorizer = NodeProto {
         domain: "ai.onnx.ml".to_owned(),
-        ..of_ints(
-            "FeatureVectorizer",
-            &["x"],
-            vec![ints("inputdimensions", vec![3])],
-        )
+        ..of_ints("FeatureVectorizer", &["x"], vec![ints("inputdimensions", &[3])])
     };
     let mut older = model(
         of_ints("Scatter", &["x", "i", "u"], vec![]),
@@ -127,7 +123,7 @@ fn without_fixtures() -> Vec<ModelProto> {
         model(of_ints("LogSoftmax", &["x"], vec![]), &[2, 3], vec![]),
         model(of_ints("Mod", &["x", "x"], vec![int("fmod", 1)]), &[2, 3], vec![]),
         model(
-            of_ints("RandomNormal", &[], vec![ints("shape", vec![2, 3])]),
+            of_ints("RandomNormal", &[], vec![ints("shape", &[2, 3])]),
             &[2, 3],
             vec![],
         ),
@@ -183,24 +179,6 @@ fn of_sizes() -> Vec<ModelProto> {
         model
     })
     .collect()
-}
-
-fn int(name: &str, i: i64) -> AttributeProto {
-    AttributeProto {
-        name: name.to_owned(),
-        r#type: AttributeType::Int as i32,
-        i,
-        ..AttributeProto::default()
-    }
-}
-
-fn ints(name: &str, ints: Vec<i64>) -> AttributeProto {
-    AttributeProto {
-        name: name.to_owned(),
-        r#type: AttributeType::Ints as i32,
-        ints,
-        ..AttributeProto::default()
-    }
 }
 
 fn integers(name: &str, dims: &[i64], values: &[i64]) -> TensorProto {
@@ -373,7 +351,7 @@ fn set(node: &mut NodeProto, name: &str, extreme: i64) {
         let kind = attribute_type(&node.op_type, name).unwrap();
         node.attribute.push(match kind {
             AttributeType::Int => int(name, 0),
-            _ => ints(name, vec![0; count]),
+            _ => ints(name, &vec![0; count]),
         });
     }
     let mut attributes = node.attribute.iter_mut();

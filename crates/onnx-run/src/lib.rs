@@ -34,6 +34,8 @@
 //! most operators of `com.microsoft`. External data must be loaded into the model first, with
 //! `onnx_graph::external`.
 
+#[cfg(test)]
+mod asked_memory;
 mod element_type;
 mod error;
 #[cfg(test)]
@@ -46,8 +48,6 @@ mod lower;
 mod lowered;
 #[cfg(test)]
 mod made_up;
-#[cfg(test)]
-mod memory;
 mod operators;
 mod outcome;
 mod steps;

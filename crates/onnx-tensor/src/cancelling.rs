@@ -3,7 +3,7 @@
 use std::{
     cell::RefCell,
     fmt,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, Ordering},
     time::Instant,
 };
 
@@ -198,6 +198,21 @@ impl Pace {
         Ok(made)
     }
 
+    /// Returns the results of `function` for the indices below `count`. The loop is vectorized if `function` is
+    /// simple, which that of [`Pace::collect`] is not.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Pace::spend`].
+    pub fn indices<T>(&mut self, count: usize, function: impl Fn(usize) -> T) -> Result<Vec<T>> {
+        let mut made = Vec::with_capacity(count);
+        for first in (0..count).step_by(PART) {
+            let end = count.min(first + PART);
+            self.spend((end - first) as u64)?;
+            made.extend((first..end).map(&function));
+        }
+        Ok(made)
+    }
+
     /// Collects the items of an iterator.
     ///
     /// # Errors
@@ -306,55 +321,6 @@ impl Cancellation for Flag {
     }
 }
 
-/// Calls `run` as if its request were cancelled, for tests.
-pub fn while_cancelled<T>(run: impl FnOnce() -> T) -> T {
-    let token = Arc::new(Flag::default());
-    token.cancel();
-    let _run = start(token);
-    run()
-}
-
-/// A [`Cancellation`] that counts its checks, for tests.
-#[derive(Debug)]
-pub struct Counter {
-    checks: AtomicU64,
-    most: u64,
-}
-
-impl Counter {
-    /// Creates a token that is cancelled after `most` checks.
-    #[must_use]
-    pub fn new(most: u64) -> Self {
-        Self {
-            checks: AtomicU64::new(0),
-            most,
-        }
-    }
-
-    /// Returns the number of checks.
-    #[must_use]
-    pub fn checks(&self) -> u64 {
-        self.checks.load(Ordering::Relaxed)
-    }
-}
-
-impl Cancellation for Counter {
-    fn is_cancelled(&self) -> bool {
-        self.checks.fetch_add(1, Ordering::Relaxed) >= self.most
-    }
-}
-
-/// Calls `run` as if its request were cancelled after `most` checks, for tests. Also returns the number of
-/// checks.
-pub fn while_counted<T>(most: u64, run: impl FnOnce() -> T) -> (T, u64) {
-    let token = Arc::new(Counter::new(most));
-    let made = {
-        let _run = start(token.clone());
-        run()
-    };
-    (made, token.checks())
-}
-
 #[cfg(test)]
 mod tests {
     use std::{sync::atomic::AtomicUsize, time::Duration};
@@ -393,22 +359,13 @@ mod tests {
     }
 
     #[test]
-    fn checks_are_counted_up_to_the_last() {
-        let spend = || (0..4).try_for_each(|_| Pace::default().spend(STEPS));
-        let (ended, checks) = while_counted(u64::MAX, spend);
-        assert!(ended.is_ok());
-        assert_eq!(checks, 4);
-        let (ended, checks) = while_counted(2, spend);
-        assert!(ended.is_err_and(|error| is_cancelled(&error)));
-        assert_eq!(checks, 3);
-    }
-
-    #[test]
     fn parts_are_joined_in_order() -> Result<()> {
         let numbers: Vec<usize> = (0..2 * PART + 1).collect();
         let mut pace = Pace::default();
         assert!(pace.copy(&numbers)? == numbers);
         assert!(pace.collect(0..numbers.len())? == numbers);
+        assert!(pace.indices(numbers.len(), |at| at)? == numbers);
+        assert!(pace.indices(0, |at| at)?.is_empty());
         let mut appended = vec![7];
         pace.append(&numbers, &mut appended)?;
         assert!(appended[0] == 7 && appended[1..] == numbers);

@@ -63,6 +63,11 @@ impl From<String> for Unsupported {
     }
 }
 
+/// Creates the error for an element type that no row of the operators' table supports.
+pub fn unsupported(element_type: ElementType) -> Error {
+    Unsupported::Here(format!("is not supported for inputs of {element_type:?}")).into()
+}
+
 /// Preparing the model has exceeded its time limit. A less busy machine may succeed.
 #[derive(Debug)]
 pub struct OutOfTime;

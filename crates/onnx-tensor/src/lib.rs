@@ -12,7 +12,7 @@
 //! | [`room::Room`], [`size`] | memory limits: of one value, and of the values of all runs |
 //! | [`reuse`] | reuses the memory of a run's values |
 //! | [`cancelling::Pace`], [`time_limit`] | checks within operators for cancellation and for the time limit |
-//! | [`threads`] | splits an operator's work over several threads |
+//! | [`threads`], [`split`] | split an operator's work over several threads |
 //!
 //! ```
 //! use onnx_tensor::prelude::*;
@@ -36,6 +36,8 @@
 //! ```
 //!
 //! Failures are [`anyhow::Error`]s, so that operators can add their own typed errors.
+//!
+//! The feature `testing` is for tests and exempt from semantic versioning: it may change in any release.
 
 pub mod axis;
 pub mod cancelling;
@@ -46,6 +48,7 @@ mod element_type;
 pub mod elements;
 pub mod faults;
 pub mod input_check;
+pub mod integers;
 mod moves;
 pub mod node;
 pub mod operator;
@@ -55,8 +58,11 @@ pub mod reuse;
 pub mod room;
 pub mod shapes;
 pub mod size;
+pub mod split;
 mod storage;
 mod tensor;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod threads;
 pub mod time_limit;
 

@@ -70,6 +70,7 @@ impl Room<'static> {
     }
 
     /// Creates an account with a separate budget of `limit` bytes, for tests. The budget is leaked.
+    #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn of_limit(limit: u64) -> Self {
         Self::of(Box::leak(Box::new(Total::new(limit))))

@@ -1,8 +1,12 @@
-//! Broadcasts shapes.
+//! Broadcasts shapes, converts numbers to sizes, and makes tensors of a shape.
 
 use crate::{Size, prelude::*};
 
-use crate::faults::BadInput;
+use crate::{
+    elements::elements,
+    faults::{BadInput, ensure_input},
+    size,
+};
 
 /// Broadcasts shapes. An unknown size that is broadcast with a known size other than 1 becomes the known
 /// size.
@@ -20,6 +24,45 @@ pub fn known(shape: &[Dim]) -> Option<ShortVec<usize>> {
         _ => None,
     };
     shape.iter().map(size).collect()
+}
+
+/// Converts `numbers` to sizes.
+///
+/// # Errors
+/// Returns [`BadInput`] if a number is negative.
+pub fn sizes(numbers: &[i64]) -> Result<ShortVec<usize>> {
+    let sizes: Option<ShortVec<usize>> = numbers
+        .iter()
+        .map(|&number| usize::try_from(number).ok())
+        .collect();
+    ensure_input!(
+        sizes.is_some(),
+        "dimensions {numbers:?} are wanted, expected none below 0"
+    );
+    Ok(sizes.unwrap_or_default())
+}
+
+/// Reshapes a tensor. Copies the elements only if they are strings that others use too.
+///
+/// # Errors
+/// Fails if the number of elements does not match the shape, or if there is no memory for copied strings.
+pub fn reshaped(tensor: Arc<Tensor>, shape: &[usize]) -> Result<Arc<Tensor>> {
+    if tensor.shape() == shape {
+        return Ok(tensor);
+    }
+    if tensor.element_type() == ElementType::String && Arc::strong_count(&tensor) > 1 {
+        size::admit_contents(elements::<String>(&tensor)?.iter().map(|text| (text, 1)))?;
+    }
+    Ok(Arc::new(tensor.own()?.into_shape(shape)?))
+}
+
+/// Creates a zeroed tensor, after checking its size against the limits.
+///
+/// # Errors
+/// Returns the errors of [`size::admit_shape`].
+pub fn zeros(element_type: ElementType, shape: &[usize]) -> Result<Tensor> {
+    size::admit_shape(element_type, shape)?;
+    Tensor::zero_of(element_type, shape)
 }
 
 #[cfg(test)]

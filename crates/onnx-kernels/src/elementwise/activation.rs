@@ -5,12 +5,18 @@ use std::{
     ops::{Neg, Sub},
 };
 
-use crate::split::{self, ELEMENTS, LINE};
 use onnx_tensor::prelude::*;
 
-use crate::elementwise::vector::{self, each};
+use crate::{
+    elementwise::vector::{self, each},
+    least_work::ELEMENTS,
+};
 use onnx_tensor::node::Node;
-use onnx_tensor::{elements::Real, node::Attributes};
+use onnx_tensor::{
+    elements::Real,
+    node::Attributes,
+    split::{self, LINE},
+};
 
 fn function(node: &Node) -> Result<Function> {
     let attributes = Attributes(node);
@@ -283,8 +289,22 @@ fn clamp<T: PartialOrd + From<u8>>(x: T) -> T {
     }
 }
 
+/// An activation function, with its parameters.
+///
+/// ```
+/// use onnx_kernels::elementwise::{self, activation_of};
+/// use onnx_tensor::{node::Node, prelude::*};
+///
+/// let node = Node { op_type: "Relu".to_owned(), opset: 14, ..Node::default() };
+/// let relu = elementwise::function(&node)?;
+/// let activation = activation_of(&*relu).context("ReLU is an activation")?;
+/// let mut values = [-1.0f32, 2.0];
+/// activation.apply(&mut values);
+/// assert_eq!(values, [0.0, 2.0]);
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Clone, PartialEq)]
-pub(crate) struct Activation(Function);
+pub struct Activation(Function);
 
 impl Activation {
     /// Returns the function of an operator, by its name. `Clip` is the variant whose bounds are attributes.
@@ -299,7 +319,10 @@ impl Activation {
     }
 
     /// Applies the function to FP32 or FP64 elements in place.
-    pub(crate) fn run(&self, tensor: &mut Tensor) -> Result<()> {
+    ///
+    /// # Errors
+    /// Fails if the elements have another type, or if the request is cancelled.
+    pub fn run(&self, tensor: &mut Tensor) -> Result<()> {
         /// Number of elements between two checks for cancellation.
         const PART: usize = 1 << 14;
         /// Maximum cost of an element, relative to reading and writing it.
@@ -322,7 +345,7 @@ impl Activation {
     }
 
     /// Applies the function to FP32 values in place.
-    pub(crate) fn apply(&self, values: &mut [f32]) {
+    pub fn apply(&self, values: &mut [f32]) {
         self.0.single(values);
     }
 

@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
-use crate::split::{self, ELEMENTS, LINE};
 use onnx_tensor::prelude::*;
 
-use onnx_tensor::cancelling::Pace;
+use crate::least_work::ELEMENTS;
+
 use onnx_tensor::elements::{elements, written};
 use onnx_tensor::shapes;
+use onnx_tensor::{
+    cancelling::Pace,
+    split::{self, LINE},
+};
 
 /// A function of two numbers or two BOOLs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,7 +165,10 @@ fn replaced<T: Element>(
 /// Computes one number per pair of elements. `IS_WIDE` compiles the loop for each vector width, which pays
 /// off for most functions. Exceptions are 64-bit integers and bytes, for which the baseline suffices, and
 /// powers and remainders, which have no vector form.
-pub(crate) fn broadcast<T: Element + Copy, const IS_WIDE: bool>(
+///
+/// # Errors
+/// Fails if the shapes do not match, if an element type is not `T`, or if the request is cancelled.
+pub fn broadcast<T: Element + Copy, const IS_WIDE: bool>(
     a: &Tensor,
     b: &Tensor,
     function: impl Fn(T, T) -> T + Sync,

@@ -6,12 +6,14 @@ use half::slice::HalfFloatSliceExt;
 use num_traits::AsPrimitive;
 use onnx_tensor::prelude::*;
 
-use crate::split::{self, ELEMENTS, LINE};
+use crate::least_work::ELEMENTS;
+
 use onnx_tensor::{
     cancelling::Pace,
     faults::{BadInput, Unsupported},
     node::Node,
     operator::Compute,
+    split::{self, LINE},
 };
 use onnx_tensor::{
     elements::{elements, filled, tensor},
@@ -105,13 +107,15 @@ pub fn convert(from: &Tensor, to: ElementType) -> Result<Tensor> {
         (ElementType::F32, ElementType::F16) => {
             let from = elements::<f32>(from)?;
             filled(shape, |halves: &mut [f16]| {
-                split::mapped(from, halves, |from, halves| halves.convert_from_f32_slice(from))
+                split::mapped(from, halves, ELEMENTS, |from, halves| {
+                    halves.convert_from_f32_slice(from);
+                })
             })
         }
         (ElementType::F16, ElementType::F32) => {
             let from = elements::<f16>(from)?;
             filled(shape, |numbers| {
-                split::mapped(from, numbers, HalfFloatSliceExt::convert_to_f32_slice)
+                split::mapped(from, numbers, ELEMENTS, HalfFloatSliceExt::convert_to_f32_slice)
             })
         }
         (number, to) => with_number!(number, F => numbers::<F>(elements::<F>(from)?, shape, to)),
@@ -170,7 +174,7 @@ fn mapped<F: Copy + Sync, T: Element>(
     function: impl Fn(F) -> T + Sync,
 ) -> Result<Tensor> {
     filled(shape, |to| {
-        split::mapped(from, to, |from, to| {
+        split::mapped(from, to, ELEMENTS, |from, to| {
             to.iter_mut()
                 .zip(from)
                 .for_each(|(to, from)| *to = function(*from));

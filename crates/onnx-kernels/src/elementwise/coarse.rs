@@ -54,7 +54,8 @@ impl Kernel for Coarse {
     }
 }
 
-pub(crate) fn sigmoid(values: &mut [f32]) {
+/// Replaces each value by its sigmoid.
+pub fn sigmoid(values: &mut [f32]) {
     pulp::Arch::new().dispatch(Quotients {
         values,
         limit: 18.0,
@@ -77,7 +78,8 @@ pub(crate) fn sigmoid(values: &mut [f32]) {
     });
 }
 
-pub(crate) fn tanh(values: &mut [f32]) {
+/// Replaces each value by its hyperbolic tangent.
+pub fn tanh(values: &mut [f32]) {
     pulp::Arch::new().dispatch(Quotients {
         values,
         limit: 9.0,

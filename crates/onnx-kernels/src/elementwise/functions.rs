@@ -2,16 +2,19 @@
 
 use std::sync::Arc;
 
-use crate::split::{self, ELEMENTS, LINE};
 use onnx_tensor::prelude::*;
 
-use crate::elementwise::{activation::Activation, vector::each, whole};
+use crate::{
+    elementwise::{activation::Activation, vector::each, whole},
+    least_work::ELEMENTS,
+};
 use onnx_tensor::{
     cancelling::Pace,
     elements::{elements, filled},
     node::Attributes,
     node::Node,
     operator::{Compute, Fact},
+    split::{self, LINE},
 };
 
 /// Builds an element-wise function, such as `Abs`.
@@ -283,7 +286,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use onnx_tensor::cancelling::while_cancelled;
+    use onnx_tensor::testing::while_cancelled;
 
     fn node(name: &str) -> Node {
         Node {

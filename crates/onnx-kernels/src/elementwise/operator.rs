@@ -8,7 +8,7 @@ use super::{activation::Activation, clip::Clip, functions::Function};
 
 /// Returns the activation that `operator` computes; `None` if the operator is not an activation, or reads
 /// other inputs of the run.
-pub(crate) fn activation_of(operator: &dyn Compute) -> Option<Activation> {
+pub fn activation_of(operator: &dyn Compute) -> Option<Activation> {
     let operator: &dyn Any = operator;
     let function = operator.downcast_ref::<Function>().and_then(Function::activation);
     function.or_else(|| operator.downcast_ref::<Clip>().and_then(Clip::activation))

@@ -163,8 +163,8 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use onnx_tensor::cancelling::{Cancelled, while_cancelled};
     use onnx_tensor::elements::elements;
+    use onnx_tensor::{cancelling::Cancelled, testing::while_cancelled};
 
     fn run<T: Element + Copy>(kernel: &dyn Kernel, inputs: Vec<Tensor>) -> Vec<T> {
         let inputs: Vec<Arc<Tensor>> = inputs.into_iter().map(Arc::new).collect();

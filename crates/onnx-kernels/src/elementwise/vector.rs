@@ -5,20 +5,29 @@
 //! The polynomials were fitted for this file to the smallest relative error over the given interval.
 
 /// Replaces each value by the result of an expression that may use the listed variables, compiled for the
-/// processor's widest vectors: `each!(values, [alpha] |x| alpha * x)`.
+/// processor's widest vectors.
 ///
 /// This is a macro, since closures are not always inlined into the vectorized function.
+///
+/// ```
+/// use onnx_kernels::elementwise::vector::each;
+///
+/// let (mut values, alpha) = ([1.0f32, 2.0], 3.0);
+/// each!(&mut values, [alpha] |x| alpha * x);
+/// assert_eq!(values, [3.0, 6.0]);
+/// ```
+#[macro_export]
 macro_rules! each {
     ($values:expr, [$($number:ident),*] |$x:ident| $body:expr) => {{
         struct Each<'v> {
             values: &'v mut [f32],
             $($number: f32,)*
         }
-        impl pulp::WithSimd for Each<'_> {
+        impl $crate::elementwise::vector::pulp::WithSimd for Each<'_> {
             type Output = ();
 
             #[inline(always)]
-            fn with_simd<S: pulp::Simd>(self, _: S) {
+            fn with_simd<S: $crate::elementwise::vector::pulp::Simd>(self, _: S) {
                 let Self { values, $($number,)* } = self;
                 for value in values {
                     let $x = *value;
@@ -26,21 +35,24 @@ macro_rules! each {
                 }
             }
         }
-        pulp::Arch::new().dispatch(Each { values: $values, $($number,)* });
+        $crate::elementwise::vector::pulp::Arch::new().dispatch(Each { values: $values, $($number,)* });
     }};
 }
-pub(crate) use each;
+pub use crate::each;
+
+#[doc(hidden)]
+pub use pulp;
 
 /// Computes `e^x`.
 #[inline(always)]
-pub(crate) fn exp(x: f32) -> f32 {
+pub fn exp(x: f32) -> f32 {
     let (power, rest) = split(x);
     scale(1.0 + expm1_near_zero(rest), power)
 }
 
 /// Computes `e^x - 1`, accurate near zero too.
 #[inline(always)]
-pub(crate) fn expm1(x: f32) -> f32 {
+pub fn expm1(x: f32) -> f32 {
     let (power, rest) = split(x);
     // Multiplies by half of the power twice: 2^128 is not an FP32 value although the product may be.
     let (first, second) = halves(power);
@@ -128,13 +140,13 @@ fn log1p_of_fraction(x: f32) -> f32 {
 
 /// Computes `1 / (1 + e^-x)`.
 #[inline(always)]
-pub(crate) fn sigmoid(x: f32) -> f32 {
+pub fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
 /// Computes the hyperbolic tangent.
 #[inline(always)]
-pub(crate) fn tanh(x: f32) -> f32 {
+pub fn tanh(x: f32) -> f32 {
     let magnitude = x.abs();
     // For 10 and above, the hyperbolic tangent is 1 in FP32.
     let magnitude = if magnitude > 10.0 { 10.0 } else { magnitude };
@@ -144,14 +156,14 @@ pub(crate) fn tanh(x: f32) -> f32 {
 
 /// Computes `ln(1 + e^x)`.
 #[inline(always)]
-pub(crate) fn softplus(x: f32) -> f32 {
+pub fn softplus(x: f32) -> f32 {
     let positive = if x < 0.0 { 0.0 } else { x };
     positive + log1p_of_fraction(exp(-x.abs()))
 }
 
 /// Computes `x tanh(ln(1 + e^x))`.
 #[inline(always)]
-pub(crate) fn mish(x: f32) -> f32 {
+pub fn mish(x: f32) -> f32 {
     let grown = exp(if x > 20.0 { 20.0 } else { x });
     let ratio = grown * (grown + 2.0);
     x * (ratio / (ratio + 2.0))
@@ -159,7 +171,7 @@ pub(crate) fn mish(x: f32) -> f32 {
 
 /// Computes the error function.
 #[inline(always)]
-pub(crate) fn erf(x: f32) -> f32 {
+pub fn erf(x: f32) -> f32 {
     // erf(x) / x as a polynomial in x^2, for |x| in [0, 1].
     const NEAR: [f32; 7] = [
         std::f32::consts::FRAC_2_SQRT_PI,
@@ -190,13 +202,13 @@ pub(crate) fn erf(x: f32) -> f32 {
 
 /// Computes GELU: `x` times the cumulative normal distribution.
 #[inline(always)]
-pub(crate) fn gelu(x: f32) -> f32 {
+pub fn gelu(x: f32) -> f32 {
     0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2))
 }
 
 /// Computes GELU with the tanh approximation.
 #[inline(always)]
-pub(crate) fn gelu_by_tanh(x: f32) -> f32 {
+pub fn gelu_by_tanh(x: f32) -> f32 {
     let inner = 0.797_884_6 * (x + 0.044_715 * x * x * x);
     // (1 + tanh(u)) / 2 is a sigmoid.
     x * sigmoid(2.0 * inner)

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::split::{self, BYTES, ELEMENTS, LINE};
 use onnx_tensor::prelude::*;
+
+use crate::least_work::{BYTES, ELEMENTS};
 use tensor_core::QuotedName;
 
 use onnx_tensor::{
@@ -11,6 +12,7 @@ use onnx_tensor::{
     elements::elements,
     node::Attributes,
     operator::{Fact, Kernel, kernel},
+    split::{self, LINE},
 };
 use onnx_tensor::{
     cancelling::{PART, Pace},

@@ -13,5 +13,6 @@ pub use indexed::{scatter, taken};
 pub use lookup::one_hot;
 pub use non_zero::non_zero;
 pub use sequences::{compress, reverse_sequence};
+pub use sorting::sort_by;
 pub use top_k::top_k;
 pub use unique::unique;

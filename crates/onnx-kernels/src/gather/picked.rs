@@ -1,11 +1,12 @@
 //! Selects elements along one axis, in a single pass and without index lists larger than the result.
 
-use crate::split::{self, BYTES};
 use onnx_tensor::prelude::*;
+
+use crate::least_work::BYTES;
 
 use onnx_tensor::{
     cancelling::{PART, Pace},
-    size,
+    size, split,
 };
 
 /// The indices of the elements to select along an axis, all of them in range.

@@ -7,7 +7,10 @@ use onnx_tensor::prelude::*;
 use onnx_tensor::{cancelling::Pace, size};
 
 /// Sorts elements stably, and checks for cancellation.
-pub(crate) fn sort_by<T: Copy>(elements: &mut Vec<T>, compare: impl Fn(&T, &T) -> Ordering) -> Result<()> {
+///
+/// # Errors
+/// Fails if the run is cancelled, or if there is no memory for a sorted copy of many elements.
+pub fn sort_by<T: Copy>(elements: &mut Vec<T>, compare: impl Fn(&T, &T) -> Ordering) -> Result<()> {
     /// Maximum number of elements to sort without a check for cancellation.
     const FEW: usize = 1 << 16;
     if elements.len() <= FEW {
@@ -36,7 +39,7 @@ pub(crate) fn sorted(length: usize, steps: usize, compare: Comparison<'_>) -> Re
     // RUN steps are only merged, since a sort cannot stop within a comparison.
     let together = (RUN / steps.max(1)).max(1);
     let mut pace = Pace::default();
-    let mut order: Vec<usize> = pace.collect(0..length)?;
+    let mut order: Vec<usize> = pace.indices(length, |at| at)?;
     for run in order.chunks_mut(together).filter(|run| run.len() > 1) {
         let rounds = run.len().ilog2() as usize + 1;
         pace.spend((run.len() * rounds).saturating_mul(steps) as u64)?;
@@ -74,7 +77,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use onnx_tensor::cancelling::{Cancelled, while_cancelled};
+    use onnx_tensor::{cancelling::Cancelled, testing::while_cancelled};
 
     #[test]
     fn many_are_sorted_as_few_are() {

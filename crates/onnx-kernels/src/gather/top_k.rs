@@ -264,7 +264,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use onnx_tensor::{cancelling::while_cancelled, faults::BadInput};
+    use onnx_tensor::{faults::BadInput, testing::while_cancelled};
 
     fn top(largest: bool, values: Tensor, count: i64) -> Result<ShortVec<Tensor>> {
         let top_k = TopK {

@@ -16,6 +16,7 @@ use onnx_tensor::{
     faults::{BadInput, Unsupported},
     node::Node,
     operator::Compute,
+    shapes::zeros,
     size,
 };
 
@@ -97,6 +98,17 @@ impl Kernel for Unique {
     }
 }
 
+/// Refuses NaN, since it cannot be ordered.
+fn expect_order<T: PartialOrd>(values: &[T], pace: &mut Pace) -> Result<()> {
+    for values in values.chunks(PART) {
+        pace.spend(values.len() as u64)?;
+        if values.iter().any(|value| value.partial_cmp(value).is_none()) {
+            bail!(BadInput("the input has NaN, which has no order".to_owned()));
+        }
+    }
+    Ok(())
+}
+
 /// Groups of equal slices.
 struct Groups {
     /// First index of each group.
@@ -150,21 +162,34 @@ impl Unique {
         })
     }
 
+    /// Returns the outputs for slices without elements, which are all equal. Reads and sorts nothing, however
+    /// many slices there are.
+    fn of_nothing(element_type: ElementType, shape: &[usize], axis: usize) -> Result<ShortVec<Tensor>> {
+        let length = shape[axis];
+        let groups = length.min(1);
+        let mut made_shape = shape.to_vec();
+        made_shape[axis] = groups;
+        size::admit_shape(ElementType::I64, &[2 * groups + length])?;
+        Ok(smallvec![
+            zeros(element_type, &made_shape)?,
+            Tensor::zero::<i64>(&[groups])?,
+            Tensor::zero::<i64>(&[length])?,
+            tensor(&[groups], vec![length as i64; groups])?,
+        ])
+    }
+
     fn chosen<T: Element + PartialOrd>(
         &self,
         values: &[T],
         shape: &[usize],
         axis: usize,
     ) -> Result<ShortVec<Tensor>> {
-        let (length, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
-        // NaN is refused, since it cannot be ordered.
-        let mut pace = Pace::default();
-        for values in values.chunks(PART) {
-            pace.spend(values.len() as u64)?;
-            if values.iter().any(|value| value.partial_cmp(value).is_none()) {
-                bail!(BadInput("the input has NaN, which has no order".to_owned()));
-            }
+        if values.is_empty() {
+            return Self::of_nothing(T::ELEMENT_TYPE, shape, axis);
         }
+        let (length, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
+        let mut pace = Pace::default();
+        expect_order(values, &mut pace)?;
         let block = length * inner;
         // The slice at index `at` of the axis consists of one part in each outer block.
         let compare = |a: usize, b: usize, pace: &mut Pace| {
@@ -214,5 +239,39 @@ impl Unique {
             tensor(&[length], numbers(inverse)?)?,
             tensor(&count, counts)?,
         ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use onnx_tensor::testing::while_cancelled;
+
+    #[test]
+    fn slices_without_elements_are_one() {
+        for axis in [Some(0), Some(1), Some(2), None] {
+            let unique = Unique {
+                axis,
+                is_sorted: true,
+            };
+            let many = 1 << 20;
+            let input = Tensor::zero::<f32>(&[many, 0, 3]).unwrap().into_arc();
+            let length = axis.map_or(0, |axis| input.shape()[axis as usize]);
+            // A sort of so many slices would check for cancellation.
+            let made = while_cancelled(|| unique.run(&[input])).unwrap();
+            let groups = usize::from(length > 0);
+            let shape = match axis {
+                Some(0) => vec![1, 0, 3],
+                Some(1) => vec![many, 0, 3],
+                Some(_) => vec![many, 0, 1],
+                None => vec![0],
+            };
+            assert_eq!(made[0].shape(), shape);
+            assert_eq!(made[1], Tensor::vector(&[0i64][..groups]));
+            assert_eq!(made[2], Tensor::zero::<i64>(&[length]).unwrap());
+            assert_eq!(made[3], Tensor::vector(&[length as i64][..groups]));
+        }
     }
 }

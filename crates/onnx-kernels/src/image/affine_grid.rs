@@ -42,7 +42,7 @@ impl AffineGrid {
             1 => Ok(vec![0.0]),
             _ => {
                 let place = |at: usize| (2.0 * at as f32 / (count as f32 - 1.0) - 1.0) * most;
-                Pace::default().collect((0..count).map(place))
+                Pace::default().indices(count, place)
             }
         }
     }

@@ -83,17 +83,7 @@ impl Kernel for NonMaxSuppression {
         for (group, scores) in scores.chunks_exact(count.max(1)).enumerate() {
             let (image, class) = (group / classes, group % classes);
             let boxes = &boxes[image * count..][..count];
-            let is_enough = |&(_, score): &(usize, &f32)| least.is_none_or(|least| *score > least);
-            let mut order: Vec<(usize, f32)> = Vec::new();
-            for (first, scores) in (0..).step_by(PART).zip(scores.chunks(PART)) {
-                pace.spend(scores.len() as u64)?;
-                let scores = (first..).zip(scores).filter(is_enough);
-                order.extend(scores.map(|(index, &score)| match score.is_nan() {
-                    true => (index, f32::NEG_INFINITY),
-                    false => (index, score + 0.0),
-                }));
-            }
-            sort_by(&mut order, |(_, a), (_, b)| b.total_cmp(a))?;
+            let order = by_score(scores, least, &mut pace)?;
             kept.clear();
             // Checks that there is enough memory for the list of selected boxes, which grows by doubling.
             size::admit_now((2 * size_of_val(&*chosen)) as u64)?;
@@ -123,6 +113,22 @@ impl Kernel for NonMaxSuppression {
         }
         Ok(smallvec![tensor(&[chosen.len() / 3, 3], chosen)?])
     }
+}
+
+/// Returns the indices and scores of the boxes whose score is above `least`, the highest score first.
+fn by_score(scores: &[f32], least: Option<f32>, pace: &mut Pace) -> Result<Vec<(usize, f32)>> {
+    let is_enough = |&(_, score): &(usize, &f32)| least.is_none_or(|least| *score > least);
+    let mut order: Vec<(usize, f32)> = Vec::new();
+    for (first, scores) in (0..).step_by(PART).zip(scores.chunks(PART)) {
+        pace.spend(scores.len() as u64)?;
+        let scores = (first..).zip(scores).filter(is_enough);
+        order.extend(scores.map(|(index, &score)| match score.is_nan() {
+            true => (index, f32::NEG_INFINITY),
+            false => (index, score + 0.0),
+        }));
+    }
+    sort_by(&mut order, |(_, a), (_, b)| b.total_cmp(a))?;
+    Ok(order)
 }
 
 /// Returns the only element of a scalar or of a one-element vector.

@@ -249,7 +249,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use onnx_tensor::cancelling::{Cancelled, while_cancelled};
+    use onnx_tensor::{cancelling::Cancelled, testing::while_cancelled};
 
     #[test]
     fn regions_without_an_inside_end_with_their_request() {

@@ -334,10 +334,6 @@ fn stage<T: Copy>(
     term: impl Fn(T) -> T + Copy,
     join: impl Fn(T, T) -> T + Copy,
 ) -> Result<Vec<T>> {
-    /// Number of elements that one iteration of a vectorized loop processes.
-    const LANES: usize = 16;
-    /// Steps of an iteration.
-    const STEPS: u64 = 4;
     let mut pace = Pace::default();
     let mut made = pace.repeat(&start, outside * width)?;
     if along * width == 0 {
@@ -346,20 +342,19 @@ fn stage<T: Copy>(
     let blocks = values.chunks_exact(along * width);
     for (block, made) in blocks.zip(made.chunks_exact_mut(width)) {
         pace.spend(1)?;
-        if let [made] = made {
-            let (parts, rest) = block.as_chunks::<LANES>();
-            let mut all = start;
-            if !parts.is_empty() {
-                let mut lanes = [start; LANES];
-                for parts in parts.chunks(PART / LANES) {
-                    pace.spend(STEPS * parts.len() as u64)?;
-                    for part in parts {
-                        lanes = std::array::from_fn(|lane| join(lanes[lane], term(part[lane])));
-                    }
-                }
-                all = lanes.iter().fold(start, |a, &b| join(a, b));
+        if width > 1 && block.len() <= PART {
+            // Without a division, which takes longer than a short row.
+            pace.spend(block.len() as u64 / 4)?;
+            let mut rows = block;
+            while let Some((row, rest)) = rows.split_at_checked(width) {
+                let pairs = made.iter_mut().zip(row);
+                pairs.for_each(|(made, &value)| *made = join(*made, term(value)));
+                rows = rest;
             }
-            *made = rest.iter().fold(all, |a, &b| join(a, term(b)));
+            continue;
+        }
+        if let [made] = made {
+            *made = line_fold(block, start, term, join, &mut pace)?;
             continue;
         }
         // Takes some columns at a time, and then some rows.
@@ -378,8 +373,38 @@ fn stage<T: Copy>(
     Ok(made)
 }
 
-/// Iterates over the group index of each element in row-major order, repeated forever.
-pub(crate) fn groups<'a>(shape: &'a [usize], reduced: &'a [bool]) -> impl Iterator<Item = usize> + use<'a> {
+/// Folds the terms of contiguous elements.
+#[inline(always)]
+fn line_fold<T: Copy>(
+    line: &[T],
+    start: T,
+    term: impl Fn(T) -> T + Copy,
+    join: impl Fn(T, T) -> T + Copy,
+    pace: &mut Pace,
+) -> Result<T> {
+    /// Number of elements that one iteration of a vectorized loop processes.
+    const LANES: usize = 16;
+    /// Steps of an iteration.
+    const STEPS: u64 = 4;
+    let (parts, rest) = line.as_chunks::<LANES>();
+    let mut all = start;
+    if !parts.is_empty() {
+        let mut lanes = [start; LANES];
+        for parts in parts.chunks(PART / LANES) {
+            pace.spend(STEPS * parts.len() as u64)?;
+            for part in parts {
+                lanes = std::array::from_fn(|lane| join(lanes[lane], term(part[lane])));
+            }
+        }
+        all = lanes.iter().fold(start, |a, &b| join(a, b));
+    }
+    Ok(rest.iter().fold(all, |a, &b| join(a, term(b))))
+}
+
+/// Iterates over the group index of each element of a tensor in row-major order, repeated forever. Elements
+/// that differ only in the `reduced` axes are in one group.
+#[inline]
+pub fn groups<'a>(shape: &'a [usize], reduced: &'a [bool]) -> impl Iterator<Item = usize> + use<'a> {
     let mut place = vec![0usize; shape.len()];
     std::iter::repeat_with(move || {
         let kept = place

@@ -6,4 +6,5 @@ pub(crate) mod reductions;
 pub(crate) mod sums;
 
 pub use cum_sum::cum_sum;
+pub use fold::groups;
 pub use reductions::{argument, global_pool, reduce};

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::helpers::known_integers;
 use crate::reduce::{
     fold::{self, greatest},
     sums::{Finish, Sums, Term},
@@ -14,6 +13,7 @@ use onnx_tensor::{
     cancelling::{PART, Pace},
     elements::{elements, tensor},
     faults::ensure_input,
+    integers::known_integers,
     node::Attributes,
     node::Node,
     operator::{Compute, Fact, Kernel},
@@ -124,23 +124,30 @@ fn places<T: Copy>(
         "axis {axis} of {shape:?} has no elements, of which one is to be found"
     );
     let mut pace = Pace::default();
+    let mut best = Vec::with_capacity(width.min(PART));
+    let together = PART / width.min(PART);
     let blocks = values.chunks_exact(along * width);
     for (block, places) in blocks.zip(places.chunks_exact_mut(width)) {
         // Takes some columns at a time, and then some rows.
         for (column, places) in (0..).step_by(PART).zip(places.chunks_mut(PART)) {
             let columns = column..column + places.len();
-            let mut best: ShortVec<T> = block[columns.clone()].into();
-            let together = PART / places.len();
-            let parts = block[width..].chunks(together * width);
-            for (first, rows) in (1..).step_by(together).zip(parts) {
-                pace.spend((rows.len() / width * places.len()) as u64)?;
-                for (number, row) in (first..).zip(rows.chunks_exact(width)) {
+            best.clear();
+            best.extend_from_slice(&block[columns.clone()]);
+            let (mut rows, mut number) = (&block[width..], 1);
+            while !rows.is_empty() {
+                pace.spend((together.min(along) * places.len()) as u64)?;
+                for _ in 0..together {
+                    // `chunks_exact` would divide, which takes longer than a short row.
+                    let Some((row, rest)) = rows.split_at_checked(width) else {
+                        break;
+                    };
                     let pairs = places.iter_mut().zip(&mut best).zip(&row[columns.clone()]);
                     for ((place, best), &value) in pairs {
                         if replaces(value, *best) {
                             (*place, *best) = (number, value);
                         }
                     }
+                    (rows, number) = (rest, number + 1);
                 }
             }
         }
@@ -457,15 +464,15 @@ mod tests {
         assert!(max[..3] == [5.0, -1.0, -INF] && max[3].is_nan(), "{max:?}");
         let mean = floats(&pooled(false, &image).unwrap()[0]);
         assert!(mean[..3] == [3.0, -2.0, -INF] && mean[3].is_nan(), "{mean:?}");
-        let halves = crate::made_nodes::cube(&[[[f16::from_f32(1.0), f16::from_f32(2.0)]]]);
+        let halves = onnx_tensor::testing::cube(&[[[f16::from_f32(1.0), f16::from_f32(2.0)]]]);
         assert_eq!(
             pooled(true, &halves).unwrap()[0],
-            crate::made_nodes::cube(&[[[f16::from_f32(2.0)]]])
+            onnx_tensor::testing::cube(&[[[f16::from_f32(2.0)]]])
         );
-        let doubles = crate::made_nodes::cube(&[[[1.0f64, 2.0]]]);
+        let doubles = onnx_tensor::testing::cube(&[[[1.0f64, 2.0]]]);
         assert_eq!(
             pooled(false, &doubles).unwrap()[0],
-            crate::made_nodes::cube(&[[[1.5f64]]])
+            onnx_tensor::testing::cube(&[[[1.5f64]]])
         );
         let no_images = Tensor::zero::<f32>(&[0, 2, 3]).unwrap();
         assert_eq!(pooled(true, &no_images).unwrap()[0].shape(), [0, 2, 1]);

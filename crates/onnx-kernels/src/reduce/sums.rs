@@ -5,13 +5,15 @@ use std::{
     sync::Arc,
 };
 
-use crate::split::{self, ELEMENTS};
 use onnx_tensor::prelude::*;
+
+use crate::least_work::ELEMENTS;
 
 use onnx_tensor::{
     cancelling::{PART, Pace},
     elements::{elements, tensor},
     operator::{Fact, Kernel},
+    split,
 };
 
 /// A sum along axes: the terms, and the final step.
@@ -164,6 +166,10 @@ fn stage<T: Float>(
         for (block, sums) in blocks.zip(sums.chunks_exact_mut(width)) {
             match sums {
                 [sum] => *sum = line_sum(block, term, pace)?,
+                sums if size <= PART && along <= TERMS => {
+                    pace.spend(size as u64 / 4 + 1)?;
+                    add_few_rows(block, sums, term);
+                }
                 sums => add_rows(block, sums, term, pace)?,
             }
         }
@@ -174,6 +180,17 @@ fn stage<T: Float>(
 
 /// Maximum number of terms in one running sum, since FP32 loses precision once the sum is large.
 const TERMS: usize = 512;
+
+/// Adds the terms of the rows of a small block to zeroed sums, without a division, which takes longer than a
+/// short row.
+#[inline(always)]
+fn add_few_rows<T: Float>(mut rows: &[T], sums: &mut [T], term: impl Fn(T) -> T) {
+    while let Some((row, rest)) = rows.split_at_checked(sums.len()) {
+        let pairs = sums.iter_mut().zip(row);
+        pairs.for_each(|(sum, value)| *sum += term(*value));
+        rows = rest;
+    }
+}
 
 /// Adds the terms of all rows to zeroed sums, by pairwise summation.
 fn add_rows<T: Float>(

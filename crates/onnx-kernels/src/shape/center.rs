@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::helpers::{empty, known_integers, sizes};
 use onnx_tensor::{
     axis::axis,
     cancelling::Pace,
     faults::{Unsupported, ensure_input},
+    integers::known_integers,
     node::{Attributes, Node},
     operator::{Compute, Fact, Kernel, kernel},
+    shapes::{sizes, zeros},
 };
 
 /// Builds the operator `CenterCropPad`.
@@ -65,7 +66,7 @@ impl Kernel for CenterCropPad {
             .collect::<Option<_>>()
             .context("sizes are not known in a run")?;
         let input = &inputs[0];
-        let mut made = empty(input.element_type(), &shape)?;
+        let mut made = zeros(input.element_type(), &shape)?;
         let bytes = input.element_type().size_of();
         let spans: Vec<Span> = input
             .shape()

@@ -5,18 +5,20 @@ use std::{ops::Range, sync::Arc};
 use onnx_tensor::prelude::*;
 
 use crate::{
-    helpers::{empty, integers, known_integers, sizes},
+    least_work::{BYTES, ELEMENTS},
     shape::texts,
-    split::{self, BYTES, ELEMENTS},
 };
 use onnx_tensor::shapes;
 use onnx_tensor::{
     cancelling::{PART, Pace},
     elements::elements,
     faults::{Refusal, ensure_input},
+    integers::{integers, known_integers},
     node::Attributes,
     node::Node,
     operator::{Compute, Fact},
+    shapes::{sizes, zeros},
+    split,
 };
 
 /// Builds the operator `Tile`.
@@ -86,7 +88,7 @@ fn lines<const N: usize>(
 
 /// Returns a value broadcast to `shape`.
 fn repeated(from: &Tensor, shape: &[usize]) -> Result<Tensor> {
-    let mut made = empty(from.element_type(), shape)?;
+    let mut made = zeros(from.element_type(), shape)?;
     let size = from.element_type().size_of();
     repeat(from.as_bytes()?, from.shape(), shape, size, made.as_bytes_mut()?)?;
     Ok(made)
@@ -275,7 +277,7 @@ fn tiled(input: &Tensor, repeats: &[usize]) -> Result<Tensor> {
             _ => {}
         }
     }
-    let mut made = empty(input.element_type(), &shape)?;
+    let mut made = zeros(input.element_type(), &shape)?;
     repeat(
         input.as_bytes()?,
         &from,
@@ -319,7 +321,7 @@ impl Compute for Where {
 fn chosen(condition: &Tensor, yes: &Tensor, no: &Tensor) -> Result<Tensor> {
     let element_type = yes.element_type();
     let shape = shapes::broadcast(&[condition.shape(), yes.shape(), no.shape()])?;
-    let mut made = empty(element_type, &shape)?;
+    let mut made = zeros(element_type, &shape)?;
     if made.is_empty() {
         return Ok(made);
     }
@@ -396,7 +398,7 @@ mod tests {
     fn values_are_expanded_both_ways() {
         let column = Tensor::matrix(&[[1i16], [2]]);
         let expanded = one(&Expand, &[column.clone(), Tensor::vector(&[3i64, 1, 2])]);
-        let expected = crate::made_nodes::cube(&[[[1i16, 1], [2, 2]], [[1, 1], [2, 2]], [[1, 1], [2, 2]]]);
+        let expected = onnx_tensor::testing::cube(&[[[1i16, 1], [2, 2]], [[1, 1], [2, 2]], [[1, 1], [2, 2]]]);
         assert_eq!(expanded, expected);
         // In `Expand`, a requested size of 1 keeps the size of the input.
         assert_eq!(one(&Expand, &[column.clone(), Tensor::vector(&[1i64])]), column);

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use onnx_tensor::cancelling::Pace;
 use onnx_tensor::prelude::*;
 
-use crate::helpers::empty;
 use onnx_tensor::{
     elements::elements,
     faults::Unsupported,
     node::Attributes,
     node::Node,
     operator::{Compute, Fact},
+    shapes::zeros,
 };
 
 /// Builds the operator `Dropout`.
@@ -79,7 +79,7 @@ impl Compute for Dropout {
     fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let mut outputs: ShortVec<Arc<Tensor>> = smallvec![inputs.swap_remove(0)];
         if self.gives_mask {
-            let mut mask = empty(ElementType::Bool, outputs[0].shape())?;
+            let mut mask = zeros(ElementType::Bool, outputs[0].shape())?;
             Pace::default().over(mask.as_slice_mut::<bool>()?, |mask| mask.fill(true))?;
             outputs.push(Arc::new(mask));
         }

@@ -20,7 +20,7 @@ pub use counting::{range, trilu};
 pub use eye_like::eye_like;
 pub use fill::{condition, constant_of_shape, expand, tile};
 pub use kept::{dropout, identity};
-pub use moves::{gather, transpose_of};
+pub use moves::{Transpose, gather, transpose_of};
 pub use pad::pad;
 pub use parts::{concat, split};
 pub use slice::slice;

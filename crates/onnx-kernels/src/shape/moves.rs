@@ -2,23 +2,21 @@
 
 use std::sync::Arc;
 
-use crate::split::{self, BYTES};
 use onnx_tensor::prelude::*;
 
-use crate::shape::moved_axis::transpose;
-use crate::{
-    helpers::{empty, integers},
-    shape::texts,
-};
+use crate::shape::texts;
+use crate::{least_work::BYTES, shape::moved_axis::transpose};
 use onnx_tensor::{
     axis::axis,
     cancelling::{PART, Pace},
     faults::ensure_input,
     input_check::within,
+    integers::integers,
     node::Attributes,
     node::Node,
     operator::{Compute, Fact},
-    size,
+    shapes::zeros,
+    size, split,
 };
 
 /// Builds the operator `Gather`.
@@ -32,8 +30,18 @@ pub fn transpose_of(node: &Node) -> Result<Box<dyn Compute>> {
 }
 
 /// `Transpose` with this permutation. An empty permutation reverses the axes.
+///
+/// ```
+/// use onnx_kernels::shape::Transpose;
+/// use onnx_tensor::{operator::Compute, prelude::*};
+///
+/// let matrix = Tensor::matrix(&[[1i64, 2], [3, 4]]).into_arc();
+/// let outputs = Transpose(vec![1, 0]).run(&mut smallvec![matrix])?;
+/// assert_eq!(*outputs[0], Tensor::matrix(&[[1i64, 3], [2, 4]]));
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Debug)]
-pub(crate) struct Transpose(pub(crate) Vec<i64>);
+pub struct Transpose(pub Vec<i64>);
 
 impl Transpose {
     fn order(&self, rank: usize) -> Result<ShortVec<usize>> {
@@ -262,7 +270,7 @@ impl Compute for Gather {
             let axis = axis(self.0, from.rank())?;
             let shape = from.shape();
             let size = shape[axis];
-            let mut made = empty(from.element_type(), &gathered(shape, axis, places.shape()))?;
+            let mut made = zeros(from.element_type(), &gathered(shape, axis, places.shape()))?;
             let mut pace = Pace::default();
             let mut offsets = integers(places)?;
             for offsets in offsets.chunks_mut(PART) {
@@ -330,14 +338,14 @@ mod tests {
 
     #[test]
     fn axes_are_put_in_any_order() {
-        let value = crate::made_nodes::cube(&[[[1u16, 2, 3], [4, 5, 6]]]);
+        let value = onnx_tensor::testing::cube(&[[[1u16, 2, 3], [4, 5, 6]]]);
         let turned = one(&Transpose(vec![]), std::slice::from_ref(&value));
         assert_eq!(
             turned,
-            crate::made_nodes::cube(&[[[1u16], [4]], [[2], [5]], [[3], [6]]])
+            onnx_tensor::testing::cube(&[[[1u16], [4]], [[2], [5]], [[3], [6]]])
         );
         let moved = one(&Transpose(vec![1, 0, 2]), std::slice::from_ref(&value));
-        assert_eq!(moved, crate::made_nodes::cube(&[[[1u16, 2, 3]], [[4, 5, 6]]]));
+        assert_eq!(moved, onnx_tensor::testing::cube(&[[[1u16, 2, 3]], [[4, 5, 6]]]));
         let words = one(&Transpose(vec![1, 0]), &[texts(&[2, 2], &["a", "b", "c", "d"])]);
         assert_eq!(words, texts(&[2, 2], &["a", "c", "b", "d"]));
         assert_eq!(
@@ -359,7 +367,7 @@ mod tests {
             &Gather(-1),
             &[table.clone(), Tensor::matrix(&[[2i32, 0], [-3, 1]])],
         );
-        let expected = crate::made_nodes::cube(&[[[3.0f64, 1.0], [1.0, 2.0]], [[6.0, 4.0], [4.0, 5.0]]]);
+        let expected = onnx_tensor::testing::cube(&[[[3.0f64, 1.0], [1.0, 2.0]], [[6.0, 4.0], [4.0, 5.0]]]);
         assert_eq!(found, expected);
         let words = texts(&[2, 2], &["a", "b", "c", "d"]);
         let found = one(&Gather(1), &[words, Tensor::vector(&[1i64])]);

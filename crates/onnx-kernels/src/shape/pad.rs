@@ -10,7 +10,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 use onnx_tensor::{
-    cancelling::Pace,
+    cancelling::{PART, Pace},
     faults::{BadInput, Unsupported},
     node::Node,
     operator::Compute,
@@ -92,14 +92,13 @@ impl Pad {
 /// Maximum sum of all pads in the modes that repeat values of the input.
 const MAX_PLACES: u64 = 1 << 24;
 
-/// Appends a value `count` times, in whole blocks.
+/// Appends a value `count` times.
 fn fill_up<T: Clone>(made: &mut Vec<T>, value: &T, count: usize, pace: &mut Pace) -> Result<()> {
-    let block = vec![value.clone(); count.min(4096)];
     let mut left = count;
     while left > 0 {
-        let part = left.min(block.len());
-        made.extend_from_slice(&block[..part]);
+        let part = left.min(PART);
         pace.spend(part as u64)?;
+        made.resize(made.len() + part, value.clone());
         left -= part;
     }
     Ok(())
@@ -306,9 +305,14 @@ fn fill<T: Element>(
             }
             Piece::Beside { mode, kept, places } => {
                 let mut places = places.clone().map(|at| mode.inside(at, kept));
-                match rest.is_empty() {
-                    true => made.append(&mut pace.collect(places.map(|place| values[place].clone()))?),
-                    false => places.try_for_each(|place| fill(inner, at(place), value, rest, made, pace))?,
+                if !rest.is_empty() {
+                    places.try_for_each(|place| fill(inner, at(place), value, rest, made, pace))?;
+                    continue;
+                }
+                let count = piece.len();
+                for first in (0..count).step_by(PART) {
+                    pace.spend(PART.min(count - first) as u64)?;
+                    made.extend(places.by_ref().take(PART).map(|place| values[place].clone()));
                 }
             }
         }

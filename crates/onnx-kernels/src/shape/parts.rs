@@ -4,17 +4,16 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::{
-    helpers::{empty, integers, known_integers, sizes},
-    shape::texts,
-    split::{self, BYTES, LINE},
-};
+use crate::{least_work::BYTES, shape::texts};
 use onnx_tensor::{
     axis::axis,
     faults::ensure_input,
+    integers::{integers, known_integers},
     node::Attributes,
     node::Node,
     operator::{Compute, Fact},
+    shapes::{sizes, zeros},
+    split::{self, LINE},
 };
 
 /// Builds the operator `Split`.
@@ -66,7 +65,7 @@ impl Compute for Concat {
             let axis = axis(self.0, inputs[0].rank())?;
             let mut shape: ShortVec<usize> = inputs[0].shape().into();
             shape[axis] = inputs.iter().map(|input| input.shape()[axis]).sum();
-            let mut made = empty(inputs[0].element_type(), &shape)?;
+            let mut made = zeros(inputs[0].element_type(), &shape)?;
             if made.is_empty() {
                 return Ok(smallvec![Arc::new(made)]);
             }
@@ -209,7 +208,7 @@ impl Compute for Split {
             for part in self.parts(given.as_deref(), axis, whole)? {
                 let mut of_part: ShortVec<usize> = shape.into();
                 of_part[axis] = part;
-                let mut tensor = empty(input.element_type(), &of_part)?;
+                let mut tensor = zeros(input.element_type(), &of_part)?;
                 if !tensor.is_empty() {
                     let (row, width, from) = (whole * inner, part * inner, input.as_bytes()?);
                     let bytes = tensor.as_bytes_mut()?;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use onnx_tensor::prelude::*;
 
 use crate::gather::picked::{Places, picked};
-use crate::helpers::integers;
 use onnx_tensor::{
     axis::axis,
     faults::ensure_input,
+    integers::integers,
     node::Attributes,
     node::Node,
     operator::{Compute, Fact},

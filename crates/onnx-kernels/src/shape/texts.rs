@@ -25,12 +25,12 @@ pub(crate) fn moved(
     let mut texts: Vec<&String> = vec![];
     let mut pace = Pace::default();
     for (input, given) in inputs.iter_mut().zip(&given).filter(|(_, given)| is_text(given)) {
-        let first = texts.len() as i64;
+        let first = texts.len();
         for part in elements::<String>(given)?.chunks(PART) {
             pace.spend(part.len() as u64)?;
             texts.extend(part);
         }
-        let places: Vec<i64> = pace.collect(first..texts.len() as i64)?;
+        let places = pace.indices(texts.len() - first, |at| (first + at) as i64)?;
         *input = Arc::new(tensor(given.shape(), places)?);
     }
     let moved = movement(inputs)?;

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::helpers::{integers, known_integers, reshaped, sizes};
 use onnx_tensor::shapes;
 use onnx_tensor::{
     axis::axis,
     faults::ensure_input,
+    integers::{integers, known_integers},
     node::Attributes,
     node::Node,
     operator::{Compute, Fact},
+    shapes::{reshaped, sizes},
     size::admit_rank,
 };
 

@@ -212,7 +212,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use onnx_tensor::cancelling::{Cancelled, while_cancelled};
+    use onnx_tensor::{cancelling::Cancelled, testing::while_cancelled};
 
     fn transformed(shape: &[usize], length: Option<i64>) -> Result<ShortVec<Tensor>> {
         let dft = Dft {

@@ -48,7 +48,7 @@ impl Kernel for StringConcat {
         size::admit_shape(ElementType::String, &shape)?;
         // Maps each output element to its index in the input.
         let places = |input: &Tensor| -> Result<Vec<i64>> {
-            let places = Pace::default().collect(0..input.len() as i64)?;
+            let places = Pace::default().indices(input.len(), |at| at as i64)?;
             let places = Tensor::from_vec(input.shape(), places)?;
             places.broadcast_to(&shape)?.into_vec()
         };

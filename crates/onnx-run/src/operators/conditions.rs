@@ -136,7 +136,7 @@ fn einsum(node: Attributes<'_>, _: i64) -> Verdict {
     if equation.contains("->") && inputs.contains("...") && !output.contains("...") {
         return refused("expected the ellipsis of the inputs in the output");
     }
-    match onnx_kernels::matmul::einsum_output(&equation) {
+    match onnx_layers::matmul::einsum_output(&equation) {
         Some(_) => Ok(()),
         None => unsupported(format!(
             "the attribute 'equation' is {given}, where the order of the output's indices is not defined, expected '->' where \
@@ -213,7 +213,7 @@ fn recurrent(node: Attributes<'_>, _: i64) -> Verdict {
     let given = node
         .get("activations")
         .map_or(&[][..], |attribute| &attribute.strings);
-    let is_known = |name: &Vec<u8>| std::str::from_utf8(name).is_ok_and(onnx_kernels::rnn::is_activation);
+    let is_known = |name: &Vec<u8>| std::str::from_utf8(name).is_ok_and(onnx_layers::rnn::is_activation);
     if let Some(other) = given.iter().find(|&name| !is_known(name)) {
         return Err(invalid(format!(
             "the attribute 'activations' has {}, which is not one of ONNX's activation functions",

@@ -1,9 +1,7 @@
 //! Binds a kernel to each row of the operators' table.
 
-use onnx_kernels::{
-    attention, conv, elementwise, gather, image, matmul, norm, pool, quant, random, reduce, rnn, shape,
-    signal,
-};
+use onnx_kernels::{elementwise, gather, image, random, reduce, shape, signal};
+use onnx_layers::{attention, conv, matmul, norm, pool, quant, rnn};
 use onnx_ml::{self as ml, text};
 
 use super::rule::Build::{self, Constants, Node};

@@ -10,9 +10,7 @@ use std::{
     thread,
 };
 
-use onnx_graph::proto::{
-    AttributeProto, GraphProto, NodeProto, TensorProto, TensorShapeProto, ValueInfoProto, type_proto,
-};
+use onnx_graph::proto::{NodeProto, TensorProto, TensorShapeProto, ValueInfoProto, type_proto};
 use onnx_operators::Operator;
 use onnx_tensor::prelude::*;
 
@@ -21,11 +19,12 @@ use crate::operators::node::Stop;
 use crate::operators::registry::rows;
 use crate::{
     RunErrorKind, Session,
-    made_up::{constant, model, node},
+    made_up::{body, int, integer, ints, model, node, with},
 };
 use onnx_tensor::{
-    cancelling::{Cancellation, Counter, is_cancelled, while_counted},
+    cancelling::{Cancellation, is_cancelled},
     room::Room,
+    testing::{Counter, while_counted},
 };
 
 /// Number of steps within which an operator must check for cancellation, on average over its run. A step is an
@@ -106,31 +105,6 @@ struct Graph {
     shape: Vec<usize>,
 }
 
-fn attribute(name: &str, value: AttributeProto) -> AttributeProto {
-    AttributeProto {
-        name: name.to_owned(),
-        ..value
-    }
-}
-
-fn number(name: &str, i: i64) -> AttributeProto {
-    let value = AttributeProto {
-        i,
-        r#type: 2,
-        ..AttributeProto::default()
-    };
-    attribute(name, value)
-}
-
-fn body(graph: GraphProto) -> AttributeProto {
-    let value = AttributeProto {
-        g: Some(graph),
-        r#type: 5,
-        ..AttributeProto::default()
-    };
-    attribute("body", value)
-}
-
 /// Builds a graph for an operator that the steps compute.
 fn graph(operator: &Operator) -> Option<Graph> {
     let x = |shape: &[usize], nodes: Vec<NodeProto>| Graph {
@@ -138,20 +112,14 @@ fn graph(operator: &Operator) -> Option<Graph> {
         constants: vec![],
         shape: shape.to_vec(),
     };
-    let with = |op_type: &str, inputs: &[&str], output: &str, attribute: Vec<AttributeProto>| NodeProto {
-        attribute,
-        ..node(op_type, inputs, output)
-    };
     Some(match operator.name {
         "ConcatFromSequence" => x(
             &[COUNT],
             vec![
                 node("SequenceConstruct", &["x", "x"], "s"),
                 with(
-                    "ConcatFromSequence",
-                    &["s"],
-                    "y",
-                    vec![number("axis", 1), number("new_axis", 1)],
+                    node("ConcatFromSequence", &["s"], "y"),
+                    [int("axis", 1), int("new_axis", 1)],
                 ),
             ],
         ),
@@ -160,7 +128,7 @@ fn graph(operator: &Operator) -> Option<Graph> {
             ..x(
                 &[2048, 1024],
                 vec![
-                    with("SplitToSequence", &["x"], "s", vec![number("axis", 1)]),
+                    with(node("SplitToSequence", &["x"], "s"), [int("axis", 1)]),
                     node("SequenceAt", &["s", "at"], "y"),
                 ],
             )
@@ -170,14 +138,12 @@ fn graph(operator: &Operator) -> Option<Graph> {
             let mut row = row.unwrap();
             "row".clone_into(&mut row.input[0].name);
             "made".clone_into(&mut row.output[0].name);
-            let axes = AttributeProto {
-                ints: vec![1],
-                r#type: 7,
-                ..AttributeProto::default()
-            };
-            let axes = attribute("scan_output_axes", axes);
-            let scan = vec![number("num_scan_inputs", 1), body(row), axes];
-            x(&[2, COUNT], vec![with("Scan", &["x"], "y", scan)])
+            let scan = [
+                int("num_scan_inputs", 1),
+                body(row),
+                ints("scan_output_axes", &[1]),
+            ];
+            x(&[2, COUNT], vec![with(node("Scan", &["x"], "y"), scan)])
         }
         "Loop" => {
             let nodes = vec![
@@ -205,20 +171,12 @@ fn graph(operator: &Operator) -> Option<Graph> {
                 constants: vec![integer("count", 2)],
                 ..x(
                     &[COUNT],
-                    vec![with("Loop", &["count", ""], "y", vec![body(rows)])],
+                    vec![with(node("Loop", &["count", ""], "y"), [body(rows)])],
                 )
             }
         }
         _ => return None,
     })
-}
-
-fn integer(name: &str, number: i64) -> TensorProto {
-    TensorProto {
-        data_type: 7,
-        raw_data: number.to_le_bytes().to_vec().into(),
-        ..constant(name, &[])
-    }
 }
 
 impl Graph {

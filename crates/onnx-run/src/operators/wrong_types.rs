@@ -12,10 +12,11 @@ use crate::operators::{
     registry::rows,
 };
 use onnx_tensor::{
-    cancelling::{is_cancelled, while_cancelled},
+    cancelling::is_cancelled,
     faults::{BadInput, Misfit},
     operator::Fact,
     room::Room,
+    testing::while_cancelled,
 };
 
 const TYPES: [ElementType; 7] = [

@@ -215,16 +215,8 @@ mod tests {
     use super::*;
     use crate::{
         RunErrorKind, Session,
-        made_up::{constant, model, node},
+        made_up::{integers, model, node},
     };
-
-    fn integers(name: &str, numbers: &[i64]) -> TensorProto {
-        TensorProto {
-            data_type: 7,
-            raw_data: numbers.iter().flat_map(|number| number.to_le_bytes()).collect(),
-            ..constant(name, &[numbers.len() as i64])
-        }
-    }
 
     fn run(nodes: Vec<NodeProto>, constants: Vec<TensorProto>) -> RunError {
         let model = model(nodes, &[-1], &[-1], constants);

@@ -200,7 +200,7 @@ mod tests {
 
     use super::*;
     use crate::{RunErrorKind, Session, made_up};
-    use onnx_tensor::cancelling;
+    use onnx_tensor::testing;
 
     /// A run that is cancelled within a kernel ends as cancelled, not as failed.
     #[test]
@@ -217,7 +217,7 @@ mod tests {
             _ => unreachable!("one node"),
         };
         values.set(steps.body.inputs[0], Value::Tensor(Arc::new(input())));
-        let failure = cancelling::while_cancelled(|| node.run(&mut values, &[], &[])).unwrap_err();
+        let failure = testing::while_cancelled(|| node.run(&mut values, &[], &[])).unwrap_err();
         assert_eq!(failure.into_error().kind(), RunErrorKind::Cancelled);
     }
 }

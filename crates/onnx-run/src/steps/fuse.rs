@@ -14,7 +14,7 @@ use crate::steps::{
     scales::Scales,
     values::{Slot, Wires},
 };
-use onnx_kernels::norm;
+use onnx_layers::norm;
 use onnx_tensor::{
     elements::elements,
     node::Attributes,
@@ -437,7 +437,7 @@ mod tests {
     use super::*;
     use crate::{
         Session,
-        made_up::{constant, model, node},
+        made_up::{constant, int, model, node, with},
     };
 
     fn number(name: &str, value: f32) -> TensorProto {
@@ -534,14 +534,11 @@ mod tests {
     }
 
     fn normalization(keeps: i64) -> Vec<NodeProto> {
-        let mean = |input: &str, output: &str| NodeProto {
-            attribute: vec![onnx_graph::proto::AttributeProto {
-                name: "keepdims".to_owned(),
-                i: keeps,
-                r#type: 2,
-                ..Default::default()
-            }],
-            ..node("ReduceMean", &[input, "axes"], output)
+        let mean = |input: &str, output: &str| {
+            with(
+                node("ReduceMean", &[input, "axes"], output),
+                [int("keepdims", keeps)],
+            )
         };
         vec![
             mean("x", "mean"),

@@ -296,23 +296,15 @@ mod tests {
 
     use onnx_graph::{
         Signature,
-        proto::{AttributeProto, NodeProto, TensorProto},
+        proto::{NodeProto, TensorProto},
     };
 
     use super::*;
     use crate::{
         Session, lower,
-        made_up::{constant, model, node},
+        made_up::{int, integers, model, node, with},
         steps::prepare,
     };
-
-    fn integers(name: &str, numbers: &[i64]) -> TensorProto {
-        TensorProto {
-            data_type: 7,
-            raw_data: numbers.iter().flat_map(|number| number.to_le_bytes()).collect(),
-            ..constant(name, &[numbers.len() as i64])
-        }
-    }
 
     /// A long chain of tracked shapes takes little of a file.
     #[test]
@@ -321,7 +313,7 @@ mod tests {
         let mut nodes = vec![node("Shape", &["x"], "s"), node("Expand", &["s", "many"], "e0")];
         let steps = (0..COUNT).map(|at| node("Add", &[&format!("e{at}"), "one"], &format!("e{}", at + 1)));
         nodes.extend(steps);
-        nodes.push(with(node("Cast", &[&format!("e{COUNT}")], "y"), "to", 1));
+        nodes.push(with(node("Cast", &[&format!("e{COUNT}")], "y"), [int("to", 1)]));
         let constants = vec![integers("many", &[MOST as i64]), integers("one", &[1])];
         let model = model(nodes, &[-1], &[-1], constants);
         let signature = Signature::of(&model).unwrap();
@@ -331,19 +323,6 @@ mod tests {
         let tracked = known.facts.values().filter_map(|fact| fact.sizes.as_ref());
         let bytes: u64 = tracked.map(|numbers| size::of_value(numbers)).sum();
         assert!(bytes <= MOST_BYTES && bytes > MOST_BYTES / 2, "{bytes} bytes");
-    }
-
-    fn with(node: NodeProto, name: &str, i: i64) -> NodeProto {
-        let attribute = AttributeProto {
-            name: name.to_owned(),
-            i,
-            r#type: 2,
-            ..AttributeProto::default()
-        };
-        NodeProto {
-            attribute: vec![attribute],
-            ..node
-        }
     }
 
     /// Returns the output's dimensions, `None` for each unknown one, if the rank is known.
@@ -362,7 +341,10 @@ mod tests {
             node("Gather", &["shape", "second"], "six"),
         ];
         nodes.extend(between);
-        nodes.push(with(node("Concat", &["rows", "two", "rest"], "sizes"), "axis", 0));
+        nodes.push(with(
+            node("Concat", &["rows", "two", "rest"], "sizes"),
+            [int("axis", 0)],
+        ));
         nodes.push(node("Reshape", &["x", "sizes"], "y"));
         let places = [
             integers("first", &[0]),
@@ -395,7 +377,7 @@ mod tests {
     #[test]
     fn sizes_that_a_request_gives_leave_the_number_of_dimensions_open() {
         let nodes = vec![
-            with(node("Cast", &["x"], "sizes"), "to", 7),
+            with(node("Cast", &["x"], "sizes"), [int("to", 7)]),
             node("Reshape", &["x", "flat"], "row"),
             node("Reshape", &["sizes", "flat"], "wanted"),
             node("Reshape", &["row", "wanted"], "y"),

@@ -522,47 +522,23 @@ fn pads(sizes: &Tensor, order: &[usize]) -> Result<Arc<Tensor>> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use onnx_graph::proto::{AttributeProto, NodeProto, TensorProto};
+    use onnx_graph::proto::{NodeProto, TensorProto};
 
     use super::*;
     use crate::{
         Session,
-        made_up::{constant, model, node},
+        made_up::{constant, int, integers, ints, model, node, with},
     };
 
     const LAST: [i64; 4] = [0, 2, 3, 1];
     const FIRST: [i64; 4] = [0, 3, 1, 2];
 
     fn transpose(order: [i64; 4], input: &str, output: &str) -> NodeProto {
-        NodeProto {
-            attribute: vec![AttributeProto {
-                name: "perm".to_owned(),
-                ints: order.to_vec(),
-                r#type: 7,
-                ..AttributeProto::default()
-            }],
-            ..node("Transpose", &[input], output)
-        }
+        with(node("Transpose", &[input], output), [ints("perm", &order)])
     }
 
     fn concat(axis: i64, inputs: &[&str], output: &str) -> NodeProto {
-        NodeProto {
-            attribute: vec![AttributeProto {
-                name: "axis".to_owned(),
-                i: axis,
-                r#type: 2,
-                ..AttributeProto::default()
-            }],
-            ..node("Concat", inputs, output)
-        }
-    }
-
-    fn integers(name: &str, numbers: &[i64]) -> TensorProto {
-        TensorProto {
-            data_type: 7,
-            raw_data: numbers.iter().flat_map(|number| number.to_le_bytes()).collect(),
-            ..constant(name, &[numbers.len() as i64])
-        }
+        with(node("Concat", inputs, output), [int("axis", axis)])
     }
 
     fn session(nodes: Vec<NodeProto>, constants: &[TensorProto]) -> Session {
@@ -632,12 +608,7 @@ mod tests {
         ];
         let pooled = |mut nodes: Vec<NodeProto>| {
             for pool in nodes.iter_mut().filter(|node| node.op_type == "MaxPool") {
-                pool.attribute = vec![AttributeProto {
-                    name: "kernel_shape".to_owned(),
-                    ints: vec![2, 1],
-                    r#type: 7,
-                    ..AttributeProto::default()
-                }];
+                pool.attribute = vec![ints("kernel_shape", &[2, 1])];
             }
             nodes
         };

@@ -439,7 +439,7 @@ mod tests {
     use super::*;
     use crate::{
         Session, lower,
-        made_up::{constant, model, node},
+        made_up::{constant, int, ints, model, node, with},
     };
     use onnx_tensor::elements::elements;
 
@@ -505,15 +505,7 @@ mod tests {
 
     #[test]
     fn what_is_computed_twice_is_one_node() {
-        let with_axis = |axis: i64, output: &str| NodeProto {
-            attribute: vec![onnx_graph::proto::AttributeProto {
-                name: "axis".to_owned(),
-                i: axis,
-                r#type: 2,
-                ..Default::default()
-            }],
-            ..node("Softmax", &["x"], output)
-        };
+        let with_axis = |axis: i64, output: &str| with(node("Softmax", &["x"], output), [int("axis", axis)]);
         let nodes = vec![
             with_axis(0, "a"),
             with_axis(1, "b"),
@@ -546,15 +538,8 @@ mod tests {
 
     #[test]
     fn casts_to_the_same_type_are_none() {
-        let to = |code: i64, input: &str, output: &str| NodeProto {
-            attribute: vec![onnx_graph::proto::AttributeProto {
-                name: "to".to_owned(),
-                i: code,
-                r#type: 2,
-                ..Default::default()
-            }],
-            ..node("Cast", &[input], output)
-        };
+        let to =
+            |code: i64, input: &str, output: &str| with(node("Cast", &[input], output), [int("to", code)]);
         let nodes = vec![
             to(1, "x", "a"),
             node("Relu", &["a"], "b"),
@@ -652,24 +637,12 @@ mod tests {
         let nodes = vec![
             node("Sum", &["c0"; 4], "sum"),
             node("MatMul", &["c0", "c0"], "product"),
-            node("Concat", &["c0"; 16], "many"),
+            with(node("Concat", &["c0"; 16], "many"), [int("axis", 1)]),
             node("Sum", &["sum", "product"], "both"),
             node("MatMul", &["x", "both"], "a"),
             node("MatMul", &["a", "many"], "y"),
         ];
-        let nodes = nodes.into_iter().map(|node| NodeProto {
-            attribute: match node.op_type.as_str() {
-                "Concat" => vec![onnx_graph::proto::AttributeProto {
-                    name: "axis".to_owned(),
-                    i: 1,
-                    r#type: 2,
-                    ..Default::default()
-                }],
-                _ => vec![],
-            },
-            ..node
-        });
-        let (made, _) = prepared(nodes.collect(), &[-1, 128], vec![constant("c0", &[128, 128])]);
+        let (made, _) = prepared(nodes, &[-1, 128], vec![constant("c0", &[128, 128])]);
         let operators = made.body.steps.iter().map(|step| match step {
             Step::Node(node) => node.direct().op_type(),
             Step::Control(_) => "",
@@ -680,19 +653,10 @@ mod tests {
     /// With windows that are far apart, the kernel unpacks the packed weights.
     #[test]
     fn packed_weights_can_be_unpacked() {
-        let attribute = |name: &str, ints: Vec<i64>| onnx_graph::proto::AttributeProto {
-            name: name.to_owned(),
-            ints,
-            r#type: 7,
-            ..Default::default()
-        };
-        let convolution = NodeProto {
-            attribute: vec![
-                attribute("dilations", vec![200, 200]),
-                attribute("pads", vec![200; 4]),
-            ],
-            ..node("Conv", &["x", "w"], "y")
-        };
+        let convolution = with(
+            node("Conv", &["x", "w"], "y"),
+            [ints("dilations", &[200, 200]), ints("pads", &[200; 4])],
+        );
         let weights = constant("w", &[2, 1, 3, 3]);
         let (prepared, steps) = prepared(vec![convolution], &[1, 1, -1, -1], vec![weights]);
         assert!(prepared.constants.is_empty());

@@ -168,7 +168,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use onnx_tensor::{cancelling::while_counted, elements};
+    use onnx_tensor::{elements, testing::while_counted};
 
     #[test]
     fn no_rows_are_stacked_along_the_axis_too() {

@@ -231,13 +231,40 @@ fn parts(
     room: &mut Room<'_>,
 ) -> Result<Vec<Arc<Tensor>>, Failure> {
     let axis = axis::axis(axis, tensor.rank())?;
-    let size = tensor.shape()[axis];
+    // If lengths are given, ONNX ignores `keepdims` and keeps the axis.
+    let drops = !keeps && lengths.is_none();
+    let lengths = lengths_of_parts(lengths, tensor.shape()[axis])?;
+    let bytes = size::of_value(tensor);
+    room.ask(bytes.saturating_add(size::TENSOR * lengths.len() as u64))?;
+    size::admit_now(bytes)?;
+    // Copying a part takes one step per line of the tensor, however short the line is.
+    let lines = tensor.shape()[..axis].iter().product::<usize>() as u64;
+    let (mut start, mut pace) = (0, Pace::default());
+    let mut parts = Vec::with_capacity(lengths.len());
+    for length in lengths {
+        pace.spend(lines.max(1))?;
+        let mut shape = tensor.shape().to_vec();
+        shape[axis] = length;
+        let part = match length {
+            0 => Tensor::zero_of(tensor.element_type(), &shape)?,
+            _ => tensor.slice(axis, start, start + length)?,
+        };
+        if drops {
+            shape.remove(axis);
+        }
+        parts.push(Arc::new(part.into_shape(&shape)?));
+        start += length;
+    }
+    Ok(parts)
+}
+
+/// Returns the lengths of the parts of a dimension of `size`: 1 by default, or the given ones, or equal ones.
+fn lengths_of_parts(lengths: Option<&Tensor>, size: usize) -> Result<Vec<usize>, Failure> {
     let wrong = || {
         BadInput(format!(
             "a dimension of {size} cannot be split into these lengths, of which there may be {MAX_LENGTH}"
         ))
     };
-    let has_lengths = lengths.is_some();
     let too_many = |count: usize| count > MAX_LENGTH;
     let lengths: Vec<usize> = match lengths {
         None if too_many(size) => return Err(wrong().into()),
@@ -265,35 +292,12 @@ fn parts(
     if total != Some(size) || too_many(lengths.len()) {
         return Err(wrong().into());
     }
-    // If lengths are given, ONNX ignores `keepdims` and keeps the axis.
-    let drops = !keeps && !has_lengths;
-    let bytes = size::of_value(tensor);
-    room.ask(bytes.saturating_add(size::TENSOR * lengths.len() as u64))?;
-    size::admit_now(bytes)?;
-    // Copying a part takes one step per line of the tensor, however short the line is.
-    let lines = tensor.shape()[..axis].iter().product::<usize>() as u64;
-    let (mut start, mut pace) = (0, Pace::default());
-    let mut parts = Vec::with_capacity(lengths.len());
-    for length in lengths {
-        pace.spend(lines.max(1))?;
-        let mut shape = tensor.shape().to_vec();
-        shape[axis] = length;
-        let part = match length {
-            0 => Tensor::zero_of(tensor.element_type(), &shape)?,
-            _ => tensor.slice(axis, start, start + length)?,
-        };
-        if drops {
-            shape.remove(axis);
-        }
-        parts.push(Arc::new(part.into_shape(&shape)?));
-        start += length;
-    }
-    Ok(parts)
+    Ok(lengths)
 }
 
 #[cfg(test)]
 mod tests {
-    use onnx_tensor::cancelling;
+    use onnx_tensor::testing;
 
     use super::*;
     use crate::RunErrorKind;
@@ -303,7 +307,7 @@ mod tests {
         let tensor = Tensor::zero::<u8>(&[1 << 9, 1 << 9]).expect("a tensor");
         let cut = || parts(&tensor, None, 1, true, &mut Room::new());
         assert!(cut().is_ok());
-        let failure = cancelling::while_cancelled(cut).expect_err("cancelled");
+        let failure = testing::while_cancelled(cut).expect_err("cancelled");
         assert_eq!(failure.into_error().kind(), RunErrorKind::Cancelled);
     }
 

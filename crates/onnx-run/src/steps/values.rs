@@ -75,7 +75,8 @@ impl Constants {
 /// The current values of a run.
 pub(crate) struct Values<'s> {
     constants: &'s Constants,
-    kept: Vec<Option<Value>>,
+    /// The values, each with its bytes in the account of the run.
+    kept: Vec<Option<(Value, u64)>>,
     pub(crate) room: Room<'static>,
     pub(crate) cancel: &'s dyn Cancellation,
 }
@@ -91,8 +92,9 @@ impl<'s> Values<'s> {
     }
 
     pub(crate) fn set(&mut self, slot: Slot, value: Value) {
-        self.room.hold(value.bytes());
-        self.put(slot, Some(value));
+        let bytes = value.bytes();
+        self.room.hold(bytes);
+        self.put(slot, Some((value, bytes)));
     }
 
     /// Drops a value that no later step reads.
@@ -100,9 +102,9 @@ impl<'s> Values<'s> {
         self.put(slot, None);
     }
 
-    fn put(&mut self, slot: Slot, value: Option<Value>) {
-        if let Some(before) = std::mem::replace(&mut self.kept[slot.0], value) {
-            self.room.release(before.bytes());
+    fn put(&mut self, slot: Slot, value: Option<(Value, u64)>) {
+        if let Some((before, bytes)) = std::mem::replace(&mut self.kept[slot.0], value) {
+            self.room.release(bytes);
             if let Value::Tensor(tensor) = before {
                 tensor.release();
             }
@@ -113,8 +115,8 @@ impl<'s> Values<'s> {
         if let Some(Some(constant)) = self.constants.0.get(slot.0) {
             return Ok(Value::Tensor(constant.clone()));
         }
-        let value = self.kept.get(slot.0).and_then(Clone::clone);
-        value.ok_or_else(|| {
+        let value = self.kept.get(slot.0).and_then(Option::as_ref);
+        value.map(|(value, _)| value.clone()).ok_or_else(|| {
             Failure::Failed(RunError::new(
                 RunErrorKind::Failed,
                 "a value is read before it is computed",

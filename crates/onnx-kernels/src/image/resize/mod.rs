@@ -1,15 +1,14 @@
 //! `Resize` and `Upsample`, with all of ONNX's coordinate transformations.
 
 mod integers;
+mod taps;
 
 use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::{
-    conv::taps::Taps,
-    gather::picked::{Places, picked},
-};
+use self::taps::Taps;
+use crate::gather::picked::{Places, picked};
 use onnx_tensor::{
     axis,
     elements::{copied, elements, of_type, tensor},
@@ -31,49 +30,7 @@ pub fn resize(node: &Node) -> Result<Box<dyn Compute>> {
     let is_old = node.op_type == "Upsample" || opset < 11;
     let unknown = |what: String| -> Error { Unsupported::Anywhere(what).into() };
     let text = |name: &str, default: &str| attributes.text(name, default).to_owned();
-    let mode = text("mode", "nearest");
-    let places = match is_old {
-        true => "asymmetric".to_owned(),
-        false => text("coordinate_transformation_mode", "half_pixel"),
-    };
-    let place = match places.as_str() {
-        "half_pixel" => Place::HalfPixel,
-        "half_pixel_symmetric" => Place::HalfPixelSymmetric,
-        "pytorch_half_pixel" => Place::PytorchHalfPixel,
-        "align_corners" => Place::AlignCorners,
-        "asymmetric" => Place::Asymmetric,
-        "tf_half_pixel_for_nn" => Place::TfHalfPixel,
-        "tf_crop_and_resize" => Place::Crop(attributes.float("extrapolation_value", 0.0)),
-        other => {
-            return Err(unknown(format!(
-                "the coordinate_transformation_mode is '{other}', which is not supported"
-            )));
-        }
-    };
-    let rounding = match text("nearest_mode", "round_prefer_floor").as_str() {
-        _ if is_old => Rounding::Simple,
-        "round_prefer_floor" => Rounding::PreferFloor,
-        "round_prefer_ceil" => Rounding::PreferCeil,
-        "floor" => Rounding::Floor,
-        "ceil" => Rounding::Ceil,
-        other => {
-            return Err(unknown(format!(
-                "the nearest_mode is '{other}', which is not supported"
-            )));
-        }
-    };
-    let method = match mode.as_str() {
-        "nearest" => Method::Nearest(rounding),
-        "linear" | "bilinear" | "trilinear" => Method::Linear,
-        "cubic" => Method::Cubic {
-            a: attributes.float("cubic_coeff_a", -0.75),
-        },
-        other => {
-            return Err(unknown(format!(
-                "the attribute 'mode' is '{other}', expected nearest, linear or cubic"
-            )));
-        }
-    };
+    let (place, method) = (Place::of(attributes, is_old)?, Method::of(attributes, is_old)?);
     let is_smooth = attributes.int("antialias", 0) != 0;
     if is_smooth && matches!(method, Method::Nearest(_)) {
         return Err(unknown(
@@ -121,6 +78,37 @@ enum Method {
     Cubic { a: f32 },
 }
 
+impl Method {
+    /// Reads the interpolation. `is_old` stands for operator sets without a choice of the rounding.
+    fn of(attributes: Attributes<'_>, is_old: bool) -> Result<Self> {
+        let unknown = |what: String| -> Error { Unsupported::Anywhere(what).into() };
+        let rounding = match attributes.text("nearest_mode", "round_prefer_floor") {
+            _ if is_old => Rounding::Simple,
+            "round_prefer_floor" => Rounding::PreferFloor,
+            "round_prefer_ceil" => Rounding::PreferCeil,
+            "floor" => Rounding::Floor,
+            "ceil" => Rounding::Ceil,
+            other => {
+                return Err(unknown(format!(
+                    "the nearest_mode is '{other}', which is not supported"
+                )));
+            }
+        };
+        Ok(match attributes.text("mode", "nearest") {
+            "nearest" => Self::Nearest(rounding),
+            "linear" | "bilinear" | "trilinear" => Self::Linear,
+            "cubic" => Self::Cubic {
+                a: attributes.float("cubic_coeff_a", -0.75),
+            },
+            other => {
+                return Err(unknown(format!(
+                    "the attribute 'mode' is '{other}', expected nearest, linear or cubic"
+                )));
+            }
+        })
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rounding {
     PreferFloor,
@@ -141,6 +129,27 @@ enum Place {
     TfHalfPixel,
     /// `tf_crop_and_resize`. The number is `extrapolation_value`.
     Crop(f32),
+}
+
+impl Place {
+    /// Reads the coordinate transformation. `is_old` stands for operator sets without a choice of it.
+    fn of(attributes: Attributes<'_>, is_old: bool) -> Result<Self> {
+        Ok(
+            match attributes.text("coordinate_transformation_mode", "half_pixel") {
+                _ if is_old => Self::Asymmetric,
+                "half_pixel" => Self::HalfPixel,
+                "half_pixel_symmetric" => Self::HalfPixelSymmetric,
+                "pytorch_half_pixel" => Self::PytorchHalfPixel,
+                "align_corners" => Self::AlignCorners,
+                "asymmetric" => Self::Asymmetric,
+                "tf_half_pixel_for_nn" => Self::TfHalfPixel,
+                "tf_crop_and_resize" => Self::Crop(attributes.float("extrapolation_value", 0.0)),
+                other => bail!(Unsupported::Anywhere(format!(
+                    "the coordinate transformation '{other}' is not supported"
+                ))),
+            },
+        )
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -251,35 +260,7 @@ impl Resize {
                     (axis.scale, axis.to) = (scale, scaled(axis.from, scale)?);
                 }
             }
-            None => {
-                let sizes = self.inputs[2].context("neither scales nor sizes are given")?;
-                let sizes = facts.get(sizes).and_then(Fact::integers).context("no sizes")?;
-                ensure!(
-                    sizes.len() == axes.len(),
-                    "{} sizes for {} axes",
-                    sizes.len(),
-                    axes.len()
-                );
-                let mut scales = Vec::with_capacity(sizes.len());
-                for (&axis, &size) in axes.iter().zip(&sizes) {
-                    let axis = &mut plan[axis];
-                    axis.to = usize::try_from(size)?;
-                    axis.scale = axis.to as f32 / axis.from.max(1) as f32;
-                    scales.push(axis.scale);
-                }
-                let one = match self.policy {
-                    Policy::Stretch => None,
-                    Policy::NotLarger => scales.iter().copied().reduce(f32::min),
-                    Policy::NotSmaller => scales.iter().copied().reduce(f32::max),
-                };
-                if let Some(scale) = one {
-                    for &axis in &axes {
-                        let axis = &mut plan[axis];
-                        axis.scale = scale;
-                        axis.to = (scale * axis.from as f32).round() as usize;
-                    }
-                }
-            }
+            None => self.plan_sizes(facts, &axes, &mut plan)?,
         }
         if let (Place::Crop(_), Some(place)) = (self.place, self.inputs[0]) {
             let region = facts[place]
@@ -295,6 +276,38 @@ impl Resize {
             }
         }
         Ok(plan)
+    }
+
+    /// Sets the sizes of the resized `axes` to the given ones, within the policy for the aspect ratio.
+    fn plan_sizes(&self, facts: &[Fact], axes: &[usize], plan: &mut [Axis]) -> Result<()> {
+        let sizes = self.inputs[2].context("neither scales nor sizes are given")?;
+        let sizes = facts.get(sizes).and_then(Fact::integers).context("no sizes")?;
+        ensure!(
+            sizes.len() == axes.len(),
+            "{} sizes for {} axes",
+            sizes.len(),
+            axes.len()
+        );
+        let mut scales = Vec::with_capacity(sizes.len());
+        for (&axis, &size) in axes.iter().zip(&sizes) {
+            let axis = &mut plan[axis];
+            axis.to = usize::try_from(size)?;
+            axis.scale = axis.to as f32 / axis.from.max(1) as f32;
+            scales.push(axis.scale);
+        }
+        let one = match self.policy {
+            Policy::Stretch => None,
+            Policy::NotLarger => scales.iter().copied().reduce(f32::min),
+            Policy::NotSmaller => scales.iter().copied().reduce(f32::max),
+        };
+        if let Some(scale) = one {
+            for &axis in axes {
+                let axis = &mut plan[axis];
+                axis.scale = scale;
+                axis.to = (scale * axis.from as f32).round() as usize;
+            }
+        }
+        Ok(())
     }
 
     /// Returns the source coordinate of the output element `at` along an axis.
@@ -340,7 +353,7 @@ impl Resize {
             // The cast turns negative coordinates into 0.
             (rounded as usize).min(axis.from.saturating_sub(1))
         };
-        Pace::default().collect((0..axis.to).map(place))
+        Pace::default().indices(axis.to, place)
     }
 
     /// Returns source indices and weights for each output element of an axis.
@@ -495,7 +508,7 @@ impl Resize {
                 let x = self.place(axis, at);
                 x < 0.0 || x > axis.from as f32 - 1.0
             };
-            Pace::default().collect((0..axis.to).map(outside))
+            Pace::default().indices(axis.to, outside)
         };
         let outside = plan.iter().map(is_outside).collect::<Result<Vec<Vec<bool>>>>()?;
         // For each axis, splits `elements` into contiguous blocks, one per index, and fills the blocks whose
@@ -523,6 +536,17 @@ fn scaled(size: usize, scale: f32) -> Result<usize> {
     let scaled = (size as f32 * scale).floor();
     ensure!(scale > 0.0 && scaled < 1e12, "a scale of {scale}");
     Ok(scaled as usize)
+}
+
+/// Returns a scaled dimension, which may be unknown, as the scale may.
+fn scaled_dim(dim: Dim, scale: Option<f32>) -> Result<Dim> {
+    Ok(match (dim.to_usize(), scale) {
+        (Some(size), Some(scale)) => scaled(size, scale)?.to_dim(),
+        (None, Some(1.0)) => dim,
+        (None, Some(scale)) if scale > 0.0 && scale < 1e6 && scale.fract() == 0.0 => dim * scale as i64,
+        (None, Some(scale)) if scale > 1e-6 && (1.0 / scale).fract() == 0.0 => dim / (1.0 / scale) as u64,
+        _ => Dim::unknown(),
+    })
 }
 
 impl Kernel for Resize {
@@ -559,17 +583,7 @@ impl Kernel for Resize {
                 );
                 for (&axis, &scale) in axes.iter().zip(&scales) {
                     let dim = &mut output.shape[axis];
-                    *dim = match (dim.to_usize(), scale) {
-                        (Some(size), Some(scale)) => scaled(size, scale)?.to_dim(),
-                        (None, Some(1.0)) => *dim,
-                        (None, Some(scale)) if scale > 0.0 && scale < 1e6 && scale.fract() == 0.0 => {
-                            *dim * scale as i64
-                        }
-                        (None, Some(scale)) if scale > 1e-6 && (1.0 / scale).fract() == 0.0 => {
-                            *dim / (1.0 / scale) as u64
-                        }
-                        _ => Dim::unknown(),
-                    };
+                    *dim = scaled_dim(*dim, scale)?;
                 }
             }
             None => {
