@@ -37,6 +37,7 @@ mod dtype;
 mod ended;
 mod file_error;
 #[cfg(test)]
+#[allow(dead_code, reason = "the tests of onnx-run use more of it")]
 #[path = "../../onnx-run/src/made_up.rs"]
 mod made_up;
 mod model;

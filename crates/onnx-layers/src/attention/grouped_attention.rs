@@ -515,7 +515,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use crate::made_nodes::{cube, node};
+    use onnx_tensor::testing::{cube, node};
 
     /// With a window of 2, row 2 of a prompt reads keys 1 and 2. Key 2 is padding in a sequence of 2 tokens.
     #[test]

@@ -145,7 +145,7 @@ impl Place {
                 "tf_half_pixel_for_nn" => Self::TfHalfPixel,
                 "tf_crop_and_resize" => Self::Crop(attributes.float("extrapolation_value", 0.0)),
                 other => bail!(Unsupported::Anywhere(format!(
-                    "the coordinate transformation '{other}' is not supported"
+                    "the coordinate_transformation_mode is '{other}', which is not supported"
                 ))),
             },
         )
