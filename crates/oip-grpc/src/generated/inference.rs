@@ -634,7 +634,8 @@ pub struct ModelInferResponse {
     pub parameters: ::prost::alloc::collections::BTreeMap<::prost::alloc::string::String, InferParameter>,
     #[prost(message, repeated, tag = "5")]
     pub outputs: ::prost::alloc::vec::Vec<model_infer_response::InferOutputTensor>,
-    /// One entry per output, in the order of the outputs, encoded like raw_input_contents.
+    /// One entry per output, in the order of the outputs, encoded like raw_input_contents. The entry of an output in
+    /// shared memory is empty.
     #[prost(bytes = "bytes", repeated, tag = "6")]
     pub raw_output_contents: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
 }
