@@ -166,7 +166,7 @@ fn best_costs(
     Ok(best)
 }
 
-/// How requests of a kind are sent.
+/// A way to send requests.
 #[derive(Clone, Copy)]
 enum Load {
     /// A closed loop with this number of connections.

@@ -84,36 +84,14 @@ fn attack(options: &Options, name: &str, rows: &[Row]) -> Result<bool> {
         &arguments,
         options.ceiling << 20,
     )?;
-    let target = server.target();
-    let mut beside = Beside::start(target, Duration::ZERO);
+    let mut beside = Beside::start(server.target(), Duration::ZERO);
     // Warms up connections and threads, so that their memory is not attributed to the attack.
     sleep(Duration::from_millis(500));
     beside.take();
     sleep(QUIET);
     let before = beside.take();
     let tally = Tally::default();
-    // Each attack runs on its own thread; they start together.
-    let (are_made, begin) = (Barrier::new(rows.len() + 1), Barrier::new(rows.len() + 1));
-    let attack = |row: &Row| {
-        run_in_background(options.nice, || {
-            let attack = (row.start)(target, Scale::FULL, tally.clone());
-            are_made.wait();
-            begin.wait();
-            // Dropping the attack closes its remaining connections.
-            async { drop(timeout(Duration::from_secs(options.seconds), attack).await) }
-        })
-    };
-    let idle = thread::scope(|scope| {
-        let attackers: Vec<_> = rows.iter().map(|row| scope.spawn(move || attack(row))).collect();
-        are_made.wait();
-        let idle = server.reset_peak().and_then(|()| server.resident());
-        beside.take();
-        begin.wait();
-        for attacker in attackers {
-            attacker.join().unwrap_or_else(|panic| resume_unwind(panic))?;
-        }
-        idle
-    })?;
+    let idle = attack_together(options, rows, &server, &mut beside, &tally)?;
     let during = beside.take();
     drop(beside);
     let budget = settled_budget(&server);
@@ -145,6 +123,39 @@ fn attack(options: &Options, name: &str, rows: &[Row]) -> Result<bool> {
         during.not_live,
     );
     Ok(broken.is_empty())
+}
+
+/// Runs each attack on its own thread, all from the same moment. Returns the server's memory at that moment,
+/// when its peak and the clients' results are reset.
+fn attack_together(
+    options: &Options,
+    rows: &[Row],
+    server: &Server,
+    beside: &mut Beside,
+    tally: &Tally,
+) -> Result<usize> {
+    let target = server.target();
+    let (are_made, begin) = (Barrier::new(rows.len() + 1), Barrier::new(rows.len() + 1));
+    let attack = |row: &Row| {
+        run_in_background(options.nice, || {
+            let attack = (row.start)(target, Scale::FULL, tally.clone());
+            are_made.wait();
+            begin.wait();
+            // Dropping the attack closes its remaining connections.
+            async { drop(timeout(Duration::from_secs(options.seconds), attack).await) }
+        })
+    };
+    thread::scope(|scope| {
+        let attackers: Vec<_> = rows.iter().map(|row| scope.spawn(move || attack(row))).collect();
+        are_made.wait();
+        let idle = server.reset_peak().and_then(|()| server.resident());
+        beside.take();
+        begin.wait();
+        for attacker in attackers {
+            attacker.join().unwrap_or_else(|panic| resume_unwind(panic))?;
+        }
+        idle
+    })
 }
 
 /// Waits for the server to release its budget after all clients disconnected, and returns the bytes in use:

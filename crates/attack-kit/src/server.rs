@@ -57,31 +57,7 @@ impl Server {
             .with_context(|| format!("starting {}", program.display()))?;
         let pid = child.id();
         let mut stdout = BufReader::new(child.stdout.take().context("the server has no output")?);
-        let mut wait_for = |text: &str| -> Result<String> {
-            loop {
-                let mut line = String::new();
-                ensure!(
-                    stdout.read_line(&mut line)? > 0,
-                    "the server ended while it started"
-                );
-                if line.contains(text) {
-                    return Ok(line);
-                }
-            }
-        };
-        let address = |line: String| -> Result<SocketAddr> {
-            let text = line.trim().rsplit(' ').next().unwrap_or_default();
-            text.trim_start_matches("http://")
-                .parse()
-                .with_context(|| format!("reading the address in {line:?}"))
-        };
-        let started = (|| {
-            let http = address(wait_for("HTTP")?)?;
-            let grpc = address(wait_for("gRPC")?)?;
-            wait_for(" after ")?;
-            Ok(Target { http, grpc })
-        })();
-        let target = match started {
+        let target = match started_target(&mut stdout) {
             Ok(target) => target,
             Err(error) => {
                 let _ = child.kill();
@@ -231,6 +207,32 @@ impl Drop for Server {
             let _ = child.wait();
         }
     }
+}
+
+/// Reads a server's output until its models are loaded, and returns the addresses in it.
+fn started_target(stdout: &mut impl BufRead) -> Result<Target> {
+    let mut wait_for = |text: &str| -> Result<String> {
+        loop {
+            let mut line = String::new();
+            ensure!(
+                stdout.read_line(&mut line)? > 0,
+                "the server ended while it started"
+            );
+            if line.contains(text) {
+                return Ok(line);
+            }
+        }
+    };
+    let address = |line: String| -> Result<SocketAddr> {
+        let text = line.trim().rsplit(' ').next().unwrap_or_default();
+        text.trim_start_matches("http://")
+            .parse()
+            .with_context(|| format!("reading the address in {line:?}"))
+    };
+    let http = address(wait_for("HTTP")?)?;
+    let grpc = address(wait_for("gRPC")?)?;
+    wait_for(" after ")?;
+    Ok(Target { http, grpc })
 }
 
 /// Returns the child processes of a process: a server's isolated models.

@@ -41,88 +41,117 @@ impl Variant {
 
 /// Returns all variants; their files are created in `folder`.
 pub(crate) fn all(folder: &Path) -> Result<Vec<Variant>> {
-    let path = |name: &str| folder.join(name).display().to_string();
-    let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()])?;
-    fs::write(path("cert.pem"), cert.pem())?;
-    fs::write(path("key.pem"), signing_key.serialize_pem())?;
-    let mut roots = RootCertStore::empty();
-    roots.add(cert.der().clone())?;
-    let client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let table = format!("[identities.bench]\ntoken-sha256 = [\"{DIGEST}\"]\napis = [\"*\"]\nrate = 1e9\n");
-    fs::write(path("auth.toml"), table)?;
-    let collector = collector()?;
-    let encrypted = [
-        format!("--tls-certificate={}", path("cert.pem")),
-        format!("--tls-key={}", path("key.pem")),
+    let files = OptionFiles {
+        folder,
+        collector: collector()?,
+    };
+    let (client, encrypted) = files.tls()?;
+    let known = files.identities()?;
+    let everything = [
+        &encrypted[..],
+        &known,
+        &files.access_log("all.log"),
+        &files.traces(0.01)?,
     ];
-    let known = [format!("--auth={}", path("auth.toml"))];
-    let logged = [
-        "--access-log=json".to_owned(),
-        format!("--access-log-file={}", path("access.log")),
-    ];
-    // Settings without a command line option.
-    let configured = |name: &str, settings: String| -> Result<[String; 1]> {
-        let file = path(&format!("{name}.toml"));
-        fs::write(&file, settings)?;
-        Ok([format!("--config={file}")])
-    };
-    let traced = |ratio: f64| {
-        configured(
-            &format!("traces-{ratio}"),
-            format!("otlp-endpoint = {collector:?}\notlp-sample-ratio = {ratio:?}\n"),
-        )
-    };
-    let pushed = configured(
-        "metrics",
-        format!("otlp-metrics-endpoint = {collector:?}\notlp-metrics-interval = \"1s\"\n"),
-    )?;
-    let recorded = |name: &str, rate: f64| {
-        configured(
-            name,
-            format!("capture = {:?}\ncapture-rate = {rate:?}\n", path(name)),
-        )
-    };
     Ok(vec![
         Variant::new("nothing", &[]),
         Variant::new("nothing, once more", &[]),
         Variant {
-            tls: Some(Arc::new(client.clone())),
+            tls: Some(client.clone()),
             ..Variant::new("TLS 1.3", &encrypted)
         },
         Variant {
             has_token: true,
             ..Variant::new("a token with a rate", &known)
         },
-        Variant::new("access log, JSON", &logged),
-        Variant::new("traces, one of a hundred", &traced(0.01)?),
-        Variant::new("traces, all", &traced(1.0)?),
-        Variant::new("metrics pushed each second", &pushed),
-        Variant::new("recorded, one of a hundred", &recorded("some", 0.01)?),
+        Variant::new("access log, JSON", &files.access_log("access.log")),
+        Variant::new("traces, one of a hundred", &files.traces(0.01)?),
+        Variant::new("traces, all", &files.traces(1.0)?),
+        Variant::new("metrics pushed each second", &files.metrics()?),
+        Variant::new("recorded, one of a hundred", &files.capture("some", 0.01)?),
         Variant {
-            tls: Some(Arc::new(client)),
+            tls: Some(client),
             has_token: true,
-            ..Variant::new(
-                "TLS, token, log, traces of 0.01",
-                &[
-                    &encrypted[..],
-                    &known,
-                    &logged_elsewhere(&path("all.log")),
-                    &traced(0.01)?,
-                ]
-                .concat(),
-            )
+            ..Variant::new("TLS, token, log, traces of 0.01", &everything.concat())
         },
     ])
 }
 
-fn logged_elsewhere(file: &str) -> [String; 2] {
-    [
-        "--access-log=json".to_owned(),
-        format!("--access-log-file={file}"),
-    ]
+/// Creates the files that server options name, and returns the options.
+struct OptionFiles<'f> {
+    folder: &'f Path,
+    /// The URL of the collector of traces and metrics.
+    collector: String,
+}
+
+impl OptionFiles<'_> {
+    fn path(&self, name: &str) -> String {
+        self.folder.join(name).display().to_string()
+    }
+
+    /// Creates a certificate; also returns the settings of clients that trust it.
+    fn tls(&self) -> Result<(Arc<ClientConfig>, [String; 2])> {
+        let (certificate, key) = (self.path("cert.pem"), self.path("key.pem"));
+        let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()])?;
+        fs::write(&certificate, cert.pem())?;
+        fs::write(&key, signing_key.serialize_pem())?;
+        let mut roots = RootCertStore::empty();
+        roots.add(cert.der().clone())?;
+        let client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let options = [
+            format!("--tls-certificate={certificate}"),
+            format!("--tls-key={key}"),
+        ];
+        Ok((Arc::new(client), options))
+    }
+
+    /// Creates an identity that has the token.
+    fn identities(&self) -> Result<[String; 1]> {
+        let file = self.path("auth.toml");
+        let table =
+            format!("[identities.bench]\ntoken-sha256 = [\"{DIGEST}\"]\napis = [\"*\"]\nrate = 1e9\n");
+        fs::write(&file, table)?;
+        Ok([format!("--auth={file}")])
+    }
+
+    fn access_log(&self, name: &str) -> [String; 2] {
+        [
+            "--access-log=json".to_owned(),
+            format!("--access-log-file={}", self.path(name)),
+        ]
+    }
+
+    /// Creates a configuration file, for settings without a command line option.
+    fn config(&self, name: &str, settings: String) -> Result<[String; 1]> {
+        let file = self.path(&format!("{name}.toml"));
+        fs::write(&file, settings)?;
+        Ok([format!("--config={file}")])
+    }
+
+    fn traces(&self, ratio: f64) -> Result<[String; 1]> {
+        let collector = &self.collector;
+        self.config(
+            &format!("traces-{ratio}"),
+            format!("otlp-endpoint = {collector:?}\notlp-sample-ratio = {ratio:?}\n"),
+        )
+    }
+
+    fn metrics(&self) -> Result<[String; 1]> {
+        let collector = &self.collector;
+        self.config(
+            "metrics",
+            format!("otlp-metrics-endpoint = {collector:?}\notlp-metrics-interval = \"1s\"\n"),
+        )
+    }
+
+    /// Records the share `rate` of requests into the directory `name`.
+    fn capture(&self, name: &str, rate: f64) -> Result<[String; 1]> {
+        let path = self.path(name);
+        self.config(name, format!("capture = {path:?}\ncapture-rate = {rate:?}\n"))
+    }
 }
 
 /// Starts an in-process collector that accepts everything; returns its URL.

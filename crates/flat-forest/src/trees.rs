@@ -142,6 +142,40 @@ enum FlatNode {
     },
 }
 
+impl FlatNode {
+    /// Returns the node at index `at` for rows of `T`.
+    fn typed<T: Number>(&self, at: u32) -> Node<T> {
+        match *self {
+            // The test `feature <= NaN` is always false, so the walk continues at `next + 1`, which is the
+            // leaf itself.
+            Self::Leaf(_) => Node {
+                threshold: T::NAN,
+                feature: 0,
+                next: at.wrapping_sub(1),
+            },
+            Self::Branch {
+                test,
+                feature,
+                missing_is_yes,
+                next,
+            } => Node {
+                threshold: match test {
+                    Test::AtMost(threshold) | Test::AtMostZeroMissing(threshold) => T::at_most(threshold),
+                    Test::Below(threshold) => T::below(threshold),
+                    Test::Equal(threshold) | Test::NotEqual(threshold) => T::from_f64(threshold),
+                    _ => T::NAN,
+                },
+                feature: if missing_is_yes {
+                    feature | Node::<T>::MISSING_IS_YES
+                } else {
+                    feature
+                },
+                next,
+            },
+        }
+    }
+}
+
 impl TreesBuilder {
     /// Creates a builder without trees, for rows with `scores` scores.
     #[must_use]
@@ -418,34 +452,7 @@ impl Trees {
     #[must_use]
     pub fn forest<T: Number, A: Number>(&self) -> Forest<T, A> {
         let nodes = self.nodes.iter().zip(0u32..);
-        let nodes = nodes.map(|(node, at)| match *node {
-            // The test `feature <= NaN` is always false, so the walk continues at `next + 1`, which is the
-            // leaf itself.
-            FlatNode::Leaf(_) => Node {
-                threshold: T::NAN,
-                feature: 0,
-                next: at.wrapping_sub(1),
-            },
-            FlatNode::Branch {
-                test,
-                feature,
-                missing_is_yes,
-                next,
-            } => Node {
-                threshold: match test {
-                    Test::AtMost(threshold) | Test::AtMostZeroMissing(threshold) => T::at_most(threshold),
-                    Test::Below(threshold) => T::below(threshold),
-                    Test::Equal(threshold) | Test::NotEqual(threshold) => T::from_f64(threshold),
-                    _ => T::NAN,
-                },
-                feature: if missing_is_yes {
-                    feature | Node::<T>::MISSING_IS_YES
-                } else {
-                    feature
-                },
-                next,
-            },
-        });
+        let nodes = nodes.map(|(node, at)| node.typed(at));
         let specials = || self.nodes.iter().map(|node| self.special(node));
         Forest {
             nodes: nodes.collect(),

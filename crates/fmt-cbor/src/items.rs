@@ -271,7 +271,7 @@ impl<'a> Items<'a> {
     }
 }
 
-/// What [`walk`] reports about an item.
+/// A part of an item that [`walk`] reports.
 pub(crate) enum Event<'e> {
     /// A number, a simple value, a tag, or the header of an array or map.
     Head(&'e Header),
@@ -314,46 +314,10 @@ pub(crate) fn walk(
     loop {
         let at = items.position();
         let header = items.header(what)?;
-        let opened = match &header {
-            Header::Positive(_) | Header::Negative(_) | Header::Float(_) | Header::Simple(_) => {
-                see(Event::Head(&header));
-                None
-            }
-            Header::Text(len) => {
-                see(Event::Text(&items.text_of(*len, what)?));
-                None
-            }
-            Header::Bytes(Some(len)) => {
-                see(Event::Bytes(items.take(*len, what)?));
-                None
-            }
-            Header::Bytes(None) => {
-                see(Event::Bytes(&chunks(items, what)?));
-                None
-            }
-            Header::Tag(_) => Some((Nesting::Tag, Some(1))),
-            Header::Array(count) => {
-                items.check_count(count.unwrap_or(0), 1, what)?;
-                Some((Nesting::Array, count.map(|count| count as u64)))
-            }
-            Header::Map(count) => {
-                items.check_count(count.unwrap_or(0), 2, what)?;
-                Some((Nesting::Map, count.map(|count| 2 * count as u64)))
-            }
-            Header::Break => {
-                let level = levels.pop().filter(|level| level.rest.is_none());
-                let is_whole = |level: &Level| level.nesting != Nesting::Map || level.count.is_multiple_of(2);
-                let Some(level) = level.filter(is_whole) else {
-                    return Err(malformed(what, at).expected("an item").found("a break"));
-                };
-                see(Event::End(level.nesting));
-                None
-            }
-        };
+        let opened = read_content(items, &header, &mut levels, (what, at), see)?;
         if let Some((nesting, rest)) = opened {
             if levels.len() as u64 >= depth {
-                let error = Error::new(ErrorKind::Malformed, format!("the nesting of {what}")).rule(LIMITS);
-                return Err(error.at(at).expected(format_args!("at most {depth} levels")));
+                return Err(too_deep(what, at, depth));
             }
             see(Event::Head(&header));
             levels.push(Level {
@@ -371,6 +335,66 @@ pub(crate) fn walk(
             return Ok(());
         }
     }
+}
+
+/// Reads the string after a header, or ends an array or map at a break, and reports it to `see`. For the
+/// header of an array, map or tag, returns the number of its items instead.
+#[inline]
+fn read_content(
+    items: &mut Items<'_>,
+    header: &Header,
+    levels: &mut Vec<Level>,
+    (what, at): (&str, u64),
+    see: &mut dyn FnMut(Event<'_>),
+) -> Result<Option<(Nesting, Option<u64>)>, Error> {
+    Ok(match header {
+        Header::Positive(_) | Header::Negative(_) | Header::Float(_) | Header::Simple(_) => {
+            see(Event::Head(header));
+            None
+        }
+        Header::Text(len) => {
+            see(Event::Text(&items.text_of(*len, what)?));
+            None
+        }
+        Header::Bytes(Some(len)) => {
+            see(Event::Bytes(items.take(*len, what)?));
+            None
+        }
+        Header::Bytes(None) => {
+            see(Event::Bytes(&chunks(items, what)?));
+            None
+        }
+        Header::Tag(_) => Some((Nesting::Tag, Some(1))),
+        Header::Array(count) => {
+            items.check_count(count.unwrap_or(0), 1, what)?;
+            Some((Nesting::Array, count.map(|count| count as u64)))
+        }
+        Header::Map(count) => {
+            items.check_count(count.unwrap_or(0), 2, what)?;
+            Some((Nesting::Map, count.map(|count| 2 * count as u64)))
+        }
+        Header::Break => {
+            let Some(nesting) = end_by_break(levels) else {
+                return Err(malformed(what, at).expected("an item").found("a break"));
+            };
+            see(Event::End(nesting));
+            None
+        }
+    })
+}
+
+/// Ends the innermost array or map at a break. Returns `None` if a break cannot end it: its header has a
+/// count, or it is a map whose last key lacks a value.
+fn end_by_break(levels: &mut Vec<Level>) -> Option<Nesting> {
+    let level = levels.pop().filter(|level| level.rest.is_none())?;
+    let is_whole = level.nesting != Nesting::Map || level.count.is_multiple_of(2);
+    is_whole.then_some(level.nesting)
+}
+
+#[cold]
+fn too_deep(what: &str, at: u64, depth: u64) -> Error {
+    let error = Error::new(ErrorKind::Malformed, format!("the nesting of {what}")).rule(LIMITS);
+    error.at(at).expected(format_args!("at most {depth} levels"))
 }
 
 /// Ends an item, and the arrays, maps and tags whose last item it is. Returns whether the outermost item has

@@ -7,8 +7,8 @@ use crate::{
     check_name,
 };
 
-/// What files of a format can contain. [`Plan::check`] checks a plan against these capabilities, and tools
-/// can display them.
+/// The capabilities of a format: the dtypes, shapes, names and metadata that its files can contain.
+/// [`Plan::check`] checks a plan against these capabilities, and tools can display them.
 ///
 /// Limits that depend on a tensor's position in the file, such as 32-bit offsets, are checked by the writer.
 ///

@@ -1,4 +1,4 @@
-//! What a reader lists about each tensor of a file: name, dtype, shape, layout, encoding and byte range.
+//! The entry that a reader lists for each tensor: name, dtype, shape, layout, encoding and byte range.
 
 use std::{collections::BTreeMap, fmt, ops::Range};
 

@@ -78,7 +78,7 @@ pub enum ErrorKind {
 }
 
 impl Error {
-    /// Creates an error; `what` says what failed, such as "the dtype".
+    /// Creates an error about `what`, such as "the dtype".
     pub fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
         let (what, rule) = (what.into(), None);
         Self(Box::new(Inner {

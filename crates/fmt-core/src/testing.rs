@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     env, fs,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, mpsc},
     thread,
     time::Duration,
@@ -240,6 +240,39 @@ pub enum Verdict {
 /// # Panics
 /// When files and cases differ, a case has no unique name, or a result differs from the expected one.
 pub fn check_corpus(format: &'static dyn Format, folder: &Path, files: &[CorpusFile]) {
+    let wanted = corpus_paths(format, folder, files);
+    if env::var_os("UPDATE_CORPUS").is_some() {
+        write_corpus(folder, &wanted);
+    }
+    assert!(
+        stored_files(folder).iter().eq(wanted.keys()),
+        "files and cases differ; `cargo xtask corpus` writes the files"
+    );
+    let mut wrong = Vec::new();
+    for (path, file) in wanted {
+        let bytes = fs::read(&path).expect("the corpus can be read");
+        assert!(
+            bytes == file.bytes,
+            "{} is stale; `cargo xtask corpus` writes it",
+            path.display()
+        );
+        let verdict = verdict_of(format, file);
+        if verdict != file.verdict {
+            wrong.push(format!(
+                "{}: {verdict:?} instead of {:?}",
+                file.name, file.verdict
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "wrong verdicts:\n{}", wrong.join("\n"));
+}
+
+/// Returns the cases by the paths of their files.
+fn corpus_paths<'f>(
+    format: &dyn Format,
+    folder: &Path,
+    files: &'f [CorpusFile],
+) -> BTreeMap<PathBuf, &'f CorpusFile> {
     let mut wanted = BTreeMap::new();
     for file in files {
         let side = match file.verdict {
@@ -256,13 +289,20 @@ pub fn check_corpus(format: &'static dyn Format, folder: &Path, files: &[CorpusF
             file.name
         );
     }
-    if env::var_os("UPDATE_CORPUS").is_some() {
-        let _ = fs::remove_dir_all(folder);
-        for (path, file) in &wanted {
-            fs::create_dir_all(path.parent().unwrap_or(folder)).expect("the corpus can be written");
-            fs::write(path, &file.bytes).expect("the corpus can be written");
-        }
+    wanted
+}
+
+/// Replaces the files in `folder` with those of the cases.
+fn write_corpus(folder: &Path, wanted: &BTreeMap<PathBuf, &CorpusFile>) {
+    let _ = fs::remove_dir_all(folder);
+    for (path, file) in wanted {
+        fs::create_dir_all(path.parent().unwrap_or(folder)).expect("the corpus can be written");
+        fs::write(path, &file.bytes).expect("the corpus can be written");
     }
+}
+
+/// Returns the sorted paths of all files in `folder`.
+fn stored_files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for side in ["accept", "damaged", "reject"] {
         let entries = match fs::read_dir(folder.join(side)) {
@@ -272,39 +312,24 @@ pub fn check_corpus(format: &'static dyn Format, folder: &Path, files: &[CorpusF
         found.extend(entries.map(|entry| entry.expect("the corpus can be read").path()));
     }
     found.sort();
-    assert!(
-        found.iter().eq(wanted.keys()),
-        "files and cases differ; `cargo xtask corpus` writes the files"
-    );
-    let mut wrong = Vec::new();
-    for (path, file) in wanted {
-        let bytes = fs::read(&path).expect("the corpus can be read");
-        assert!(
-            bytes == file.bytes,
-            "{} is stale; `cargo xtask corpus` writes it",
-            path.display()
-        );
-        let verdict = match open_hostile(format, &bytes, &ReadOptions::default()) {
-            Ok(contents) => {
-                let failures = contents.into_iter().filter_map(|(_, read)| read.err());
-                let mut failures = failures.filter(|kind| *kind != ErrorKind::Unsupported);
-                failures.next().map_or(Verdict::Accept, Verdict::Damaged)
-            }
-            Err(error) => {
-                let rule = error
-                    .broken_rule()
-                    .unwrap_or_else(|| panic!("{}: no rule in: {error}", file.name));
-                Verdict::Reject(error.kind(), rule)
-            }
-        };
-        if verdict != file.verdict {
-            wrong.push(format!(
-                "{}: {verdict:?} instead of {:?}",
-                file.name, file.verdict
-            ));
+    found
+}
+
+/// Opens a case's bytes, reads all tensors and returns the result.
+fn verdict_of(format: &'static dyn Format, file: &CorpusFile) -> Verdict {
+    match open_hostile(format, &file.bytes, &ReadOptions::default()) {
+        Ok(contents) => {
+            let failures = contents.into_iter().filter_map(|(_, read)| read.err());
+            let mut failures = failures.filter(|kind| *kind != ErrorKind::Unsupported);
+            failures.next().map_or(Verdict::Accept, Verdict::Damaged)
+        }
+        Err(error) => {
+            let rule = error
+                .broken_rule()
+                .unwrap_or_else(|| panic!("{}: no rule in: {error}", file.name));
+            Verdict::Reject(error.kind(), rule)
         }
     }
-    assert!(wrong.is_empty(), "wrong verdicts:\n{}", wrong.join("\n"));
 }
 
 /// Opens many files and reads them completely, like [`open_hostile`], but only from memory and on a single

@@ -87,17 +87,15 @@ impl Weight {
 
     /// Returns the entry and the location of its elements, checked for consistency without reading elements.
     pub(crate) fn entry(self) -> Result<(Entry, ElementStorage), Error> {
-        let at = self.message.start;
-        self.entry_of()
-            .map_err(|(name, error)| error.of_tensor(&name).at(at))
+        let (name, at) = (self.name.clone(), self.message.start);
+        self.entry_of().map_err(|error| error.of_tensor(&name).at(at))
     }
 
-    fn entry_of(self) -> Result<(Entry, ElementStorage), (String, Error)> {
-        let name = self.name.clone();
-        let shape = Shape::new(&self.dims)
-            .map_err(|error| (name.clone(), Error::new(ErrorKind::Overflow, error.to_string())))?;
+    fn entry_of(mut self) -> Result<(Entry, ElementStorage), Error> {
+        let shape =
+            Shape::new(&self.dims).map_err(|error| Error::new(ErrorKind::Overflow, error.to_string()))?;
         let mut entry = Entry::new(
-            self.name.clone(),
+            std::mem::take(&mut self.name),
             dtype_of(self.dtype),
             shape,
             self.message.clone(),
@@ -105,63 +103,62 @@ impl Weight {
         if let StoredDType::Opaque(dtype) = &entry.dtype {
             entry.unsupported = Some(dtype.reason());
         }
-        let elements = entry.shape.element_count();
         // Elements narrower than a byte are packed, and the last byte is padded.
-        let len = entry.byte_len();
-        let Some(len) = len else {
+        let Some(len) = entry.byte_len() else {
             entry.unsupported = Some(match self.dtype {
                 STRING => "texts are not read from models".to_owned(),
                 _ => format!("elements of the {} are not known", entry.dtype),
             });
             return Ok((entry, ElementStorage::Here));
         };
+        let elements = self.locate(&mut entry, len)?;
+        Ok((entry, elements))
+    }
+
+    /// Sets the range of the elements in `entry`, and checks that it has `len` bytes.
+    fn locate(self, entry: &mut Entry, len: u64) -> Result<ElementStorage, Error> {
+        let elements = entry.shape.element_count();
         let mismatch = |found: u64| {
             let error = Error::new(ErrorKind::SizeMismatch, "the size of the weight's data");
-            (
-                name.clone(),
-                error
-                    .expected(format_args!("{len} bytes for {elements} elements"))
-                    .found(found),
-            )
+            error
+                .expected(format_args!("{len} bytes for {elements} elements"))
+                .found(found)
         };
-        let size = |range: &Range<u64>| range.end - range.start;
+        let check = |range: &Range<u64>| match range.end - range.start {
+            size if size == len => Ok(()),
+            size => Err(mismatch(size)),
+        };
         if let Some(external) = self.external {
             entry.range = external.offset..external.offset.saturating_add(external.length.unwrap_or(len));
-            if size(&entry.range) != len {
-                return Err(mismatch(size(&entry.range)));
-            }
+            check(&entry.range)?;
             let file = ("file".to_owned(), external.location.clone());
             entry.attributes = BTreeMap::from([file]).into();
-            return Ok((entry, ElementStorage::Elsewhere(external)));
+            return Ok(ElementStorage::Elsewhere(external));
         }
         if let Some(raw) = self.raw {
-            if size(&raw) != len {
-                return Err(mismatch(size(&raw)));
-            }
+            check(&raw)?;
             entry.range = raw;
-            return Ok((entry, ElementStorage::Here));
+            return Ok(ElementStorage::Here);
         }
         let field = match (&*self.fields, &entry.dtype) {
             ([], _) if len == 0 => {
                 entry.range = self.message.start..self.message.start;
-                return Ok((entry, ElementStorage::Here));
+                return Ok(ElementStorage::Here);
             }
             ([field], StoredDType::Known(dtype)) if field_of(*dtype) == *field => *field,
             ([], _) => return Err(mismatch(0)),
             _ => {
                 let error = malformed("the weight's data stands in a field for another dtype");
-                return Err((name.clone(), error.found(format_args!("field {:?}", self.fields))));
+                return Err(error.found(format_args!("field {:?}", self.fields)));
             }
         };
         if let Some(row) = self.row {
-            if size(&row) != len {
-                return Err(mismatch(size(&row)));
-            }
+            check(&row)?;
             entry.range = row;
-            return Ok((entry, ElementStorage::Here));
+            return Ok(ElementStorage::Here);
         }
         entry.encoding = Encoding::Unknown("numbers of protobuf".to_owned());
-        Ok((entry, ElementStorage::Numbers(field)))
+        Ok(ElementStorage::Numbers(field))
     }
 }
 

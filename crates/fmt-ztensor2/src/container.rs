@@ -7,9 +7,9 @@ use fmt_core::{ByteSource, Cursor, Error, ErrorKind, ReadOptions, read_range};
 /// A major version of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {
-    /// `ZTEN1000`: what the package `ztensor` 1.x writes.
+    /// Files with the magic `ZTEN1000`, as the package `ztensor` 1.x writes them.
     V1,
-    /// `\x89ZT2\r\n\x1a\n`: what the package `ztensor` 2.x writes.
+    /// Files with the magic `\x89ZT2\r\n\x1a\n`, as the package `ztensor` 2.x writes them.
     V2,
 }
 

@@ -24,43 +24,16 @@ pub(crate) fn check(bytes: &[u8], start: u64, depth: u64) -> Result<(), Error> {
     let mut levels: Vec<Level> = Vec::new();
     loop {
         let at = (cursor.position() - start) as usize;
-        let first = cursor
-            .u8("an item of the manifest")
-            .map_err(|error| cut_off(&error))?;
-        let (major, info) = (first >> 5, first & 0x1f);
-        let wrong = |what: &str| Err(malformed(what, start + at as u64));
-        let number = if major == 7 {
-            check_simple(&mut cursor, info).map_err(|what| malformed(what, start + at as u64))?;
-            0
-        } else {
-            match argument(&mut cursor, info).map_err(|error| cut_off(&error))? {
-                Some(number) => number,
-                None => {
-                    return wrong("a number that is not in its shortest form, or a length that is not given");
-                }
-            }
-        };
         // A nonempty array or map continues with its items; any other item is complete.
-        let opened = match major {
-            2 | 3 => {
-                cursor
-                    .take(number, "a text of the manifest")
-                    .map_err(|error| cut_off(&error))?;
-                None
-            }
-            4 => Some((number, false)),
-            5 => Some((number.saturating_mul(2), true)),
-            6 => return wrong("a tag"),
-            _ => None,
-        };
-        if let Some((rest, is_map)) = opened {
+        if let Some((count, is_map)) = read_item(&mut cursor)? {
             if levels.len() as u64 >= depth {
                 let error = malformed("the nesting of the manifest", start + at as u64);
                 return Err(error.expected(format_args!("at most {depth} levels")));
             }
+            let rest = if is_map { count.saturating_mul(2) } else { count };
             if rest > cursor.remaining() {
                 let error = malformed("the number of items of an array or a map", start + at as u64);
-                return Err(error.expected("as many as fit into the bytes left").found(number));
+                return Err(error.expected("as many as fit into the bytes left").found(count));
             }
             levels.push(Level {
                 rest,
@@ -80,6 +53,34 @@ pub(crate) fn check(bytes: &[u8], start: u64, depth: u64) -> Result<(), Error> {
                 _ => Err(malformed("bytes behind the manifest's map", cursor.position())),
             };
         }
+    }
+}
+
+/// Reads a number, string or simple value, or the header of an array or map. For a header, returns the count
+/// in it and whether it is a map's.
+fn read_item(cursor: &mut Cursor<'_>) -> Result<Option<(u64, bool)>, Error> {
+    let at = cursor.position();
+    let first = cursor
+        .u8("an item of the manifest")
+        .map_err(|error| cut_off(&error))?;
+    let (major, info) = (first >> 5, first & 0x1f);
+    if major == 7 {
+        check_simple(cursor, info).map_err(|what| malformed(what, at))?;
+        return Ok(None);
+    }
+    let Some(number) = argument(cursor, info).map_err(|error| cut_off(&error))? else {
+        let what = "a number that is not in its shortest form, or a length that is not given";
+        return Err(malformed(what, at));
+    };
+    match major {
+        2 | 3 => cursor
+            .take(number, "a text of the manifest")
+            .map(|_| None)
+            .map_err(|error| cut_off(&error)),
+        4 => Ok(Some((number, false))),
+        5 => Ok(Some((number, true))),
+        6 => Err(malformed("a tag", at)),
+        _ => Ok(None),
     }
 }
 

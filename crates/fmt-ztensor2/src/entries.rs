@@ -55,13 +55,9 @@ pub(crate) fn made_of(
     mut parts: Vec<Part>,
     version: Version,
 ) -> Result<(Entry, Content), Error> {
-    let layout_key = match version {
-        Version::V1 => "format",
-        Version::V2 => "layout",
-    };
-    let parts_key = match version {
-        Version::V1 => "components",
-        Version::V2 => "parts",
+    let (layout_key, parts_key) = match version {
+        Version::V1 => ("format", "components"),
+        Version::V2 => ("layout", "parts"),
     };
     let shape = draft.shape.clone().ok_or_else(|| missing("shape", "an object"))?;
     let layout = draft
@@ -86,18 +82,7 @@ pub(crate) fn made_of(
         Kind::Dense => &["data"],
         Kind::Coo => &["values", "coords"],
         Kind::Csr => &["values", "indices", "indptr"],
-        Kind::Other => {
-            // Lists the dtype of the part that most likely holds the elements.
-            let shown = ["data", "values", "packed_weight"]
-                .into_iter()
-                .find_map(&mut part);
-            if let Some(shown) = &shown {
-                show(&mut entry, shown);
-            }
-            entry.layout = Layout::Unknown(layout.to_owned());
-            entry.unsupported = Some(format!("the layout {}", QuotedName(layout)));
-            return Ok((entry, Content::Listed));
-        }
+        Kind::Other => return Ok((listed(entry, layout, part), Content::Listed)),
     };
     check_roles(roles, named)?;
     let content = match (kind, part(roles[0])) {
@@ -150,7 +135,19 @@ fn check_roles(roles: &[&str], named: &[(Cow<'_, str>, DraftPart<'_>)]) -> Resul
     Ok(())
 }
 
-/// Fills the entry of an object that is only listed, from one of its parts.
+/// Returns the entry of an object with a layout that is not supported. `part` returns a part by its role.
+fn listed(mut entry: Entry, layout: &str, part: impl FnMut(&str) -> Option<Part>) -> Entry {
+    // Lists the dtype of the part that most likely holds the elements.
+    let shown = ["data", "values", "packed_weight"].into_iter().find_map(part);
+    if let Some(shown) = &shown {
+        show(&mut entry, shown);
+    }
+    entry.layout = Layout::Unknown(layout.to_owned());
+    entry.unsupported = Some(format!("the layout {}", QuotedName(layout)));
+    entry
+}
+
+/// Fills the dtype, encoding, range and checksum of an entry from one of the object's parts.
 fn show(entry: &mut Entry, part: &Part) {
     entry.dtype = match &part.types {
         Ok(types) => types.dtype.clone(),
@@ -206,13 +203,8 @@ fn sparse(
     version: Version,
 ) -> Result<Content, Error> {
     let rank = entry.shape.rank() as u64;
-    let wrong = |what: &str, kind| Error::new(kind, what).rule("O11");
     let is_csr = indptr.is_some();
-    if rank == 0 || (is_csr && rank != 2) {
-        let error = wrong("the rank of a sparse tensor", ErrorKind::Malformed);
-        let expected = if is_csr { "2" } else { "at least 1" };
-        return Err(error.expected(expected).found(rank));
-    }
+    check_rank(rank, is_csr)?;
     show(entry, &values);
     let reason = [Some(&values), Some(&indices), indptr.as_ref()]
         .into_iter()
@@ -223,15 +215,7 @@ fn sparse(
         entry.unsupported = Some(reason);
         return Ok(Content::Listed);
     }
-    let width = index_width(&indices, version)?;
-    if let Some(indptr) = &indptr
-        && index_width(indptr, version)? != width
-    {
-        return Err(wrong(
-            "the dtypes of indices and indptr differ",
-            ErrorKind::Malformed,
-        ));
-    }
+    let width = common_index_width(&indices, indptr.as_ref(), version)?;
     // Files of versions 1.0 and 1.1 lack the decoded size of compressed parts.
     let are_rows_sized = indptr.as_ref().is_none_or(|indptr| indptr.decoded.is_some());
     let (Some(index_len), Some(_), true) = (indices.decoded, values.decoded, are_rows_sized) else {
@@ -240,7 +224,7 @@ fn sparse(
     };
     let per_entry = if is_csr { width } else { width * rank };
     if !index_len.is_multiple_of(per_entry) {
-        let error = wrong("the size of the indices", ErrorKind::SizeMismatch);
+        let error = Error::new(ErrorKind::SizeMismatch, "the size of the indices").rule("O11");
         return Err(error
             .expected(format_args!("a multiple of {per_entry}"))
             .found(index_len));
@@ -280,6 +264,28 @@ impl Sparse {
         let len = rows.checked_add(1).and_then(|rows| rows.checked_mul(self.width));
         indptr.check_len(len, &format!("{rows} rows"))
     }
+}
+
+/// Checks the rank of coordinates or compressed rows.
+fn check_rank(rank: u64, is_csr: bool) -> Result<(), Error> {
+    if rank == 0 || (is_csr && rank != 2) {
+        let error = Error::new(ErrorKind::Malformed, "the rank of a sparse tensor").rule("O11");
+        let expected = if is_csr { "2" } else { "at least 1" };
+        return Err(error.expected(expected).found(rank));
+    }
+    Ok(())
+}
+
+/// Returns the bytes per index, and checks that `indices` and `indptr` agree.
+fn common_index_width(indices: &Part, indptr: Option<&Part>, version: Version) -> Result<u64, Error> {
+    let width = index_width(indices, version)?;
+    if let Some(indptr) = indptr
+        && index_width(indptr, version)? != width
+    {
+        let what = "the dtypes of indices and indptr differ";
+        return Err(Error::new(ErrorKind::Malformed, what).rule("O11"));
+    }
+    Ok(width)
 }
 
 fn index_width(part: &Part, version: Version) -> Result<u64, Error> {

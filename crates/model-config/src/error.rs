@@ -72,7 +72,7 @@ pub enum ConfigError {
     Syntax {
         /// The position of the error; `None` if `problem` includes it.
         place: Option<Place>,
-        /// What is wrong with the text.
+        /// The reason why the text is invalid.
         problem: String,
         /// The error of the JSON or TOML parser; `None` for protobuf text.
         source: Option<Box<dyn Error + Send + Sync>>,

@@ -461,13 +461,13 @@ impl Repository {
     }
 }
 
-/// A file that looks as if it was used, but is not.
+/// A file that looks like a model or a configuration, but has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct PassedOver {
     /// Path in the repository.
     pub file: String,
-    /// What the file is, or what the user can do so that it is used.
+    /// The kind of the file, or advice on how to get it served.
     pub advice: String,
 }
 

@@ -13,7 +13,7 @@ pub enum StoreError {
     Location {
         /// The URL, without its query.
         found: String,
-        /// What is wrong, for the message.
+        /// The problem, as a clause of the message.
         why: String,
         /// The forms of URLs that are supported.
         expected: &'static str,
@@ -31,7 +31,7 @@ pub enum StoreError {
     NotFound {
         /// URL of the location of the models.
         url: String,
-        /// What was requested: an object or a list.
+        /// The object or list that was requested.
         what: String,
         /// Error message of the store.
         why: String,
@@ -47,7 +47,7 @@ pub enum StoreError {
     Denied {
         /// URL of the location of the models.
         url: String,
-        /// What was requested: an object or a list.
+        /// The object or list that was requested.
         what: String,
         /// Advice on where to configure credentials.
         hint: &'static str,
@@ -59,7 +59,7 @@ pub enum StoreError {
     Unavailable {
         /// URL of the location of the models.
         url: String,
-        /// What was requested: an object or a list.
+        /// The object or list that was requested.
         what: String,
         /// Error message of the client library or the store.
         why: String,
@@ -97,7 +97,7 @@ pub enum StoreError {
     Name {
         /// The offending name of an object.
         name: String,
-        /// What is wrong, for the message.
+        /// The problem, as a clause of the message.
         why: String,
     },
     /// Two objects exclude each other: the name of one is a directory in the name of the other.

@@ -118,8 +118,8 @@ fn fill_in_general_examples(description: &mut Value, models: &[Arc<ModelMetadata
     }
 }
 
-/// Puts into each text operation the name of a model with the operation's outputs. Without such a model, the
-/// operation's example contains no model name.
+/// Fills the example of each text operation with the name of a model that has the outputs that the operation
+/// needs. Without such a model, the example contains no model name.
 fn fill_in_text_examples(description: &mut Value, models: &[Arc<ModelMetadata>]) {
     let operations: [(&str, &[&str]); 5] = [
         ("/v1/embeddings", &["embedding"]),

@@ -43,10 +43,8 @@ pub fn router(service: Arc<dyn InferenceService>, config: HttpConfig) -> Router 
     router_with(service, config, Router::new())
 }
 
-/// Creates the REST API with the additional routes `more`. Checks of heads, unknown paths and wrong methods
-/// apply to them too.
-///
-/// A fallback of `more` is replaced.
+/// Creates the REST API with the additional routes `more`. They get the same checks of request heads, and the
+/// same responses to unknown paths and wrong methods, as the API. A fallback of `more` is replaced.
 ///
 /// # Panics
 /// If `more` has a path of the protocol.

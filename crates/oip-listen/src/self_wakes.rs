@@ -2,8 +2,8 @@
 //!
 //! hyper's futures wake themselves for every request with a body, because the parts of a connection's task
 //! notify each other. A multi-threaded runtime treats the wake as new work: it queues the task, wakes another
-//! thread to help, and polls once more in vain. With one client this takes two thread switches per request,
-//! half of the time of a small request.
+//! thread to help, and polls again, which makes no progress. With one client this takes two thread switches
+//! per request, half of the time of a small request.
 
 use std::{
     cell::Cell,
@@ -60,7 +60,7 @@ impl SelfWakes {
         }
     }
 
-    /// Polls the future, and polls it once more if it was woken meanwhile. If the future wakes itself again,
+    /// Polls the future, and polls it a second time if it woke itself. If the future wakes itself again,
     /// or `is_turn_over` asks to yield, the task is woken as usual.
     pub(crate) fn poll<T>(
         &self,

@@ -12,7 +12,7 @@ use oip_service::Backend;
 
 use crate::{backends::BackendConfig, failure::Failure, options::SourceOptions};
 
-/// Where models come from, and what loads them.
+/// The repositories of models, and the settings for opening them.
 pub(crate) struct ModelSources {
     /// Directories, files and URLs.
     pub(crate) repositories: Vec<PathBuf>,

@@ -46,7 +46,7 @@ struct Stages {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stage {
-    /// What happens in this stage.
+    /// The kind of stage.
     pub kind: StageKind,
     /// The number of the pipeline step that the stage belongs to; 0 for the request itself.
     pub step: u32,

@@ -206,7 +206,7 @@ impl MetricsExporter {
         self.counts.failed.load(Relaxed)
     }
 
-    /// Pushes the metrics once more, and waits at most `patience` until they are sent. Call at exit.
+    /// Pushes the metrics a last time, and waits at most `patience` until they are sent. Call at exit.
     pub fn finish(&self, patience: Duration) {
         let (done, is_done) = sync_channel(0);
         if self.messages.send(done).is_ok() {
@@ -347,70 +347,81 @@ fn messages(families: Vec<MetricFamily>, starts: &mut Starts, now: SystemTime) -
     done
 }
 
+/// Converts samples to data points. `start_of` returns when a counter, given its current value, began.
 fn data(
     kind: MetricKind,
     samples: Vec<Sample>,
     time: u64,
     start_of: &mut dyn FnMut(&Labels, f64) -> u64,
 ) -> Data {
-    let attributes = |labels: &Labels| -> Vec<KeyValue> {
-        labels
-            .iter()
-            .map(|(name, value)| KeyValue::text(name, value))
-            .collect()
-    };
-    let mut number = |sample: Sample, is_counter: bool| {
-        let (real, value) = match sample.value {
-            // Values that exceed the message's signed field are capped.
-            SampleValue::Integer(value) => {
-                let integer = i64::try_from(value).unwrap_or(i64::MAX);
-                (value as f64, Number::Integer(integer))
-            }
-            SampleValue::Real(value) => (value, Number::Real(value)),
-            SampleValue::Histogram { sum, .. } => (sum, Number::Real(sum)),
-        };
-        NumberPoint {
-            start: if is_counter {
-                start_of(&sample.labels, real)
-            } else {
-                0
-            },
-            time,
-            value: Some(value),
-            attributes: attributes(&sample.labels),
-        }
-    };
     match kind {
         MetricKind::Gauge => Data::Gauge(Gauge {
-            points: samples.into_iter().map(|sample| number(sample, false)).collect(),
+            points: samples
+                .iter()
+                .map(|sample| number_point(sample, time, |_, _| 0))
+                .collect(),
         }),
         MetricKind::Counter => Data::Sum(Sum {
-            points: samples.into_iter().map(|sample| number(sample, true)).collect(),
+            points: samples
+                .iter()
+                .map(|sample| number_point(sample, time, &mut *start_of))
+                .collect(),
             temporality: CUMULATIVE,
             is_monotonic: true,
         }),
-        MetricKind::Histogram => {
-            let points = samples.into_iter().filter_map(|sample| {
-                let SampleValue::Histogram { bounds, counts, sum } = sample.value else {
-                    return None;
-                };
-                let count = counts.iter().sum();
-                Some(HistogramPoint {
-                    start: start_of(&sample.labels, count as f64),
-                    time,
-                    count,
-                    sum: Some(sum),
-                    counts,
-                    bounds,
-                    attributes: attributes(&sample.labels),
-                })
-            });
-            Data::Histogram(Histogram {
-                points: points.collect(),
-                temporality: CUMULATIVE,
-            })
-        }
+        MetricKind::Histogram => Data::Histogram(Histogram {
+            points: samples
+                .into_iter()
+                .filter_map(|sample| histogram_point(sample, time, &mut *start_of))
+                .collect(),
+            temporality: CUMULATIVE,
+        }),
     }
+}
+
+fn number_point(sample: &Sample, time: u64, start_of: impl FnOnce(&Labels, f64) -> u64) -> NumberPoint {
+    let (real, value) = match sample.value {
+        // Values that exceed the message's signed field are capped.
+        SampleValue::Integer(value) => {
+            let integer = i64::try_from(value).unwrap_or(i64::MAX);
+            (value as f64, Number::Integer(integer))
+        }
+        SampleValue::Real(value) => (value, Number::Real(value)),
+        SampleValue::Histogram { sum, .. } => (sum, Number::Real(sum)),
+    };
+    NumberPoint {
+        start: start_of(&sample.labels, real),
+        time,
+        value: Some(value),
+        attributes: attributes(&sample.labels),
+    }
+}
+
+fn histogram_point(
+    sample: Sample,
+    time: u64,
+    start_of: impl FnOnce(&Labels, f64) -> u64,
+) -> Option<HistogramPoint> {
+    let SampleValue::Histogram { bounds, counts, sum } = sample.value else {
+        return None;
+    };
+    let count = counts.iter().sum();
+    Some(HistogramPoint {
+        start: start_of(&sample.labels, count as f64),
+        time,
+        count,
+        sum: Some(sum),
+        counts,
+        bounds,
+        attributes: attributes(&sample.labels),
+    })
+}
+
+fn attributes(labels: &Labels) -> Vec<KeyValue> {
+    labels
+        .iter()
+        .map(|(name, value)| KeyValue::text(name, value))
+        .collect()
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ pub enum Task {
     },
 }
 
-/// What the files of a model declare about the model.
+/// The settings that a model's files declare, such as its task and maximum sequence length.
 ///
 /// ```
 /// use bytes::Bytes;

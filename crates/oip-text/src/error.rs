@@ -33,7 +33,7 @@ pub enum TextError {
     Text {
         /// The text's index in the request.
         index: usize,
-        /// What is wrong with the text.
+        /// The reason why the text is refused.
         reason: String,
     },
     /// A text is longer than allowed.

@@ -295,7 +295,7 @@ pub struct DynamicBatching {
     serde(default)
 )]
 pub struct QueuePolicy {
-    /// What happens to a request whose timeout passes in the queue.
+    /// The action for a request whose timeout passes in the queue.
     pub timeout_action: TimeoutAction,
     /// The timeout in microseconds; 0 for none.
     pub default_timeout_microseconds: u64,

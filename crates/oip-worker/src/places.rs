@@ -84,19 +84,10 @@ impl Places {
             Ok(region) => region,
             Err(error) => return Ok(Err(error)),
         };
-        let inputs = request.inputs.iter().zip(&sent.offsets);
         let run = Run {
             id: request.id.as_deref(),
             parameters,
-            inputs: inputs
-                .map(|(input, offset)| InputPlace {
-                    name: &input.name,
-                    datatype: input.value.datatype().name(),
-                    shape: input.value.shape().dims(),
-                    offset: *offset,
-                    length: input.value.raw().len() as u64,
-                })
-                .collect(),
+            inputs: sent.places(),
             outputs: request
                 .outputs
                 .iter()
@@ -522,6 +513,20 @@ impl Places {
 }
 
 impl<'r> SentRequest<'r> {
+    /// Returns the form and location of each input.
+    fn places(&self) -> Vec<InputPlace<'r>> {
+        let inputs = self.request.inputs.iter().zip(&self.offsets);
+        inputs
+            .map(|(input, offset)| InputPlace {
+                name: &input.name,
+                datatype: input.value.datatype().name(),
+                shape: input.value.shape().dims(),
+                offset: *offset,
+                length: input.value.raw().len() as u64,
+            })
+            .collect()
+    }
+
     /// Lays out the inputs one after another, each at a multiple of `alignment`.
     fn new(request: &'r InferRequest, alignment: u64) -> Self {
         let mut end = 0u64;

@@ -355,23 +355,8 @@ impl Worker {
         }
         match head.kind {
             Kind::Outputs => {
-                let length = u64::from(head.json).saturating_add(head.binary);
-                if length.saturating_sub(ALIGNMENT as u64) > max_answer_bytes {
-                    let max = max_answer_bytes;
-                    return Err(Broken::wrong(format!(
-                        "an answer of {length} bytes, more than {max}"
-                    )));
-                }
-                let body = Bytes::from(connection.bytes(length, go_on)?);
-                // Only the tensors are limited here; the length of the frame bounds all other fields.
-                let limits = RequestLimits::default().with(|limits| {
-                    limits.tensors = usize::MAX;
-                    limits.rank = usize::MAX;
-                    limits.tensor_bytes = usize::try_from(max_answer_bytes).unwrap_or(usize::MAX);
-                });
-                let response = rest::decode_response(&body, Some(head.json as usize), &limits)
-                    .map_err(|error| Broken::wrong(format!("a malformed answer: {}", error.message())))?;
-                Ok(Ok(Some(Outputs::new(response.outputs))))
+                let outputs = rest_outputs(connection, &head, max_answer_bytes, go_on)?;
+                Ok(Ok(Some(outputs)))
             }
             Kind::Failed => {
                 let mut failed: Failure = read_json(&self.json(head, go_on)?)?;
@@ -439,6 +424,31 @@ impl Worker {
         let cause = || self.process.end(broken).to_string();
         self.process.cause.get_or_init(cause).clone()
     }
+}
+
+/// Reads the outputs that follow `head` as a REST body, at most `max` bytes.
+fn rest_outputs(
+    connection: &Connection,
+    head: &Head,
+    max: u64,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<Outputs, Broken> {
+    let length = u64::from(head.json).saturating_add(head.binary);
+    if length.saturating_sub(ALIGNMENT as u64) > max {
+        return Err(Broken::wrong(format!(
+            "an answer of {length} bytes, more than {max}"
+        )));
+    }
+    let body = Bytes::from(connection.bytes(length, go_on)?);
+    // Only the tensors are limited here; the length of the frame bounds all other fields.
+    let limits = RequestLimits::default().with(|limits| {
+        limits.tensors = usize::MAX;
+        limits.rank = usize::MAX;
+        limits.tensor_bytes = usize::try_from(max).unwrap_or(usize::MAX);
+    });
+    let response = rest::decode_response(&body, Some(head.json as usize), &limits)
+        .map_err(|error| Broken::wrong(format!("a malformed answer: {}", error.message())))?;
+    Ok(Outputs::new(response.outputs))
 }
 
 impl Process {

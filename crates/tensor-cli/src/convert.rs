@@ -66,13 +66,25 @@ struct Job<'o> {
     json: bool,
 }
 
-/// What a conversion wrote.
+/// The output of a conversion.
 struct Written {
     /// The files with tensors; none for standard output.
     files: Vec<report::WrittenFile>,
     /// The path of the shards' index.
     index: Option<String>,
     losses: Vec<Loss>,
+}
+
+impl Written {
+    /// Prints the number of files, if there are several or an index.
+    fn print(&self, out: &mut dyn Write) -> Outcome {
+        match &self.index {
+            Some(index) => writeln!(out, "{} files, and their index {index}", self.files.len())?,
+            None if self.files.len() > 1 => writeln!(out, "{} files", self.files.len())?,
+            None => {}
+        }
+        Ok(())
+    }
 }
 
 impl Job<'_> {
@@ -105,9 +117,9 @@ impl Job<'_> {
             ..ConvertOptions::default()
         };
         let tensors = sources.entries().len();
-        let written = self.write(reader, &*format, to, &options, out)?;
+        let mut written = self.write(reader, &*format, to, &options, out)?;
         let as_bits = bits.as_ref().map(Recast::losses).unwrap_or_default();
-        let losses = [as_bits, written.losses].concat();
+        let losses = [as_bits, std::mem::take(&mut written.losses)].concat();
         let unconverted = recast.as_ref().map(Recast::unconverted).unwrap_or_default();
         // Removes the progress bar before the notes and the report are printed.
         drop(bits);
@@ -134,12 +146,7 @@ impl Job<'_> {
             return Ok(report::print(&report, out)?);
         }
         notes.print(out)?;
-        match &written.index {
-            Some(index) => writeln!(out, "{} files, and their index {index}", written.files.len())?,
-            None if written.files.len() > 1 => writeln!(out, "{} files", written.files.len())?,
-            None => {}
-        }
-        Ok(())
+        written.print(out)
     }
 
     /// Writes the tensors to standard output, to shards or to the file `to`.

@@ -1,6 +1,6 @@
 //! `tensor diff`: compares two files.
 
-use std::io::Write;
+use std::io::{self, Write};
 
 use fmt_core::{Error, ErrorKind, TensorReader};
 use serde::Serialize;
@@ -98,6 +98,25 @@ impl DiffItem {
     }
 }
 
+/// Prints differences, and notes, which do not make the command fail.
+fn print(real: &[&Difference], notes: &[&Difference], json: bool, out: &mut impl Write) -> io::Result<()> {
+    if json {
+        let report = Report {
+            is_same: real.is_empty(),
+            differences: real.iter().map(|found| DiffItem::of(found)).collect(),
+            notes: notes.iter().map(|found| DiffItem::of(found)).collect(),
+        };
+        return report::print(&report, out);
+    }
+    for difference in real {
+        writeln!(out, "{difference}")?;
+    }
+    for note in notes {
+        writeln!(out, "note: {note}")?;
+    }
+    Ok(())
+}
+
 pub(crate) fn run(options: &Diff, out: &mut impl Write) -> Outcome {
     let (mut left, mut right) = (files::open(&options.left)?, files::open(&options.right)?);
     options
@@ -132,21 +151,7 @@ pub(crate) fn run(options: &Diff, out: &mut impl Write) -> Outcome {
         says && !options.metadata
     };
     let (notes, real): (Vec<_>, Vec<_>) = differences.iter().partition(is_note);
-    if options.json {
-        let report = Report {
-            is_same: real.is_empty(),
-            differences: real.iter().map(|found| DiffItem::of(found)).collect(),
-            notes: notes.iter().map(|found| DiffItem::of(found)).collect(),
-        };
-        report::print(&report, out)?;
-    } else {
-        for difference in &real {
-            writeln!(out, "{difference}")?;
-        }
-        for note in notes {
-            writeln!(out, "note: {note}")?;
-        }
-    }
+    print(&real, &notes, options.json, out)?;
     if real
         .iter()
         .any(|found| matches!(found.kind, DifferenceKind::Unreadable(_)))

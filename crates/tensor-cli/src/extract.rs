@@ -8,7 +8,7 @@ use std::{
 };
 
 use fmt_core::{Error, ErrorKind, Format, OutputFile, Plan, PlannedEntry, TensorReader};
-use tensor_files::{AllowedLoss, ConvertOptions, Loss, Recast};
+use tensor_files::{AllowedLoss, Composite, ConvertOptions, Loss, Recast};
 
 use crate::{
     failure::{About, Outcome},
@@ -31,14 +31,7 @@ pub(crate) fn run(options: &Extract, out: &mut (impl Write + Send)) -> Outcome {
     let (path, target, start) = (&*options.file, &*options.output, Instant::now());
     files::check_local(target)?;
     let source_files = files::source_files(std::slice::from_ref(&options.file));
-    let mut sources = files::open(path)?;
-    if let Some(name) = &options.tensor {
-        let wanted = inspect::find(&sources, name).about(path)?;
-        let mut indices = 0..;
-        sources.retain(|_| indices.next() == Some(wanted));
-    }
-    options.choosing.select(&mut [&mut sources]).about(path)?;
-    let sources = sources::watched(sources);
+    let sources = sources::watched(open_selected(options)?);
     let recast = options.choosing.recast(&sources).about(path)?;
     let reader: &dyn TensorReader = match &recast {
         Some(recast) => recast,
@@ -70,10 +63,7 @@ pub(crate) fn run(options: &Extract, out: &mut (impl Write + Send)) -> Outcome {
         (format, rows) => {
             let one = One::new(reader, rows).about(path)?;
             if files::is_standard(target) {
-                let failed = |error| Error::io("standard output", error);
-                one.copy(&mut |bytes| out.write_all(bytes).map_err(failed))
-                    .about(path)
-                    .map_err(unless_interrupted)?;
+                one.print(out).about(path).map_err(unless_interrupted)?;
                 // The output is already written and cannot be undone, but the command fails.
                 return refuse_loss(&late(), path);
             }
@@ -94,6 +84,19 @@ pub(crate) fn run(options: &Extract, out: &mut (impl Write + Send)) -> Outcome {
         report::print(&report, out)?;
     }
     Ok(())
+}
+
+/// Opens the file, and selects the tensors to extract.
+fn open_selected(options: &Extract) -> Outcome<Composite<'static>> {
+    let path = &*options.file;
+    let mut sources = files::open(path)?;
+    if let Some(name) = &options.tensor {
+        let wanted = inspect::find(&sources, name).about(path)?;
+        let mut indices = 0..;
+        sources.retain(|_| indices.next() == Some(wanted));
+    }
+    options.choosing.select(&mut [&mut sources]).about(path)?;
+    Ok(sources)
 }
 
 /// The tensor to extract, or some of its rows.
@@ -125,6 +128,12 @@ impl<'r> One<'r> {
 
     fn copy(&self, sink: &mut dyn FnMut(&[u8]) -> Result<(), Error>) -> Result<(), Error> {
         self.pieces()?.try_for_each(|piece| sink(&piece?))
+    }
+
+    /// Writes the tensor's bytes to standard output.
+    fn print(&self, out: &mut impl Write) -> Result<(), Error> {
+        let failed = |error| Error::io("standard output", error);
+        self.copy(&mut |bytes| out.write_all(bytes).map_err(failed))
     }
 
     /// Writes the tensor as a file of `format`, or as raw bytes without a format.

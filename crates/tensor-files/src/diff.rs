@@ -34,7 +34,7 @@ pub struct Difference {
     pub kind: DifferenceKind,
 }
 
-/// What differs between two files.
+/// The kinds of differences between two files.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum DifferenceKind {

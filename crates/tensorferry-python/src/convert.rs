@@ -6,12 +6,12 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use fmt_core::{Error, ReadOptions, TensorReader};
+use fmt_core::{Error, Format, ReadOptions, TensorReader};
 use pyo3::prelude::*;
 use tensor_core::{DType, DTypeKind};
 use tensor_files::{
-    AllowedLoss, Composite, ConvertOptions, Pattern, Progress, Recast, Renaming, Selection, ShardOptions,
-    SourceFiles,
+    AllowedLoss, Composite, ConvertOptions, Loss, Pattern, Progress, Recast, Renaming, Selection,
+    ShardOptions, SourceFiles,
 };
 
 use crate::{error, noted::RecordingReader};
@@ -41,13 +41,7 @@ pub(crate) fn convert(
     target: PathBuf,
     options: Options,
 ) -> PyResult<Vec<String>> {
-    let format = crate::save::wanted_format(&target, options.format.as_deref())?;
-    let mut selection = Selection::default();
-    selection.include = parsed("include", &options.include)?;
-    selection.exclude = parsed("exclude", &options.exclude)?;
-    selection.rename = parsed::<Renaming>("rename", &options.rename)?;
-    let kept: Vec<Pattern> = parsed("keep_dtype", &options.keep_dtype)?;
-    let dtype = options.dtype.as_deref().map(float).transpose()?;
+    let job = Job::new(source, target, &options)?;
     // The exception of the callback, which ends the conversion.
     let raised: Mutex<Option<PyErr>> = Mutex::new(None);
     let report = |progress: Progress| {
@@ -65,20 +59,73 @@ pub(crate) fn convert(
             }
         })
     };
-    let converted = py.detach(|| {
-        let of_source = |error: Error| (error, &source);
-        let sources = SourceFiles::of([&*source]);
-        let opened = tensor_files::open(&source, &ReadOptions::default()).map_err(of_source)?;
+    let converted = py.detach(|| job.run(&report));
+    if let Some(raised) = lock(&raised).take() {
+        return Err(raised);
+    }
+    let losses = converted.map_err(|(error, path)| error::of_file(py, &error, Some(path)))?;
+    Ok(losses.iter().map(ToString::to_string).collect())
+}
+
+/// A conversion with its parsed options.
+struct Job {
+    source: PathBuf,
+    target: PathBuf,
+    format: &'static dyn Format,
+    selection: Selection,
+    /// The tensors that keep their dtype.
+    kept: Vec<Pattern>,
+    dtype: Option<DType>,
+    allow_loss: AllowedLoss,
+    max_shard_size: Option<u64>,
+}
+
+impl Job {
+    fn new(source: PathBuf, target: PathBuf, options: &Options) -> PyResult<Self> {
+        let format = crate::save::wanted_format(&target, options.format.as_deref())?;
+        let mut selection = Selection::default();
+        selection.include = parsed("include", &options.include)?;
+        selection.exclude = parsed("exclude", &options.exclude)?;
+        selection.rename = parsed::<Renaming>("rename", &options.rename)?;
+        Ok(Self {
+            source,
+            target,
+            format,
+            selection,
+            kept: parsed("keep_dtype", &options.keep_dtype)?,
+            dtype: options.dtype.as_deref().map(float).transpose()?,
+            allow_loss: AllowedLoss {
+                metadata: !options.strict,
+                ..if options.allow_loss {
+                    AllowedLoss::ALL
+                } else {
+                    AllowedLoss::NONE
+                }
+            },
+            max_shard_size: options.max_shard_size,
+        })
+    }
+
+    /// Converts the file, and returns the losses. An error names the file that it is about.
+    fn run(
+        &self,
+        report: &(dyn Fn(Progress) -> ControlFlow<()> + Sync),
+    ) -> Result<Vec<Loss>, (Error, &PathBuf)> {
+        let (source, target) = (&self.source, &self.target);
+        let of_source = |error: Error| (error, source);
+        let sources = SourceFiles::of([&**source]);
+        let opened = tensor_files::open(source, &ReadOptions::default()).map_err(of_source)?;
         let noted = RecordingReader::new(&*opened);
         let mut files = Composite::new(source.display().to_string(), &noted as &dyn TensorReader);
-        if !selection.is_everything() {
-            selection.apply(&mut [&mut files]).map_err(of_source)?;
+        if !self.selection.is_everything() {
+            self.selection.apply(&mut [&mut files]).map_err(of_source)?;
         }
         let stays = |index| {
             let name = files.name_in_file(index);
-            kept.iter().any(|pattern| pattern.matches(name))
+            self.kept.iter().any(|pattern| pattern.matches(name))
         };
-        let recast = dtype
+        let recast = self
+            .dtype
             .map(|dtype| Recast::to_float(&files, dtype, stays))
             .transpose();
         let recast = recast.map_err(of_source)?;
@@ -88,33 +135,24 @@ pub(crate) fn convert(
         };
         let late = || recast.as_ref().map(Recast::losses).unwrap_or_default();
         let how = ConvertOptions {
-            allow_loss: AllowedLoss {
-                metadata: !options.strict,
-                ..if options.allow_loss {
-                    AllowedLoss::ALL
-                } else {
-                    AllowedLoss::NONE
-                }
-            },
+            allow_loss: self.allow_loss,
             sources,
-            on_progress: Some(&report),
+            on_progress: Some(report),
             lost_on_the_way: Some(&late),
             ..ConvertOptions::default()
         };
-        let written = match options.max_shard_size {
+        let written = match self.max_shard_size {
             Some(most) => {
-                tensor_files::convert_sharded(reader, format, &target, &ShardOptions::at_most(most), &how)
+                let shards = ShardOptions::at_most(most);
+                tensor_files::convert_sharded(reader, self.format, target, &shards, &how)
                     .map(|sharded| sharded.losses)
             }
-            None => tensor_files::convert(reader, format, &target, &how).map(|converted| converted.losses),
+            None => {
+                tensor_files::convert(reader, self.format, target, &how).map(|converted| converted.losses)
+            }
         };
-        written.map_err(|error| (error, if noted.has_failed() { &source } else { &target }))
-    });
-    if let Some(raised) = lock(&raised).take() {
-        return Err(raised);
+        written.map_err(|error| (error, if noted.has_failed() { source } else { target }))
     }
-    let losses = converted.map_err(|(error, path)| error::of_file(py, &error, Some(path)))?;
-    Ok(losses.iter().map(ToString::to_string).collect())
 }
 
 /// Parses patterns or renamings; errors name the option.

@@ -72,34 +72,11 @@ impl Server {
             .map_err(|error| error::usage(format!("drain_timeout: {error}")))?;
         let mut builder = Engine::builder()
             .config(EngineConfig::default().with(|config| config.server_name = "tensorferry".to_owned()));
-        for (name, inputs, outputs, callable, max_batch_size, is_decoupled) in models {
-            let metadata = ModelMetadata::new(
-                name.clone(),
-                "tensorferry_python",
-                described(&name, inputs)?,
-                described(&name, outputs)?,
-            );
-            builder = builder.model(Callable {
-                metadata,
-                callable,
-                max_batch_size,
-                is_decoupled,
-            });
+        for model in models {
+            builder = builder.model(Callable::new(model)?);
         }
         for (name, client, streams) in others {
-            let (client, runtime) = client.get().driven(py)?;
-            let (streams, _) = streams.get().driven(py)?;
-            let described = py.detach(|| runtime.block_on(described_by(&*client, &name)));
-            let (mut metadata, is_decoupled) =
-                described.map_err(|error| PyRuntimeError::new_err(format!("model '{name}': {error}")))?;
-            metadata.name = name;
-            builder = builder.model(Remote {
-                metadata,
-                is_decoupled,
-                client,
-                streams,
-                runtime,
-            });
+            builder = builder.model(Remote::new(py, name, client.get(), streams.get())?);
         }
         let engine = builder.build().map_err(|error| error::usage(error.to_string()))?;
         let runtime = Builder::new_multi_thread()
@@ -235,6 +212,24 @@ struct Callable {
     callable: Py<PyAny>,
     max_batch_size: Option<u32>,
     is_decoupled: bool,
+}
+
+impl Callable {
+    fn new(model: GivenModel) -> PyResult<Self> {
+        let (name, inputs, outputs, callable, max_batch_size, is_decoupled) = model;
+        let metadata = ModelMetadata::new(
+            name.clone(),
+            "tensorferry_python",
+            described(&name, inputs)?,
+            described(&name, outputs)?,
+        );
+        Ok(Self {
+            metadata,
+            callable,
+            max_batch_size,
+            is_decoupled,
+        })
+    }
 }
 
 impl Model for Callable {
@@ -433,6 +428,25 @@ fn refused(error: &ClientError) -> ServiceError {
         _ => ErrorCode::Unavailable,
     });
     ServiceError::new(code, error.message())
+}
+
+impl Remote {
+    /// Asks the other server for the metadata of its model `name`.
+    fn new(py: Python<'_>, name: String, client: &Client, streams: &Client) -> PyResult<Self> {
+        let (client, runtime) = client.driven(py)?;
+        let (streams, _) = streams.driven(py)?;
+        let described = py.detach(|| runtime.block_on(described_by(&*client, &name)));
+        let (mut metadata, is_decoupled) =
+            described.map_err(|error| PyRuntimeError::new_err(format!("model '{name}': {error}")))?;
+        metadata.name = name;
+        Ok(Self {
+            metadata,
+            is_decoupled,
+            client,
+            streams,
+            runtime,
+        })
+    }
 }
 
 impl Model for Remote {

@@ -11,7 +11,7 @@ use std::{
 use oip_grpc::GrpcConfig;
 use oip_http::HttpConfig;
 use oip_listen::{ConnectionLimits, Protocol, Shutdown, listen};
-use oip_service::{ExtendedService, InferenceService};
+use oip_service::{ByteBudget, ExtendedService, InferenceService};
 use tokio::{
     task::{AbortHandle, JoinHandle, spawn_blocking},
     time::{interval, timeout},
@@ -128,34 +128,11 @@ impl<S: InferenceService> Serve<S> {
             transports.push(tokio::spawn(serving));
         }
         if let Some(listener) = grpc {
-            let calls = oip_grpc::service(service, grpc_config);
-            let draining = {
-                let (calls, shutdown) = (calls.clone(), shutdown.clone());
-                async move {
-                    shutdown.draining().await;
-                    calls.drain_streams();
-                }
-            };
-            beside.push(tokio::spawn(draining).abort_handle());
-            let limits = limits.with(|limits| {
-                limits.conversations = &[oip_grpc::MODEL_STREAM_INFER];
-                limits.lasting = Some(lasting());
-            });
-            let serving = oip_listen::serve(listener, Protocol::Http2, calls, limits, shutdown.clone());
-            transports.push(tokio::spawn(serving));
+            let (serving, draining) = serve_grpc(listener, service, grpc_config, limits, &shutdown);
+            transports.push(serving);
+            beside.push(draining);
         }
-        // Gives unused memory of finished requests back to the system, every 5 seconds.
-        let trimming = async move {
-            let mut ticks = interval(Duration::from_secs(5));
-            loop {
-                ticks.tick().await;
-                let budget = budget.clone();
-                if spawn_blocking(move || budget.trim()).await.is_err() {
-                    return;
-                }
-            }
-        };
-        beside.push(tokio::spawn(trimming).abort_handle());
+        beside.push(tokio::spawn(trim(budget)).abort_handle());
         Ok(Running {
             service: served,
             http: http_address,
@@ -176,6 +153,42 @@ impl<S: InferenceService> Serve<S> {
         let running = self.start().await?;
         end.await;
         Ok(running.drain().await)
+    }
+}
+
+/// Starts serving gRPC. Also returns the task that ends streams when the drain begins.
+fn serve_grpc(
+    listener: tokio::net::TcpListener,
+    service: Arc<dyn InferenceService>,
+    config: GrpcConfig,
+    limits: ConnectionLimits,
+    shutdown: &Shutdown,
+) -> (JoinHandle<usize>, AbortHandle) {
+    let calls = oip_grpc::service(service, config);
+    let draining = {
+        let (calls, shutdown) = (calls.clone(), shutdown.clone());
+        async move {
+            shutdown.draining().await;
+            calls.drain_streams();
+        }
+    };
+    let limits = limits.with(|limits| {
+        limits.conversations = &[oip_grpc::MODEL_STREAM_INFER];
+        limits.lasting = Some(lasting());
+    });
+    let serving = oip_listen::serve(listener, Protocol::Http2, calls, limits, shutdown.clone());
+    (tokio::spawn(serving), tokio::spawn(draining).abort_handle())
+}
+
+/// Gives unused memory of finished requests back to the system, every 5 seconds.
+async fn trim(budget: ByteBudget) {
+    let mut ticks = interval(Duration::from_secs(5));
+    loop {
+        ticks.tick().await;
+        let budget = budget.clone();
+        if spawn_blocking(move || budget.trim()).await.is_err() {
+            return;
+        }
     }
 }
 

@@ -12,7 +12,7 @@ mod tally;
 
 use std::{future::Future, pin::Pin};
 
-use crate::server::Target;
+use crate::{grpc::Method, server::Target};
 
 pub use bodies::{drip, gzip_crowd, gzip_crowd_that_leaves};
 pub use connections::{
@@ -55,53 +55,59 @@ pub enum Kind {
     Flood,
 }
 
-/// Returns all attacks.
-#[must_use]
-pub fn all() -> Vec<Row> {
-    fn row<F: Future<Output = ()> + 'static>(
+impl Row {
+    /// Creates an attack that exhausts memory and needs no server options.
+    fn new<F: Future<Output = ()> + 'static>(
         name: impl Into<String>,
         start: impl Fn(Target, Scale, Tally) -> F + Send + Sync + 'static,
-    ) -> Row {
-        Row {
+    ) -> Self {
+        Self {
             name: name.into(),
             options: &[],
             kind: Kind::Large,
             start: Box::new(move |target, scale, tally| Box::pin(start(target, scale, tally))),
         }
     }
-    use crate::grpc::Method;
+}
+
+/// Returns all attacks.
+#[must_use]
+pub fn all() -> Vec<Row> {
     let mut rows = Vec::new();
     for kind in BOMBS {
         for method in [Method::Unary, Method::Stream] {
             let name = format!("{} ({method:?})", kind.name);
-            rows.push(row(name, move |target, scale, tally| {
+            rows.push(Row::new(name, move |target, scale, tally| {
                 bomb(target, scale, tally, kind, method)
             }));
         }
     }
-    rows.push(row("slow readers of JSON", slow_json));
+    rows.push(Row::new("slow readers of JSON", slow_json));
     for method in [Method::Unary, Method::Stream] {
         let name = format!("streams with a window opened 1 byte/s ({method:?})");
-        rows.push(row(name, move |target, _, tally| {
+        rows.push(Row::new(name, move |target, _, tally| {
             slow_streams(target, tally, method)
         }));
     }
-    rows.push(row("binary echoes that are not read", unread_echoes));
-    rows.push(row("gzip bodies", gzip_crowd));
-    rows.push(row("gzip bodies of clients that leave", gzip_crowd_that_leaves));
-    rows.push(row("announced bodies that drip", drip));
-    rows.push(row("conversations that are not read", unread_conversations));
-    rows.push(row(
+    rows.push(Row::new("binary echoes that are not read", unread_echoes));
+    rows.push(Row::new("gzip bodies", gzip_crowd));
+    rows.push(Row::new(
+        "gzip bodies of clients that leave",
+        gzip_crowd_that_leaves,
+    ));
+    rows.push(Row::new("announced bodies that drip", drip));
+    rows.push(Row::new("conversations that are not read", unread_conversations));
+    rows.push(Row::new(
         "a stream that is not read, beside calls on its connection",
         unread_stream,
     ));
     let crowds = [
-        row("heads without end", long_heads),
-        row("streams with long heads", long_heads_of_streams),
-        row("streams with heads of many headers", crowded_heads_of_streams),
-        row("requests that wait to be read", unread_requests),
-        row("idle connections", idle_connections),
-        row("silent streams, beside many calls at once", silent_streams),
+        Row::new("heads without end", long_heads),
+        Row::new("streams with long heads", long_heads_of_streams),
+        Row::new("streams with heads of many headers", crowded_heads_of_streams),
+        Row::new("requests that wait to be read", unread_requests),
+        Row::new("idle connections", idle_connections),
+        Row::new("silent streams, beside many calls at once", silent_streams),
     ];
     rows.extend(crowds.map(|row| Row {
         kind: Kind::Crowd,
@@ -109,12 +115,12 @@ pub fn all() -> Vec<Row> {
     }));
     rows.push(Row {
         options: &["--system-shared-memory"],
-        ..row("tensors in shared memory", shared_memory)
+        ..Row::new("tensors in shared memory", shared_memory)
     });
     for kind in FLOODS {
         rows.push(Row {
             kind: Kind::Flood,
-            ..row(kind.name, move |target, _, tally| flood(target, tally, kind))
+            ..Row::new(kind.name, move |target, _, tally| flood(target, tally, kind))
         });
     }
     rows

@@ -77,28 +77,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let idle = server.resident()?;
     let mut beside = Beside::start(server.target(), Duration::from_millis(5));
     let changes = Changes::start(&server);
-
-    let start = Instant::now();
-    let mut samples = Vec::new();
-    let mut good = Vec::new();
-    let tally = Tally::default();
-    let mut attacks = 0;
-    let chosen = chosen_rows(&options.only)?;
-    while start.elapsed() < time {
-        for row in &chosen {
-            run_in_background(NICE, || {
-                let attack = (row.start)(server.target(), Scale::FULL, tally.clone());
-                async { drop(timeout(TURN, attack).await) }
-            })?;
-            attacks += 1;
-            good.push((row.name.clone(), beside.take()));
-            if start.elapsed() >= time {
-                break;
-            }
-        }
-        wait_until_quiet(&server)?;
-        samples.push(Sample::of(&server)?);
-    }
+    let attacks = Attacks::run(&server, &chosen_rows(&options.only)?, &mut beside, time)?;
     drop(beside);
     let changed = changes.end();
     wait_until_quiet(&server)?;
@@ -110,11 +89,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         .map_err(|_| anyhow::anyhow!("the restarts panicked"))??;
 
     println!("{}; nothing grows", promise::text());
-    println!(
-        "{attacks} attacks in {} minutes: {tally}",
-        start.elapsed().as_secs() / 60
-    );
-    print_clients(&good);
+    attacks.print();
     println!("{changed}");
     println!("{restarts}");
     println!(
@@ -123,13 +98,61 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     );
     let mut broken = Violations::default();
     broken.memory(Some(peak));
-    add_clients(&mut broken, &good);
-    broken.unless(report(&samples), "nothing grows");
+    add_clients(&mut broken, &attacks.good);
+    broken.unless(report(&attacks.samples), "nothing grows");
     broken.unless(changed.wrong == 0, "loads under requests");
     broken.unless(restarts.is_clean(), "restarts");
     broken.unless(exit.success(), "exit");
     println!("the promise: {broken}");
     Ok(broken.is_empty())
+}
+
+/// Attacks on a server, with what was measured meanwhile.
+struct Attacks {
+    start: Instant,
+    tally: Tally,
+    /// The results of well-behaved clients next to each attack, with its name.
+    good: Vec<(String, ClientResults)>,
+    /// One sample after each round of attacks.
+    samples: Vec<Sample>,
+}
+
+impl Attacks {
+    /// Runs the attacks `rows` one after the other, in rounds, for `time`.
+    fn run(server: &Server, rows: &[Row], beside: &mut Beside, time: Duration) -> Result<Self> {
+        let mut attacks = Self {
+            start: Instant::now(),
+            tally: Tally::default(),
+            good: Vec::new(),
+            samples: Vec::new(),
+        };
+        while attacks.start.elapsed() < time {
+            for row in rows {
+                run_in_background(NICE, || {
+                    let attack = (row.start)(server.target(), Scale::FULL, attacks.tally.clone());
+                    async { drop(timeout(TURN, attack).await) }
+                })?;
+                attacks.good.push((row.name.clone(), beside.take()));
+                if attacks.start.elapsed() >= time {
+                    break;
+                }
+            }
+            wait_until_quiet(server)?;
+            attacks.samples.push(Sample::of(server)?);
+        }
+        Ok(attacks)
+    }
+
+    /// Prints the number of attacks, their responses and those of well-behaved clients.
+    fn print(&self) {
+        println!(
+            "{} attacks in {} minutes: {}",
+            self.good.len(),
+            self.start.elapsed().as_secs() / 60,
+            self.tally,
+        );
+        print_clients(&self.good);
+    }
 }
 
 /// Writes the models of all attacks into `repository`, and starts a server that loads them.
@@ -149,7 +172,7 @@ fn start_server(program: &Path, repository: &Path, ceiling: usize) -> Result<Ser
     Server::start(program, repository, &arguments, ceiling)
 }
 
-/// Adds what well-behaved clients saw broken next to each attack, and prints it.
+/// Adds the guarantees that well-behaved clients saw violated next to each attack, and prints them.
 fn add_clients(broken: &mut Violations, good: &[(String, ClientResults)]) {
     for (name, seen) in good {
         let mut beside = Violations::default();
@@ -171,7 +194,7 @@ fn chosen_rows(only: &[String]) -> Result<Vec<Row>> {
     Ok(chosen)
 }
 
-/// Prints what the well-behaved clients saw next to each attack.
+/// Prints the results of the well-behaved clients next to all attacks.
 fn print_clients(good: &[(String, ClientResults)]) {
     let sum = |count: fn(&ClientResults) -> u64| good.iter().map(|(_, seen)| count(seen)).sum::<u64>();
     println!(

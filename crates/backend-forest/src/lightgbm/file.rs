@@ -1,5 +1,7 @@
 //! Reads a LightGBM file: its header, and its trees, from which it builds the booster.
 
+use std::iter::{Enumerate, Peekable};
+
 use flat_forest::{Aggregate, Trees, TreesBuilder};
 
 use super::{Link, tree};
@@ -14,31 +16,9 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Booster, Refusal> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| Refusal::new(format!("not a text: byte {} is no UTF-8", error.valid_up_to())))?;
     let mut lines = text.lines().enumerate().peekable();
-    lines.next_if(|(_, line)| line.trim_end() == "tree");
-    let mut head = Head::default();
-    while let Some((number, line)) = lines.next_if(|(_, line)| !line.starts_with("Tree=")) {
-        if is_end(line) {
-            break;
-        }
-        head.line(line)
-            .map_err(|error| error.within(format_args!("line {}", number + 1)))?;
-    }
-    let head = head.check()?;
-
+    let head = read_head(&mut lines)?;
     let mut builder = TreesBuilder::new(head.per_iteration, Aggregate::Sum);
-    let mut trees = 0;
-    while let Some((number, _)) = lines.next_if(|(_, line)| line.starts_with("Tree=")) {
-        let mut tree = tree::Lines::default();
-        while let Some((_, line)) = lines.next_if(|(_, line)| !line.starts_with("Tree=") && !is_end(line)) {
-            if let Some((key, value)) = line.split_once('=') {
-                tree.set(key, value);
-            }
-        }
-        let score = (trees % head.per_iteration) as u32;
-        tree.read(&mut builder, score, head.features)
-            .map_err(|error| error.within(format_args!("tree {trees}, at line {}", number + 1)))?;
-        trees += 1;
-    }
+    let trees = read_trees(&mut lines, &head, &mut builder)?;
     if !lines.next().is_some_and(|(_, line)| is_end(line)) {
         return Err(Refusal::new(
             "the line 'end of trees' is missing: the file is cut off, copy it again".to_owned(),
@@ -71,6 +51,45 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Booster, Refusal> {
         // LightGBM does not save trees after the best iteration.
         early_stopping: None,
     })
+}
+
+/// The lines of a file with their indices.
+type NumberedLines<'a> = Peekable<Enumerate<std::str::Lines<'a>>>;
+
+/// Reads the lines before the first tree.
+fn read_head<'a>(lines: &mut NumberedLines<'a>) -> Result<CheckedHead<'a>, Refusal> {
+    lines.next_if(|(_, line)| line.trim_end() == "tree");
+    let mut head = Head::default();
+    while let Some((number, line)) = lines.next_if(|(_, line)| !line.starts_with("Tree=")) {
+        if is_end(line) {
+            break;
+        }
+        head.line(line)
+            .map_err(|error| error.within(format_args!("line {}", number + 1)))?;
+    }
+    head.check()
+}
+
+/// Reads the trees into `builder`, and returns their number.
+fn read_trees(
+    lines: &mut NumberedLines<'_>,
+    head: &CheckedHead<'_>,
+    builder: &mut TreesBuilder,
+) -> Result<usize, Refusal> {
+    let mut trees = 0;
+    while let Some((number, _)) = lines.next_if(|(_, line)| line.starts_with("Tree=")) {
+        let mut tree = tree::Lines::default();
+        while let Some((_, line)) = lines.next_if(|(_, line)| !line.starts_with("Tree=") && !is_end(line)) {
+            if let Some((key, value)) = line.split_once('=') {
+                tree.set(key, value);
+            }
+        }
+        let score = (trees % head.per_iteration) as u32;
+        tree.read(builder, score, head.features)
+            .map_err(|error| error.within(format_args!("tree {trees}, at line {}", number + 1)))?;
+        trees += 1;
+    }
+    Ok(trees)
 }
 
 fn is_end(line: &str) -> bool {

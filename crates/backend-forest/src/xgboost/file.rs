@@ -116,6 +116,31 @@ impl Counts {
     }
 }
 
+impl GradientBooster {
+    fn lacks(&self, what: &str) -> Refusal {
+        Refusal::new(format!("the {} has no {what}", self.name))
+    }
+
+    fn model(mut self) -> Result<trees::TreeModel, Refusal> {
+        self.model.take().ok_or_else(|| self.lacks("model"))
+    }
+
+    /// Returns the trees; for `dart`, with their weights.
+    fn trees(mut self) -> Result<(trees::TreeModel, Option<Vec<f32>>), Refusal> {
+        match self.name.as_str() {
+            "gbtree" => Ok((self.model()?, None)),
+            "dart" => {
+                let trees = self.gbtree.take().ok_or_else(|| self.lacks("gbtree"))?;
+                Ok((trees.model, Some(self.weight_drop)))
+            }
+            other => Err(Refusal::new(format!(
+                "the booster {} is not supported",
+                tensor_core::QuotedName(other)
+            ))),
+        }
+    }
+}
+
 fn booster(file: File, options: Options) -> Result<Booster, Refusal> {
     let learner = file.learner;
     let parameters = &learner.learner_model_param;
@@ -137,41 +162,22 @@ fn booster(file: File, options: Options) -> Result<Booster, Refusal> {
         false => None,
     };
     let mut early_stopping = None;
-    let mut trees = |model: trees::TreeModel, drops: Option<&[f32]>| {
-        if !options.best_iteration {
-            early_stopping = unused(&model, scores, &learner.attributes);
-        }
-        let trees = trees::read(model, drops, features, scores, last)?;
-        Ok::<_, Refusal>(Box::new(trees.forest()))
-    };
-    let booster = learner.gradient_booster;
-    let lacks = |what: &str| Refusal::new(format!("the {} has no {what}", booster.name));
-    let scorer = match booster.name.as_str() {
-        "gbtree" => Scorer::Xgboost {
-            forest: trees(booster.model.ok_or_else(|| lacks("model"))?, None)?,
+    let scorer = match learner.gradient_booster.name.as_str() {
+        "gblinear" => Scorer::Linear {
+            model: Linear::new(learner.gradient_booster.model()?.weights, features, &start)?,
             link,
-            start,
         },
-        "dart" => {
-            let model = booster.gbtree.ok_or_else(|| lacks("gbtree"))?.model;
+        _ => {
+            let (model, drops) = learner.gradient_booster.trees()?;
+            if !options.best_iteration {
+                early_stopping = unused(&model, scores, &learner.attributes);
+            }
+            let trees = trees::read(model, drops.as_deref(), features, scores, last)?;
             Scorer::Xgboost {
-                forest: trees(model, Some(&booster.weight_drop))?,
+                forest: Box::new(trees.forest()),
                 link,
                 start,
             }
-        }
-        "gblinear" => {
-            let model = booster.model.ok_or_else(|| lacks("model"))?;
-            Scorer::Linear {
-                model: Linear::new(model.weights, features, &start)?,
-                link,
-            }
-        }
-        other => {
-            return Err(Refusal::new(format!(
-                "the booster {} is not supported",
-                tensor_core::QuotedName(other)
-            )));
         }
     };
     Ok(Booster {

@@ -116,8 +116,8 @@ impl OrtModel {
         Self { rows, ..self }
     }
 
-    /// Completes the metadata of outputs from the outputs `answer` of a run, and logs where the file is
-    /// wrong.
+    /// Completes the metadata of outputs from `answer`, the outputs of a run. Logs a warning where the file
+    /// declares something else.
     fn learn(&mut self, answer: Option<&[InferOutput]>, declared: &[Port]) {
         for (index, (output, port)) in self.metadata.outputs.iter_mut().zip(declared).enumerate() {
             let seen = answer.and_then(|outputs| outputs.get(index));

@@ -14,6 +14,9 @@ pub(crate) use values::{LazyOperation, Node, PickleResult, Storage, StoredTensor
 
 use machine::{Machine, VALUE};
 
+/// How errors name an opcode's operand.
+const OPERAND: &str = "an operand of the pickle";
+
 /// Interprets one pickle to its end. `most` limits the memory for values, in bytes.
 pub(crate) fn run(input: &mut Input<'_>, most: u64, classes: Classes) -> Result<PickleResult, Error> {
     let mut machine = Machine::new(most, classes);
@@ -31,15 +34,18 @@ pub(crate) fn run(input: &mut Input<'_>, most: u64, classes: Classes) -> Result<
 }
 
 impl Machine {
-    fn text(&mut self, len: u64, input: &mut Input<'_>) -> Result<bool, Error> {
+    /// Reads a UTF-8 string whose length has `width` bytes.
+    fn text(&mut self, width: u64, input: &mut Input<'_>) -> Result<bool, Error> {
+        let len = input.number(width, OPERAND)?;
         self.charge(len.saturating_mul(2))?;
         let bytes = input.take(len, "a text")?;
         let text = std::str::from_utf8(&bytes).map_err(|_| self.malformed("a text is not UTF-8"))?;
         self.push_node(Node::Text(text.into()))
     }
 
-    /// Reads a Python 2 string, which need not be UTF-8.
-    fn string(&mut self, len: u64, input: &mut Input<'_>) -> Result<bool, Error> {
+    /// Reads a Python 2 string, which need not be UTF-8, whose length has `width` bytes.
+    fn string(&mut self, width: u64, input: &mut Input<'_>) -> Result<bool, Error> {
+        let len = input.number(width, OPERAND)?;
         self.charge(len.saturating_mul(2))?;
         let bytes = input.take(len, "a string")?;
         self.push_node(match std::str::from_utf8(&bytes) {
@@ -48,12 +54,15 @@ impl Machine {
         })
     }
 
-    fn bytes(&mut self, len: u64, input: &mut Input<'_>) -> Result<bool, Error> {
+    /// Skips bytes whose length has `width` bytes, and pushes a placeholder.
+    fn bytes(&mut self, width: u64, input: &mut Input<'_>) -> Result<bool, Error> {
+        let len = input.number(width, OPERAND)?;
         self.charge(len)?;
         input.take(len, "bytes")?;
         self.push_node(Node::Other)
     }
 
+    /// Stores the topmost value in the memo.
     fn remember(&mut self, key: u64) -> Result<bool, Error> {
         self.charge(2 * VALUE)?;
         let value = *self
@@ -65,6 +74,7 @@ impl Machine {
         Ok(false)
     }
 
+    /// Pushes a value of the memo.
     fn recall(&mut self, key: u64) -> Result<bool, Error> {
         let value = u32::try_from(key)
             .ok()
@@ -76,157 +86,130 @@ impl Machine {
 
     /// Executes an opcode; returns true at the end of the pickle.
     fn step(&mut self, opcode: u8, input: &mut Input<'_>) -> Result<bool, Error> {
-        const WHAT: &str = "an operand of the pickle";
         match opcode {
             b'.' => Ok(true),
             // The opcodes PROTO and FRAME.
-            0x80 => match input.byte(WHAT)? {
-                2..=5 => Ok(false),
-                version => {
-                    let error = Error::new(ErrorKind::BadVersion, "the protocol of the pickle").at(self.at);
-                    Err(error.rule("P2").expected("2 to 5").found(version))
-                }
-            },
-            0x95 => input.take(8, WHAT).map(|_| false),
-            b'(' => {
-                self.charge(VALUE)?;
-                self.marks.push(self.stack.len());
-                Ok(false)
-            }
+            0x80 => self.protocol(input),
+            0x95 => input.take(8, OPERAND).map(|_| false),
+            b'(' => self.mark(),
             b'0' => self.pop().map(|_| false),
-            b'b' => self.build(),
             b'1' => self.pop_mark().map(|_| false),
             b'N' => self.push(Value::None),
             0x88 => self.push(Value::Bool(true)),
             0x89 => self.push(Value::Bool(false)),
-            b'K' => {
-                let number = input.number(1, WHAT)?;
-                self.push(Value::Int(number as i64))
-            }
-            b'M' => {
-                let number = input.number(2, WHAT)?;
-                self.push(Value::Int(number as i64))
-            }
-            b'J' => {
-                let number = input.number(4, WHAT)?;
-                self.push(Value::Int((number as u32 as i32).into()))
-            }
-            0x8a => {
-                let len = input.number(1, WHAT)?;
-                self.long(len, input)
-            }
-            0x8b => {
-                let len = input.number(4, WHAT)?;
-                self.long(len, input)
-            }
-            b'G' => {
-                let bits = input.number(8, WHAT)?;
-                self.push(Value::Float(f64::from_bits(bits.swap_bytes())))
-            }
-            b'X' => {
-                let len = input.number(4, WHAT)?;
-                self.text(len, input)
-            }
-            0x8c => {
-                let len = input.number(1, WHAT)?;
-                self.text(len, input)
-            }
-            b'T' | b'U' => {
-                let len = input.number(if opcode == b'U' { 1 } else { 4 }, WHAT)?;
-                self.string(len, input)
-            }
-            0x8d => {
-                let len = input.number(8, WHAT)?;
-                self.text(len, input)
-            }
-            b'C' | b'B' => {
-                let len = input.number(if opcode == b'C' { 1 } else { 4 }, WHAT)?;
-                self.bytes(len, input)
-            }
-            0x8e | 0x96 => {
-                let len = input.number(8, WHAT)?;
-                self.bytes(len, input)
-            }
+            b'K' => self.unsigned(1, input),
+            b'M' => self.unsigned(2, input),
+            b'J' => self.signed(input),
+            0x8a => self.long(1, input),
+            0x8b => self.long(4, input),
+            b'G' => self.float(input),
+            b'X' => self.text(4, input),
+            0x8c => self.text(1, input),
+            0x8d => self.text(8, input),
+            b'U' => self.string(1, input),
+            b'T' => self.string(4, input),
+            b'C' => self.bytes(1, input),
+            b'B' => self.bytes(4, input),
+            0x8e | 0x96 => self.bytes(8, input),
             // Sets and frozen sets are represented as lists.
             b']' | 0x8f => self.push_node(Node::List(Vec::new())),
-            0x91 => {
-                let values = self.pop_mark()?;
-                self.charge(VALUE * values.len() as u64)?;
-                self.push_node(Node::List(values))
-            }
+            0x91 => self.frozen_set(),
             b'}' => self.push_node(Node::Dict(Vec::new())),
             b')' => self.tuple(Vec::new()),
-            b't' => {
-                let values = self.pop_mark()?;
-                self.tuple(values)
-            }
+            b't' => self.pop_mark().and_then(|values| self.tuple(values)),
             0x85..=0x87 => {
                 let values = self.pop_many(usize::from(opcode - 0x84))?;
                 self.tuple(values)
             }
-            b'a' => {
-                let value = self.pop()?;
-                self.append(vec![value])
-            }
-            b'e' | 0x90 => {
-                let values = self.pop_mark()?;
-                self.append(values)
-            }
-            b's' => {
-                let values = self.pop_many(2)?;
-                self.set_items(&values)
-            }
-            b'u' => {
-                let values = self.pop_mark()?;
-                self.set_items(&values)
-            }
-            b'q' => {
-                let key = input.number(1, WHAT)?;
-                self.remember(key)
-            }
-            b'r' => {
-                let key = input.number(4, WHAT)?;
-                self.remember(key)
-            }
+            b'a' => self.pop().and_then(|value| self.append(vec![value])),
+            b'e' | 0x90 => self.pop_mark().and_then(|values| self.append(values)),
+            b's' => self.pop_many(2).and_then(|values| self.set_items(&values)),
+            b'u' => self.pop_mark().and_then(|values| self.set_items(&values)),
+            b'q' => input.number(1, OPERAND).and_then(|key| self.remember(key)),
+            b'r' => input.number(4, OPERAND).and_then(|key| self.remember(key)),
             0x94 => self.remember(self.memo.len() as u64),
-            b'h' => {
-                let key = input.number(1, WHAT)?;
-                self.recall(key)
-            }
-            b'j' => {
-                let key = input.number(4, WHAT)?;
-                self.recall(key)
-            }
-            b'c' => {
-                let (module, name) = (input.line("a name")?, input.line("a name")?);
-                self.global(&module, &name)
-            }
-            0x93 => {
-                let names = self.pop_many(2)?;
-                let text = |value| self.built.text(value).map(str::to_owned);
-                let (Some(module), Some(name)) = (text(names[0]), text(names[1])) else {
-                    return Err(self.malformed("a name is not a text"));
-                };
-                self.global(&module, &name)
-            }
+            b'h' => input.number(1, OPERAND).and_then(|key| self.recall(key)),
+            b'j' => input.number(4, OPERAND).and_then(|key| self.recall(key)),
+            b'c' => self.global_of_lines(input),
+            0x93 => self.global_of_stack(),
             // A call, or the construction of an object.
             b'R' | 0x81 => self.reduce(),
+            b'b' => self.build(),
             b'Q' => self.persistent(),
-            other => {
-                let error = Error::new(
-                    ErrorKind::Unsupported,
-                    "an opcode of pickle that checkpoints do not need",
-                );
-                let shown = char::from(other).escape_default();
-                Err(error
-                    .at(self.at)
-                    .rule("P3")
-                    .found(format_args!("{other:#04x} ('{shown}')")))
+            other => Err(self.unsupported(other)),
+        }
+    }
+
+    /// Reads the version of the protocol (P2).
+    fn protocol(&self, input: &mut Input<'_>) -> Result<bool, Error> {
+        match input.byte(OPERAND)? {
+            2..=5 => Ok(false),
+            version => {
+                let error = Error::new(ErrorKind::BadVersion, "the protocol of the pickle").at(self.at);
+                Err(error.rule("P2").expected("2 to 5").found(version))
             }
         }
     }
 
-    fn long(&mut self, len: u64, input: &mut Input<'_>) -> Result<bool, Error> {
+    /// Marks the top of the stack.
+    fn mark(&mut self) -> Result<bool, Error> {
+        self.charge(VALUE)?;
+        self.marks.push(self.stack.len());
+        Ok(false)
+    }
+
+    /// Creates a frozen set from the values above the last mark.
+    fn frozen_set(&mut self) -> Result<bool, Error> {
+        let values = self.pop_mark()?;
+        self.charge(VALUE * values.len() as u64)?;
+        self.push_node(Node::List(values))
+    }
+
+    /// Resolves a global whose module and name are two lines of the input.
+    fn global_of_lines(&mut self, input: &mut Input<'_>) -> Result<bool, Error> {
+        let (module, name) = (input.line("a name")?, input.line("a name")?);
+        self.global(&module, &name)
+    }
+
+    /// Resolves a global whose module and name are the two topmost values of the stack.
+    fn global_of_stack(&mut self) -> Result<bool, Error> {
+        let names = self.pop_many(2)?;
+        let text = |value| self.built.text(value).map(str::to_owned);
+        let (Some(module), Some(name)) = (text(names[0]), text(names[1])) else {
+            return Err(self.malformed("a name is not a text"));
+        };
+        self.global(&module, &name)
+    }
+
+    /// Returns the error for an opcode outside the supported subset (P3).
+    fn unsupported(&self, opcode: u8) -> Error {
+        let what = "an opcode of pickle that checkpoints do not need";
+        let error = Error::new(ErrorKind::Unsupported, what).at(self.at);
+        let shown = char::from(opcode).escape_default();
+        error.rule("P3").found(format_args!("{opcode:#04x} ('{shown}')"))
+    }
+
+    /// Pushes an unsigned integer of `width` bytes.
+    fn unsigned(&mut self, width: u64, input: &mut Input<'_>) -> Result<bool, Error> {
+        let number = input.number(width, OPERAND)?;
+        self.push(Value::Int(number as i64))
+    }
+
+    /// Pushes a signed integer of 4 bytes.
+    fn signed(&mut self, input: &mut Input<'_>) -> Result<bool, Error> {
+        let number = input.number(4, OPERAND)?;
+        self.push(Value::Int((number as u32 as i32).into()))
+    }
+
+    /// Pushes a big-endian float of 8 bytes.
+    fn float(&mut self, input: &mut Input<'_>) -> Result<bool, Error> {
+        let bits = input.number(8, OPERAND)?;
+        self.push(Value::Float(f64::from_bits(bits.swap_bytes())))
+    }
+
+    /// Reads an integer of any size, whose length has `width` bytes. Integers beyond 8 bytes are skipped.
+    fn long(&mut self, width: u64, input: &mut Input<'_>) -> Result<bool, Error> {
+        let len = input.number(width, OPERAND)?;
         if len > 8 {
             self.charge(len)?;
             input.take(len, "a large number")?;

@@ -162,21 +162,9 @@ impl GrpcClient {
             stream: TokioIo::new(stream),
             descriptor: Some(passed),
         };
-        let handshake = http2::Builder::new(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .handshake(stream);
-        let Ok(Ok((connection, driving))) = timeout(patience, handshake).await else {
+        let Ok(Some(transport)) = timeout(patience, connect(memory, stream)).await else {
             return Ok(Err(Refusal::all(BROKEN)));
         };
-        let pool = Arc::downgrade(memory);
-        tokio::spawn(async move {
-            let _ = driving.await;
-            // The server closed the connection, so release its region.
-            if let Some(memory) = pool.upgrade() {
-                memory.close(|line| line.transport.is_closed());
-            }
-        });
-        let transport = Http2Client::One(connection);
         let client = Self::over(transport.clone(), endpoint, settings)?;
         let (message, record) = self.request(ConnectionSharedMemoryRegisterRequest {}, Some(patience));
         let asking = async {
@@ -204,6 +192,22 @@ impl GrpcClient {
             }
         })
     }
+}
+
+/// Opens an HTTP/2 connection over `stream`. When the server closes it, its region in `memory` is released.
+async fn connect(memory: &Arc<Connections>, stream: DescriptorStream) -> Option<Http2Client> {
+    let handshake = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .handshake(stream);
+    let (connection, driving) = handshake.await.ok()?;
+    let pool = Arc::downgrade(memory);
+    tokio::spawn(async move {
+        let _ = driving.await;
+        if let Some(memory) = pool.upgrade() {
+            memory.close(|line| line.transport.is_closed());
+        }
+    });
+    Some(Http2Client::One(connection))
 }
 
 /// A Unix socket that sends a descriptor with its first bytes.

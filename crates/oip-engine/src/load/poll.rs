@@ -59,8 +59,8 @@ impl Poller {
     }
 }
 
-/// What the last poll found. A change takes effect once two polls see the same files: a copy in progress
-/// keeps changing, and a directory that is being replaced is missing for a moment.
+/// The changes that the last poll found. A change takes effect once two polls see the same files: a copy in
+/// progress keeps changing, and a directory that is being replaced is missing for a moment.
 #[derive(Default)]
 struct View {
     changed: BTreeMap<String, Snapshot>,

@@ -26,7 +26,7 @@ use crate::support::{infer, repository, request, y};
 #[derive(Default)]
 struct StreamBackend(Arc<StreamLog>);
 
-/// What the models have done so far.
+/// The state of the models, which the test reads and controls.
 #[derive(Default)]
 struct StreamLog {
     /// The number of responses sent.

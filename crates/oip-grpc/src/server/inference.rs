@@ -9,7 +9,7 @@ use oip_service::{
     Responses, SharedInputs,
     compression::{Compression, inflate},
 };
-use oip_types::{ErrorCode, InferResponse, ParameterValue, Parameters, ServiceError};
+use oip_types::{ErrorCode, InferRequest, InferResponse, ParameterValue, Parameters, ServiceError};
 use tokio::{sync::watch, time::timeout_at};
 use tonic::{Response, Status};
 
@@ -47,7 +47,7 @@ pub(crate) struct Inference {
     pub(crate) is_draining: watch::Sender<bool>,
 }
 
-/// What the client demands of the response.
+/// The client's options for the response.
 #[derive(Clone, Copy)]
 pub(crate) struct ResponseOptions {
     /// The client's timeout for the call.
@@ -190,17 +190,7 @@ impl Inference {
             }
             let model = NamedModel::of(&request);
             let cx = RequestContext::for_request(&request, &lease, wanted.timeout, &self.config.time)?;
-            let (service, cpu) = (&self.service, &self.config.cpu);
-            let inference = async {
-                match wanted.envelope {
-                    Envelope::Call => oip_service::respond(service, cpu, request, cx)
-                        .await
-                        .map(Responses::One),
-                    Envelope::Stream => {
-                        Box::pin(oip_service::respond_stream(service, cpu, request, cx)).await
-                    }
-                }
-            };
+            let inference = self.run(request, cx, wanted.envelope);
             let answers = within_deadline(&lease, pin!(inference))
                 .await
                 .map_err(|passed| passed.within(&model))??;
@@ -230,6 +220,22 @@ impl Inference {
         answered
             .await
             .map_err(|error| RequestFailure::Request(echo, error))
+    }
+
+    /// Runs a decoded request. Only a request of a stream can have several responses.
+    async fn run(
+        &self,
+        request: InferRequest,
+        cx: RequestContext,
+        envelope: Envelope,
+    ) -> Result<Responses, ServiceError> {
+        let (service, cpu) = (&self.service, &self.config.cpu);
+        match envelope {
+            Envelope::Call => oip_service::respond(service, cpu, request, cx)
+                .await
+                .map(Responses::One),
+            Envelope::Stream => Box::pin(oip_service::respond_stream(service, cpu, request, cx)).await,
+        }
     }
 
     /// Decodes a request, on the current thread if the work is short.

@@ -75,7 +75,7 @@ where
     }
 
     /// Sets the slot of a conversation that waits for its client; a message in transit postpones eviction.
-    /// `place` is `None` while the conversation has other work.
+    /// The slot `place` is `None` while the conversation has other work.
     pub(crate) fn set_resting_place(&mut self, place: Option<CallPlace>) {
         self.place = place;
     }

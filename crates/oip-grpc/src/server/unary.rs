@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, header};
 use http_body::{Body, Frame};
-use oip_service::{Grant, Lease, Phase, RequestNotes};
+use oip_service::{Grant, Lease, Phase, RequestNotes, compression::Compression};
 use oip_types::{ErrorCode, ServiceError};
 use tokio::time::timeout;
 use tonic::Status;
@@ -90,16 +90,21 @@ where
         }
     };
     guard.disarm();
+    Ok(success(pieces, wanted.compression))
+}
+
+/// Creates the response of a successful call from the pieces of its message.
+fn success(pieces: Vec<Bytes>, compression: Option<Compression>) -> Response<tonic::body::Body> {
     let mut response = Response::new(tonic::body::Body::new(Outgoing {
         pieces: pieces.into(),
         trailers: Some(status::trailers(&Status::ok(""))),
     }));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, status::CONTENT_TYPE);
-    if let Some(compression) = wanted.compression {
+    if let Some(compression) = compression {
         headers.insert(encoding::ENCODING, encoding::header_value(compression));
     }
-    Ok(response)
+    response
 }
 
 /// A response body. Each buffer holds its charge until it is sent.

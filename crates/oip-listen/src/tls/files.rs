@@ -82,7 +82,7 @@ impl TlsError {
     }
 }
 
-/// What is wrong with a file.
+/// The reason why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Problem {
     #[error("cannot be read: {0}")]

@@ -266,7 +266,7 @@ pub(crate) fn read_answer(stream: &mut TcpStream, body: &str) -> String {
     String::from_utf8(answer).unwrap()
 }
 
-/// Returns how long the server takes to end the connection, and what the server sends until then.
+/// Returns the time until the server closes the connection, and the bytes that it sends until then.
 pub(crate) fn time_until_closed(mut stream: TcpStream) -> (Duration, String) {
     let start = Instant::now();
     let answer = read_to_end(&mut stream);

@@ -4,7 +4,7 @@ use oip_listen::{ConnectionCap, StreamCap};
 
 use super::families::{Families, Family};
 
-/// The limits on connections and streams of all addresses. Each limit counts what it admits.
+/// The limits on connections and streams of all addresses. Each limit keeps its own counters.
 #[derive(Default)]
 pub(crate) struct ConnectionCaps {
     pub(crate) connections: Vec<ConnectionCap>,

@@ -146,7 +146,7 @@ impl Metrics {
         self.process.write(text);
     }
 
-    /// Writes what is counted outside of the engine and the transports.
+    /// Writes the counters that belong neither to the engine nor to a transport.
     fn write_counts(&self, text: &mut Families<'_>) {
         let records = &self.counts.records;
         let (access_log, recorder) = (records.access_log.as_ref(), records.recorder.as_ref());

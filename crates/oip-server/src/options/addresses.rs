@@ -333,7 +333,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns the place at the host and a port, if there is a port.
+    /// Returns the address with this host and `port`, or else `default`; `None` without either.
     fn read_port(&self, port: Option<u16>, default: Option<u16>) -> Result<Option<Place>, Failure> {
         let (port, option) = match (port, default, self.speaks) {
             (Some(port), _, _) => (port, self.port_option.unwrap_or(self.option)),

@@ -84,7 +84,7 @@ struct FileSetting {
     name: &'static str,
     /// Example value in TOML, which shows also the value's type.
     example: &'static str,
-    /// What the setting does, in pieces of a line.
+    /// Description of the setting, in pieces of a line.
     about: Vec<&'static str>,
 }
 

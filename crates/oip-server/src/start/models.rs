@@ -10,7 +10,7 @@ use oip_shm::{Regions, RegionsConfig};
 
 use crate::telemetry::Log;
 
-/// The engine, which loads models in the background, and what is known of its repositories.
+/// The engine, which loads models in the background, and facts about its repositories for messages.
 pub(super) struct Models {
     pub(super) engine: Arc<Engine>,
     /// Files that have no effect.

@@ -1,4 +1,4 @@
-//! What shows the server's work: metrics, the console, and the observation of each request.
+//! Observability: metrics, the console, and the records of each request.
 
 use std::{env, sync::Arc, time::Duration};
 
@@ -73,7 +73,7 @@ impl Observability {
         Ok((observability, router))
     }
 
-    /// Writes and sends what is left, for at most seconds.
+    /// Flushes records and metrics. Takes at most a few seconds.
     pub(super) fn finish(&self) {
         self.records.finish();
         if let Some(pushed) = &self.pushed {

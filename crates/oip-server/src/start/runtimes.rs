@@ -7,7 +7,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::{failure::Failure, in_place::transport_threads, options::AddressProtocol, telemetry::Log};
 
-/// What exists once in the process while it serves.
+/// State that exists once per process while it serves.
 pub(super) struct Process<'a> {
     pub(super) runtimes: &'a Runtimes,
     pub(super) log: &'a Log,

@@ -21,7 +21,7 @@ use crate::{
     traffic::{ObservedService, Traffic},
 };
 
-/// Who may call what.
+/// Authentication and authorization for the gates of all addresses.
 pub(super) struct Gates {
     pub(super) access: Access,
     pub(super) guard: Guard,

@@ -1,4 +1,4 @@
-//! What the access log and traces tell about a request.
+//! The data of a finished request for the access log and traces.
 
 use std::{
     net::SocketAddr,

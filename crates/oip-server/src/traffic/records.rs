@@ -1,4 +1,4 @@
-//! What is written about requests, besides the log: the access log, recorded requests and traces.
+//! The records of requests: the access log, captured requests and traces.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::{
     options::{AccessLogConfig, otlp::TraceConfig, start_recorder},
 };
 
-/// The settings of everything that is written about requests.
+/// The settings of all records of requests.
 pub(crate) struct RecordConfig {
     /// The access log, if enabled.
     pub(crate) access_log: Option<AccessLogConfig>,
@@ -42,7 +42,7 @@ impl RecordConfig {
 }
 
 impl Records {
-    /// Writes and sends what is queued, within seconds.
+    /// Flushes all queues. Takes at most a few seconds.
     pub(crate) fn finish(&self) {
         if let Some(access_log) = &self.access_log {
             access_log.flush(Duration::from_millis(500));

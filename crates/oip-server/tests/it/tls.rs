@@ -349,7 +349,7 @@ async fn certificates_are_identities() {
     }
 }
 
-/// A problem with a certificate's dates is logged with file and line; the server starts all the same.
+/// A problem with a certificate's dates is logged with file and line, but the server starts.
 #[test]
 fn certificates_that_are_not_valid_now_are_warned_of() {
     let certificates = Certificates::new();

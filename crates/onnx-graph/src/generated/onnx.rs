@@ -11,16 +11,16 @@ pub struct ModelProto {
     pub producer_version: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "7")]
     pub graph: ::core::option::Option<GraphProto>,
-    /// Which version of which operator set the nodes mean.
+    /// The operator sets of the nodes, with their versions.
     #[prost(message, repeated, tag = "8")]
     pub opset_import: ::prost::alloc::vec::Vec<OperatorSetIdProto>,
-    /// Operators that the file defines itself, out of others.
+    /// Operators that the model defines in terms of other operators.
     #[prost(message, repeated, tag = "25")]
     pub functions: ::prost::alloc::vec::Vec<FunctionProto>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OperatorSetIdProto {
-    /// Empty, or "ai.onnx", for ONNX's own operators.
+    /// Empty or "ai.onnx" for ONNX's own operators.
     #[prost(string, tag = "1")]
     pub domain: ::prost::alloc::string::String,
     #[prost(int64, tag = "2")]
@@ -28,12 +28,12 @@ pub struct OperatorSetIdProto {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GraphProto {
-    /// In an order in which each node's inputs stand before it.
+    /// The nodes in topological order.
     #[prost(message, repeated, tag = "1")]
     pub node: ::prost::alloc::vec::Vec<NodeProto>,
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
-    /// Constants by name. One with the name of an input is the value the input has when none is given.
+    /// Named constants. A constant with the name of an input is the default of that input.
     #[prost(message, repeated, tag = "5")]
     pub initializer: ::prost::alloc::vec::Vec<TensorProto>,
     #[prost(message, repeated, tag = "11")]
@@ -45,10 +45,10 @@ pub struct GraphProto {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NodeProto {
-    /// Names of values; empty for an optional one that is not given.
+    /// Names of values; an empty name marks an omitted optional input.
     #[prost(string, repeated, tag = "1")]
     pub input: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Names of values; empty for an optional one that is not wanted.
+    /// Names of values; an empty name marks an omitted optional output.
     #[prost(string, repeated, tag = "2")]
     pub output: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, tag = "3")]
@@ -59,7 +59,7 @@ pub struct NodeProto {
     pub attribute: ::prost::alloc::vec::Vec<AttributeProto>,
     #[prost(string, tag = "7")]
     pub domain: ::prost::alloc::string::String,
-    /// Which of several functions with the same name is meant.
+    /// Selects one of several functions with the same name.
     #[prost(string, tag = "8")]
     pub overload: ::prost::alloc::string::String,
 }
@@ -87,10 +87,10 @@ pub struct AttributeProto {
     pub tensors: ::prost::alloc::vec::Vec<TensorProto>,
     #[prost(message, repeated, tag = "11")]
     pub graphs: ::prost::alloc::vec::Vec<GraphProto>,
-    /// Which of the other fields holds the value.
+    /// The field that holds the value.
     #[prost(enumeration = "attribute_proto::AttributeType", tag = "20")]
     pub r#type: i32,
-    /// Inside a function: the value is that of the function's own attribute of this name.
+    /// In a node of a function: the attribute of the function that provides the value.
     #[prost(string, tag = "21")]
     pub ref_attr_name: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "22")]
@@ -172,13 +172,13 @@ pub struct TensorProto {
     pub dims: ::prost::alloc::vec::Vec<i64>,
     #[prost(int32, tag = "2")]
     pub data_type: i32,
-    /// Never in use: a tensor that comes in several pieces.
+    /// For a tensor stored in several pieces; not used in practice.
     #[prost(message, optional, tag = "3")]
     pub segment: ::core::option::Option<tensor_proto::Segment>,
     /// FLOAT.
     #[prost(float, repeated, tag = "4")]
     pub float_data: ::prost::alloc::vec::Vec<f32>,
-    /// INT32 and all that are narrower, BOOL, and the bits of FLOAT16.
+    /// INT32 and narrower integers, BOOL, and the bits of FLOAT16 and other narrow floats.
     #[prost(int32, repeated, tag = "5")]
     pub int32_data: ::prost::alloc::vec::Vec<i32>,
     /// STRING.
@@ -189,7 +189,7 @@ pub struct TensorProto {
     pub int64_data: ::prost::alloc::vec::Vec<i64>,
     #[prost(string, tag = "8")]
     pub name: ::prost::alloc::string::String,
-    /// Row-major, little-endian and without padding; not for STRING, and not together with the typed fields.
+    /// Elements in row-major order, little-endian, without padding. Not for STRING, and never with a typed field.
     #[prost(bytes = "bytes", tag = "9")]
     pub raw_data: ::prost::bytes::Bytes,
     /// DOUBLE.
@@ -198,7 +198,7 @@ pub struct TensorProto {
     /// UINT32 and UINT64.
     #[prost(uint64, repeated, tag = "11")]
     pub uint64_data: ::prost::alloc::vec::Vec<u64>,
-    /// Where the data stands if that is another file: location, offset, length, checksum.
+    /// The location of the data in another file, under the keys location, offset, length and checksum.
     #[prost(message, repeated, tag = "13")]
     pub external_data: ::prost::alloc::vec::Vec<StringStringEntryProto>,
     #[prost(enumeration = "tensor_proto::DataLocation", tag = "14")]
@@ -341,7 +341,7 @@ pub struct StringStringEntryProto {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SparseTensorProto {
-    /// One dimension; its name is the name of the whole.
+    /// The nonzero elements, with one dimension. Their name is the name of the sparse tensor.
     #[prost(message, optional, tag = "1")]
     pub values: ::core::option::Option<TensorProto>,
     #[prost(message, optional, tag = "2")]
@@ -368,7 +368,7 @@ pub mod type_proto {
         /// One of TensorProto.DataType.
         #[prost(int32, tag = "1")]
         pub elem_type: i32,
-        /// Absent when not even the rank is known.
+        /// Absent if the rank is unknown.
         #[prost(message, optional, tag = "2")]
         pub shape: ::core::option::Option<super::TensorShapeProto>,
     }
@@ -429,18 +429,18 @@ pub struct TensorShapeProto {
 pub mod tensor_shape_proto {
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Dimension {
-        /// Neither for a dimension of any size.
+        /// Unset for a dimension of any size.
         #[prost(oneof = "dimension::Value", tags = "1, 2")]
         pub value: ::core::option::Option<dimension::Value>,
     }
     /// Nested message and enum types in `Dimension`.
     pub mod dimension {
-        /// Neither for a dimension of any size.
+        /// Unset for a dimension of any size.
         #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
         pub enum Value {
             #[prost(int64, tag = "1")]
             DimValue(i64),
-            /// A name; where it stands again, in whichever input, the size is the same.
+            /// A symbolic size. Dimensions with the same name have the same size, also in different inputs.
             #[prost(string, tag = "2")]
             DimParam(::prost::alloc::string::String),
         }
@@ -454,7 +454,7 @@ pub struct FunctionProto {
     pub input: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(string, repeated, tag = "5")]
     pub output: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Attributes without a default.
+    /// Names of attributes without a default.
     #[prost(string, repeated, tag = "6")]
     pub attribute: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(message, repeated, tag = "7")]

@@ -1,6 +1,10 @@
 //! `tensor replay`: sends recorded requests again and compares the responses with the recorded ones.
 
-use std::{fs, io::Write, path::Path};
+use std::{
+    fs,
+    io::{self, Write},
+    path::Path,
+};
 
 use fmt_core::{Error, ErrorKind};
 use fmt_safetensors::SafetensorsReader;
@@ -34,6 +38,22 @@ struct ReplayDifference {
     message: String,
 }
 
+impl Report {
+    fn write_summary(&self, out: &mut impl Write) -> io::Result<()> {
+        let Self {
+            requests,
+            same,
+            different,
+            failed,
+            ..
+        } = self;
+        writeln!(
+            out,
+            "{requests} requests: {same} answered as recorded, {different} differently, {failed} failed"
+        )
+    }
+}
+
 pub(crate) fn run(options: &Replay, out: &mut impl Write) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -43,15 +63,7 @@ pub(crate) fn run(options: &Replay, out: &mut impl Write) -> Outcome {
 
 async fn replay(options: &Replay, out: &mut impl Write) -> Outcome {
     let recording = Recording::open(&options.folder).map_err(|error| unreadable(&error))?;
-    let is_wanted = |entry: &&Entry| options.only.as_deref().is_none_or(|only| only == entry.model());
-    let entries: Vec<&Entry> = recording.entries().iter().filter(is_wanted).collect();
-    if entries.is_empty() {
-        let what = match &options.only {
-            Some(model) => format!("no recorded request is for the model '{model}'"),
-            None => "no request was recorded".to_owned(),
-        };
-        return Err(Error::new(ErrorKind::Unsupported, what)).about(&options.folder);
-    }
+    let entries = wanted(options, &recording).about(&options.folder)?;
     if let Some(folder) = &options.into {
         fs::create_dir_all(folder).map_err(|error| at(folder, error))?;
     }
@@ -90,21 +102,23 @@ async fn replay(options: &Replay, out: &mut impl Write) -> Outcome {
     let is_same = told.same == told.requests;
     match options.json {
         true => report::print(&told, out)?,
-        false => {
-            let Report {
-                requests,
-                same,
-                different,
-                failed,
-                ..
-            } = told;
-            writeln!(
-                out,
-                "{requests} requests: {same} answered as recorded, {different} differently, {failed} failed"
-            )?;
-        }
+        false => told.write_summary(out)?,
     }
     if is_same { Ok(()) } else { Err(Failure::Found) }
+}
+
+/// Returns the recorded requests that `options` select.
+fn wanted<'r>(options: &Replay, recording: &'r Recording) -> Result<Vec<&'r Entry>, Error> {
+    let is_wanted = |entry: &&Entry| options.only.as_deref().is_none_or(|only| only == entry.model());
+    let entries: Vec<&Entry> = recording.entries().iter().filter(is_wanted).collect();
+    if entries.is_empty() {
+        let what = match &options.only {
+            Some(model) => format!("no recorded request is for the model '{model}'"),
+            None => "no request was recorded".to_owned(),
+        };
+        return Err(Error::new(ErrorKind::Unsupported, what));
+    }
+    Ok(entries)
 }
 
 /// Addresses a recorded request to the chosen model.

@@ -3,8 +3,8 @@
 use std::io::Write;
 
 use oip_types::{
-    Joining, LoadOptions, ModelIndexEntry, ModelRef, ModelState, ModelStatistics, Placement, TensorMetadata,
-    UnloadOptions,
+    Joining, LoadOptions, ModelConfig, ModelIndexEntry, ModelMetadata, ModelRef, ModelState, ModelStatistics,
+    Placement, TensorMetadata, UnloadOptions,
 };
 use serde_json::json;
 
@@ -68,24 +68,8 @@ fn state(model: &ModelIndexEntry) -> String {
     TerminalStyle::of_stdout().state(state)
 }
 
-/// `tensor show`: shows a model's inputs and outputs.
-pub(crate) fn show(options: &Show, out: &mut impl Write) -> Outcome {
-    let server = &options.connection;
-    let client = server.client()?.build()?;
-    let model = ModelRef::new(&options.model, options.version.as_deref())
-        .map_err(|error| Failure::call("Usage", error.message()))?;
-    let (metadata, config) = block_on(async {
-        let metadata = server.metadata(&*client, model).await?;
-        // The configuration is an extension; servers without it return an error.
-        let config = client.model_config(model).await.ok();
-        Ok((metadata, config))
-    })?;
-    if options.json {
-        return Ok(report::print(
-            &json!({"metadata": metadata, "config": config}),
-            out,
-        )?);
-    }
+/// Prints what a server reports about a model, except its inputs and outputs.
+fn print_model(metadata: &ModelMetadata, config: Option<&ModelConfig>, out: &mut impl Write) -> Outcome {
     let title = |name: &str| format!("{name:<10}");
     writeln!(out, "{}{}", title("model"), table::text(&metadata.name))?;
     if !metadata.versions.is_empty() {
@@ -97,7 +81,7 @@ pub(crate) fn show(options: &Show, out: &mut impl Write) -> Outcome {
         )?;
     }
     writeln!(out, "{}{}", title("platform"), table::text(&metadata.platform))?;
-    if let Some(config) = &config {
+    if let Some(config) = config {
         for (what, value) in [("backend", &config.backend), ("runtime", &config.runtime)] {
             if !value.is_empty() {
                 writeln!(out, "{}{}", title(what), table::text(value))?;
@@ -116,6 +100,28 @@ pub(crate) fn show(options: &Show, out: &mut impl Write) -> Outcome {
             writeln!(out, "{}{}", title("runs on"), table::text(providers))?;
         }
     }
+    Ok(())
+}
+
+/// `tensor show`: shows a model's inputs and outputs.
+pub(crate) fn show(options: &Show, out: &mut impl Write) -> Outcome {
+    let server = &options.connection;
+    let client = server.client()?.build()?;
+    let model = ModelRef::new(&options.model, options.version.as_deref())
+        .map_err(|error| Failure::call("Usage", error.message()))?;
+    let (metadata, config) = block_on(async {
+        let metadata = server.metadata(&*client, model).await?;
+        // The configuration is an extension; servers without it return an error.
+        let config = client.model_config(model).await.ok();
+        Ok((metadata, config))
+    })?;
+    if options.json {
+        return Ok(report::print(
+            &json!({"metadata": metadata, "config": config}),
+            out,
+        )?);
+    }
+    print_model(&metadata, config.as_ref(), out)?;
     writeln!(out)?;
     let header = ["", "NAME", "DATATYPE", "SHAPE"].map(str::to_owned);
     let row = |kind: &str, tensor: &TensorMetadata| {

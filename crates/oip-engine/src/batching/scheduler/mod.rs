@@ -89,7 +89,7 @@ pub(crate) enum Expiry {
     Timeout,
 }
 
-/// What a free instance does next.
+/// The next action of a free instance.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next<T> {
     /// Run these requests together. Contains at least one request.

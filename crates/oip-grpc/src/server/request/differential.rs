@@ -253,59 +253,36 @@ fn parameters() -> impl Strategy<Value = std::collections::BTreeMap<String, Infe
     ]
 }
 
+/// Generates typed contents with `count` elements, which `set` puts into their field.
+fn typed<S: Strategy + 'static>(
+    element: S,
+    count: usize,
+    set: fn(&mut InferTensorContents, Vec<S::Value>),
+) -> BoxedStrategy<InferTensorContents> {
+    let filled = vec(element, count).prop_map(move |elements| {
+        let mut contents = InferTensorContents::default();
+        set(&mut contents, elements);
+        contents
+    });
+    filled.boxed()
+}
+
 /// Generates typed contents: one field, possibly of the right length, or several fields, which is invalid.
 fn contents_of(datatype: &str, count: usize) -> BoxedStrategy<InferTensorContents> {
-    let empty = InferTensorContents::default;
     let small = prop_oneof![3 => -128i32..256, 1 => any::<i32>()];
+    let small_unsigned = prop_oneof![3 => 0u32..256, 1 => any::<u32>()];
+    let bytes = vec(any::<u8>(), 0..5).prop_map(Bytes::from);
     let fitting = match datatype {
-        "BOOL" => vec(any::<bool>(), count)
-            .prop_map(move |bool_contents| InferTensorContents {
-                bool_contents,
-                ..empty()
-            })
-            .boxed(),
-        "INT8" | "INT16" | "INT32" => vec(small, count)
-            .prop_map(move |int_contents| InferTensorContents {
-                int_contents,
-                ..empty()
-            })
-            .boxed(),
-        "INT64" => vec(any::<i64>(), count)
-            .prop_map(move |int64_contents| InferTensorContents {
-                int64_contents,
-                ..empty()
-            })
-            .boxed(),
-        "UINT8" | "UINT16" | "UINT32" => vec(prop_oneof![3 => 0u32..256, 1 => any::<u32>()], count)
-            .prop_map(move |uint_contents| InferTensorContents {
-                uint_contents,
-                ..empty()
-            })
-            .boxed(),
-        "UINT64" => vec(any::<u64>(), count)
-            .prop_map(move |uint64_contents| InferTensorContents {
-                uint64_contents,
-                ..empty()
-            })
-            .boxed(),
-        "FP64" => vec(any::<f64>(), count)
-            .prop_map(move |fp64_contents| InferTensorContents {
-                fp64_contents,
-                ..empty()
-            })
-            .boxed(),
-        "BYTES" => vec(vec(any::<u8>(), 0..5).prop_map(Bytes::from), count)
-            .prop_map(move |bytes_contents| InferTensorContents {
-                bytes_contents,
-                ..empty()
-            })
-            .boxed(),
-        _ => vec(any::<f32>(), count)
-            .prop_map(move |fp32_contents| InferTensorContents {
-                fp32_contents,
-                ..empty()
-            })
-            .boxed(),
+        "BOOL" => typed(any::<bool>(), count, |to, elements| to.bool_contents = elements),
+        "INT8" | "INT16" | "INT32" => typed(small, count, |to, elements| to.int_contents = elements),
+        "INT64" => typed(any::<i64>(), count, |to, elements| to.int64_contents = elements),
+        "UINT8" | "UINT16" | "UINT32" => {
+            typed(small_unsigned, count, |to, elements| to.uint_contents = elements)
+        }
+        "UINT64" => typed(any::<u64>(), count, |to, elements| to.uint64_contents = elements),
+        "FP64" => typed(any::<f64>(), count, |to, elements| to.fp64_contents = elements),
+        "BYTES" => typed(bytes, count, |to, elements| to.bytes_contents = elements),
+        _ => typed(any::<f32>(), count, |to, elements| to.fp32_contents = elements),
     };
     let other = (
         vec(any::<bool>(), 0..2),
@@ -317,7 +294,7 @@ fn contents_of(datatype: &str, count: usize) -> BoxedStrategy<InferTensorContent
                 bool_contents,
                 int_contents,
                 int64_contents,
-                ..empty()
+                ..InferTensorContents::default()
             },
         );
     prop_oneof![9 => fitting, 1 => other].boxed()

@@ -177,15 +177,10 @@ impl Reader<'_> {
                 parameters: input.parameters,
             });
         }
-        for OutputOutline { name, parameters } in std::mem::take(&mut outline.outputs) {
-            let parameters = self
-                .parameters(parameters)
-                .map_err(|error| error.within(format_args!("output {}", QuotedName(name))))?;
-            request.outputs.push(RequestedOutput {
-                name: name.to_owned(),
-                parameters,
-            });
-        }
+        let outputs = std::mem::take(&mut outline.outputs).into_iter();
+        request.outputs = outputs
+            .map(|output| self.output(output))
+            .collect::<Result<_, _>>()?;
         Ok((request, wants_raw, wants_empty_final.unwrap_or(false)))
     }
 
@@ -223,6 +218,17 @@ impl Reader<'_> {
             outline,
             parameters,
             slice,
+        })
+    }
+
+    fn output(&self, outline: OutputOutline<'_>) -> Result<RequestedOutput, ServiceError> {
+        let OutputOutline { name, parameters } = outline;
+        let parameters = self
+            .parameters(parameters)
+            .map_err(|error| error.within(format_args!("output {}", QuotedName(name))))?;
+        Ok(RequestedOutput {
+            name: name.to_owned(),
+            parameters,
         })
     }
 
