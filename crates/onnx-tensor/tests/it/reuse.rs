@@ -13,13 +13,13 @@ fn address(tensor: &Tensor) -> usize {
 #[test]
 fn memory_is_reused_once_nothing_refers_to_it() {
     let _run = reuse::start();
-    let value = Arc::new(Tensor::vector(&[1.0f32; COUNT]));
+    let value = Arc::new(Tensor::vector(&vec![1.0f32; COUNT]));
     let first = address(&value);
     let reader = value.clone();
     value.release();
     let other = Tensor::unset_of(ElementType::F32, &[COUNT]).unwrap();
     assert_ne!(address(&other), first);
-    assert_eq!(reader.as_slice::<f32>().unwrap(), [1.0; COUNT]);
+    assert_eq!(reader.as_slice::<f32>().unwrap(), vec![1.0; COUNT]);
     reader.release();
     let reused = Tensor::unset_of(ElementType::I32, &[2, COUNT / 2 - 1]).unwrap();
     assert_eq!(address(&reused), first);
