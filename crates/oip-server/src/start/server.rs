@@ -16,6 +16,7 @@ use tokio::{
 };
 
 use super::{
+    StartContext,
     announcer::Announcer,
     listening::Listening,
     models::Models,
@@ -23,7 +24,6 @@ use super::{
     observability::Observability,
     opening::Sources,
     reloads::Reloads,
-    runtimes::Process,
     services::{Gates, Services},
     signals::{INTERRUPTED, SignalAction, Signals},
     transports::{Acceptor, Transports},
@@ -54,17 +54,17 @@ impl Server {
         sources: Sources,
         listening: Listening,
         signals: Signals,
-        process: &Process<'_>,
+        context: &StartContext<'_>,
     ) -> Result<Self, Failure> {
         let Sources {
             config,
             repository,
             guard,
         } = sources;
-        let (log, runtimes, tls) = (process.log, process.runtimes, listening.tls.as_ref());
+        let (log, runtimes, tls) = (context.log, context.runtimes, listening.tls.as_ref());
         let records = config.records.start()?;
         let addresses = listening.reachable(&guard, config.pages.console);
-        let announcer = Announcer::new(addresses, log.config.format, process.begun);
+        let announcer = Announcer::new(addresses, log.config.format, context.begun);
         announcer.listening(config.addresses.from_variable);
         let reloads = Reloads::new(records.access_log.as_ref(), log, tls, &guard);
         let models = Models::start(repository, config.engine);
