@@ -79,7 +79,7 @@ fn serve_on(context: &StartContext<'_>, mut config: Config) -> Result<bool, Fail
     };
     config.transports.connections.lanes = Some(context.runtimes.lanes());
     let listening = Listening::open(&mut config, context.runtimes)?;
-    let reading = opening::read(config, &listening, context.runtimes, &mut signals);
+    let reading = opening::read(config, &listening, context, &mut signals);
     let sources = match front.block_on(reading)? {
         StartupOutcome::Read(sources) => *sources,
         StartupOutcome::Ended { is_clean } => return Ok(is_clean),

@@ -25,7 +25,7 @@ use super::{
     opening::Sources,
     reloads::Reloads,
     services::{Gates, Services},
-    signals::{INTERRUPTED, SignalAction, Signals},
+    signals::{SignalAction, Signals},
     transports::{Acceptor, Transports},
 };
 use crate::{
@@ -113,18 +113,10 @@ impl Server {
         notify::tell("STOPPING=1");
         self.engine.start_draining();
         let ending = end(self.engine, self.transports, self.times, signal);
-        tokio::select! {
-            is_clean = ending => {
-                self.observability.finish();
-                is_clean
-            }
-            signal = self.signals.next_end() => {
-                tracing::warn!(target: LIFE_CYCLE, signal, "ending at once");
-                self.observability.finish();
-                log_end.write_out();
-                std::process::exit(INTERRUPTED);
-            }
-        }
+        let finish = || self.observability.finish();
+        let is_clean = self.signals.or_exit(ending, log_end, finish).await;
+        finish();
+        is_clean
     }
 }
 
