@@ -36,7 +36,6 @@ use self::{
 pub(crate) use self::{
     access_options::{Access, GRPC, HTTP},
     addresses::{AddressProtocol, Endpoint, Place, ShutdownTimes},
-    capture_options::start_recorder,
     config::Config,
     config_file::read_file,
     help::arranged,
