@@ -27,14 +27,8 @@ use std::{ops::Range, path::PathBuf};
 use clap::{CommandFactory, Parser};
 use toml::de::DeTable;
 
-use self::{
-    access_options::AccessOptions, addresses::AddressOptions, environment::nearest,
-    file_options::FileOptions, log_options::LogOptions, merge::merged, model_options::ModelOptions,
-    page_options::PageOptions, tls_options::TlsOptions, traffic_options::TrafficOptions,
-    transport_options::TransportOptions,
-};
 pub(crate) use self::{
-    access_options::{Access, GRPC, HTTP},
+    access_options::Access,
     addresses::{AddressProtocol, Endpoint, Place, ShutdownTimes},
     config::Config,
     config_file::read_file,
@@ -46,6 +40,12 @@ pub(crate) use self::{
     tls_options::read_tls,
     traffic_options::{AccessLogConfig, AccessLogForm},
     transport_options::TransportConfig,
+};
+use self::{
+    access_options::AccessOptions, addresses::AddressOptions, environment::nearest,
+    file_options::FileOptions, log_options::LogOptions, merge::merged, model_options::ModelOptions,
+    page_options::PageOptions, tls_options::TlsOptions, traffic_options::TrafficOptions,
+    transport_options::TransportOptions,
 };
 
 /// Returns the help text after the options. Each paragraph is one line, which is wrapped to the terminal's

@@ -2,6 +2,7 @@
 //! down in order.
 
 mod announcer;
+mod gates;
 mod lasting_calls;
 mod listening;
 mod models;

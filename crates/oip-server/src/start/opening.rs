@@ -23,6 +23,7 @@ use tower_service::Service;
 
 use super::{
     StartContext,
+    gates::{GRPC, HTTP},
     listening::Listening,
     notify,
     one_port::OnePort,
@@ -33,7 +34,7 @@ use super::{
 use crate::{
     failure::Failure,
     model_source,
-    options::{AddressProtocol, Config, GRPC, HTTP, TransportConfig},
+    options::{AddressProtocol, Config, TransportConfig},
     telemetry::LIFE_CYCLE,
 };
 

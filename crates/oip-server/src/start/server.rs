@@ -18,13 +18,14 @@ use tokio::{
 use super::{
     StartContext,
     announcer::Announcer,
+    gates::Gates,
     listening::Listening,
     models::Models,
     notify,
     observability::Observability,
     opening::Sources,
     reloads::Reloads,
-    services::{Gates, Services},
+    services::Services,
     signals::{SignalAction, Signals},
     transports::{Acceptor, Transports},
 };
