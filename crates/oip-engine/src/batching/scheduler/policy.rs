@@ -91,7 +91,7 @@ impl BatchPolicy {
     }
 
     /// Creates the policy that `config` describes. The fields have the same meaning as in Triton: a
-    /// `max_batch_size` above 0 enables joining, and `dynamic_batching` holds its settings.
+    /// `max_batch_size` above 1 enables joining, and `dynamic_batching` holds its settings.
     ///
     /// # Errors
     /// [`PolicyError`] for contradictory values.
