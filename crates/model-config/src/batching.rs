@@ -67,7 +67,7 @@ impl Batching {
         let needs_dynamic_batching = defaults.joined_only_when_told && !has_dynamic_batching;
         let declared = |size| Self::declared(size, is_decoupled, needs_dynamic_batching);
         if let Some(size) = written.max_batch_size {
-            return match rigid(model, &[]) {
+            return match batch_obstacle(model, &[]) {
                 Some(tensor) if size > 0 => Err(MismatchError::FixedRows {
                     max_batch_size: size,
                     tensor: tensor.to_string(),
@@ -80,7 +80,7 @@ impl Batching {
             true => &[][..],
             false => &defaults.shared_inputs,
         };
-        if let Some(tensor) = rigid(model, shared) {
+        if let Some(tensor) = batch_obstacle(model, shared) {
             return Ok(Self::alone(Joining::alone(match takes_rows(tensor) {
                 true => format!("{tensor} is optional, and no input with rows is required"),
                 false => format!("the first dimension of {tensor} is not free"),
@@ -120,9 +120,21 @@ impl Batching {
     }
 }
 
-/// Returns the first tensor that prevents batches: its first dimension is fixed, or it is an optional input
-/// and no input that a request must have shows the number of rows. Inputs in `shared` are exempt.
-fn rigid<'m>(model: &'m ModelMetadata, shared: &[String]) -> Option<&'m TensorMetadata> {
+/// Returns the first tensor of `model` that prevents batches: its first dimension is fixed, or it is an
+/// optional input and no required input shows the number of rows. Inputs in `shared` have no rows, and are
+/// exempt.
+///
+/// ```
+/// use model_config::batch_obstacle;
+/// use oip_types::{DataType, ModelMetadata, TensorMetadata};
+///
+/// let inputs = vec![TensorMetadata::new("x", DataType::FP32, &[-1, 4])];
+/// let outputs = vec![TensorMetadata::new("y", DataType::FP32, &[1, 4])];
+/// let model = ModelMetadata::new("m", "test_test", inputs, outputs);
+/// assert_eq!(batch_obstacle(&model, &[]).map(|tensor| tensor.name.as_str()), Some("y"));
+/// ```
+#[must_use]
+pub fn batch_obstacle<'m>(model: &'m ModelMetadata, shared: &[String]) -> Option<&'m TensorMetadata> {
     let with_rows = || model.inputs.iter().filter(|input| !shared.contains(&input.name));
     let is_counted = with_rows().any(|input| !input.optional);
     let mut inputs = with_rows().filter(|input| !takes_rows(input) || input.optional && !is_counted);

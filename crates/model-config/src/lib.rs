@@ -46,6 +46,7 @@ mod reshape;
 mod tree;
 mod written;
 
+pub use batching::batch_obstacle;
 pub use complete::{CompletedConfig, Defaults, complete};
 pub use error::{ConfigError, MismatchError, PipelineError, Place, Role};
 pub use hugging_face::HuggingFaceConfig;
