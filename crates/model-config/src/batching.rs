@@ -64,15 +64,14 @@ impl Batching {
         is_decoupled: bool,
     ) -> Result<Self, MismatchError> {
         let has_dynamic_batching = written.config.dynamic_batching.is_some();
-        let needs_dynamic_batching = defaults.joined_only_when_told && !has_dynamic_batching;
-        let declared = |size| Self::declared(size, is_decoupled, needs_dynamic_batching);
         if let Some(size) = written.max_batch_size {
+            let needs_dynamic_batching = defaults.joined_only_when_told && !has_dynamic_batching;
             return match batch_obstacle(model, &[]) {
                 Some(tensor) if size > 0 => Err(MismatchError::FixedRows {
                     max_batch_size: size,
                     tensor: tensor.to_string(),
                 }),
-                _ => Ok(declared(size)),
+                _ => Ok(Self::declared(size, is_decoupled, needs_dynamic_batching)),
             };
         }
         // dynamic_batching implies that all inputs have a batch dimension, like max_batch_size.
@@ -97,12 +96,22 @@ impl Batching {
                 joining.advising("leave it out there and write max_batch_size: 8"),
             ));
         }
+        Ok(Self {
+            written_rows: WrittenRows::Either,
+            ..Self::by_default(defaults, is_decoupled, has_dynamic_batching)
+        })
+    }
+
+    /// Returns settings for a model that can be batched, and whose configuration has no `max_batch_size`.
+    fn by_default(defaults: &Defaults, is_decoupled: bool, has_dynamic_batching: bool) -> Self {
         let size = defaults.max_batch_size;
-        let batching = match &defaults.joining {
+        let needs_dynamic_batching = defaults.joined_only_when_told && !has_dynamic_batching;
+        let declared = || Self::declared(size, is_decoupled, needs_dynamic_batching);
+        match &defaults.joining {
             _ if is_decoupled => Self::alone(Joining::alone(SEVERAL_RESPONSES)),
-            _ if has_dynamic_batching || defaults.joined_only_when_told => declared(size),
-            Joining::Declared => declared(size),
-            Joining::Proven if size < 2 => declared(size),
+            _ if has_dynamic_batching || defaults.joined_only_when_told => declared(),
+            Joining::Declared => declared(),
+            Joining::Proven if size < 2 => declared(),
             joining => Self {
                 // A batch size would add a batch dimension to all inputs, so it is set only if every input
                 // has rows.
@@ -112,11 +121,7 @@ impl Batching {
                 },
                 ..Self::alone(joining.clone())
             },
-        };
-        Ok(Self {
-            written_rows: WrittenRows::Either,
-            ..batching
-        })
+        }
     }
 }
 

@@ -6,9 +6,9 @@ use oip_types::{
 };
 
 use crate::{
-    Axes, MismatchError, Role, WrittenConfig,
+    Axes, MismatchError, WrittenConfig,
     batching::{Batching, WrittenRows},
-    narrow::narrow,
+    narrow::NarrowedTensors,
 };
 
 /// Defaults for fields that a configuration does not set.
@@ -143,28 +143,9 @@ pub fn complete(
     }
     let batching = Batching::of(written, model, defaults, is_decoupled)?;
     let (is_on, rows) = (batching.is_on(), batching.written_rows);
-    let (mut reshaped_inputs, mut reshaped_outputs) = (Vec::new(), Vec::new());
-    let inputs = narrow(
-        Role::Input,
-        &written.inputs,
-        &model.inputs,
-        rows,
-        &mut reshaped_inputs,
-    )?;
-    let outputs = narrow(
-        Role::Output,
-        &written.outputs,
-        &model.outputs,
-        rows,
-        &mut reshaped_outputs,
-    )?;
-    // The configuration may omit outputs of the model, but not inputs.
-    let is_listed = |output: &TensorMetadata| {
-        written.outputs.is_empty() || written.outputs.iter().any(|listed| listed.name == output.name)
-    };
+    let tensors = NarrowedTensors::of(written, model, rows)?;
     let mut metadata = model.clone();
-    metadata.inputs = inputs;
-    metadata.outputs = outputs.into_iter().filter(is_listed).collect();
+    (metadata.inputs, metadata.outputs) = (tensors.inputs, tensors.outputs);
 
     let mut config = named_config(written, model, backend);
     config.max_batch_size = batching.max_batch_size;
@@ -190,8 +171,8 @@ pub fn complete(
             || matches!(rows, WrittenRows::Either) && !is_decoupled && defaults.max_batch_size > 0,
         joining: batching.joining,
         without_batches,
-        reshaped_inputs,
-        reshaped_outputs,
+        reshaped_inputs: tensors.reshaped_inputs,
+        reshaped_outputs: tensors.reshaped_outputs,
     })
 }
 
