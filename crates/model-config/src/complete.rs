@@ -1,11 +1,15 @@
 //! Checks a configuration against a model, and fills in missing fields.
 
 use oip_types::{
-    Joining, ModelConfig, ModelMetadata, ShapePattern, TensorMetadata,
+    Joining, ModelConfig, ModelMetadata, TensorMetadata,
     model_config::{DynamicBatching, InputConfig, InstanceGroup, InstanceKind, OutputConfig},
 };
 
-use crate::{Axes, MismatchError, PipelineError, Role, WrittenConfig, WrittenTensor};
+use crate::{
+    Axes, MismatchError, WrittenConfig,
+    batching::{Batching, WrittenRows},
+    narrow::NarrowedTensors,
+};
 
 /// Defaults for fields that a configuration does not set.
 ///
@@ -139,28 +143,9 @@ pub fn complete(
     }
     let batching = Batching::of(written, model, defaults, is_decoupled)?;
     let (is_on, rows) = (batching.is_on(), batching.written_rows);
-    let (mut reshaped_inputs, mut reshaped_outputs) = (Vec::new(), Vec::new());
-    let inputs = narrow(
-        Role::Input,
-        &written.inputs,
-        &model.inputs,
-        rows,
-        &mut reshaped_inputs,
-    )?;
-    let outputs = narrow(
-        Role::Output,
-        &written.outputs,
-        &model.outputs,
-        rows,
-        &mut reshaped_outputs,
-    )?;
-    // The configuration may omit outputs of the model, but not inputs.
-    let is_listed = |output: &TensorMetadata| {
-        written.outputs.is_empty() || written.outputs.iter().any(|listed| listed.name == output.name)
-    };
+    let tensors = NarrowedTensors::of(written, model, rows)?;
     let mut metadata = model.clone();
-    metadata.inputs = inputs;
-    metadata.outputs = outputs.into_iter().filter(is_listed).collect();
+    (metadata.inputs, metadata.outputs) = (tensors.inputs, tensors.outputs);
 
     let mut config = named_config(written, model, backend);
     config.max_batch_size = batching.max_batch_size;
@@ -186,8 +171,8 @@ pub fn complete(
             || matches!(rows, WrittenRows::Either) && !is_decoupled && defaults.max_batch_size > 0,
         joining: batching.joining,
         without_batches,
-        reshaped_inputs,
-        reshaped_outputs,
+        reshaped_inputs: tensors.reshaped_inputs,
+        reshaped_outputs: tensors.reshaped_outputs,
     })
 }
 
@@ -220,331 +205,6 @@ fn config_without_batches(
     }
 }
 
-/// Whether requests have a batch dimension, and whether they are batched.
-struct Batching {
-    /// Value of the configuration's field `max_batch_size`; 0 without a batch dimension.
-    max_batch_size: u32,
-    joining: Joining,
-    written_rows: WrittenRows,
-}
-
-/// Whether written dimensions include the batch dimension.
-#[derive(Clone, Copy)]
-enum WrittenRows {
-    Written,
-    Omitted,
-    /// The configuration has no `max_batch_size`, so the number of written dimensions decides for each
-    /// tensor.
-    Either,
-}
-
-/// Why requests to a decoupled model run alone.
-const SEVERAL_RESPONSES: &str = "it gives any number of responses to a request";
-
-impl Batching {
-    fn is_on(&self) -> bool {
-        self.max_batch_size > 0
-    }
-
-    /// Returns settings for requests that run alone, without a batch dimension.
-    fn alone(joining: Joining) -> Self {
-        Self {
-            max_batch_size: 0,
-            joining,
-            written_rows: WrittenRows::Written,
-        }
-    }
-
-    /// Returns settings for a batch size that the configuration or a default declares.
-    fn declared(max_batch_size: u32, is_decoupled: bool, needs_dynamic_batching: bool) -> Self {
-        Self {
-            max_batch_size,
-            joining: match max_batch_size {
-                _ if is_decoupled => Joining::alone(SEVERAL_RESPONSES),
-                0 | 1 => Joining::alone(format!("max_batch_size is {max_batch_size}")),
-                _ if needs_dynamic_batching => Joining::alone("its configuration has no dynamic_batching")
-                    .advising("write dynamic_batching { }"),
-                _ => Joining::Declared,
-            },
-            written_rows: match max_batch_size {
-                0 => WrittenRows::Written,
-                _ => WrittenRows::Omitted,
-            },
-        }
-    }
-
-    fn of(
-        written: &WrittenConfig,
-        model: &ModelMetadata,
-        defaults: &Defaults,
-        is_decoupled: bool,
-    ) -> Result<Self, MismatchError> {
-        let has_dynamic_batching = written.config.dynamic_batching.is_some();
-        let needs_dynamic_batching = defaults.joined_only_when_told && !has_dynamic_batching;
-        let declared = |size| Self::declared(size, is_decoupled, needs_dynamic_batching);
-        if let Some(size) = written.max_batch_size {
-            return match rigid(model, &[]) {
-                Some(tensor) if size > 0 => Err(MismatchError::FixedRows {
-                    max_batch_size: size,
-                    tensor: tensor.to_string(),
-                }),
-                _ => Ok(declared(size)),
-            };
-        }
-        // dynamic_batching implies that all inputs have a batch dimension, like max_batch_size.
-        let shared = match has_dynamic_batching {
-            true => &[][..],
-            false => &defaults.shared_inputs,
-        };
-        if let Some(tensor) = rigid(model, shared) {
-            return Ok(Self::alone(Joining::alone(match takes_rows(tensor) {
-                true => format!("{tensor} is optional, and no input with rows is required"),
-                false => format!("the first dimension of {tensor} is not free"),
-            })));
-        }
-        if model.inputs.is_empty() {
-            return Ok(Self::alone(Joining::alone("it has no inputs")));
-        }
-        // The configuration has no `max_batch_size`. The number of written dimensions shows whether they
-        // include the batch dimension.
-        if has_full_rank(written, model) {
-            let joining = Joining::alone("the dims of its configuration have the first dimension");
-            return Ok(Self::alone(
-                joining.advising("leave it out there and write max_batch_size: 8"),
-            ));
-        }
-        let size = defaults.max_batch_size;
-        let batching = match &defaults.joining {
-            _ if is_decoupled => Self::alone(Joining::alone(SEVERAL_RESPONSES)),
-            _ if has_dynamic_batching || defaults.joined_only_when_told => declared(size),
-            Joining::Declared => declared(size),
-            Joining::Proven if size < 2 => declared(size),
-            joining => Self {
-                // A batch size would add a batch dimension to all inputs, so it is set only if every input
-                // has rows.
-                max_batch_size: match joining.is_joined() && defaults.shared_inputs.is_empty() {
-                    true => size,
-                    false => 0,
-                },
-                ..Self::alone(joining.clone())
-            },
-        };
-        Ok(Self {
-            written_rows: WrittenRows::Either,
-            ..batching
-        })
-    }
-}
-
-/// Returns the first tensor that prevents batches: its first dimension is fixed, or it is an optional input
-/// and no input that a request must have shows the number of rows. Inputs in `shared` are exempt.
-fn rigid<'m>(model: &'m ModelMetadata, shared: &[String]) -> Option<&'m TensorMetadata> {
-    let with_rows = || model.inputs.iter().filter(|input| !shared.contains(&input.name));
-    let is_counted = with_rows().any(|input| !input.optional);
-    let mut inputs = with_rows().filter(|input| !takes_rows(input) || input.optional && !is_counted);
-    let mut outputs = model.outputs.iter().filter(|output| !takes_rows(output));
-    inputs.next().or_else(|| outputs.next())
-}
-
-/// Returns whether the first dimension is free, so that it can be the batch dimension.
-fn takes_rows(tensor: &TensorMetadata) -> bool {
-    !tensor.shape.has_any_leading() && tensor.shape.dims().first() == Some(&None)
-}
-
-/// Returns whether the written dimensions of any tensor have the model's full rank, and thus include its
-/// first dimension.
-fn has_full_rank(written: &WrittenConfig, model: &ModelMetadata) -> bool {
-    let pairs = [
-        (&written.inputs, &model.inputs),
-        (&written.outputs, &model.outputs),
-    ];
-    pairs.into_iter().any(|(written, model)| {
-        written.iter().any(|written| {
-            let known = model.iter().find(|known| known.name == written.name);
-            let ranks = known.zip(written.model_dims());
-            ranks.is_some_and(|(known, dims)| dims.len() == known.shape.dims().len())
-        })
-    })
-}
-
-/// Returns the model's inputs or outputs, narrowed by the configuration.
-fn narrow(
-    role: Role,
-    written: &[WrittenTensor],
-    model: &[TensorMetadata],
-    rows: WrittenRows,
-    reshaped: &mut Vec<(String, Axes)>,
-) -> Result<Vec<TensorMetadata>, MismatchError> {
-    if let Some(unknown) = written
-        .iter()
-        .find(|written| model.iter().all(|known| known.name != written.name))
-    {
-        let known: Vec<String> = model.iter().take(5).map(ToString::to_string).collect();
-        return Err(MismatchError::UnknownTensor {
-            role,
-            name: unknown.name.clone(),
-            known: match known.is_empty() {
-                true => "none".to_owned(),
-                false => known.join(", "),
-            },
-        });
-    }
-    let narrowed =
-        model.iter().map(
-            |known| match written.iter().find(|written| written.name == known.name) {
-                Some(written) => narrow_one(role, written, known, rows, reshaped),
-                None => Ok(known.clone()),
-            },
-        );
-    narrowed.collect()
-}
-
-fn narrow_one(
-    role: Role,
-    written: &WrittenTensor,
-    known: &TensorMetadata,
-    rows: WrittenRows,
-    reshaped: &mut Vec<(String, Axes)>,
-) -> Result<TensorMetadata, MismatchError> {
-    let name = || known.name.clone();
-    if let Some(datatype) = written.data_type.filter(|datatype| *datatype != known.datatype) {
-        return Err(MismatchError::Datatype {
-            role,
-            name: name(),
-            written: datatype,
-            model: known.datatype,
-        });
-    }
-    if written.optional && !known.optional {
-        return Err(MismatchError::Required { role, name: name() });
-    }
-    let Some(dims) = &written.dims else {
-        return match &written.reshape {
-            None => Ok(known.clone()),
-            Some(_) => Err(MismatchError::Reshape { role, name: name() }),
-        };
-    };
-    // The dimensions in `reshape` are the ones that the model sees, so these are compared with the model's.
-    let dims = written.model_dims().unwrap_or(dims);
-    let is_batched = match rows {
-        WrittenRows::Written => false,
-        WrittenRows::Omitted => true,
-        WrittenRows::Either => takes_rows(known) && dims.len() + 1 == known.shape.dims().len(),
-    };
-    let with_rows = |dims: &[i64]| -> Vec<i64> {
-        let batch_dim = is_batched.then_some(-1);
-        batch_dim.into_iter().chain(dims.iter().copied()).collect()
-    };
-    let full = with_rows(dims);
-    let fits = |(written, known): (&i64, &Option<u64>)| {
-        known.is_none_or(|known| u64::try_from(*written) == Ok(known))
-    };
-    let known_dims = known.shape.dims();
-    let leading = full.len().checked_sub(known_dims.len());
-    let leading = leading.filter(|leading| *leading == 0 || known.shape.has_any_leading());
-    if !leading.is_some_and(|leading| full[leading..].iter().zip(known_dims).all(fits)) {
-        return Err(MismatchError::Dims {
-            role,
-            name: name(),
-            dims: dims.to_vec(),
-            model: known.shape.to_string(),
-            is_batched,
-            advice: known.shape.to_wire().skip(usize::from(is_batched)).collect(),
-        });
-    }
-    let mut narrowed = known.clone();
-    narrowed.shape = ShapePattern::from_wire(&full);
-    // A shape in the configuration is exact, even if the model's own shape is only approximate.
-    narrowed.approximate = false;
-    if let (Some(_), Some(dims)) = (&written.reshape, &written.dims) {
-        let client = with_rows(dims);
-        let axes = Axes::between(&client, &full);
-        let axes = axes.ok_or_else(|| MismatchError::Reshape { role, name: name() })?;
-        narrowed.shape = ShapePattern::from_wire(&client);
-        reshaped.push((name(), axes));
-    }
-    Ok(narrowed)
-}
-
-/// Returns a pipeline's metadata, which comes from its configuration alone.
-///
-/// # Errors
-/// When a required field is missing, or a field is not allowed in a pipeline.
-pub fn complete_pipeline(
-    written: &WrittenConfig,
-    name: &str,
-    version: Option<&str>,
-) -> Result<CompletedConfig, PipelineError> {
-    if written
-        .config
-        .ensemble_scheduling
-        .as_ref()
-        .is_none_or(|scheduling| scheduling.step.is_empty())
-    {
-        return Err(PipelineError::NoSteps);
-    }
-    if written.config.model_transaction_policy.decoupled {
-        return Err(PipelineError::Decoupled);
-    }
-    let max_batch_size = written.max_batch_size.unwrap_or(0);
-    let is_batched = max_batch_size > 0;
-    let tensors = |role: Role, all: &[WrittenTensor]| {
-        let tensors = all.iter().map(|tensor| pipeline_tensor(role, tensor, is_batched));
-        tensors.collect::<Result<Vec<_>, PipelineError>>()
-    };
-    let metadata = ModelMetadata::new(
-        name,
-        WrittenConfig::PIPELINE,
-        tensors(Role::Input, &written.inputs)?,
-        tensors(Role::Output, &written.outputs)?,
-    )
-    .with_versions(version);
-    if metadata.outputs.is_empty() {
-        return Err(PipelineError::NoOutput);
-    }
-    let mut config = written.config.clone();
-    name.clone_into(&mut config.name);
-    config.platform.clone_from(&metadata.platform);
-    config.max_batch_size = max_batch_size;
-    config.parameters.remove(Joining::PARAMETER);
-    (config.input, config.output) = tensor_configs(&metadata, written, is_batched);
-    Ok(CompletedConfig {
-        config,
-        metadata,
-        is_narrowed: false,
-        joining: Joining::alone("its steps join the requests to their models"),
-        counts_rows: is_batched,
-        without_batches: None,
-        reshaped_inputs: Vec::new(),
-        reshaped_outputs: Vec::new(),
-    })
-}
-
-/// Returns the metadata of a pipeline's input or output, with a batch dimension if `is_batched`.
-fn pipeline_tensor(
-    role: Role,
-    tensor: &WrittenTensor,
-    is_batched: bool,
-) -> Result<TensorMetadata, PipelineError> {
-    let name = || tensor.name.clone();
-    let missing = |field| PipelineError::Missing {
-        role,
-        name: name(),
-        field,
-    };
-    let datatype = tensor.data_type.ok_or_else(|| missing("data_type"))?;
-    let dims = tensor.dims.as_ref().ok_or_else(|| missing("dims"))?;
-    if tensor.reshape.is_some() {
-        return Err(PipelineError::Reshape { role, name: name() });
-    }
-    if tensor.optional {
-        return Err(PipelineError::Optional { role, name: name() });
-    }
-    let rows = is_batched.then_some(-1);
-    let dims: Vec<i64> = rows.into_iter().chain(dims.iter().copied()).collect();
-    Ok(TensorMetadata::new(&tensor.name, datatype, &dims))
-}
-
 /// Returns the dimensions of `tensor` as configurations show them: without the batch dimension if
 /// `is_batched`.
 fn shown_dims(tensor: &TensorMetadata, is_batched: bool) -> Vec<i64> {
@@ -552,7 +212,7 @@ fn shown_dims(tensor: &TensorMetadata, is_batched: bool) -> Vec<i64> {
 }
 
 /// Returns inputs and outputs as the configuration shows them.
-fn tensor_configs(
+pub(crate) fn tensor_configs(
     metadata: &ModelMetadata,
     written: &WrittenConfig,
     is_batched: bool,

@@ -33,19 +33,24 @@
 //!
 //! The page `docs/models.md` of the repository lists all fields and their effect.
 
+mod batching;
 mod complete;
 mod error;
 mod fields;
 mod hugging_face;
+mod narrow;
 mod normalize;
 mod pbtxt;
+mod pipeline;
 mod reshape;
 mod tree;
 mod written;
 
-pub use complete::{CompletedConfig, Defaults, complete, complete_pipeline};
+pub use batching::batch_obstacle;
+pub use complete::{CompletedConfig, Defaults, complete};
 pub use error::{ConfigError, MismatchError, PipelineError, Place, Role};
 pub use hugging_face::HuggingFaceConfig;
+pub use pipeline::{complete_pipeline, steps};
 pub use reshape::Axes;
 pub use written::{Syntax, WrittenConfig, WrittenTensor};
 
@@ -53,18 +58,3 @@ pub use written::{Syntax, WrittenConfig, WrittenTensor};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
-
-/// Returns the model names of a pipeline's steps, with repetitions; empty for a model that is not a pipeline.
-///
-/// ```
-/// use model_config::{Syntax, WrittenConfig, steps};
-///
-/// let text = r#"ensemble_scheduling { step [ { model_name: "a" }, { model_name: "b" }, { model_name: "a" } ] }"#;
-/// let written = WrittenConfig::read(text, Syntax::Pbtxt)?;
-/// assert_eq!(steps(&written.config).collect::<Vec<_>>(), ["a", "b", "a"]);
-/// # Ok::<(), model_config::ConfigError>(())
-/// ```
-pub fn steps(config: &oip_types::ModelConfig) -> impl Iterator<Item = &str> {
-    let scheduling = config.ensemble_scheduling.iter();
-    scheduling.flat_map(|scheduling| scheduling.step.iter().map(|step| step.model_name.as_str()))
-}

@@ -147,17 +147,21 @@ impl Repository {
         };
         repository.has_versions = !has_file && has_versions();
         if has_file || is_configured || repository.has_versions {
-            // If the path is a link to the directory, the model gets the directory's own name.
-            let real = repository
-                .path
-                .canonicalize()
-                .unwrap_or_else(|_| repository.path.clone());
-            let folder = real.file_name().map(|name| name.to_string_lossy().into_owned());
-            let configured = Some(written.config.name).filter(|name| check_name("model name", name).is_ok());
-            let name = single_model_name.map(str::to_owned).or(configured).or(folder);
-            repository.single_model = Some(name.unwrap_or_else(|| "model".to_owned()));
+            let name = single_model_name.map(str::to_owned);
+            repository.single_model = Some(name.unwrap_or_else(|| repository.own_name(written)));
         }
         Ok(repository)
+    }
+
+    /// Returns the name of the only model: that of its configuration, or else that of its directory.
+    fn own_name(&self, written: WrittenConfig) -> String {
+        if check_name("model name", &written.config.name).is_ok() {
+            return written.config.name;
+        }
+        // If the path is a link to the directory, the model gets the directory's own name.
+        let real = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
+        let folder = real.file_name().map(|name| name.to_string_lossy().into_owned());
+        folder.unwrap_or_else(|| "model".to_owned())
     }
 
     /// Returns whether the directory is a single model with versions. The same directory read as a repository

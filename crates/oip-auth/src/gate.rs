@@ -13,7 +13,7 @@ use oip_types::ServiceError;
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use crate::guard::{Admission, Door, Guard, Sender, Stop};
+use crate::guard::{Admission, Door, Guard, Refusal, Sender, Stop};
 
 /// A service behind a [`Guard`].
 ///
@@ -137,17 +137,8 @@ impl<S, B> Gate<S, B> {
                 if let (Some(notes), Some(shown)) = (notes, &refusal.shown) {
                     notes.set_identity(shown);
                 }
-                if let Some(change) = change {
-                    let identity = refusal.shown.as_deref().unwrap_or("unknown");
-                    let (model, reason) = (route.model_name(), refusal.error.message());
-                    tracing::warn!(target: "audit", identity, change, model, reason, "refused");
-                }
-                let mut response = (self.transport.refuse)(&refusal.error);
-                if let Some(challenge) = refusal.challenge {
-                    response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
-                }
                 Answer::Refused {
-                    response: Some(response),
+                    response: Some(self.refuse(refusal, route, change)),
                 }
             }
             Ok(mut admitted) => {
@@ -167,6 +158,20 @@ impl<S, B> Gate<S, B> {
                 }
             }
         }
+    }
+
+    /// Returns the response to a refused request. A refused `change` is logged.
+    fn refuse(&self, refusal: Refusal, route: &Route, change: Option<&str>) -> Response<B> {
+        if let Some(change) = change {
+            let identity = refusal.shown.as_deref().unwrap_or("unknown");
+            let (model, reason) = (route.model_name(), refusal.error.message());
+            tracing::warn!(target: "audit", identity, change, model, reason, "refused");
+        }
+        let mut response = (self.transport.refuse)(&refusal.error);
+        if let Some(challenge) = refusal.challenge {
+            response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+        }
+        response
     }
 }
 

@@ -306,15 +306,7 @@ impl Guard {
             None => identify(table, headers, certificate),
         };
         if let Some(error) = door.answers.refusal(route, table.is_some() || is_restricted) {
-            // The log names the client even if its request is refused.
-            let known = match table.as_ref().map(identify) {
-                Some(Err(Stop::Unverified(token))) => return Err(Stop::Unverified(token)),
-                known => known.and_then(Result::ok),
-            };
-            return Err(Stop::Refused(Refusal {
-                shown: known.map(|known| known.shown),
-                ..error.into()
-            }));
+            return Err(refused_at_door(error, table.as_ref().map(identify)));
         }
         let model = || Arc::new(Mutex::new(route.model_name().map(str::to_owned)));
         let model: Asked = route.change().is_some().then(model);
@@ -346,6 +338,18 @@ impl Guard {
             shown,
             model,
         })
+    }
+}
+
+/// Returns the refusal of a call that the address does not accept. The log names the client even if its
+/// request is refused, so its token may have to be verified first.
+fn refused_at_door(error: ServiceError, known: Option<Result<RequestIdentity, Stop>>) -> Stop {
+    match known {
+        Some(Err(Stop::Unverified(token))) => Stop::Unverified(token),
+        known => Stop::Refused(Refusal {
+            shown: known.and_then(Result::ok).map(|known| known.shown),
+            ..error.into()
+        }),
     }
 }
 

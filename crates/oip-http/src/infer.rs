@@ -8,7 +8,7 @@ use std::{
 
 use axum::{
     body::HttpBody,
-    http::{HeaderMap, Request},
+    http::{Extensions, HeaderMap, Request},
     response::Response,
 };
 use bytes::Bytes;
@@ -75,14 +75,7 @@ where
     // Dropping this future when the client disconnects cancels all work.
     let guard = lease.guard();
     let (head, body) = request.into_parts();
-    if let Some(notes) = head.extensions.get::<Arc<RequestNotes>>() {
-        notes.set_model(model.name());
-        lease.set_notes(notes.clone());
-    }
-    #[cfg(unix)]
-    if let Some(region) = head.extensions.get::<ConnectionRegion>() {
-        lease.use_memory_of(region);
-    }
+    attach(&lease, &head.extensions, model);
     let mut laps = lease.laps();
     let wanted = ResponsePreferences::from_headers(&head.headers);
     let decoded = async {
@@ -127,6 +120,18 @@ where
     let encoded = in_time(&lease, model, pin!(answered)).await?;
     guard.disarm();
     Ok(answer::inference(encoded))
+}
+
+/// Attaches the notes and the shared memory of a request's connection to its lease.
+fn attach(lease: &Lease, extensions: &Extensions, model: ModelRef<'_>) {
+    if let Some(notes) = extensions.get::<Arc<RequestNotes>>() {
+        notes.set_model(model.name());
+        lease.set_notes(notes.clone());
+    }
+    #[cfg(unix)]
+    if let Some(region) = extensions.get::<ConnectionRegion>() {
+        lease.use_memory_of(region);
+    }
 }
 
 /// Returns whether a body that should be JSON is certainly not JSON, such as an image or an array file.

@@ -47,43 +47,68 @@ where
     }
     // Checks that the declared length fits the budget, without keeping the charge.
     drop(lease.charge(announced.unwrap_or(0))?);
-    let mut first: Option<(Bytes, Charge)> = None;
-    let mut joined: Option<Buffer> = None;
-    // Number of padding bytes before the body in `joined`.
-    let mut gap = 0;
+    let mut received = Received::default();
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(|error| broken(&*error.into()))?.into_data() else {
             continue;
         };
-        let len = first.as_ref().map_or(0, |(first, _)| first.len());
-        let len = joined.as_ref().map_or(len, |joined| joined.len() - gap);
-        if len + data.len() > limit {
+        if received.len() + data.len() > limit {
             return Err(too_large());
         }
-        if let Some(joined) = &mut joined {
-            joined.push(&data, announced.map(|bytes| bytes as usize + gap))?;
-        } else if data.is_empty() {
-            continue;
-        } else if let Some((start, charge)) = first.take() {
+        received.push(data, announced, headers, lease)?;
+        lease.check()?;
+    }
+    Ok(received.finish())
+}
+
+/// The part of a body that has arrived. A single frame is kept, and several are copied into one buffer.
+#[derive(Default)]
+struct Received {
+    first: Option<(Bytes, Charge)>,
+    joined: Option<Buffer>,
+    /// Number of padding bytes before the body in `joined`.
+    gap: usize,
+}
+
+impl Received {
+    fn len(&self) -> usize {
+        let len = self.first.as_ref().map_or(0, |(first, _)| first.len());
+        self.joined.as_ref().map_or(len, |joined| joined.len() - self.gap)
+    }
+
+    /// Adds a frame. `announced` is the declared length of the whole body.
+    fn push(
+        &mut self,
+        data: Bytes,
+        announced: Option<u64>,
+        headers: &HeaderMap,
+        lease: &Lease,
+    ) -> Result<(), ServiceError> {
+        if let Some(joined) = &mut self.joined {
+            joined.push(&data, announced.map(|bytes| bytes as usize + self.gap))?;
+        } else if let Some((start, charge)) = self.first.take_if(|_| !data.is_empty()) {
             let mut buffer = Buffer::new(lease)?;
-            gap = gap_before(headers);
-            let whole = announced.map(|bytes| bytes as usize + gap);
-            buffer.push(&[0; ALIGNMENT][..gap], whole)?;
+            self.gap = gap_before(headers);
+            let whole = announced.map(|bytes| bytes as usize + self.gap);
+            buffer.push(&[0; ALIGNMENT][..self.gap], whole)?;
             buffer.push(&start, whole)?;
             drop((start, charge));
             buffer.push(&data, whole)?;
-            joined = Some(buffer);
-        } else {
+            self.joined = Some(buffer);
+        } else if !data.is_empty() {
             let charge = lease.charge(data.len() as u64)?;
-            first = Some((data, charge));
+            self.first = Some((data, charge));
         }
-        lease.check()?;
+        Ok(())
     }
-    Ok(match (joined, first) {
-        (Some(joined), _) => joined.finish().slice(gap..),
-        (None, Some((whole, charge))) => charge.own(whole),
-        (None, None) => Bytes::new(),
-    })
+
+    fn finish(self) -> Bytes {
+        match (self.joined, self.first) {
+            (Some(joined), _) => joined.finish().slice(self.gap..),
+            (None, Some((whole, charge))) => charge.own(whole),
+            (None, None) => Bytes::new(),
+        }
+    }
 }
 
 /// Alignment of the first binary tensor, relative to the buffer.

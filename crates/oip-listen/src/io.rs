@@ -90,6 +90,17 @@ struct Start {
     given: usize,
 }
 
+impl Start {
+    /// Copies the next bytes into `buf`, as many as fit, and returns them.
+    fn replay(&mut self, buf: &mut ReadBuf<'_>) -> &[u8] {
+        let given = buf.remaining().min(self.read - self.given);
+        let bytes = &self.bytes[self.given..self.given + given];
+        buf.put_slice(bytes);
+        self.given += given;
+        bytes
+    }
+}
+
 /// Whether incoming data is being discarded, and how much was discarded so far.
 enum LingerState {
     No,
@@ -222,11 +233,7 @@ impl AsyncRead for WatchedStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut this = self.project();
         if this.start.given < this.start.read {
-            let start = this.start;
-            let given = buf.remaining().min(start.read - start.given);
-            let bytes = &start.bytes[start.given..start.given + given];
-            buf.put_slice(bytes);
-            start.given += given;
+            let bytes = this.start.replay(buf);
             if let Some(frames) = this.frames {
                 // The preface contains no frames, so this cannot fail.
                 let _ = frames.read(bytes, Instant::now);

@@ -155,12 +155,7 @@ where
             connections.start(client, room);
         }
     }
-    let mut cut = 0;
-    while let Some(finished) = connections.running.join_next().await {
-        // A connection whose lane ended was cut too.
-        cut += usize::from(matches!(finished, Ok(Some(false) | None)));
-    }
-    cut
+    connections.finish().await
 }
 
 /// The connections of a listener.
@@ -210,6 +205,16 @@ impl<F> Connections<F> {
         };
         // Reap finished connections, which would otherwise accumulate.
         while self.running.try_join_next().is_some() {}
+    }
+
+    /// Waits until all connections have ended. Returns how many of them were cut.
+    async fn finish(mut self) -> usize {
+        let mut cut = 0;
+        while let Some(finished) = self.running.join_next().await {
+            // A connection whose lane ended was cut too.
+            cut += usize::from(matches!(finished, Ok(Some(false) | None)));
+        }
+        cut
     }
 }
 

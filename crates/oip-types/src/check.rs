@@ -85,19 +85,7 @@ impl ModelMetadata {
         given: Vec<InferOutput>,
     ) -> Result<Vec<InferOutput>, ServiceError> {
         let known = |name: &str| self.outputs.iter().find(|known| known.name == name);
-        // Models usually return outputs in metadata order, so each search starts after the previous match.
-        let mut at = 0;
-        let extra = given.iter().find(|output| {
-            let found = position_from(&self.outputs, at, |known| known.name == output.name);
-            at = found.map_or(at, |found| found + 1);
-            found.is_none()
-        });
-        if let Some(extra) = extra {
-            let name = QuotedName(&extra.name);
-            return Err(ServiceError::internal(format!(
-                "the model gave an output {name} that it does not have"
-            )));
-        }
+        self.check_given(&given)?;
         let mut given: Vec<Option<InferOutput>> = given.into_iter().map(Some).collect();
         let mut at = 0;
         let mut pick = |expected: &TensorMetadata| {
@@ -141,6 +129,23 @@ impl ModelMetadata {
             .filter_map(|output| known(&output.name))
             .filter_map(|expected| pick(expected).transpose())
             .collect()
+    }
+
+    /// Checks that the metadata has all outputs that the model returned.
+    fn check_given(&self, given: &[InferOutput]) -> Result<(), ServiceError> {
+        // Models usually return outputs in metadata order, so each search starts after the previous match.
+        let mut at = 0;
+        let extra = given.iter().find(|output| {
+            let found = position_from(&self.outputs, at, |known| known.name == output.name);
+            at = found.map_or(at, |found| found + 1);
+            found.is_none()
+        });
+        match extra.map(|extra| QuotedName(&extra.name)) {
+            None => Ok(()),
+            Some(name) => Err(ServiceError::internal(format!(
+                "the model gave an output {name} that it does not have"
+            ))),
+        }
     }
 }
 

@@ -326,20 +326,31 @@ impl<T, R> Queue<T, R> {
                 (None, Some(max_idle)) => Some(*idle_since.get_or_insert(now) + max_idle),
                 (None, None) => None,
             };
-            state.idle += 1;
-            state = match until {
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-                Some(until) => {
-                    let time = until.saturating_duration_since(now);
-                    let waited = self.changed.wait_timeout(state, time);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
-            state.idle -= 1;
-            // A thread whose wait timed out may take the item first; the notified thread then takes other
-            // work, if any.
-            state.woken = state.woken.saturating_sub(1);
+            state = self.wait(state, now, until);
         }
+    }
+
+    /// Waits until the thread is notified, or until `until`.
+    fn wait<'q>(
+        &'q self,
+        mut state: MutexGuard<'q, State<T, R>>,
+        now: Instant,
+        until: Option<Instant>,
+    ) -> MutexGuard<'q, State<T, R>> {
+        state.idle += 1;
+        state = match until {
+            None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some(until) => {
+                let time = until.saturating_duration_since(now);
+                let waited = self.changed.wait_timeout(state, time);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        state.idle -= 1;
+        // A thread whose wait timed out may take the item first; the notified thread then takes other work,
+        // if any.
+        state.woken = state.woken.saturating_sub(1);
+        state
     }
 
     fn is_idle_too_long(&self, since: Instant, now: Instant) -> bool {

@@ -145,20 +145,7 @@ impl Lifecycle {
         let fail = |reason| Err(self.fail(name, reason, is_waited_for));
         let directory = match self.repository.model(name) {
             Ok(Some(directory)) => directory,
-            Ok(None) => {
-                // A pipeline can name any model, so failures of unknown names are not recorded.
-                if cause == Cause::Step && !has_ready {
-                    lock(&self.as_steps).remove(name);
-                }
-                let reason = match self.repository.upstream_failure(name) {
-                    Some(reason) => LoadError::NotFetched { reason },
-                    None => LoadError::Gone,
-                };
-                return match matches!(cause, Cause::Start | Cause::Poll) || has_ready {
-                    true => fail(reason),
-                    false => Err(failed(name, reason)),
-                };
-            }
+            Ok(None) => return Err(self.missing(name, cause, has_ready, is_waited_for)),
             Err(reason) => return fail(reason.into()),
         };
         let snapshot = match directory.snapshot() {
@@ -169,30 +156,16 @@ impl Lifecycle {
             self.remember(name, &directory, &snapshot, config);
             return fail(LoadError::NotFetched { reason });
         }
-        let written = match &config {
-            // A client's invalid request affects only that client.
-            Some(config) => sent_configuration(config, &directory).map_err(|reason| failed(name, reason))?,
-            None => match directory.configuration() {
-                Ok(written) => written,
-                Err(reason) => {
-                    self.remember(name, &directory, &snapshot, config);
-                    return fail(reason.into());
-                }
-            },
-        };
-        let versions = match directory
-            .check_name(&written)
-            .and_then(|()| directory.versions(&written))
-        {
-            Ok(versions) => versions,
+        let sent = config
+            .as_deref()
+            .map(|config| sent_configuration(config, &directory));
+        // A client's invalid request affects only that client.
+        let sent = sent.transpose().map_err(|reason| failed(name, reason))?;
+        let (written, versions) = match configured_versions(&directory, &snapshot, sent) {
+            Ok(read) => read,
             Err(reason) => {
                 self.remember(name, &directory, &snapshot, config);
-                let has_none = snapshot.is_empty() && reason.is_of_missing_files();
-                return fail(if has_none {
-                    LoadError::NoFiles
-                } else {
-                    reason.into()
-                });
+                return fail(reason);
             }
         };
         for warning in &written.warnings {
@@ -206,6 +179,22 @@ impl Lifecycle {
             is_polled: cause == Cause::Poll,
         };
         self.carry_out(&plan, versions, snapshot, config)
+    }
+
+    /// Returns the error for a model without a directory, and records it if the model was there before.
+    fn missing(&self, name: &str, cause: Cause, has_ready: bool, is_waited_for: bool) -> ServiceError {
+        // A pipeline can name any model, so failures of unknown names are not recorded.
+        if cause == Cause::Step && !has_ready {
+            lock(&self.as_steps).remove(name);
+        }
+        let reason = match self.repository.upstream_failure(name) {
+            Some(reason) => LoadError::NotFetched { reason },
+            None => LoadError::Gone,
+        };
+        match matches!(cause, Cause::Start | Cause::Poll) || has_ready {
+            true => self.fail(name, reason, is_waited_for),
+            false => failed(name, reason),
+        }
     }
 
     /// Returns whether the server is ready only once the model is.
@@ -560,6 +549,26 @@ fn operators_choice(sent: &WrittenConfig, own: &WrittenConfig) -> Option<&'stati
         chosen.is_some() && chosen != names(own, parameter)
     };
     ["python"].into_iter().find(is_chosen)
+}
+
+/// Reads which versions are selected, by the configuration that a client sent or else by the directory's.
+fn configured_versions(
+    directory: &ModelDirectory,
+    snapshot: &Snapshot,
+    sent: Option<WrittenConfig>,
+) -> Result<(WrittenConfig, Vec<ModelVersion>), LoadError> {
+    let written = match sent {
+        Some(written) => written,
+        None => directory.configuration()?,
+    };
+    let versions = directory
+        .check_name(&written)
+        .and_then(|()| directory.versions(&written));
+    match versions {
+        Ok(versions) => Ok((written, versions)),
+        Err(reason) if snapshot.is_empty() && reason.is_of_missing_files() => Err(LoadError::NoFiles),
+        Err(reason) => Err(reason.into()),
+    }
 }
 
 /// Reads a configuration that a client sent, and checks that it changes nothing that only the operator may

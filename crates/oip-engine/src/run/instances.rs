@@ -288,6 +288,14 @@ impl Drop for Instances {
     }
 }
 
+/// Returns the client's error for a request that the queue refused.
+fn refused(error: &PushError) -> ServiceError {
+    match error {
+        PushError::Full => ServiceError::new(ErrorCode::Overloaded, "its queue is full; try again later"),
+        PushError::Closed => ServiceError::new(ErrorCode::Unavailable, "it is being unloaded"),
+    }
+}
+
 impl SharedModel {
     fn enqueue(
         &self,
@@ -352,11 +360,7 @@ impl SharedModel {
                 runner,
                 passed: None,
             }),
-            Err(PushError::Full) => Err(ServiceError::new(
-                ErrorCode::Overloaded,
-                "its queue is full; try again later",
-            )),
-            Err(PushError::Closed) => Err(ServiceError::new(ErrorCode::Unavailable, "it is being unloaded")),
+            Err(error) => Err(refused(&error)),
         }
     }
 

@@ -402,23 +402,36 @@ impl SharedModel {
                 self.delivery.finish(finished.collect::<Vec<_>>(), &self.recorder);
             }
             Err(error) => {
-                let (model, requests_in_batch) = (&self.metadata.name, requests.len());
-                let error = error.report();
-                tracing::debug!(
-                    model,
-                    requests_in_batch,
-                    error,
-                    "a batch failed; its requests are run by themselves"
-                );
                 if is_called {
                     self.recorder.execution(&execution);
                 }
-                self.quickness.doubt();
-                for (request, client) in requests.into_iter().zip(clients) {
-                    let job = self.still_wanted(Job { request, client }, Instant::now());
-                    job.into_iter().for_each(|job| self.run_one(slot, job, taken));
-                }
+                let jobs = requests.into_iter().zip(clients);
+                let jobs = jobs.map(|(request, client)| Job { request, client });
+                self.run_each(slot, jobs, taken, &error);
             }
+        }
+    }
+
+    /// Runs each request of a batch that failed with `error`.
+    fn run_each(
+        &self,
+        slot: usize,
+        jobs: impl ExactSizeIterator<Item = Job>,
+        taken: Instant,
+        error: &ServiceError,
+    ) {
+        let (model, requests_in_batch) = (&self.metadata.name, jobs.len());
+        let error = error.report();
+        tracing::debug!(
+            model,
+            requests_in_batch,
+            error,
+            "a batch failed; its requests are run by themselves"
+        );
+        self.quickness.doubt();
+        for job in jobs {
+            let job = self.still_wanted(job, Instant::now());
+            job.into_iter().for_each(|job| self.run_one(slot, job, taken));
         }
     }
 

@@ -126,20 +126,17 @@ where
         laps.end(Phase::Read);
         let tree = lease.charge((body.len() as u64).saturating_mul(DECODED))?;
         let bytes = body.len();
-        let decoding = move || {
-            let json = serde_json::from_slice(&body);
-            let json =
-                json.map_err(|error| ServiceError::invalid(format!("the body is not as expected: {error}")))?;
-            let (ask, kept) = read(json)?;
-            let texts = tensor(&ask.texts)?;
-            let pairs = ask.pairs.as_deref().map(tensor).transpose()?;
-            Ok((ask, texts, pairs, kept))
-        };
-        let decoded = run(&app.config.cpu, &lease, bytes, decoding).await;
+        let decoded = run(&app.config.cpu, &lease, bytes, move || decode(&body, read)).await;
         laps.end(Phase::Decode);
         decoded.map(|decoded| (decoded, tree))
     };
-    let ((ask, texts, pairs, kept), tree) = in_time(&lease, nameless, decoded).await?;
+    let (decoded, tree) = in_time(&lease, nameless, decoded).await?;
+    let DecodedText {
+        ask,
+        texts,
+        pairs,
+        kept,
+    } = decoded;
     let metadata = addressed(&app, &head, &ask).await?;
     let model = ModelRef::new(&metadata.name, None)?;
     if let Some(notes) = &notes {
@@ -170,6 +167,34 @@ where
     let (body, charge) = in_time(&lease, model, printed).await?;
     guard.disarm();
     Ok(mark(answer::json(StatusCode::OK, charge.own(body))))
+}
+
+/// The decoded body of a text route.
+struct DecodedText<K> {
+    ask: TextRequest,
+    texts: BytesTensor,
+    pairs: Option<BytesTensor>,
+    /// The context that the response needs.
+    kept: K,
+}
+
+/// Decodes a body, whose JSON `read` turns into a request and a context.
+fn decode<J, K>(
+    body: &[u8],
+    read: fn(J) -> Result<(TextRequest, K), ServiceError>,
+) -> Result<DecodedText<K>, ServiceError>
+where
+    J: DeserializeOwned,
+{
+    let json = serde_json::from_slice(body)
+        .map_err(|error| ServiceError::invalid(format!("the body is not as expected: {error}")))?;
+    let (ask, kept) = read(json)?;
+    Ok(DecodedText {
+        texts: tensor(&ask.texts)?,
+        pairs: ask.pairs.as_deref().map(tensor).transpose()?,
+        ask,
+        kept,
+    })
 }
 
 /// Creates an input from strings.

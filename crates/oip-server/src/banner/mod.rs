@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 pub(crate) use self::examples::quoted;
 use self::{
     examples::Example,
-    reach::{Addresses, Way},
+    reach::{ReachableAddresses, Way},
     shown::shown,
     table::{TerminalStyle, table},
 };
@@ -33,7 +33,7 @@ fn print(text: &str) {
 }
 
 /// Prints the addresses before models are loaded.
-pub(crate) fn listening(addresses: &Addresses) {
+pub(crate) fn listening(addresses: &ReachableAddresses) {
     let mut text = format!("oip-server {}\n", env!("CARGO_PKG_VERSION"));
     let scheme = |address: &Address| match address {
         Address::Tcp(_) => addresses.scheme(),
@@ -62,7 +62,7 @@ pub(crate) fn listening(addresses: &Addresses) {
 pub(crate) fn models(
     models: &[ModelStatus],
     passed_over: &[PassedOver],
-    addresses: &Addresses,
+    addresses: &ReachableAddresses,
     elapsed: Duration,
 ) {
     let mut text = summary(models, passed_over, elapsed, TerminalStyle::of_stdout());
@@ -81,7 +81,7 @@ pub(crate) fn log_passed_over(models: &[ModelStatus], passed_over: &[PassedOver]
 }
 
 /// Returns commands for the user to paste next.
-fn next_steps(models: &[ModelStatus], addresses: &Addresses) -> String {
+fn next_steps(models: &[ModelStatus], addresses: &ReachableAddresses) -> String {
     let ready = || models.iter().filter(|model| model.state == ModelState::Ready);
     let example = ready().find_map(|model| Some((model, Example::of(model.metadata.as_ref()?)?)));
     let mut text = String::new();
@@ -206,7 +206,7 @@ mod tests {
         let x = TensorMetadata::new("x", DataType::FP32, &[-1, 2]);
         let metadata = Arc::new(ModelMetadata::new("m", "onnx_onnxv1", vec![x], Vec::new()));
         let ready = ModelStatus::new("m", None, ModelState::Ready, "").with_metadata(metadata);
-        let addresses = |http: &str| Addresses {
+        let addresses = |http: &str| ReachableAddresses {
             http: vec![Address::Tcp(http.parse().unwrap())],
             grpc: Vec::new(),
             admin: None,
@@ -229,7 +229,7 @@ mod tests {
             "{text}"
         );
         assert!(next_steps(&[], &addresses("0.0.0.0:8080")).contains("oip-server init"));
-        let socket = Addresses {
+        let socket = ReachableAddresses {
             http: vec![Address::Unix("/run/oip.sock".into())],
             ..addresses("[::1]:1")
         };
@@ -242,7 +242,7 @@ mod tests {
     }
 
     /// Returns the next steps for a server whose certificate has these names. `set` changes its addresses.
-    fn next(names: &[&str], set: impl FnOnce(&mut Addresses, &mut Encryption)) -> String {
+    fn next(names: &[&str], set: impl FnOnce(&mut ReachableAddresses, &mut Encryption)) -> String {
         let x = TensorMetadata::new("x", DataType::FP32, &[2]);
         let metadata = Arc::new(ModelMetadata::new("m", "onnx_onnxv1", vec![x], Vec::new()));
         let ready = ModelStatus::new("m", None, ModelState::Ready, "").with_metadata(metadata);
@@ -253,7 +253,7 @@ mod tests {
             file: "my certificates/server.pem".into(),
             knows_clients: false,
         };
-        let mut addresses = Addresses {
+        let mut addresses = ReachableAddresses {
             http: vec![Address::Tcp("0.0.0.0:8443".parse().unwrap())],
             grpc: Vec::new(),
             admin: None,

@@ -8,7 +8,7 @@ use super::{examples::quoted, shown::shown};
 
 /// The server's addresses, to be shown to users.
 #[derive(Clone)]
-pub(crate) struct Addresses {
+pub(crate) struct ReachableAddresses {
     pub(crate) http: Vec<Address>,
     pub(crate) grpc: Vec<Address>,
     /// The admin address, if separate.
@@ -82,7 +82,7 @@ pub(crate) struct Way {
     pub(crate) notes: Vec<&'static str>,
 }
 
-impl Addresses {
+impl ReachableAddresses {
     /// Returns the URL scheme.
     pub(crate) fn scheme(&self) -> &'static str {
         if self.encryption.is_some() {

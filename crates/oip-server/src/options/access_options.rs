@@ -3,12 +3,11 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use axum::http::{
-    Extensions, HeaderName, HeaderValue, Method,
+    HeaderName, HeaderValue, Method,
     header::{CONTENT_ENCODING, RETRY_AFTER, WWW_AUTHENTICATE},
 };
 use clap::Args;
-use oip_auth::{Answers, Door, Guard, RestrictedApis, Transport, check_restricted};
-use oip_listen::ClientCertificate;
+use oip_auth::{Guard, RestrictedApis, check_restricted};
 use oip_service::CpuPool;
 use serde::Deserialize;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
@@ -64,14 +63,26 @@ merged!(AccessOptions:
 /// The resolved access rules.
 pub(crate) struct Access {
     auth: Option<PathBuf>,
-    http: Arc<[RestrictedApis]>,
-    grpc: Arc<[RestrictedApis]>,
+    /// The APIs that require a header over HTTP.
+    pub(crate) restricted_in_http: Arc<[RestrictedApis]>,
+    /// The APIs that require a header over gRPC.
+    pub(crate) restricted_in_grpc: Arc<[RestrictedApis]>,
     /// Whether every client may change the server, or all clients are authenticated.
-    allows_all: bool,
+    pub(crate) allows_all: bool,
     /// The CORS layer; `None` if no origin is configured.
     pub(crate) cors: Option<CorsLayer>,
     /// The separate address for calls that change the server, if any.
     pub(crate) admin: Option<Place>,
+}
+
+impl Access {
+    /// Loads the identity table, if configured. Token signatures are verified on the threads of `cpu`.
+    pub(crate) fn guard(&self, cpu: &CpuPool) -> Result<Guard, Failure> {
+        let Some(path) = &self.auth else {
+            return Ok(Guard::open());
+        };
+        Guard::with_table(path, cpu.clone()).map_err(|error| Failure::usage(format!("--auth: {error}")))
+    }
 }
 
 impl AccessOptions {
@@ -93,12 +104,12 @@ impl AccessOptions {
         let protocols = &self.grpc_restricted_protocol;
         Ok(Access {
             auth: self.auth.clone(),
-            http: restricted(
+            restricted_in_http: restricted(
                 "--http-restricted-api",
                 &self.http_restricted_api,
                 RestrictedApis::of_http,
             )?,
-            grpc: restricted("--grpc-restricted-protocol", protocols, RestrictedApis::of_grpc)?,
+            restricted_in_grpc: restricted("--grpc-restricted-protocol", protocols, RestrictedApis::of_grpc)?,
             allows_all: self.allow_public_admin.unwrap_or(false) || knows_clients,
             cors: cors(&self.cors_origin)?,
             admin: admin.flatten(),
@@ -154,58 +165,4 @@ fn origin(text: &str) -> Result<HeaderValue, Failure> {
         return Err(wrong());
     }
     HeaderValue::from_str(text).map_err(|_| wrong())
-}
-
-impl Access {
-    /// Returns the rule that decides which calls an address accepts.
-    pub(crate) fn door(&self, is_grpc: bool, is_admin: bool, is_local: bool) -> Door {
-        const ADMIN: &str = "it is answered on the address of --admin-address";
-        const ADVICE: &str = "give --admin-address an address for such calls, --auth a table of who may make them, or \
-                              --allow-public-admin if everybody may";
-        const PUBLIC_ADMIN: &str = "give --admin-address an address that only this machine reaches, --auth a table of who may \
-                                    make such calls, or --allow-public-admin if everybody may";
-        Door {
-            answers: match () {
-                () if is_admin && (self.allows_all || is_local) => Answers::Everything,
-                () if is_admin => Answers::NoChanges(PUBLIC_ADMIN),
-                () if self.admin.is_some() => Answers::NoAdministration(ADMIN),
-                () if self.allows_all || is_local => Answers::Everything,
-                () => Answers::NoChanges(ADVICE),
-            },
-            restricted: if is_grpc {
-                self.grpc.clone()
-            } else {
-                self.http.clone()
-            },
-        }
-    }
-
-    /// Loads the identity table, if configured. Token signatures are verified on the threads of `cpu`.
-    pub(crate) fn guard(&self, cpu: &CpuPool) -> Result<Guard, Failure> {
-        let Some(path) = &self.auth else {
-            return Ok(Guard::open());
-        };
-        Guard::with_table(path, cpu.clone()).map_err(|error| Failure::usage(format!("--auth: {error}")))
-    }
-}
-
-/// The gate's settings for HTTP.
-pub(crate) const HTTP: Transport<axum::body::Body> = Transport {
-    is_grpc: false,
-    refuse: oip_http::error_response,
-    certificate: names,
-};
-
-/// The gate's settings for gRPC.
-pub(crate) const GRPC: Transport<oip_grpc::Body> = Transport {
-    is_grpc: true,
-    refuse: oip_grpc::error_response,
-    certificate: names,
-};
-
-/// Returns the names in a client's certificate.
-fn names(extensions: &Extensions) -> Vec<String> {
-    let certificate = extensions.get::<ClientCertificate>();
-    let names = certificate.map_or(&[][..], ClientCertificate::names);
-    names.iter().map(ToString::to_string).collect()
 }

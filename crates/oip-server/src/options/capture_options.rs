@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use oip_capture::{Recorder, RecorderConfig};
+use oip_capture::RecorderConfig;
 use serde::Deserialize;
 
 use oip_types::ByteSize;
@@ -57,12 +57,4 @@ impl CaptureOptions {
             }
         })))
     }
-}
-
-/// Opens the directory and starts the recorder.
-pub(crate) fn start_recorder(config: RecorderConfig) -> Result<Recorder, Failure> {
-    let (folder, rate) = (config.folder.display().to_string(), config.rate);
-    let recorder = Recorder::start(config).map_err(|error| Failure::run(format!("capture: {error}")))?;
-    tracing::info!(folder, rate, "requests and responses are recorded");
-    Ok(recorder)
 }

@@ -27,16 +27,9 @@ use std::{ops::Range, path::PathBuf};
 use clap::{CommandFactory, Parser};
 use toml::de::DeTable;
 
-use self::{
-    access_options::AccessOptions, addresses::AddressOptions, environment::nearest,
-    file_options::FileOptions, log_options::LogOptions, merge::merged, model_options::ModelOptions,
-    page_options::PageOptions, tls_options::TlsOptions, traffic_options::TrafficOptions,
-    transport_options::TransportOptions,
-};
 pub(crate) use self::{
-    access_options::{Access, GRPC, HTTP},
+    access_options::Access,
     addresses::{AddressProtocol, Endpoint, Place, ShutdownTimes},
-    capture_options::start_recorder,
     config::Config,
     config_file::read_file,
     help::arranged,
@@ -47,6 +40,12 @@ pub(crate) use self::{
     tls_options::read_tls,
     traffic_options::{AccessLogConfig, AccessLogForm},
     transport_options::TransportConfig,
+};
+use self::{
+    access_options::AccessOptions, addresses::AddressOptions, environment::nearest,
+    file_options::FileOptions, log_options::LogOptions, merge::merged, model_options::ModelOptions,
+    page_options::PageOptions, tls_options::TlsOptions, traffic_options::TrafficOptions,
+    transport_options::TransportOptions,
 };
 
 /// Returns the help text after the options. Each paragraph is one line, which is wrapped to the terminal's
@@ -211,30 +210,42 @@ mod tests {
 
     #[test]
     fn every_option_has_its_place_in_environment_file_and_merging() {
-        let command = Options::command();
-        for argument in command
-            .get_arguments()
-            .filter(|argument| !argument.is_positional())
-            .filter(|argument| argument.get_id() != "help" && argument.get_id() != "version")
-        {
-            let name = argument.get_long().unwrap();
+        // Values such that every kind of option accepts at least two.
+        const VALUES: [&str; 19] = [
+            "1", "2", "true", "false", "\"1s\"", "\"2s\"", "\"1KiB\"", "\"2KiB\"", "\"json\"", "\"text\"",
+            "\"poll\"", "\"none\"", "\"660\"", "\"600\"", "\"auto\"", "\"x\"", "\"y\"", "[\"x\"]", "[\"y\"]",
+        ];
+        let debug = |options: &Options| format!("{options:?}");
+        let none = debug(&Options::default());
+        for argument in arranged(Options::command()).get_arguments() {
+            let Some(name) = argument.get_long() else {
+                continue;
+            };
+            let variable = format!("OIP_{}", name.to_uppercase().replace('-', "_"));
+            assert_eq!(
+                argument.get_env().and_then(|name| name.to_str()),
+                Some(&*variable),
+                "{name}"
+            );
+            // A configuration file names no other one.
             if name == "config" {
                 continue;
             }
-            // Values such that every kind of option accepts at least one.
-            let accepted = [
-                "1", "true", "\"1s\"", "\"1KiB\"", "\"json\"", "\"poll\"", "\"660\"", "\"x\"", "[\"x\"]",
-            ];
-            let parsed = accepted
-                .iter()
-                .find_map(|value| Options::from_file(&format!("{name} = {value}")).ok());
-            let merged =
-                Options::default().or(parsed.unwrap_or_else(|| panic!("{name} is not known to the file")));
-            assert_ne!(
-                format!("{merged:?}"),
-                format!("{:?}", Options::default()),
-                "{name} is not merged"
-            );
+            let parse = |value: &str| Options::from_file(&format!("{name} = {value}"));
+            let mut accepted = VALUES.iter().filter(|value| parse(value).is_ok());
+            let (first, second) = (accepted.next(), accepted.next());
+            let (Some(first), Some(second)) = (first, second) else {
+                panic!("the file does not accept two of the values for {name}");
+            };
+            let parse = |value| parse(value).unwrap();
+            let (one, other) = (debug(&parse(first)), debug(&parse(second)));
+            assert!(one != none && one != other, "{name}");
+            let merged = parse(first).or(parse(second));
+            assert_eq!(debug(&merged), one, "the first {name} does not win");
+            let merged = parse(first).or(Options::default());
+            assert_eq!(debug(&merged), one, "{name} is lost without another");
+            let merged = Options::default().or(parse(second));
+            assert_eq!(debug(&merged), other, "{name} is not merged");
         }
         let unknown = Options::from_file("log = \"off\"\nhtp-address = \"x\"").unwrap_err();
         assert_eq!(

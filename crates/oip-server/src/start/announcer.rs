@@ -8,14 +8,14 @@ use tokio::task::spawn_blocking;
 
 use super::{models::Models, notify};
 use crate::{
-    banner::{self, reach::Addresses},
+    banner::{self, reach::ReachableAddresses},
     options::LogFormat,
     telemetry::LIFE_CYCLE,
 };
 
 /// Announces the progress of the start.
 pub(super) struct Announcer {
-    addresses: Addresses,
+    addresses: ReachableAddresses,
     /// Whether people read the output.
     is_text: bool,
     /// When the program started.
@@ -23,7 +23,7 @@ pub(super) struct Announcer {
 }
 
 impl Announcer {
-    pub(super) fn new(addresses: Addresses, format: LogFormat, begun: Instant) -> Self {
+    pub(super) fn new(addresses: ReachableAddresses, format: LogFormat, begun: Instant) -> Self {
         Self {
             addresses,
             is_text: matches!(format, LogFormat::Text),

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 
 use super::runtimes::Runtimes;
 use crate::{
-    banner::reach::{Addresses, Encryption},
+    banner::reach::{Encryption, ReachableAddresses},
     failure::Failure,
     options::{AddressProtocol, Config, Endpoint, Place, read_tls},
 };
@@ -41,14 +41,14 @@ impl Listening {
     }
 
     /// Returns the addresses as clients reach them.
-    pub(super) fn reachable(&self, guard: &Guard, has_console: bool) -> Addresses {
+    pub(super) fn reachable(&self, guard: &Guard, has_console: bool) -> ReachableAddresses {
         let except = |other: AddressProtocol| {
             let sockets = self.sockets.iter();
             let sockets = sockets.filter(|socket| socket.speaks != other && !socket.is_admin);
             sockets.map(|socket| socket.address.clone()).collect()
         };
         let admin = self.sockets.iter().find(|socket| socket.is_admin);
-        Addresses {
+        ReachableAddresses {
             http: except(AddressProtocol::Grpc),
             grpc: except(AddressProtocol::Http),
             admin: admin.map(|socket| socket.address.clone()),

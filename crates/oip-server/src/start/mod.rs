@@ -2,6 +2,7 @@
 //! down in order.
 
 mod announcer;
+mod gates;
 mod lasting_calls;
 mod listening;
 mod models;
@@ -19,17 +20,21 @@ mod transports;
 use std::{process::ExitCode, time::Instant};
 
 use self::{
-    listening::Listening,
-    opening::StartupOutcome,
-    runtimes::{Process, Runtimes},
-    server::Server,
-    signals::Signals,
+    listening::Listening, opening::StartupOutcome, runtimes::Runtimes, server::Server, signals::Signals,
 };
 use crate::{
     failure::Failure,
     options::{Config, LogFormat},
     telemetry::{self, LIFE_CYCLE, Log},
 };
+
+/// What every part of the server may use while it starts.
+struct StartContext<'a> {
+    runtimes: &'a Runtimes,
+    log: &'a Log,
+    /// When the program started.
+    begun: Instant,
+}
 
 /// Serves until a signal, and returns the exit code.
 pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
@@ -56,33 +61,33 @@ pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
 /// Serves until a signal. Returns true if no connection or model had to be cut.
 fn serve_until_signal(config: Config, log: &Log, begun: Instant) -> Result<bool, Failure> {
     let runtimes = Runtimes::start()?;
-    let process = Process {
+    let context = StartContext {
         runtimes: &runtimes,
         log,
         begun,
     };
-    let outcome = serve_on(&process, config);
+    let outcome = serve_on(&context, config);
     runtimes.end();
     outcome
 }
 
-fn serve_on(process: &Process<'_>, mut config: Config) -> Result<bool, Failure> {
-    let front = &process.runtimes.front;
+fn serve_on(context: &StartContext<'_>, mut config: Config) -> Result<bool, Failure> {
+    let front = &context.runtimes.front;
     // Set up before anything slow, because a process with id 1 receives only the signals that it handles.
     let mut signals = {
         let _context = front.enter();
         Signals::catch()?
     };
-    config.transports.connections.lanes = Some(process.runtimes.lanes());
-    let listening = Listening::open(&mut config, process.runtimes)?;
-    let reading = opening::read(config, &listening, process.runtimes, &mut signals);
+    config.transports.connections.lanes = Some(context.runtimes.lanes());
+    let listening = Listening::open(&mut config, context.runtimes)?;
+    let reading = opening::read(config, &listening, context, &mut signals);
     let sources = match front.block_on(reading)? {
         StartupOutcome::Read(sources) => *sources,
         StartupOutcome::Ended { is_clean } => return Ok(is_clean),
     };
     let server = {
         let _context = front.enter();
-        Server::start(sources, listening, signals, process)?
+        Server::start(sources, listening, signals, context)?
     };
-    Ok(front.block_on(server.run_until_signal(&process.log.end)))
+    Ok(front.block_on(server.run_until_signal(&context.log.end)))
 }

@@ -12,14 +12,13 @@ use crate::{
     metrics::{Counts, Metrics},
     options::{PageConfig, otlp::MetricsPush},
     telemetry::Log,
-    traffic::{Aliases, Load, Records, Traffic, Transport},
+    traffic::{Aliases, Load, Traffic, Transport},
 };
 
 /// The running observation.
 pub(super) struct Observability {
     /// The observation of each request.
     pub(super) traffic: Arc<Traffic>,
-    records: Records,
     pushed: Option<MetricsPush>,
 }
 
@@ -60,22 +59,17 @@ impl Observability {
         };
         let traffic = Arc::new(Traffic {
             totals,
-            records: records.clone(),
+            records,
             request_ids: RequestIds::new(),
             aliases: Aliases::new(models.only_model.as_deref(), &|name| env::var(name).ok()),
             load: Box::new(load),
         });
-        let observability = Self {
-            traffic,
-            records,
-            pushed,
-        };
-        Ok((observability, router))
+        Ok((Self { traffic, pushed }, router))
     }
 
     /// Flushes records and metrics. Takes at most a few seconds.
     pub(super) fn finish(&self) {
-        self.records.finish();
+        self.traffic.records.finish();
         if let Some(pushed) = &self.pushed {
             pushed.finish(Duration::from_secs(1));
         }

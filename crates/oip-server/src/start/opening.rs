@@ -22,17 +22,20 @@ use tower::service_fn;
 use tower_service::Service;
 
 use super::{
+    StartContext,
+    gates::{GRPC, HTTP},
     listening::Listening,
     notify,
     one_port::OnePort,
     runtimes::Runtimes,
-    signals::{INTERRUPTED, Signals},
+    signals::Signals,
     transports::{Acceptor, Transports},
 };
 use crate::{
     failure::Failure,
     model_source,
-    options::{AddressProtocol, Config, GRPC, HTTP, TransportConfig},
+    options::{AddressProtocol, Config, TransportConfig},
+    telemetry::LIFE_CYCLE,
 };
 
 /// The sources that the server reads before it can start.
@@ -61,7 +64,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 pub(super) async fn read(
     config: Config,
     listening: &Listening,
-    runtimes: &Runtimes,
+    context: &StartContext<'_>,
     signals: &mut Signals,
 ) -> Result<StartupOutcome, Failure> {
     let drain_timeout = config.shutdown.drain_timeout;
@@ -71,12 +74,15 @@ pub(super) async fn read(
         read = &mut reading => return joined(read).map(StartupOutcome::Read),
         () = sleep(PATIENCE) => {}
         signal = signals.next_end() => {
-            tracing::info!(signal, "ended before models were read");
+            tracing::info!(target: LIFE_CYCLE, signal, "ended before models were read");
             return Ok(StartupOutcome::Ended { is_clean: true });
         }
     }
-    tracing::info!("reading repositories and identities; requests about health are answered meanwhile");
-    let opening = serve_health(listening, transports, runtimes)?;
+    tracing::info!(
+        target: LIFE_CYCLE,
+        "reading repositories and identities; requests about health are answered meanwhile"
+    );
+    let opening = serve_health(listening, transports, context.runtimes)?;
     tokio::select! {
         read = reading => {
             // Clients reconnect to the complete server.
@@ -91,15 +97,11 @@ pub(super) async fn read(
         }
         signal = signals.next_end() => {
             notify::tell("STOPPING=1");
-            tracing::info!(signal, "draining");
+            tracing::info!(target: LIFE_CYCLE, signal, "draining");
             opening.drain();
-            tokio::select! {
-                cut = opening.finish(drain_timeout) => Ok(StartupOutcome::Ended { is_clean: cut == 0 }),
-                signal = signals.next_end() => {
-                    tracing::warn!(signal, "ending at once");
-                    std::process::exit(INTERRUPTED);
-                }
-            }
+            let ending = opening.finish(drain_timeout);
+            let cut = signals.or_exit(ending, &context.log.end, || {}).await;
+            Ok(StartupOutcome::Ended { is_clean: cut == 0 })
         }
     }
 }

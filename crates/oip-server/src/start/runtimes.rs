@@ -1,19 +1,9 @@
 //! The runtimes on which transports run, and their threads.
 
-use std::time::Instant;
-
 use oip_listen::Lanes;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use crate::{failure::Failure, in_place::transport_threads, options::AddressProtocol, telemetry::Log};
-
-/// State that exists once per process while it serves.
-pub(super) struct Process<'a> {
-    pub(super) runtimes: &'a Runtimes,
-    pub(super) log: &'a Log,
-    /// When the program started.
-    pub(super) begun: Instant,
-}
+use crate::{failure::Failure, in_place::transport_threads, options::AddressProtocol};
 
 /// The runtimes of the transports.
 pub(super) struct Runtimes {

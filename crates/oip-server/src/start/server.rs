@@ -16,16 +16,17 @@ use tokio::{
 };
 
 use super::{
+    StartContext,
     announcer::Announcer,
+    gates::Gates,
     listening::Listening,
     models::Models,
     notify,
     observability::Observability,
     opening::Sources,
     reloads::Reloads,
-    runtimes::Process,
-    services::{Gates, Services},
-    signals::{INTERRUPTED, SignalAction, Signals},
+    services::Services,
+    signals::{SignalAction, Signals},
     transports::{Acceptor, Transports},
 };
 use crate::{
@@ -54,17 +55,17 @@ impl Server {
         sources: Sources,
         listening: Listening,
         signals: Signals,
-        process: &Process<'_>,
+        context: &StartContext<'_>,
     ) -> Result<Self, Failure> {
         let Sources {
             config,
             repository,
             guard,
         } = sources;
-        let (log, runtimes, tls) = (process.log, process.runtimes, listening.tls.as_ref());
+        let (log, runtimes, tls) = (context.log, context.runtimes, listening.tls.as_ref());
         let records = config.records.start()?;
         let addresses = listening.reachable(&guard, config.pages.console);
-        let announcer = Announcer::new(addresses, log.config.format, process.begun);
+        let announcer = Announcer::new(addresses, log.config.format, context.begun);
         announcer.listening(config.addresses.from_variable);
         let reloads = Reloads::new(records.access_log.as_ref(), log, tls, &guard);
         let models = Models::start(repository, config.engine);
@@ -113,18 +114,10 @@ impl Server {
         notify::tell("STOPPING=1");
         self.engine.start_draining();
         let ending = end(self.engine, self.transports, self.times, signal);
-        tokio::select! {
-            is_clean = ending => {
-                self.observability.finish();
-                is_clean
-            }
-            signal = self.signals.next_end() => {
-                tracing::warn!(target: LIFE_CYCLE, signal, "ending at once");
-                self.observability.finish();
-                log_end.write_out();
-                std::process::exit(INTERRUPTED);
-            }
-        }
+        let finish = || self.observability.finish();
+        let is_clean = self.signals.or_exit(ending, log_end, finish).await;
+        finish();
+        is_clean
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{Router, body::Body};
-use oip_auth::{Gate, Guard};
+use oip_auth::Gate;
 use oip_grpc::GrpcService;
 use oip_http::HttpService;
 use oip_listen::Peer;
@@ -12,20 +12,15 @@ use tower::{Layer, util::Either};
 use tower_http::cors::Cors;
 
 use super::{
+    gates::{GRPC, Gates, HTTP},
     listening::BoundSocket,
     one_port::OnePort,
     transports::{Acceptor, Transports},
 };
 use crate::{
-    options::{Access, AddressProtocol, GRPC, HTTP, TransportConfig},
+    options::{AddressProtocol, TransportConfig},
     traffic::{ObservedService, Traffic},
 };
-
-/// Authentication and authorization for the gates of all addresses.
-pub(super) struct Gates {
-    pub(super) access: Access,
-    pub(super) guard: Guard,
-}
 
 /// The services of all addresses.
 pub(super) struct Services {
@@ -96,8 +91,7 @@ impl Services {
         } else {
             &self.rest
         };
-        let door = self.gates.access.door(false, socket.is_admin, socket.is_local);
-        let gate = Gate::new(rest.clone(), self.gates.guard.clone(), door, HTTP);
+        let gate = self.gates.before(rest.clone(), HTTP, socket);
         match &self.gates.access.cors {
             Some(cors) => Either::Left(cors.layer(gate)),
             None => Either::Right(gate),
@@ -105,7 +99,6 @@ impl Services {
     }
 
     fn calls_at(&self, socket: &BoundSocket) -> Gate<GrpcService, oip_grpc::Body> {
-        let door = self.gates.access.door(true, socket.is_admin, socket.is_local);
-        Gate::new(self.calls.clone(), self.gates.guard.clone(), door, GRPC)
+        self.gates.before(self.calls.clone(), GRPC, socket)
     }
 }

@@ -1,11 +1,14 @@
 //! Signals: termination, reload, and ignored ones.
 
-use std::future::pending;
+use std::{future::pending, process::exit};
 
 use rustix::process::Signal as Number;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::failure::Failure;
+use crate::{
+    failure::Failure,
+    telemetry::{LIFE_CYCLE, LogEnd},
+};
 
 /// Handlers of the server's signals. Creating the value installs them.
 pub(crate) struct Signals {
@@ -54,6 +57,25 @@ impl Signals {
         }
     }
 
+    /// Waits for `ending`. Another termination signal ends the process at once, after `finish` and after the
+    /// log is written.
+    pub(crate) async fn or_exit<T>(
+        &mut self,
+        ending: impl Future<Output = T>,
+        log_end: &LogEnd,
+        finish: impl FnOnce(),
+    ) -> T {
+        tokio::select! {
+            output = ending => output,
+            signal = self.next_end() => {
+                tracing::warn!(target: LIFE_CYCLE, signal, "ending at once");
+                finish();
+                log_end.write_out();
+                exit(INTERRUPTED);
+            }
+        }
+    }
+
     /// Waits for the next signal.
     pub(crate) async fn next(&mut self) -> SignalAction {
         let hangup = async {
@@ -71,7 +93,7 @@ impl Signals {
 }
 
 /// The exit code after a second signal.
-pub(crate) const INTERRUPTED: i32 = 130;
+const INTERRUPTED: i32 = 130;
 
 /// The action that a signal requests.
 pub(crate) enum SignalAction {

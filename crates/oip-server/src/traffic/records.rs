@@ -7,7 +7,7 @@ use oip_capture::{Recorder, RecorderConfig};
 use super::{access_log::AccessLog, traces::Traces};
 use crate::{
     failure::Failure,
-    options::{AccessLogConfig, otlp::TraceConfig, start_recorder},
+    options::{AccessLogConfig, otlp::TraceConfig},
 };
 
 /// The settings of all records of requests.
@@ -39,6 +39,14 @@ impl RecordConfig {
             traces: traces.map(Arc::new),
         })
     }
+}
+
+/// Opens the directory and starts the recorder.
+fn start_recorder(config: RecorderConfig) -> Result<Recorder, Failure> {
+    let (folder, rate) = (config.folder.display().to_string(), config.rate);
+    let recorder = Recorder::start(config).map_err(|error| Failure::run(format!("capture: {error}")))?;
+    tracing::info!(folder, rate, "requests and responses are recorded");
+    Ok(recorder)
 }
 
 impl Records {

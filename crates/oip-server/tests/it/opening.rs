@@ -1,6 +1,7 @@
 //! The server while its models and keys are being read.
 
 use std::{
+    io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     path::Path,
     process::{Child, Command, ExitStatus, Stdio},
@@ -36,6 +37,10 @@ fn free_port() -> SocketAddr {
 
 impl WaitingServer {
     fn start(cache: &Path, more: &[&str]) -> Self {
+        Self::with_log(cache, more, Stdio::inherit())
+    }
+
+    fn with_log(cache: &Path, more: &[&str], log: Stdio) -> Self {
         let objects = Objects::default();
         let header = br#"{"w":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}   "#;
         let model = [&(header.len() as u64).to_le_bytes()[..], header, b"abc"].concat();
@@ -61,7 +66,8 @@ impl WaitingServer {
                 ("AWS_REGION", "r"),
             ])
             .stdin(Stdio::null())
-            .stdout(Stdio::null());
+            .stdout(Stdio::null())
+            .stderr(log);
         let child = command.spawn().unwrap();
         let start = Instant::now();
         while TcpStream::connect(http).is_err() {
@@ -179,6 +185,34 @@ async fn a_server_is_live_and_ends_at_a_signal_while_its_models_are_fetched() {
     assert_eq!(refused.code(), Code::Unavailable);
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));
+}
+
+/// The line on the second signal is in the log although the process exits at once.
+#[test]
+fn a_second_signal_ends_a_starting_server_at_once() {
+    let cache = tempfile::tempdir().unwrap();
+    let mut server = WaitingServer::with_log(cache.path(), &[], Stdio::piped());
+    assert_eq!(server.ask("GET", "/readyz").status, 503);
+    // A half-open HTTP/2 connection keeps the drain waiting.
+    let mut stalled = connect(server.grpc);
+    stalled.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+    for signal in ["TERM", "INT"] {
+        thread::sleep(Duration::from_millis(200));
+        assert!(
+            server.child.try_wait().unwrap().is_none(),
+            "the drain did not wait"
+        );
+        server.signal(signal);
+    }
+    assert_eq!(server.wait().code(), Some(130));
+    let mut log = String::new();
+    let mut stderr = server.child.stderr.take().unwrap();
+    stderr.read_to_string(&mut log).unwrap();
+    let last = log.lines().last().unwrap();
+    assert!(
+        last.contains("oip_server::app: ending at once signal=\"SIGINT\""),
+        "{log}"
+    );
 }
 
 #[test]

@@ -419,18 +419,23 @@ fn wrong_settings_for_traces_are_told() {
 fn variables_of_opentelemetry_that_cannot_be_followed_are_warnings() {
     let folder = tempfile::tempdir().unwrap();
     let collector = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c");
-    for (variables, message) in [
+    let (traces_off, metrics_off) = ("traces are not sent", "metrics are not sent");
+    for (variables, message, consequences) in [
         (
             &[("OTEL_EXPORTER_OTLP_ENDPOINT", "c:4318")][..],
-            "OTEL_EXPORTER_OTLP_ENDPOINT: expected the URL of a collector",
+            "OTEL_EXPORTER_OTLP_ENDPOINT: expected the URL of a collector, such as http://127.0.0.1:4318; found 'c:4318', \
+             without http:// or https:// and a host",
+            &[metrics_off, traces_off][..],
         ),
         (
             &[collector, ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")],
-            "OTEL_EXPORTER_OTLP_PROTOCOL: expected http/protobuf, usually at port 4318, found 'grpc'; it is ignored",
+            "OTEL_EXPORTER_OTLP_PROTOCOL: expected http/protobuf, usually at port 4318, found 'grpc'",
+            &[metrics_off, traces_off],
         ),
         (
             &[collector, ("OTEL_TRACES_EXPORTER", "zipkin")],
             "OTEL_TRACES_EXPORTER: expected otlp or none, found 'zipkin'",
+            &[traces_off],
         ),
         (
             &[
@@ -439,14 +444,17 @@ fn variables_of_opentelemetry_that_cannot_be_followed_are_warnings() {
                 ("OTEL_TRACES_SAMPLER_ARG", "2"),
             ],
             "OTEL_TRACES_SAMPLER_ARG: expected a number from 0 to 1, found '2'",
+            &["every request is traced"],
         ),
         (
             &[collector, ("OTEL_METRIC_EXPORT_INTERVAL", "1s")],
             "OTEL_METRIC_EXPORT_INTERVAL: expected milliseconds, found '1s'",
+            &["metrics are sent every 60 s"],
         ),
         (
             &[collector, ("OTEL_METRIC_EXPORT_INTERVAL", "10")],
             "OTEL_METRIC_EXPORT_INTERVAL: expected a time from 1s to 1h, found 10ms",
+            &["metrics are sent every 60 s"],
         ),
     ] {
         let mut check = Command::new(env!("CARGO_BIN_EXE_oip-server"));
@@ -456,8 +464,10 @@ fn variables_of_opentelemetry_that_cannot_be_followed_are_warnings() {
             .envs(variables.iter().copied());
         let output = check.output().unwrap();
         let lines = String::from_utf8(output.stderr).unwrap();
-        let told = lines.lines().filter(|line| line.contains(message)).count();
-        assert_eq!(told, 1, "{lines}");
+        let told = lines
+            .lines()
+            .filter_map(|line| line.split_once(message)?.1.strip_prefix("; "));
+        assert_eq!(told.collect::<Vec<_>>(), consequences, "{lines}");
         // The repository has no models.
         assert_eq!(output.status.code(), Some(1), "{lines}");
     }

@@ -271,18 +271,7 @@ pub fn encode_request(
     if !request.outputs.is_empty() {
         writer.raw(",\"outputs\":");
         writer.array(&request.outputs, |writer, output| {
-            // The parameter is sent for every output, because Triton does not apply the request's default to
-            // listed outputs.
-            let mut parameters = output.parameters.clone();
-            let is_binary = encoding.binary_outputs
-                && !is_for_json(&parameters)
-                && !SharedMemorySlice::is_in(&parameters);
-            parameters.insert(BINARY_DATA.to_owned(), ParameterValue::Bool(is_binary));
-            writer.raw("{\"name\":");
-            writer.string(&output.name);
-            writer.raw(",\"parameters\":");
-            writer.parameters(&parameters);
-            writer.raw("}");
+            write_requested(writer, output, encoding.binary_outputs);
         });
     }
     writer.raw("}");
@@ -290,6 +279,20 @@ pub fn encode_request(
         json: writer.into_bytes(),
         binary,
     })
+}
+
+/// Writes a requested output. `is_binary` is the default for outputs that do not say how they are sent.
+fn write_requested(writer: &mut Writer<'_>, output: &RequestedOutput, is_binary: bool) {
+    // The parameter is sent for every output, because Triton does not apply the request's default to listed
+    // outputs.
+    let mut parameters = output.parameters.clone();
+    let is_binary = is_binary && !is_for_json(&parameters) && !SharedMemorySlice::is_in(&parameters);
+    parameters.insert(BINARY_DATA.to_owned(), ParameterValue::Bool(is_binary));
+    writer.raw("{\"name\":");
+    writer.string(&output.name);
+    writer.raw(",\"parameters\":");
+    writer.parameters(&parameters);
+    writer.raw("}");
 }
 
 /// Returns whether a tensor is sent as JSON even if other tensors are binary.

@@ -111,9 +111,10 @@ fn write(
         });
     }
     let replaced = names.replaced_files()?;
-    let files: Vec<PathBuf> = (0..parts.len())
-        .map(|number| names.folder.join(names.part(number, parts.len())))
+    let file_names: Vec<String> = (0..parts.len())
+        .map(|number| names.part(number, parts.len()))
         .collect();
+    let files: Vec<PathBuf> = file_names.iter().map(|name| names.folder.join(name)).collect();
     let targets = files.iter().chain(&replaced).chain([&names.index]);
     options.sources.check_targets(targets.map(PathBuf::as_path))?;
     if options.output.is_new && (names.index.exists() || !replaced.is_empty()) {
@@ -132,21 +133,23 @@ fn write(
 
     let total = reader.entries().iter().filter_map(Entry::byte_len);
     let total = total.fold(0, u64::saturating_add);
-    let written = write_shards(&adapted, target, &names, total, options)?;
+    let (shards, len) = write_shards(&adapted, target, &files, total, options)?;
     let late = options.lost_on_the_way.map(|lost| lost()).unwrap_or_default();
     refuse(&late, target, options.allow_loss)?;
     losses.extend(late);
 
-    let index = ShardIndex::new(written.weight_map, written.tensor_bytes);
     let index = match names.has_index {
-        true => Some(write_index(&names.index, &index, &options.output)?),
+        true => {
+            let index = index_of(&adapted, &file_names);
+            Some(write_index(&names.index, &index, &options.output)?)
+        }
         false => None,
     };
-    replace(written.shards, index, &replaced, &names, target)?;
+    replace(shards, &files, index, &replaced, &names, target)?;
     Ok(ShardedCheckpoint {
         files,
         index: names.has_index.then_some(names.index),
-        len: written.len,
+        len,
         losses,
     })
 }
@@ -212,41 +215,25 @@ fn names_needed(adapted: &[(Composite<'_>, AdaptedPlan)], target: &dyn Format) -
     Error::new(ErrorKind::Unsupported, what)
 }
 
-/// All files with tensors, complete under temporary names.
-struct WrittenShards {
-    /// The files in order.
-    shards: Vec<WrittenShard>,
-    /// For each tensor, the name of its file.
-    weight_map: BTreeMap<String, String>,
-    /// Total length of the files in bytes.
-    len: u64,
-    /// Total length of the tensors in bytes.
-    tensor_bytes: u64,
-}
-
 /// A file with tensors, complete under a temporary name.
 struct WrittenShard {
-    /// The final path.
-    path: PathBuf,
     file: CompleteFile,
     /// The file of names next to it, if it needs one.
     beside: Option<CompleteFile>,
 }
 
-/// Writes the files with tensors. `total` is the length of all tensors in bytes, for the progress.
+/// Writes the files with tensors under temporary names. `files` are their final paths, and `total` is the
+/// length of all tensors in bytes, for the progress. Returns also the length of all files.
 fn write_shards(
     adapted: &[(Composite<'_>, AdaptedPlan)],
     target: &dyn Format,
-    names: &Names,
+    files: &[PathBuf],
     total: u64,
     options: &ConvertOptions<'_>,
-) -> Result<WrittenShards, Error> {
-    let (mut shards, mut weight_map) = (Vec::new(), BTreeMap::new());
-    let (mut len, mut tensor_bytes) = (0, 0);
-    for (number, (part, plan)) in adapted.iter().enumerate() {
-        let name = names.part(number, adapted.len());
-        let path = names.folder.join(&name);
-        let mut file = AtomicFile::create_with(&path, &options.output)?;
+) -> Result<(Vec<WrittenShard>, u64), Error> {
+    let (mut shards, mut len, mut tensor_bytes) = (Vec::new(), 0, 0);
+    for ((part, plan), path) in adapted.iter().zip(files) {
+        let mut file = AtomicFile::create_with(path, &options.output)?;
         let tell = |progress: Progress| match options.on_progress {
             Some(tell) => tell(Progress {
                 done: tensor_bytes + progress.done,
@@ -261,23 +248,31 @@ fn write_shards(
             ..*options
         };
         len += plan.write(part, target, &mut file, &own_options)?;
-        let beside = plan.names_beside(part, &path)?;
+        let beside = plan.names_beside(part, path)?;
         shards.push(WrittenShard {
             file: file.complete()?,
             beside: beside.map(AtomicFile::complete).transpose()?,
-            path,
         });
-        for entry in plan.tensors().map(|index| &part.entries()[index]) {
+        tensor_bytes += stored(part, plan).filter_map(Entry::byte_len).sum::<u64>();
+    }
+    Ok((shards, len))
+}
+
+/// Returns the tensors that a file stores.
+fn stored<'p>(part: &'p Composite<'_>, plan: &'p AdaptedPlan) -> impl Iterator<Item = &'p Entry> {
+    plan.tensors().map(|index| &part.entries()[index])
+}
+
+/// Returns the index of files that are called `names`.
+fn index_of(adapted: &[(Composite<'_>, AdaptedPlan)], names: &[String]) -> ShardIndex {
+    let (mut weight_map, mut tensor_bytes) = (BTreeMap::new(), 0);
+    for ((part, plan), name) in adapted.iter().zip(names) {
+        for entry in stored(part, plan) {
             tensor_bytes += entry.byte_len().unwrap_or(0);
             weight_map.insert(entry.name.clone(), name.clone());
         }
     }
-    Ok(WrittenShards {
-        shards,
-        weight_map,
-        len,
-        tensor_bytes,
-    })
+    ShardIndex::new(weight_map, tensor_bytes)
 }
 
 /// Writes the index under a temporary name.
@@ -288,24 +283,24 @@ fn write_index(path: &Path, index: &ShardIndex, output: &OutputOptions) -> Resul
     file.complete()
 }
 
-/// Renames the new files to their final names, the first file last, followed by the index. `replaced` are the
-/// files of the old checkpoint.
+/// Renames the new files to their final paths in `files`, the first file last, followed by the index.
+/// `replaced` are the files of the old checkpoint.
 fn replace(
     shards: Vec<WrittenShard>,
+    files: &[PathBuf],
     index: Option<CompleteFile>,
     replaced: &[PathBuf],
     names: &Names,
     target: &dyn Format,
 ) -> Result<(), Error> {
-    let files: Vec<PathBuf> = shards.iter().map(|shard| shard.path.clone()).collect();
     // From here until the first new file appears, the directory has no checkpoint: files without the first
     // are refused, so that old and new files of the same names are never read together.
     remove(&names.index)?;
-    for old in replaced.iter().chain(&files).filter(|path| is_first(path)) {
+    for old in replaced.iter().chain(files).filter(|path| is_first(path)) {
         remove(old)?;
     }
-    for shard in shards.into_iter().rev() {
-        remove_names_beside(target, &shard.path)?;
+    for (path, shard) in files.iter().zip(shards).rev() {
+        remove_names_beside(target, path)?;
         if let Some(beside) = shard.beside {
             beside.persist()?;
         }

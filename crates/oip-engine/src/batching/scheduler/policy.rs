@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeMap, error::Error, fmt, time::Duration};
 
+use model_config::batch_obstacle;
 use oip_service::IndependentRows;
 use oip_types::{
-    ModelConfig, ModelMetadata, TensorMetadata,
+    ModelConfig, ModelMetadata,
     model_config::{DynamicBatching, QueuePolicy, TimeoutAction},
 };
 
@@ -67,18 +68,10 @@ impl BatchPolicy {
     /// request runs alone.
     #[must_use]
     pub fn derived(metadata: &ModelMetadata, rows: &IndependentRows, max_rows: u64) -> Self {
-        let is_free = |tensor: &TensorMetadata| {
-            let shape = &tensor.shape;
-            !shape.has_any_leading() && shape.dims().first() == Some(&None)
-        };
-        let with_rows = || {
-            let inputs = metadata.inputs.iter();
-            inputs.filter(|input| !rows.shared_inputs.contains(&input.name))
-        };
-        let is_batchable = with_rows().any(|input| !input.optional)
-            && !metadata.outputs.is_empty()
-            && with_rows().all(is_free)
-            && metadata.outputs.iter().all(is_free);
+        let shared = &rows.shared_inputs;
+        let has_rows = metadata.inputs.iter().any(|input| !shared.contains(&input.name));
+        let is_batchable =
+            has_rows && !metadata.outputs.is_empty() && batch_obstacle(metadata, shared).is_none();
         if max_rows == 0 || !is_batchable {
             return Self::one_by_one();
         }
@@ -91,7 +84,7 @@ impl BatchPolicy {
     }
 
     /// Creates the policy that `config` describes. The fields have the same meaning as in Triton: a
-    /// `max_batch_size` above 0 enables joining, and `dynamic_batching` holds its settings.
+    /// `max_batch_size` above 1 enables joining, and `dynamic_batching` holds its settings.
     ///
     /// # Errors
     /// [`PolicyError`] for contradictory values.
@@ -298,7 +291,7 @@ impl Error for PolicyError {}
 
 #[cfg(test)]
 mod tests {
-    use oip_types::DataType;
+    use oip_types::{DataType, TensorMetadata};
 
     use super::*;
 

@@ -59,7 +59,8 @@ impl MetricOptions {
             None => {
                 let said = variables::interval();
                 let said = said.and_then(|time| time.map(|time| sensible(INTERVAL, time)).transpose());
-                or_warn(said, None, warnings).unwrap_or(Duration::from_secs(60))
+                let said = or_warn(said, None, "metrics are sent every 60 s", warnings);
+                said.unwrap_or(Duration::from_secs(60))
             }
         };
         let (headers, resource) = (headers(METRICS.name)?, resource(&traces.otlp_attribute)?);

@@ -65,7 +65,7 @@ impl TraceOptions {
                     "the configuration file: otlp-sample-ratio: expected a number from 0 to 1, found {ratio}"
                 )));
             }
-            None => or_warn(variables::ratio(), 1.0, warnings),
+            None => or_warn(variables::ratio(), 1.0, "every request is traced", warnings),
         };
         let (headers, resource) = (headers(TRACES.name)?, resource(&self.otlp_attribute)?);
         let authorities = authorities(TRACES.name, self.otlp_ca.as_deref())?;

@@ -1,10 +1,10 @@
 //! Reads OpenTelemetry's standard environment variables for collectors, sampling and intervals. The
 //! configuration file overrides them.
 //!
-//! Platforms set such variables for all programs. An unsupported exporter, endpoint, protocol, sampler or
-//! interval causes a warning, as OpenTelemetry specifies, and is treated as unset. Invalid headers,
-//! attributes and certificates are fatal: data would be sent without a token, without its resource
-//! attributes, or to the wrong receiver.
+//! Platforms set such variables for all programs, so unsupported values cause warnings, as OpenTelemetry
+//! specifies. After one for an exporter, endpoint or protocol, the signal is not sent. After one for a sampler
+//! or interval, the default applies. Invalid headers, attributes and certificates are fatal: data would be
+//! sent without a token, without its resource attributes, or to the wrong receiver.
 
 use std::{env, time::Duration};
 
@@ -16,10 +16,18 @@ use crate::failure::Failure;
 pub(crate) struct Signal {
     /// The signal's part in the names of variables.
     pub(crate) name: &'static str,
+    /// What happens if a variable names no usable collector, for a warning.
+    if_unusable: &'static str,
 }
 
-pub(crate) const TRACES: Signal = Signal { name: "TRACES" };
-pub(crate) const METRICS: Signal = Signal { name: "METRICS" };
+pub(crate) const TRACES: Signal = Signal {
+    name: "TRACES",
+    if_unusable: "traces are not sent",
+};
+pub(crate) const METRICS: Signal = Signal {
+    name: "METRICS",
+    if_unusable: "metrics are not sent",
+};
 
 /// The variable that sets the metrics interval in milliseconds.
 pub(crate) const INTERVAL: &str = "OTEL_METRIC_EXPORT_INTERVAL";
@@ -40,7 +48,7 @@ impl Signal {
                 &format!("the configuration file: {setting}"),
                 Endpoint::parse(url),
             ),
-            None => Ok(or_warn(self.of_variables(), None, warnings)),
+            None => Ok(or_warn(self.of_variables(), None, self.if_unusable, warnings)),
         }
     }
 
@@ -83,14 +91,16 @@ fn told(name: &str, endpoint: Result<Endpoint, EndpointError>) -> Result<Option<
     endpoint.map_err(|error| Failure::usage(format!("{name}: {error}")))
 }
 
-/// Returns the value of `said`. On an error, adds a warning to `warnings` and returns `otherwise`.
-pub(crate) fn or_warn<T>(said: Result<T, Failure>, otherwise: T, warnings: &mut Vec<String>) -> T {
+/// Returns the value of `said`. On an error, adds a warning that ends with `consequence` to `warnings`, and
+/// returns `otherwise`.
+pub(crate) fn or_warn<T>(
+    said: Result<T, Failure>,
+    otherwise: T,
+    consequence: &str,
+    warnings: &mut Vec<String>,
+) -> T {
     said.unwrap_or_else(|failure| {
-        let warning = format!("{}; it is ignored", failure.message);
-        // Variables that traces and metrics share cause only one warning.
-        if !warnings.contains(&warning) {
-            warnings.push(warning);
-        }
+        warnings.push(format!("{}; {consequence}", failure.message));
         otherwise
     })
 }

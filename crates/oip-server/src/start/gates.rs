@@ -1,0 +1,72 @@
+//! The gates in front of the services of each address: which calls an address accepts, and from whom.
+
+use axum::http::Extensions;
+use oip_auth::{Answers, Door, Gate, Guard, Transport};
+use oip_listen::ClientCertificate;
+
+use super::listening::BoundSocket;
+use crate::options::Access;
+
+/// The settings of a gate for HTTP.
+pub(super) const HTTP: Transport<axum::body::Body> = Transport {
+    is_grpc: false,
+    refuse: oip_http::error_response,
+    certificate: names,
+};
+
+/// The settings of a gate for gRPC.
+pub(super) const GRPC: Transport<oip_grpc::Body> = Transport {
+    is_grpc: true,
+    refuse: oip_grpc::error_response,
+    certificate: names,
+};
+
+/// Returns the names in a client's certificate.
+fn names(extensions: &Extensions) -> Vec<String> {
+    let certificate = extensions.get::<ClientCertificate>();
+    let names = certificate.map_or(&[][..], ClientCertificate::names);
+    names.iter().map(ToString::to_string).collect()
+}
+
+/// Who may call what.
+pub(super) struct Gates {
+    pub(super) access: Access,
+    pub(super) guard: Guard,
+}
+
+impl Gates {
+    /// Puts the gate of a socket in front of a service.
+    pub(super) fn before<S, B>(
+        &self,
+        service: S,
+        transport: Transport<B>,
+        socket: &BoundSocket,
+    ) -> Gate<S, B> {
+        let restricted = match transport.is_grpc {
+            true => &self.access.restricted_in_grpc,
+            false => &self.access.restricted_in_http,
+        };
+        let door = Door {
+            answers: self.answers(socket),
+            restricted: restricted.clone(),
+        };
+        Gate::new(service, self.guard.clone(), door, transport)
+    }
+
+    /// Returns which calls a socket accepts.
+    fn answers(&self, socket: &BoundSocket) -> Answers {
+        const ADMIN: &str = "it is answered on the address of --admin-address";
+        const ADVICE: &str = "give --admin-address an address for such calls, --auth a table of who may make them, or \
+                              --allow-public-admin if everybody may";
+        const PUBLIC_ADMIN: &str = "give --admin-address an address that only this machine reaches, --auth a table of who may \
+                                    make such calls, or --allow-public-admin if everybody may";
+        let allows_all = self.access.allows_all || socket.is_local;
+        match () {
+            () if socket.is_admin && allows_all => Answers::Everything,
+            () if socket.is_admin => Answers::NoChanges(PUBLIC_ADMIN),
+            () if self.access.admin.is_some() => Answers::NoAdministration(ADMIN),
+            () if allows_all => Answers::Everything,
+            () => Answers::NoChanges(ADVICE),
+        }
+    }
+}
