@@ -35,6 +35,7 @@
 
 mod batching;
 mod complete;
+mod defaults;
 mod error;
 mod fields;
 mod hugging_face;
@@ -47,7 +48,8 @@ mod tree;
 mod written;
 
 pub use batching::batch_obstacle;
-pub use complete::{CompletedConfig, Defaults, complete};
+pub use complete::{CompletedConfig, complete};
+pub use defaults::Defaults;
 pub use error::{ConfigError, MismatchError, PipelineError, Place, Role};
 pub use hugging_face::HuggingFaceConfig;
 pub use pipeline::{complete_pipeline, steps};

@@ -2,6 +2,7 @@
 //! down in order.
 
 mod announcer;
+mod context;
 mod gates;
 mod lasting_calls;
 mod listening;
@@ -20,21 +21,14 @@ mod transports;
 use std::{process::ExitCode, time::Instant};
 
 use self::{
-    listening::Listening, opening::StartupOutcome, runtimes::Runtimes, server::Server, signals::Signals,
+    context::StartContext, listening::Listening, opening::StartupOutcome, runtimes::Runtimes, server::Server,
+    signals::Signals,
 };
 use crate::{
     failure::Failure,
     options::{Config, LogFormat},
     telemetry::{self, LIFE_CYCLE, Log},
 };
-
-/// What every part of the server may use while it starts.
-struct StartContext<'a> {
-    runtimes: &'a Runtimes,
-    log: &'a Log,
-    /// When the program started.
-    begun: Instant,
-}
 
 /// Serves until a signal, and returns the exit code.
 pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {

@@ -22,7 +22,7 @@ use tower::service_fn;
 use tower_service::Service;
 
 use super::{
-    StartContext,
+    context::StartContext,
     gates::{GRPC, HTTP},
     listening::Listening,
     notify,

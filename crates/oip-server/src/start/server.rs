@@ -16,8 +16,8 @@ use tokio::{
 };
 
 use super::{
-    StartContext,
     announcer::Announcer,
+    context::StartContext,
     gates::Gates,
     listening::Listening,
     models::Models,

@@ -265,8 +265,9 @@ mod tests {
             assert!(run(&Concat(axis), &inputs).unwrap_err().is::<BadInput>());
         }
         assert!(run(&Concat(2), &[a.clone(), a]).is_err());
-        let long = texts(&[1], &[&"x".repeat(1 << 20)]);
-        let error = run(&Concat(0), &vec![long; 8192]).unwrap_err();
+        let long = texts(&[1], &[&"x".repeat(1 << 20)]).into_arc();
+        let mut inputs: ShortVec<Arc<Tensor>> = smallvec![long; 8192];
+        let error = Concat(0).run(&mut inputs).unwrap_err();
         assert!(error.is::<BadInput>(), "{error}");
     }
 
