@@ -1,4 +1,4 @@
-//! Changes of files in place: new bytes are appended under a lock and a journal.
+//! Changes files in place: appends new bytes under a lock, with a journal to undo an interrupted change.
 
 use std::{
     fmt,
@@ -44,7 +44,7 @@ use crate::{
 pub struct AppendFile {
     /// Buffered writer of the file; `None` only during open, commit and drop.
     out: Option<BufWriter<File>>,
-    /// A second handle of the file, used to truncate it.
+    /// A second handle to the file, used to truncate it.
     file: File,
     journal: PathBuf,
     old_len: u64,
@@ -119,8 +119,8 @@ impl AppendFile {
     /// bytes are a valid file; no bytes are removed after such an error.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] when the journal does not fit the file; [`ErrorKind::Io`], also when another
-    /// process is changing the file.
+    /// [`ErrorKind::Malformed`] when the journal does not match the file; [`ErrorKind::Io`], also when
+    /// another process is changing the file.
     pub fn recover(
         path: &Path,
         is_whole: impl Fn(Arc<dyn ByteSource>) -> Result<(), Error>,
@@ -158,7 +158,7 @@ impl AppendFile {
             len: old_len,
         };
         if let Err(error) = is_whole(Arc::new(head)) {
-            // Another program may have replaced the file; then there is nothing to undo.
+            // If another program has replaced the file, there is nothing to undo.
             if is_whole(source).is_ok() {
                 return remove_journal(&journal).map(|()| 0);
             }
@@ -194,7 +194,7 @@ pub(crate) fn reopen(
     let mut is_same = current.identity() == opened.identity();
     let mut at = proof.start;
     // Writes within one tick of the file system's clock leave the timestamp unchanged, so the bytes are
-    // compared too.
+    // compared as well.
     while is_same && at < proof.end {
         let part = at..proof.end.min(at + CHUNK);
         at = part.end;
@@ -262,7 +262,7 @@ impl Drop for AppendFile {
             // Buffered bytes must not be written after the truncation.
             let _ = out.into_parts();
         }
-        // If truncation fails, the journal stays for `recover`.
+        // If truncation fails, the journal is kept for `recover`.
         let cut = self
             .file
             .set_len(self.old_len)
@@ -377,7 +377,7 @@ mod tests {
         assert!(!journal_of(path).exists());
     }
 
-    /// WR-01: the process crashes at any byte of the appended data, or before or after all of it.
+    /// The process crashes at any byte of the appended data, or before or after all of it.
     #[test]
     fn wr_01_a_crash_is_undone() {
         let Fixture { path, opened, .. } = &fixture();

@@ -76,7 +76,7 @@ impl OutputOptions {
         }
     }
 
-    /// Checks that `target` is still the file to replace, [`OutputOptions::replaces`].
+    /// Checks that `target` is still the file to replace ([`OutputOptions::replaces`]).
     ///
     /// # Errors
     /// [`ErrorKind::Changed`] when `target` is another file, or was modified.
@@ -123,7 +123,7 @@ impl Temporary {
         }
     }
 
-    /// Replaces the flushed buffer by a small one, because many files may wait to be renamed.
+    /// Replaces the flushed buffer with a small one, because many files may be waiting to be renamed.
     fn without_buffer(self) -> Self {
         let small = |file: BufWriter<File>| BufWriter::with_capacity(0, file.into_parts().0);
         match self {
@@ -296,8 +296,8 @@ impl AtomicFile {
         self.complete()?.persist()
     }
 
-    /// Syncs the data, so that only the rename is left. Use this method for several files that belong
-    /// together: complete all of them before renaming the first one.
+    /// Syncs the data, so that only the rename remains to be done. Use this method for several files that
+    /// belong together: complete all of them before renaming the first one.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] when a system call fails; the target is unchanged.
@@ -535,7 +535,7 @@ mod tests {
         }
     }
 
-    /// WR-04, WR-10: writes to a target that is a directory, a link, or a file with special permissions.
+    /// Writes to a target that is a directory, a link, or a file with special permissions.
     #[cfg(unix)]
     #[test]
     fn wr_10_what_stands_in_the_targets_place() {
@@ -620,7 +620,7 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Changed);
     }
 
-    /// WR-07: with two writers to one target, the result is one of the two files, complete.
+    /// With two writers to one target, the result is one of the two files, complete.
     #[test]
     fn wr_07_two_writers() {
         let folder = tempfile::tempdir().unwrap();
@@ -641,7 +641,7 @@ mod tests {
         assert_eq!(names(folder.path()), ["a"]);
     }
 
-    /// WR-08: a panic while writing removes the temporary file.
+    /// A panic while writing removes the temporary file.
     #[test]
     fn wr_08_a_panic_removes_the_temporary_file() {
         let folder = tempfile::tempdir().unwrap();

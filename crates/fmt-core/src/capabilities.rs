@@ -1,4 +1,4 @@
-//! The capabilities of formats as data, and the check of plans against them.
+//! Describes the capabilities of formats as data, and checks plans against them.
 
 use tensor_core::{DType, QuotedName, Shape, TensorSpec};
 

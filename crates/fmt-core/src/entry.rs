@@ -54,7 +54,7 @@ impl Entry {
         }
     }
 
-    /// Returns dtype and shape, if the dtype is known.
+    /// Returns the dtype and shape, if the dtype is known.
     #[must_use]
     pub fn spec(&self) -> Option<TensorSpec> {
         TensorSpec::new(self.dtype.known()?, self.shape.clone()).ok()

@@ -4,7 +4,7 @@ use std::{error, fmt, io};
 
 use tensor_core::{QuotedName, SpecError};
 
-/// An error of reading or writing a file: a kind for programs, a message for people, and the position.
+/// An error in reading or writing a file: a kind for programs, a message for people, and the position.
 ///
 /// ```
 /// use fmt_core::{Error, ErrorKind};

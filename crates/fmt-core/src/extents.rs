@@ -1,10 +1,10 @@
-//! Overlaps of and holes between the byte ranges of a file's tensors.
+//! Finds overlaps and holes between the byte ranges of a file's tensors.
 
 use std::ops::Range;
 
 use crate::{Error, ErrorKind};
 
-/// Checks the byte ranges that tensors claim for partial overlaps.
+/// Checks the byte ranges of tensors for partial overlaps.
 ///
 /// Two tensors may share the same range (tied weights); an empty range may be anywhere. Partial overlap is an
 /// error: only broken writers produce it, and a hostile file could use it to make a reader do unbounded work.

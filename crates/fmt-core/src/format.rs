@@ -21,7 +21,7 @@ pub trait Format: Send + Sync {
     /// Returns the file name extensions without the dot, the usual one first.
     fn extensions(&self) -> &'static [&'static str];
 
-    /// Guesses whether a file that begins with `head` and has `len` bytes is of this format.
+    /// Guesses whether a file that begins with `head` and is `len` bytes long is of this format.
     fn sniff(&self, head: &[u8], len: u64) -> Sniff;
 
     /// Opens a file of this format from `source`.
@@ -30,7 +30,7 @@ pub trait Format: Send + Sync {
     /// The error says what is invalid, and at which byte.
     fn open(&self, source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<BoxReader, Error>;
 
-    /// Returns the capabilities that the writer checks plans against; `None` if the format is read only.
+    /// Returns the capabilities that the writer checks plans against; `None` if the format is read-only.
     fn capabilities(&self) -> Option<&'static Capabilities> {
         None
     }

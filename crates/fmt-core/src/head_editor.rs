@@ -21,19 +21,19 @@ use crate::{
 /// argument is the length of the old head, which the new head should match if possible.
 pub type EncodeHead = fn(&[Entry], &Metadata, u64) -> Result<Vec<u8>, Error>;
 
-/// Changes names and metadata of a file with the index before the data, such as safetensors and GGUF.
+/// Changes names and metadata of a file whose index precedes the data, as in safetensors and GGUF.
 ///
 /// If the new index is as long as the old one, the editor overwrites the old index in place and does not
 /// touch the data. During this change, a journal next to the file, `NAME.head-journal`, holds the old bytes;
 /// [`HeadEditor::recover`] restores them after a crash. Otherwise the editor writes a new file that replaces
-/// the old one atomically, see [`AtomicFile`].
+/// the old one atomically (see [`AtomicFile`]).
 ///
 /// Created by the format crates: `fmt_safetensors::edit`, `fmt_gguf::edit`.
 #[derive(Debug)]
 pub struct HeadEditor {
     path: PathBuf,
     source: Arc<FileSource>,
-    /// The old index, as of opening.
+    /// The index as it was when the file was opened.
     head: Bytes,
     entries: Vec<Entry>,
     metadata: Metadata,
@@ -137,7 +137,7 @@ impl HeadEditor {
     /// Does nothing if there is no journal next to the file.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] when the journal does not fit the file, which stays unchanged;
+    /// [`ErrorKind::Malformed`] when the journal does not match the file, which is left unchanged;
     /// [`ErrorKind::Io`], also when another process is changing the file.
     pub fn recover(path: &Path) -> Result<bool, Error> {
         let journal = journal_of(path);

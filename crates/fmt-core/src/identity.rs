@@ -11,8 +11,8 @@ use crate::{Error, ErrorKind};
 /// A file's identity, length and modification time.
 ///
 /// A program that reads a file and then replaces it compares the identities first: another program, such as a
-/// trainer with its next checkpoint, may have replaced the file meanwhile, and the other program's file must
-/// not be lost.
+/// trainer with its next checkpoint, may have replaced the file in the meantime, and that newer file must not
+/// be lost.
 ///
 /// ```
 /// use fmt_core::{ErrorKind, FileIdentity};

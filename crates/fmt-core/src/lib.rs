@@ -1,4 +1,4 @@
-//! The common parts of the tensor file formats, so that each format's crate deals only with its own bytes.
+//! The code that all tensor file formats share, so that each format's crate deals only with its own bytes.
 //!
 //! - [`ByteSource`]: a source of bytes; [`FileSource`] for files, `Bytes` for memory.
 //! - [`Cursor`], [`check_overlaps`], [`check_name`], [`reserve`], [`Limits`]: reading untrusted bytes.
@@ -6,11 +6,11 @@
 //! - [`read_range`], [`read_into`], [`row_range`], [`tensor_of`], [`RawTensor`]: reading validated ranges.
 //! - [`shared_ranges`]: tensors with the same bytes, such as tied weights.
 //! - [`TensorStream`]: reads a tensor's bytes in parts.
-//! - [`Error`]: the failure, its position, the expected and the found value.
+//! - [`Error`]: the failure, its position, and the expected and actual values.
 //! - [`TensorReader`], [`TensorWriter`], [`Format`]: a common interface to all formats, for tools. Each
 //!   format's crate also has concrete types, with every feature of the format.
 //! - [`Capabilities`], [`Plan::check`]: what a format can hold, as data, and whether it can hold a plan;
-//!   [`Outstanding`]: counts the bytes that a plan still expects.
+//!   [`Outstanding`]: counts the bytes of a plan that have not arrived yet.
 //! - [`AtomicFile`], [`AppendFile`], [`HeadEditor`]: files that appear, grow or change atomically;
 //!   [`OutputFile`] also writes to devices and pipes; [`FileIdentity`] checks whether a path still leads to
 //!   the same file; [`Sink`] tracks the position of a writer.

@@ -8,7 +8,7 @@ use crate::{ByteSource, Error, Lint, holes, read_into};
 const CHUNK: usize = 64 << 10;
 
 /// Lints the parts of `within` that no range covers: reports nonzero bytes, and more zeros than the alignment
-/// `padding` explains. `rule` is the rule of the format's page that messages name.
+/// `padding` explains. Messages name `rule`, a rule of the format's page.
 ///
 /// ```
 /// use bytes::Bytes;

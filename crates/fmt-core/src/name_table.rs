@@ -33,8 +33,8 @@ struct Place {
 }
 
 impl Place {
-    /// Returns 64 bits that repeat the stored 32: the table uses the upper and the lower bits for different
-    /// purposes.
+    /// Returns a 64-bit hash that repeats the stored 32 bits: the table uses the upper and the lower bits for
+    /// different purposes.
     fn full_hash(&self) -> u64 {
         u64::from(self.hash) << 32 | u64::from(self.hash)
     }
@@ -84,7 +84,7 @@ impl NameTable {
     /// Adds the tensor with this index. `name` returns the name of any tensor that was added.
     ///
     /// # Errors
-    /// Returns the index of the tensor that already has this name; nothing is added then.
+    /// Returns the index of the tensor that already has this name. In that case, nothing is added.
     pub fn insert<'a>(
         &mut self,
         number: u32,

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 /// A dtype of which only the name and the block size are known: eight-bit floats, complex numbers, the blocks
-/// of quantised formats. Its tensors are listed, copied, hashed and compared byte by byte.
+/// of quantized formats. Its tensors are listed, copied, hashed and compared byte by byte.
 ///
 /// ```
 /// use fmt_core::OpaqueDType;

@@ -34,8 +34,8 @@ macro_rules! open_by_path_and_bytes {
                 )
             }
 
-            /// Opens a file in memory, including a mapping of `tensor-mmap`. Unencoded tensors become slices
-            /// of that memory.
+            /// Opens a file in memory, including a mapping created by `tensor-mmap`. Unencoded tensors become
+            /// slices of that memory.
             ///
             /// # Errors
             /// The errors of `open`.

@@ -10,8 +10,8 @@ use crate::{AtomicFile, Error, OutputOptions};
 
 /// An output at a path, which may be a file, a device or a pipe.
 ///
-/// A regular file, a link to one or an unused path becomes an [`AtomicFile`]. Devices and pipes are written
-/// directly, and what was written cannot be undone.
+/// If the path is unused, or leads to a regular file (directly or by a link), the output is an
+/// [`AtomicFile`]. Devices and pipes are written directly, and what was written cannot be undone.
 ///
 /// ```
 /// use std::{io::Write, path::Path};

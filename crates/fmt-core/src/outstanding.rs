@@ -7,7 +7,7 @@ use crate::{Error, ErrorKind};
 /// The tensors whose bytes are still expected, in order.
 ///
 /// A writer announces each tensor, splits its input at tensor boundaries with [`Outstanding::take`], and
-/// finally fails unless all bytes arrived.
+/// finally fails unless all bytes have arrived.
 ///
 /// ```
 /// use fmt_core::Outstanding;
@@ -57,7 +57,7 @@ impl Outstanding {
         self.bytes = self.bytes.saturating_add(len);
     }
 
-    /// Returns the number of bytes that the tensors still expect.
+    /// Returns the number of bytes that are still expected.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -70,7 +70,7 @@ impl Outstanding {
         Some((*number, self.rest.is_some()))
     }
 
-    /// Checks that the tensors still expect at least as many bytes as `bytes` contains.
+    /// Checks that `bytes` is not longer than the number of bytes that are still expected.
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] when `bytes` is longer.
@@ -84,8 +84,9 @@ impl Outstanding {
             .found(bytes.len()))
     }
 
-    /// Splits the next tensor's bytes off the front of `bytes`. An empty tensor gives an empty piece as soon
-    /// as it is next. Returns `None` if no tensor is left, or if `bytes` is empty and the next tensor is not.
+    /// Splits the next tensor's bytes off the front of `bytes`. An empty tensor yields an empty piece when
+    /// its turn comes. Returns `None` if no tensor is left, or if `bytes` is empty and the next tensor is
+    /// not.
     pub fn take<'b>(&mut self, bytes: &mut &'b [u8]) -> Option<Piece<'b>> {
         let (number, len) = *self.tensors.front()?;
         if len > 0 && bytes.is_empty() {

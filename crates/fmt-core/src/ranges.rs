@@ -9,8 +9,8 @@ use crate::{ByteSource, Error, ErrorKind};
 
 /// Reads part of a source. `what` describes that part in errors.
 ///
-/// Readers validate at open that all ranges lie within the source, so missing bytes mean that the file has
-/// changed since.
+/// When opening a file, readers check that all ranges lie within the source, so missing bytes mean that the
+/// file has changed since then.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -46,7 +46,7 @@ pub fn read_into(source: &dyn ByteSource, at: u64, out: &mut [u8], what: &str) -
         .map_err(|error| source_error(error, at, what))
 }
 
-/// Creates a tensor from dtype, shape and the bytes that a reader has read or decoded.
+/// Creates a tensor from a dtype, a shape and the bytes that a reader has read or decoded.
 ///
 /// # Errors
 /// [`ErrorKind::SizeMismatch`] on a length mismatch, which is a bug in the reader.
@@ -69,8 +69,8 @@ pub fn source_error(error: io::Error, at: u64, what: &str) -> Error {
     Error::io(format!("{what} cannot be read"), error).at(at)
 }
 
-/// Returns dtype and shape of some rows of a tensor, and their range within its row-major bytes, like
-/// [`TensorSpec::rows`], but with an [`Error`].
+/// Returns the dtype and shape of a range of rows of a tensor, and their range within its row-major bytes.
+/// Like [`TensorSpec::rows`], but returns an [`Error`] on failure.
 ///
 /// ```
 /// use fmt_core::{ErrorKind, row_range};

@@ -113,7 +113,7 @@ impl<'a> RawTensor<'a> {
         self.named(read)
     }
 
-    /// Reads some rows without reading the rest of the tensor.
+    /// Reads a range of rows without reading the remainder of the tensor.
     ///
     /// # Errors
     /// The errors of [`RawTensor::tensor`] and [`row_range`].

@@ -107,8 +107,8 @@ pub trait TensorReader: Send + Sync {
         Err(Error::new(ErrorKind::Unsupported, "the tensor is not sparse").of_tensor(&entry.name))
     }
 
-    /// Reads some rows (entries along axis 0) of a dense tensor, without reading the rest if the encoding
-    /// allows.
+    /// Reads a range of rows (entries along axis 0) of a dense tensor, without reading the remainder if the
+    /// encoding allows that.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfBounds`] when the rows do not exist; otherwise the errors of

@@ -108,7 +108,7 @@ impl<S: ByteSource + ?Sized> ByteSource for Arc<S> {
 /// A regular file, read on demand.
 ///
 /// This is the safe way to read files: if the file changes meanwhile, reads return errors or different bytes,
-/// and never raise a signal (mappings can). The length is fixed at opening.
+/// and never raise a signal, as access to a mapping can. The length is fixed at opening.
 #[derive(Debug)]
 pub struct FileSource {
     file: File,

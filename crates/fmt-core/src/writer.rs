@@ -30,8 +30,8 @@ pub struct PlannedEntry {
     pub attributes: BTreeMap<String, String>,
     /// The actual dtype of the bytes, if it is opaque; `spec` then describes plain bytes.
     pub opaque: Option<(OpaqueDType, Shape)>,
-    /// The index in the plan of an earlier tensor with the same bytes, which are then written once. Only some
-    /// formats support this ([`Format::shares_bytes`](crate::Format::shares_bytes)).
+    /// The index in the plan of an earlier tensor with the same bytes, which are then written only once. Only
+    /// some formats support this ([`Format::shares_bytes`](crate::Format::shares_bytes)).
     pub same_as: Option<usize>,
 }
 

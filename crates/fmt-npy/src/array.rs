@@ -37,7 +37,8 @@ pub(crate) struct Form {
 pub(crate) enum StorageKind {
     /// Uncompressed, without a checksum.
     Plain,
-    /// Uncompressed. `crc` covers header and elements; `head_crc` is the checksum of the header alone.
+    /// Uncompressed. `crc` covers the header and the elements; `head_crc` is the checksum of the header
+    /// alone.
     Stored { head_crc: u32, crc: u32 },
     /// Deflated, header and elements together.
     Deflated {
@@ -173,8 +174,8 @@ impl Array<'_> {
         Ok(())
     }
 
-    /// Streams the elements. An array in column-major order is read some rows at a time, or as a whole if
-    /// that is cheaper.
+    /// Streams the elements. An array in column-major order is read a block of rows at a time, or as a whole
+    /// if that is cheaper.
     pub(crate) fn stream<'a>(
         &self,
         source: &'a dyn ByteSource,
@@ -196,7 +197,7 @@ impl Array<'_> {
         Ok(Box::new(BytesStream::new(whole)))
     }
 
-    /// Returns a stream over some rows of a column-major array, if reading them separately is cheaper.
+    /// Returns a stream over a range of rows of a column-major array, if reading them separately is cheaper.
     fn rows_of_columns<'a>(&self, source: &'a dyn ByteSource, rows: Range<u64>) -> Option<RowsOfColumns<'a>> {
         let is_stored = self.is_transposed() && !matches!(self.form.place, StorageKind::Deflated { .. });
         let (element, is_big) = (self.form.element.filter(|_| is_stored)?, self.entry.is_big_endian);

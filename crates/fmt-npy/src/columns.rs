@@ -1,5 +1,5 @@
-//! Reads column-major arrays some rows at a time: each row is scattered over the whole array, but a block of
-//! rows is contiguous within each column.
+//! Reads column-major arrays a block of rows at a time: each row is scattered over the whole array, but a
+//! block of rows is contiguous within each column.
 
 use std::ops::Range;
 
@@ -34,8 +34,8 @@ const SHORTEST_RUN: u64 = 128;
 const COST_OF_A_RUN: u64 = 4 << 10;
 
 impl<'a> RowsOfColumns<'a> {
-    /// Creates a stream over some rows of an array at offset `start`. `None` if reading the whole array is
-    /// cheaper: when the rows are long and few, or when each read is a network request.
+    /// Creates a stream over a range of rows of an array at offset `start`. Returns `None` if reading the
+    /// whole array is cheaper: when the rows are long and few, or when each read is a network request.
     pub(crate) fn new(
         source: &'a dyn ByteSource,
         start: u64,

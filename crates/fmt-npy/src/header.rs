@@ -146,7 +146,7 @@ impl Header {
     }
 }
 
-/// Parses a dtype description into dtype, element layout and byte order. Rejects native byte order for
+/// Parses a dtype description into a dtype, an element layout and a byte order. Rejects native byte order for
 /// multi-byte types.
 fn dtype_of(descr: &str) -> Option<(StoredDType, Element, bool)> {
     let (order, name) = match descr.as_bytes().first()? {
@@ -270,7 +270,6 @@ impl Literal<'_> {
         error.at(self.at + self.position as u64).rule("N3")
     }
 
-    /// Returns the next byte that is not white space.
     /// Parses the header's dictionary up to the end of the header: `descr`, `fortran_order` and `shape`.
     fn fields(&mut self) -> Result<(String, bool, Vec<u64>), Error> {
         const KEYS: &str = "descr, fortran_order and shape";
@@ -300,6 +299,7 @@ impl Literal<'_> {
         }
     }
 
+    /// Skips white space and returns the next byte; `None` at the end.
     fn peek(&mut self) -> Option<u8> {
         while self.bytes.get(self.position).is_some_and(u8::is_ascii_whitespace) {
             self.position += 1;

@@ -48,8 +48,8 @@ impl NpyReader {
     /// Opens a file from any source.
     ///
     /// # Errors
-    /// If the file is invalid. The error has the position, and [`Error::broken_rule`] names the broken rule
-    /// in docs/formats/npy.md.
+    /// If the file is invalid. The error contains the position, and [`Error::broken_rule`] names the broken
+    /// rule in docs/formats/npy.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let header = read_header(&*source, 0..source.len(), options)?;
         let start = header.len;
@@ -84,7 +84,7 @@ pub(crate) fn read_header(
     options: &ReadOptions,
 ) -> Result<Header, Error> {
     let room = within.end - within.start;
-    // Most headers have 128 bytes.
+    // Most headers are 128 bytes long.
     let first = read_range(source, within.start..within.start + room.min(128), "the header")?;
     let len = Header::length(&first, within.start)?;
     if len > room {

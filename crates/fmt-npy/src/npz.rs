@@ -45,8 +45,8 @@ impl NpzReader {
     /// Opens a file from any source.
     ///
     /// # Errors
-    /// If the file is invalid. The error has the position, and [`Error::broken_rule`] names the broken rule
-    /// in docs/formats/npy.md.
+    /// If the file is invalid. The error contains the position, and [`Error::broken_rule`] names the broken
+    /// rule in docs/formats/npy.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let members = fmt_zip::members(&*source, options).map_err(|error| {
             let rule = match error.kind() {
@@ -200,7 +200,7 @@ fn deflated(
     Ok(Form::new(name, &header, member.range.clone(), place))
 }
 
-/// Checks that header and elements make up the whole member.
+/// Checks that the header and the elements make up the whole member.
 fn check_len(member: &Member, header: &Header) -> Result<(), Error> {
     let Some(len) = header.byte_len() else {
         return Ok(());

@@ -86,7 +86,8 @@ impl Claim {
         known.unwrap_or(Self::Unknown)
     }
 
-    /// Parses a string in the strict form: `xxh3:` or `sha256:` followed by all lower-case digits.
+    /// Parses a string in the strict form: `xxh3:` or `sha256:` followed by all of its hexadecimal digits, in
+    /// lower case.
     ///
     /// # Errors
     /// Returns the expected form, if the string is ill-formed.
@@ -236,7 +237,7 @@ mod tests {
         hasher.finish()
     }
 
-    /// Tests the check values of the published descriptions.
+    /// Tests the check values from the published specifications.
     #[test]
     fn known_checksums() {
         assert_eq!(

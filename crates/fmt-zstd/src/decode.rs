@@ -57,7 +57,7 @@ pub(crate) fn zeroed(len: u64) -> Result<Box<[u8]>, Error> {
     })
 }
 
-/// The properties of a blob that its frame headers give before it is decoded.
+/// The properties of a blob that are known from its frame headers, before it is decoded.
 pub(crate) struct Survey {
     pub(crate) frames: usize,
     /// Whether all frames declare their content size.
@@ -116,9 +116,8 @@ pub(crate) fn check_ratio(stored: u64, decoded: u64, start: u64) -> Result<(), E
 }
 
 /// Parses the frame headers and checks them against the expected size. Checks a seek table against the
-/// frames, because reading a part by the table must give the same bytes as reading everything. So the table
-/// must be the only skippable frame: another skippable frame could hide frames from one of the two ways to
-/// read.
+/// frames, because reading a part by the table must give the same bytes as reading everything. Therefore the
+/// table must be the only skippable frame: another one could hide frames from one of the two ways of reading.
 pub(crate) fn survey(
     blob: impl Look,
     table: Option<&(usize, SeekTable)>,

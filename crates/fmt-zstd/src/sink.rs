@@ -68,7 +68,7 @@ impl<W> HashingSink<W> {
         self.hasher = hasher;
     }
 
-    /// Returns the checksum of the bytes written since [`HashingSink::hash`].
+    /// Returns the checksum of the bytes written since the last call of [`HashingSink::hash`].
     pub fn take_claim(&mut self) -> Option<Claim> {
         self.hasher.take().map(Hasher::finish)
     }

@@ -136,7 +136,8 @@ impl Cache {
         (is_digest && is_whole(self.object(&sha256))).then_some(sha256)
     }
 
-    /// Returns the path of an object's record. Returns `None` if the store gives no version for the object.
+    /// Returns the path of an object's record. Returns `None` if the store does not report the object's
+    /// version.
     fn record(&self, url: &str, object: &Object) -> Option<PathBuf> {
         let mut hasher = Sha256::new();
         for part in [url, &object.key, &object.etag] {
@@ -368,7 +369,7 @@ impl Cache {
         }
     }
 
-    /// Removes unlocked partial files, which ended processes left behind.
+    /// Removes unlocked partial files, left behind by processes that have ended.
     fn remove_left_behind(&self) {
         for (path, _) in self.files("partial").unwrap_or_default() {
             let Ok(file) = File::open(&path) else { continue };

@@ -252,7 +252,8 @@ impl OpenObject for CloudObject {
                 .get_opts(&self.path, options)
                 .await
                 .map_err(failed)?;
-            // Some stores ignore the condition of the request, so the metadata of the response is checked.
+            // Some stores ignore the condition in the request, so the metadata in the response is checked as
+            // well.
             if !self.is_listed(&answer.meta) || answer.meta.size != self.object.size {
                 return Err(changed());
             }
@@ -283,14 +284,14 @@ impl SharedState {
     fn block_on<F: Future>(&self, future: F) -> F::Output {
         match &self.runtime {
             Some(runtime) => runtime.block_on(future),
-            // Only `drop` takes the runtime.
+            // Only `drop` removes the runtime.
             None => unreachable!("a store is used after its end"),
         }
     }
 
     fn failed(&self, what: &str, error: &object_store::Error) -> StoreError {
         let (url, what, why) = (self.url.clone(), what.to_owned(), text_of(error));
-        // For other errors the crate gives only a message, which includes the status.
+        // For other errors, `object_store` returns only a message, which includes the HTTP status.
         let is_denied = ["403 Forbidden", "401 Unauthorized"]
             .iter()
             .any(|status| why.contains(status));
@@ -356,7 +357,7 @@ fn with_profile(
     Ok(builder)
 }
 
-/// Returns how often and how long a failed request is repeated.
+/// Returns how often, and for how long, a failed request is retried.
 fn retries() -> RetryConfig {
     RetryConfig {
         backoff: BackoffConfig {

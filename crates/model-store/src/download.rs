@@ -62,7 +62,7 @@ pub(crate) fn fetch(
 }
 
 /// Downloads many objects and returns their digests. Small objects are downloaded several at a time, large
-/// objects one at a time by parallel ranges.
+/// objects one at a time in parallel ranges.
 ///
 /// # Errors
 /// The first error. Completed downloads stay in the cache.

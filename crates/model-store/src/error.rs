@@ -100,7 +100,7 @@ pub enum StoreError {
         /// The problem, as a clause of the message.
         why: String,
     },
-    /// Two objects exclude each other: the name of one is a directory in the name of the other.
+    /// Two objects cannot both be stored: the name of one is a directory in the name of the other.
     #[error("'{name}' is both an object and a folder of others; one of them must go")]
     Conflict {
         /// The offending name of an object.

@@ -21,7 +21,7 @@
 //!
 //! - An object is in the cache only if it is complete, has the listed version, and is synced to disk. A crash
 //!   leaves temporary files, which the next process removes.
-//! - A model changes atomically: its new directory is built from hard links to objects, and exchanged.
+//! - A model changes atomically: its new directory is built from hard links to objects, and then swapped in.
 //! - Memory is bounded by four ranges of 8 MiB; disk space and the cache's limit are checked before a fetch.
 //! - Names of objects become paths only if they stay inside the directory.
 //! - Several processes may share a cache.

@@ -250,7 +250,7 @@ impl Mirror {
         }
     }
 
-    /// Synchronises while models are served; errors are logged, and existing content stays.
+    /// Synchronises while models are served; errors are logged, and existing content is kept.
     pub fn refresh(&self, model: Option<&str>) {
         let scope = model.map_or(Scope::All, Scope::One);
         let is_name =
@@ -384,7 +384,7 @@ impl Mirror {
         Ok(is_race)
     }
 
-    /// Records in the view which listing it matches; `has_all` says whether all objects of it were fetched.
+    /// Records in the view which listing it matches; `has_all` is whether all of its objects were fetched.
     fn note_listing(&self, shape: Shape, listing: &Listing, has_all: bool) -> Result<(), StoreError> {
         let before = self.view.state().filter(|state| state.shape == shape);
         let file = listing.objects.first().filter(|_| shape == Shape::File);
@@ -407,8 +407,8 @@ impl Mirror {
         objects.retain(|object| !(self.is_left_out)(object.name.as_str(), &is_there));
     }
 
-    /// Synchronises an entry of the view; returns true if an object changed while it was fetched. An entry
-    /// that is not wanted keeps its earlier copy.
+    /// Synchronises an entry of the view; returns true if an object changed while it was fetched. If the
+    /// entry is not wanted, its earlier copy is kept.
     fn sync_entry(
         &self,
         shape: Shape,
@@ -655,7 +655,6 @@ impl<'m> Progress<'m> {
     }
 }
 
-/// Returns the time in seconds since 1970.
 /// Groups objects by the entry of the view to which they belong.
 fn entries(shape: Shape, objects: &[Object]) -> BTreeMap<&str, Vec<&Object>> {
     let mut entries: BTreeMap<&str, Vec<&Object>> = BTreeMap::new();
@@ -672,6 +671,7 @@ fn entries(shape: Shape, objects: &[Object]) -> BTreeMap<&str, Vec<&Object>> {
     entries
 }
 
+/// Returns the time in seconds since 1970.
 fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -321,7 +321,7 @@ fn exchange(new: &Path, place: &Path, aside: &Path) -> io::Result<()> {
         }
     }
     // If the file system cannot exchange two entries, `place` is missing for a moment. Therefore a poll acts
-    // on a missing model only when it is missing twice in a row.
+    // on a missing model only if the previous poll also found it missing.
     fs::rename(place, aside)?;
     fs::rename(new, place)
 }

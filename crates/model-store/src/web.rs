@@ -59,8 +59,8 @@ impl Store for WebStore {
     }
 }
 
-/// Returns the file's version. Without an entity tag and a date, versions of equal length cannot be
-/// distinguished, so each synchronisation fetches the file again.
+/// Returns the file's version. If the server sends neither an entity tag nor a date, versions of equal length
+/// cannot be distinguished, so each synchronisation fetches the file again.
 fn version(file: &RemoteFile) -> String {
     file.version().unwrap_or_default().to_owned()
 }

@@ -75,7 +75,7 @@ impl Rows<'_> {
         while vector < vectors {
             let column = vector * S::F32_LANES;
             let left = vectors - vector;
-            // AVX2 takes at most two vectors: with a third one, no register would be left for the next
+            // With AVX2, a tile has at most two vectors: a third one would leave no register for the next
             // factor.
             vector += match if S::F32_LANES >= 16 { left } else { left.min(2) } {
                 1 => self.add_columns::<S, 1>(simd, part, sums, stride, column),

@@ -1,4 +1,5 @@
-//! The least work of a part that another thread computes. In tests of this crate, small tensors are split too.
+//! Minimum amount of work for a part that another thread computes. The minimum is lower in tests of this
+//! crate, so that they split small tensors as well.
 
 use onnx_tensor::split;
 

@@ -1,9 +1,9 @@
 //! Layers of neural networks for the CPU: matrix products, convolutions, pools, normalizations, recurrent
 //! layers, attention and quantization, as ONNX operators for tensors of any shape.
 //!
-//! Modules are families of operators; a file holds an operator, or a few that share an algorithm. A function
-//! such as [`conv::conv`] builds an operator from a node's attributes: a
-//! [`Compute`](onnx_tensor::operator::Compute), as in `onnx-kernels`, which has ONNX's other operators.
+//! Each module contains a family of operators, and each file one operator or a few that share an algorithm. A
+//! function such as [`conv::conv`] builds an operator, a [`Compute`](onnx_tensor::operator::Compute), from a
+//! node's attributes. The functions of `onnx-kernels`, which contains ONNX's other operators, do the same.
 //! Constant weights are packed once ([`take_over`](onnx_tensor::operator::Compute::take_over)), and the
 //! activation that follows a convolution is applied to its results while they are in the cache
 //! ([`follow`](onnx_tensor::operator::Compute::follow)).

@@ -1,4 +1,5 @@
-//! Opens mapped BTF files, compared with a plain mapping and with safetensors of the same bytes.
+//! Measures opening mapped BTF files, compared with a plain mapping and with safetensors files of the same
+//! bytes.
 //!
 //! `cargo bench -p tensor-mmap --bench btf` writes a gigabyte to the temporary directory (`TMPDIR`).
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on stops")]

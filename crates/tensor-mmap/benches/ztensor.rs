@@ -1,5 +1,5 @@
-//! Opens mapped zTensor files, compared with a plain mapping and with safetensors and zTensor 2 files of the
-//! same tensors.
+//! Measures opening mapped zTensor files, compared with a plain mapping and with safetensors and zTensor 2
+//! files of the same tensors.
 //!
 //! `cargo bench -p tensor-mmap --bench ztensor` writes a gigabyte to the temporary directory (`TMPDIR`).
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on stops")]

@@ -1,7 +1,8 @@
 //! Maps files as shared [`Bytes`]: no copy, and pages are read on first use.
 //!
 //! Mapping is an `unsafe fn` because the system does not prevent other processes from changing or truncating
-//! the file; the caller must guarantee that. If you cannot, read the file instead, which costs one copy.
+//! the file; the caller must guarantee that. If you cannot guarantee it, read the file instead, which costs
+//! one copy.
 //!
 //! ```
 //! let path = std::path::Path::new("weights");
@@ -61,11 +62,11 @@ pub unsafe fn map(file: &File) -> io::Result<Bytes> {
     Ok(Bytes::from_owner(mapping))
 }
 
-/// The guarantee that [`map`] requires, given once for many files. Code that knows that the files do not
-/// change creates this value, and passes it to the code that maps them.
+/// The guarantee that [`map`] requires, given once for many files. Code whose author can guarantee that the
+/// files do not change creates this value, and passes it to the code that maps them.
 ///
-/// A server, for example, cannot know how its files are used, but the operator may, and can give the
-/// guarantee at startup.
+/// For example, the code of a server cannot ensure that no other program changes its files, but the operator
+/// can give the guarantee at startup.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -153,7 +154,7 @@ mod tests {
         assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
     }
 
-    /// FS-04: a replaced or deleted file stays readable for programs that have mapped it.
+    /// A replaced or deleted file stays readable for programs that have mapped it.
     #[test]
     #[expect(unsafe_code, reason = "the files are this test's own")]
     fn fs_04_replaced_and_deleted_files_stay_mapped() {

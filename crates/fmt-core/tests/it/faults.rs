@@ -1,4 +1,4 @@
-//! WR-02 and WR-03: the disk fails or is full, simulated by system calls that fail.
+//! Simulates a disk that fails or is full, by making system calls fail.
 //!
 //! A seccomp filter makes selected system calls of one thread fail. The filter cannot be removed, so each
 //! test uses a separate thread.
@@ -218,7 +218,8 @@ fn wr_02_wr_03_a_change_in_place_that_fails_is_undone() {
     }
 }
 
-/// If even the truncation cannot be synced, the journal stays, so that a later process can truncate the file.
+/// If even the truncation cannot be synced, the journal is kept, so that a later process can truncate the
+/// file.
 #[test]
 fn wr_03_a_change_in_place_that_cannot_be_undone_keeps_its_journal() {
     let (outcome, folder) = append(|files| {

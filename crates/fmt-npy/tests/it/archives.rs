@@ -114,7 +114,7 @@ fn n11_checksums_and_lengths() {
         let entry = &reader.entries()[0];
         assert!(entry.checksum.as_deref().unwrap().starts_with("crc32:"));
         assert_eq!(entry.encoding == Encoding::Deflate, is_deflated);
-        // Flip a bit in the data.
+        // A bit of the data is flipped.
         let mut bytes = good.clone();
         bytes[entry.range.end as usize - 20] ^= 0x10;
         let reader = open_archive(&bytes).unwrap();
@@ -163,7 +163,7 @@ fn n11_bombs() {
     let reader = NpzReader::open(Arc::new(Bytes::from(bytes)), &options).unwrap();
     assert_eq!(verdict(reader.tensor(0)), Err((TooLarge, "N7")));
 
-    // The data has a thousandth of the claimed size.
+    // The data is a thousandth of the claimed size.
     let huge = npy(&header("|u1", false, "(1000000000,)"), &[]);
     let mut bytes = archive(&[("a.npy", &huge)], true);
     let directory = find(&bytes, b"PK\x01\x02")[0];
@@ -227,7 +227,7 @@ fn wr_12_the_same_tensors_give_the_same_bytes() {
     }
 }
 
-/// WR-02: the sink becomes full after any number of bytes.
+/// The sink becomes full after any number of bytes.
 #[test]
 fn wr_02_a_sink_that_is_full() {
     let tensor = counting(DType::U8, &[50]);
@@ -248,7 +248,7 @@ fn wr_02_a_sink_that_is_full() {
     }
 }
 
-/// WR-08: an abandoned file does not look complete: the archive's directory is missing.
+/// An abandoned file does not look complete: the archive's directory is missing.
 #[test]
 fn wr_08_a_writer_that_is_dropped() {
     let tensor = counting(DType::U8, &[50]);

@@ -1,4 +1,4 @@
-//! Compares this crate's readers and writers with files of NumPy, if present: see
+//! Reads files written by NumPy, if present, and writes their tensors again for NumPy to read; see
 //! `tests/python/check_against_numpy.py`.
 
 use std::{fs, path::Path};

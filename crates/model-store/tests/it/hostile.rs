@@ -59,7 +59,7 @@ fn a_truncated_object_never_becomes_a_model() {
             "a/1/model.onnx has 6 bytes by the store's list, but 4 came".to_owned()
         )]
     );
-    // The previous copy stays, and the model is not marked as failed.
+    // The previous copy is kept, and the model is not marked as failed.
     assert_eq!(
         (files(&folder)["a/1/model.onnx"].as_str(), mirror.failure("a")),
         ("good", None)

@@ -114,7 +114,7 @@ fn only_named_models_are_fetched_where_that_is_wanted() {
     assert_eq!(shown(&folder), ["b/1/model.onnx=b"]);
     assert!(folder.join("a").is_dir() && folder.join("c").is_dir());
 
-    // A client's load request synchronizes only its model; other models are not checked.
+    // A client's load request synchronises only its model; other models are not checked.
     memory.put("b/2/model.onnx", "new");
     memory.take_counts();
     mirror.refresh(Some("a"));
@@ -228,7 +228,7 @@ fn models_of_other_urls_make_room_when_nobody_serves_them() {
     let folder = other.start(Scope::All).unwrap();
     let new = open(URL, "987654321");
     new.start(Scope::All).unwrap();
-    // The model stays untouched while it is served.
+    // A model is not evicted while it is being served.
     assert!(
         new.failure("a").unwrap().contains("of which 9 are in use") && folder.join("a/1/model.onnx").exists()
     );

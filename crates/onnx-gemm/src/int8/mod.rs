@@ -306,7 +306,7 @@ mod tests {
         pace::{Budget, Exhausted},
     };
 
-    /// Returns made-up 9-bit numbers.
+    /// Returns an arbitrary sequence of 9-bit numbers.
     fn numbers(count: usize, step: usize) -> Vec<i16> {
         (0..count).map(|at| (at * step % 511) as i16 - 255).collect()
     }

@@ -152,7 +152,7 @@ mod tests {
         };
         let (o, x) = (0.0, -7.0);
         assert_eq!(masked(&[3, 9]).unwrap(), [o, o, o, x, o, o, o, o]);
-        // Ends, and then starts; a start behind the end leaves no key.
+        // The ends, followed by the starts. A start after its end leaves no visible key.
         assert_eq!(masked(&[3, 1, 1, 2]).unwrap(), [x, o, o, x, x, x, x, x]);
         assert!(masked(&[3, -1]).unwrap_err().is::<BadInput>());
     }

@@ -141,8 +141,8 @@ impl Kernel for CausalConv {
             pace: Pace::default(),
         };
         let (y, state_made) = (made.as_slice_mut::<f32>()?, state.as_slice_mut::<f32>()?);
-        // With channels last, each token of a row has all channels. Otherwise, each channel is a row of its
-        // own, whose tokens have one element.
+        // With channels last, each token of a row has all channels. Otherwise, each channel is a separate
+        // row, whose tokens have one element.
         let row = if self.is_channels_last { channels } else { 1 };
         let rows = if self.is_channels_last {
             shape[0]

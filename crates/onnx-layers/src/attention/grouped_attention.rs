@@ -273,7 +273,7 @@ struct Tokens {
     rows: usize,
     /// Past and new tokens of the longest batch entry.
     total: usize,
-    /// Tokens that the given caches have room for.
+    /// Capacity of the given caches, in tokens.
     before: usize,
     /// For each batch entry, the position of its last token.
     ends: Vec<usize>,
@@ -298,7 +298,7 @@ impl Tokens {
 }
 
 impl GroupedAttention {
-    /// Checks the numbers of tokens that the inputs give.
+    /// Reads the token counts from the inputs and checks them.
     fn tokens(&self, inputs: &[Arc<Tensor>], batch: usize, rows: usize, width: usize) -> Result<Tokens> {
         let total = whole_numbers(&inputs[self.total])?;
         ensure_input!(
@@ -382,7 +382,7 @@ impl GroupedAttention {
         Ok(places)
     }
 
-    /// Returns the cache after the run: past keys or values, and behind them the new ones.
+    /// Returns the cache after the run: past keys or values, followed by the new ones.
     fn kept(&self, tokens: &Tokens, past: &[f32], new: &[f32], width: usize) -> Result<Vec<f32>> {
         let (rows, kept) = (tokens.rows, tokens.kept());
         let mut pace = Pace::default();
@@ -452,7 +452,8 @@ impl GroupedAttention {
                             true => tokens.pasts[batch] + first + row + 1,
                             false => tokens.ends[batch] + 1,
                         };
-                        // A padding row is past the end; its window begins where that of a token would.
+                        // A padding row is past the end. Its window begins where the window of a token at its
+                        // position would begin.
                         let end = next.min(tokens.ends[batch] + 1);
                         let start = self.window.map_or(0, |window| next.saturating_sub(window));
                         start.min(end)..end

@@ -55,8 +55,8 @@ impl Compute for TransposeLast {
 }
 
 /// Splits rows into heads: `batch` x rows x elements becomes `batch` x heads x rows x head size. An input
-/// that is already split stays as it is. Part 0 (queries) is multiplied by `scale`, by default the inverse
-/// square root of the head size.
+/// that is already split keeps its shape. The attribute `part` is 0 for queries, 1 for keys and 2 for values.
+/// Queries are multiplied by `scale`, by default the inverse square root of the head size.
 ///
 /// A second input is the concatenated bias of queries, keys and values, of which each part uses its own
 /// slice. Keys and values that are already split get no bias, as in ONNX Runtime.

@@ -74,7 +74,7 @@ pub fn attention(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// The stage of the scores that is an output (`qk_matmul_output_mode`).
+/// The stage of the computation whose scores are an output (`qk_matmul_output_mode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scores {
     Products,
@@ -118,7 +118,7 @@ impl Attention {
         Ok(Some(lengths.to_vec()))
     }
 
-    /// Returns queries, keys and values, with past keys and values in front of the new ones, and the number
+    /// Returns queries, keys and values, with past keys and values prepended to the new ones, and the number
     /// of past keys.
     fn parts(&self, inputs: &[Arc<Tensor>]) -> Result<([Part; 3], usize)> {
         let queries = Part::of(&inputs[0], self.heads[0])?;

@@ -1,7 +1,7 @@
 //! FP32 convolutions in one and two dimensions, with bias and activation in the epilogue.
 //!
-//! The padded image is copied once into one plane per offset within a stride. The elements of a line by which
-//! a weight is multiplied are then contiguous, so [`IndirectGemm`] can read them (implicit im2col).
+//! The padded image is copied once into one plane per offset within a stride. The elements of a line that are
+//! multiplied by the same weight are then contiguous, so [`IndirectGemm`] can read them (implicit im2col).
 
 use std::ops::Range;
 
@@ -56,7 +56,7 @@ impl Geometry {
     fn blocks_of_rows(&self, parts: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let all = self.rows;
         let step = all.div_ceil(parts).next_multiple_of(ROWS);
-        // A single last channel joins the previous block.
+        // If the last block would have a single channel, the channel is added to the previous block.
         let starts = (0..all)
             .step_by(step)
             .filter(move |&first| first == 0 || first + 1 < all);
@@ -81,7 +81,8 @@ impl Geometry {
         self.strides == [1, 1] && self.before == [0, 0] && plane == self.input
     }
 
-    /// Returns the layout for whole images; `None` if it would take far more memory than image and result.
+    /// Returns the layout for whole images; `None` if it would take far more memory than the image and the
+    /// result.
     pub(crate) fn layout(&self) -> Option<Layout> {
         self.layout_of(self.output[0])
     }
@@ -536,7 +537,7 @@ impl Convolution {
         }
     }
 
-    /// Applies bias and activation to the sums and writes them to the output.
+    /// Applies the bias and the activation to the sums and writes them to the output.
     fn take(&self, sums: &mut [f32], stride: usize, lines: &[Line], output: &mut [&mut [f32]]) {
         if let Some(activation) = &self.activation {
             let used = lines.last().map_or(0, |[from, _, count]| from + count);

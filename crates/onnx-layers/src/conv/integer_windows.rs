@@ -170,7 +170,7 @@ impl IntegerConv {
 #[derive(Debug)]
 pub(crate) struct ConvInteger {
     convolution: IntegerConv,
-    /// Input indices of the zero points of image and weights.
+    /// Input indices of the zero points of the image and the weights.
     zero_points: [Option<usize>; 2],
 }
 

@@ -200,8 +200,8 @@ impl Window {
         .collect()
     }
 
-    /// Returns the number of elements of window `at` that an average counts. Elements in the padding count;
-    /// elements beyond the padding do not.
+    /// Returns the number of elements of window `at` that count toward its average. Elements in the padding
+    /// count; elements beyond the padding do not.
     pub(crate) fn counted(&self, index: usize, axis: &Axis, at: usize) -> usize {
         let after = match &self.padding {
             Padding::Given(pads) if pads.is_empty() => 0,

@@ -38,7 +38,7 @@ pub(crate) struct Shape {
     pub(crate) groups: usize,
 }
 
-/// The sizes of one convolution, from the shapes of image and weights.
+/// The sizes of one convolution, from the shapes of the image and the weights.
 pub(crate) struct Sizes {
     /// Shape of the convolution's result.
     pub(crate) shape: ShortVec<usize>,

@@ -30,7 +30,8 @@ struct Index {
     step: usize,
 }
 
-/// A tensor with one letter per dimension, each letter once. The tensor broadcasts along all other letters.
+/// A tensor with one letter per dimension; no letter occurs twice. The tensor broadcasts along all other
+/// letters.
 #[derive(Clone, Debug)]
 pub(crate) struct Operand<'f, T: Clone> {
     numbers: Cow<'f, [T]>,
@@ -38,8 +39,8 @@ pub(crate) struct Operand<'f, T: Clone> {
 }
 
 impl<'f, T: Factor> Operand<'f, T> {
-    /// Creates an operand whose dimensions have `letters`. A repeated letter selects the diagonal; dimensions
-    /// of size 1 broadcast.
+    /// Creates an operand whose dimensions are labeled `letters`. A repeated letter selects the diagonal;
+    /// dimensions of size 1 broadcast.
     pub(crate) fn new(numbers: &'f [T], shape: &[usize], letters: &[char]) -> Self {
         let mut indices: Vec<Index> = Vec::with_capacity(shape.len());
         let mut step = 1;
@@ -86,7 +87,7 @@ impl<'f, T: Factor> Operand<'f, T> {
         if self.numbers.is_empty() {
             return Ok(Cow::Owned(made));
         }
-        // Copies elements if nothing is summed, since adding -0 to 0 would lose its sign.
+        // Copies elements if nothing is summed, since adding -0 to 0 would lose the sign of -0.
         let is_copied = summed.is_empty();
         each(&summed, 0, pace, &mut |from, pace| {
             let mut to = 0;
@@ -250,8 +251,8 @@ fn kept_of_pair<T: Factor>(
     kept
 }
 
-/// Returns the pair whose product takes the fewest multiplications, and among equals the one with the
-/// smallest result.
+/// Returns the pair whose product takes the fewest multiplications. Of several such pairs, returns the one
+/// with the smallest result.
 fn cheapest_pair<T: Factor>(factors: &[Operand<'_, T>], output: &[char]) -> Option<(usize, usize)> {
     let count = factors.len().min(MAX_CHOICE);
     let pairs = (0..count).flat_map(|first| (first + 1..count).map(move |second| (first, second)));

@@ -68,7 +68,7 @@ fn of(matrix: &mut [f32], size: usize, pace: &mut Pace) -> Result<f32> {
         }
         let first = matrix[at * size + at];
         product *= first;
-        // Continues with the next column, since remaining elements may be NaN.
+        // Continues with the next column instead of returning 0, since later elements may be NaN.
         if first == 0.0 {
             continue;
         }

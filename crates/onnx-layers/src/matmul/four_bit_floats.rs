@@ -1,5 +1,5 @@
-//! ONNX Runtime's `MatMulBnb4`: a product with a matrix of 4-bit floats (FP4 or NF4, from bitsandbytes). Each
-//! block of the flattened matrix has an absolute maximum, by which its numbers are scaled.
+//! ONNX Runtime's `MatMulBnb4`: a product with a matrix of 4-bit floats (FP4 or NF4, from bitsandbytes). The
+//! numbers in each block of the flattened matrix are scaled by the absolute maximum of the block.
 
 use std::sync::Arc;
 
@@ -110,7 +110,7 @@ impl Kernel for FourBitFloats {
                 }
             }
             if self.is_transposed {
-                // Multiplies some tokens at a time.
+                // Multiplies a few tokens at a time.
                 let together = (8 * PART / depth).max(1);
                 let parts = input.chunks(together * depth).zip(sums.chunks_mut(together));
                 for (first, (input, sums)) in (0..).step_by(together).zip(parts) {

@@ -26,7 +26,7 @@ pub(crate) struct IntegerFactors {
 }
 
 impl IntegerFactors {
-    /// Packs the `depth` x `columns` matrices of a file, one per direction of the layer.
+    /// Packs the `depth` x `columns` matrices of a weight tensor, one per direction of the layer.
     pub(crate) fn of_directions(
         weights: &Tensor,
         scales: &Tensor,

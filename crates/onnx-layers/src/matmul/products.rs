@@ -183,7 +183,7 @@ fn factors<T: Element + Copy>(
 enum Sums {
     /// Writes each element.
     Written,
-    /// Adds to each element, which is 0 before.
+    /// Adds to each element, which is initially 0.
     Added,
 }
 
@@ -203,7 +203,8 @@ impl Sums {
 }
 
 /// Multiplies all matrices of a factor by those of a factor of shape `b`. `multiply` receives the first
-/// matrix, the index of the second one, `[rows, depth, columns]`, and the elements of the product, see [`Sums`].
+/// matrix, the index of the second one, `[rows, depth, columns]`, and the elements of the product (see
+/// [`Sums`]).
 fn product<T: Element + Copy>(
     a: &Tensor,
     b: &[usize],

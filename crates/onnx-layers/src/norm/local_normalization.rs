@@ -59,7 +59,7 @@ impl Kernel for Lrn {
     }
 }
 
-/// Steps of a power.
+/// Cost of computing one power, in steps of [`Pace`].
 const POWER: u64 = 8;
 
 impl Lrn {

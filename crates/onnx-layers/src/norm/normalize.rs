@@ -1,5 +1,6 @@
 //! Normalization of groups of elements to mean 0 and variance 1. The variance is computed as the mean squared
-//! distance from the mean, since the difference of mean square and squared mean would cancel far from zero.
+//! distance from the mean, since the difference between the mean square and the squared mean is inaccurate
+//! for values far from zero (cancellation).
 
 use std::sync::Arc;
 

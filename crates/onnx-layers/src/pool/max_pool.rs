@@ -145,7 +145,7 @@ pub(crate) fn by_columns(mut place: usize, sizes: &[usize]) -> usize {
     result
 }
 
-/// Returns whether `greatest` stays the maximum when compared with `value`. A maximum of NaN stays.
+/// Returns whether `greatest` remains the maximum when compared with `value`. NaN always remains.
 #[inline(always)]
 #[expect(clippy::eq_op, reason = "NaN")]
 fn is_kept<T: Copy + PartialOrd>(greatest: T, value: T) -> bool {

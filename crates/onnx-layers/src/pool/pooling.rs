@@ -48,7 +48,7 @@ impl Axis {
         (first..end.max(first)).map(move |element| start + element * dilation - pad)
     }
 
-    /// Returns for each window element the windows in which it is inside the image.
+    /// Returns, for each window element, the windows in which it is inside the image.
     fn spans(&self) -> Vec<Span> {
         let furthest = self.count.saturating_sub(1) * self.stride;
         let first = self.pad.saturating_sub(furthest).div_ceil(self.dilation);
@@ -189,8 +189,8 @@ impl Pass {
     ) -> Result<()> {
         let Self { axis, inner, .. } = self;
         let size = reach * inner;
-        // `now` has for each index the fold of the `width` elements that start there, and `folded` the fold
-        // of the elements consumed so far.
+        // For each index, `now` holds the fold of the `width` elements that start there, and `folded` holds
+        // the fold of the elements consumed so far.
         let mut now = pace.repeat(&start, size)?;
         let mut wider = pace.repeat(&start, size)?;
         let mut folded = pace.repeat(&start, size)?;

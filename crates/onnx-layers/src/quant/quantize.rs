@@ -401,7 +401,7 @@ impl Channels {
         if self.count == 1 {
             return split::mapped(from, to, ELEMENTS, |from, to| run(from, to, 0));
         }
-        // The length must not be 0; for an empty tensor, nothing runs.
+        // The length must not be 0. For an empty tensor, `run` is never called.
         let length = self.inner.max(1);
         let work = [to.len() as u64, ELEMENTS];
         split::lines(to, length, work, |first, to, pace| {

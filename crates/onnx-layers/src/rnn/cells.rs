@@ -1,4 +1,4 @@
-//! The cells of recurrent layers: runs all steps of one direction.
+//! Runs all steps of one direction of a recurrent layer.
 //!
 //! Gates are computed for a whole row of units at a time, so that the loops vectorize.
 
@@ -50,7 +50,7 @@ impl Sizes {
     /// Refuses the run if `width` floats per step and sequence take too much memory.
     pub(crate) fn admit(self, width: usize) -> Result<()> {
         let factors = [self.batch, width, size_of::<f32>()];
-        // The state is an output even if there are no steps, so at least one step counts.
+        // The state is an output even if there are no steps, so the memory for at least one step is counted.
         let bytes = factors.iter().fold(self.steps.max(1) as u64, |bytes, &factor| {
             bytes.saturating_mul(factor as u64)
         });
@@ -130,7 +130,7 @@ pub(crate) struct State {
 }
 
 impl Side<'_> {
-    /// Runs all steps, and calls `give` with step, row and state after each step of each row.
+    /// Runs all steps, and calls `give` with the step, the row and the state after each step of each row.
     ///
     /// # Errors
     /// Returns [`Cancelled`](onnx_tensor::cancelling::Cancelled).

@@ -127,7 +127,7 @@ impl Recurrent {
             [x, w, r].iter().all(|fact| fact.rank() == 3),
             "expected three dimensions of the input and its weights"
         );
-        // The axis of the weights that has the units, and the axis along which products are summed.
+        // The axis of the units in the weights, and the axis along which products are summed.
         let [units, depth] = if self.is_quantized { [2, 1] } else { [1, 2] };
         let hidden = r.shape[depth];
         let agrees = |found: &Dim, expected: Dim| {
