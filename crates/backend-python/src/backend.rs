@@ -13,9 +13,9 @@ use crate::{interpreter, program};
 /// The configuration parameter that names a model's interpreter.
 const PYTHON: &str = "python";
 
-/// How long a model may take to stop after its client has disconnected. Imports make the start of a process
-/// take seconds, so a client that disconnects from a slow model must not make the other clients wait for a
-/// restart. This time is shorter than the engine's timeout for an instance.
+/// How long a model may take to stop after its client has disconnected. Starting a process takes seconds,
+/// because it imports modules, so a client that disconnects from a slow model must not make the other clients
+/// wait for a restart. This time is shorter than the engine's timeout for an instance.
 const GRACE: Duration = Duration::from_secs(4);
 
 /// The value of `runtime` in a configuration that runs a booster in its own package.
@@ -159,8 +159,8 @@ impl Backend for SavedObjectBackend {
     }
 }
 
-/// Models of XGBoost and LightGBM. Another backend loads them, unless their configuration says `runtime:
-/// "python"`. Such models run in the package that wrote them.
+/// Models of XGBoost and LightGBM. Another backend loads them, unless their configuration sets `runtime:
+/// "python"`. With this setting, they run in the package that wrote them.
 ///
 /// ```
 /// use std::sync::Arc;

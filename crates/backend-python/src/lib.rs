@@ -4,7 +4,7 @@
 //! backend, is a model; so is a scikit-learn estimator saved as `model.joblib` or `model.pkl`. Models of
 //! XGBoost and LightGBM can run in the packages that wrote them. Each model runs in separate processes
 //! (`oip-worker`), with the interpreter in its configuration or else `python3`. A process has a memory limit,
-//! is replaced when it dies, and is killed when it hangs. The interpreter needs NumPy and nothing of this
+//! is replaced when it dies, and is killed when it hangs. The interpreter needs NumPy and nothing from this
 //! project: the few modules that it runs in addition to the model are in this crate's directory `python/` and
 //! are sent to it.
 //!

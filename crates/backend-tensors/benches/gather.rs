@@ -58,8 +58,8 @@ fn compare(
     engine: &Engine,
     mut rows: impl FnMut() -> Vec<i64>,
 ) {
-    // The rows of all requests exceed any cache. Each alternative uses the requests that follow those of the
-    // previous one.
+    // The rows of all requests together do not fit into any cache. Each alternative uses the requests that
+    // follow those of the previous one.
     let picked: Vec<Vec<i64>> = (0..8 * REQUESTS).map(|_| rows()).collect();
     let requests: Vec<InferRequest> = picked.iter().map(|rows| request(rows)).collect();
     let at = std::cell::Cell::new(0);

@@ -37,7 +37,7 @@ impl TensorsBackend {
         }
     }
 
-    /// Sets the memory budget for gathered rows that wait to be sent. It can be the budget that the
+    /// Sets the memory budget for gathered rows that are waiting to be sent. It can be the budget that the
     /// transports use for requests. When the budget is exhausted, requests for rows are refused with
     /// [`Overloaded`](oip_types::ErrorCode::Overloaded). Whole tensors and consecutive rows do not count.
     #[must_use]

@@ -33,7 +33,7 @@ impl Table {
         let row_shape = tensor.shape().row()?;
         let rows = *tensor.shape().dims().first()?;
         let len = tensor.bytes().len();
-        // All rows have the same size. A row count beyond the address space means rows without bytes.
+        // All rows have the same size. If the row count exceeds the address space, the rows have no bytes.
         let row_len = usize::try_from(rows).ok().and_then(|rows| len.checked_div(rows));
         Some(Self {
             tensor: tensor.clone(),

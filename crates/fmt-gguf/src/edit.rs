@@ -14,9 +14,9 @@ use crate::{
 
 /// Opens a file to edit names and metadata.
 ///
-/// A changed value keeps its type, and a new value is a string; `gguf.types` sets other types (G5). If the
-/// new header fits before the data (the alignment padding leaves a few bytes), the file is changed in place;
-/// otherwise it is rewritten.
+/// A changed value keeps its type, and a new value is a string; the metadata key `gguf.types` sets other
+/// types (rule G5 in docs/formats/gguf.md). If the new header fits before the data (the alignment padding
+/// leaves a few bytes), the file is changed in place; otherwise it is rewritten.
 ///
 /// ```
 /// # use fmt_core::{Format, Plan, TensorReader};

@@ -116,7 +116,7 @@ impl Header {
     }
 }
 
-/// Adds a rule to the error, unless it has one.
+/// Adds the broken rule to the error, unless the error already names one.
 fn ruled(error: Error, rule: &'static str) -> Error {
     match error.broken_rule() {
         None => error.rule(rule),

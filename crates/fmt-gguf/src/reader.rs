@@ -13,7 +13,7 @@ use crate::header::{FORMAT, Header};
 /// `gguf.types`.
 ///
 /// Quantised tensors are streams of blocks ([`crate::Dequantizer`] converts them to floats); reading them as
-/// numbers fails, as [`Entry::unsupported`] says.
+/// numbers fails with the reason in [`Entry::unsupported`].
 ///
 /// See the crate documentation for an example.
 pub struct GgufReader {

@@ -15,8 +15,8 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns the backend's name for users, such as `onnx`.
     fn name(&self) -> &'static str;
 
-    /// Returns other names of the backend in a configuration's fields `backend` and `platform`, such as
-    /// Triton's names for the same kind of model.
+    /// Returns other names for the backend that a configuration may use in its fields `backend` and
+    /// `platform`, such as Triton's names for the same kind of model.
     fn other_names(&self) -> &'static [&'static str] {
         &[]
     }
@@ -60,8 +60,8 @@ pub trait Backend: Send + Sync + 'static {
         files.collect()
     }
 
-    /// Loads a model. Loading may take long and may panic, so the engine calls this method on a separate
-    /// thread and catches panics.
+    /// Loads a model. Loading may take a long time and may panic, so the engine calls this method on a
+    /// separate thread and catches panics.
     ///
     /// # Errors
     /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the model is invalid or needs an

@@ -8,17 +8,18 @@ use std::sync::{
 use oip_types::{ErrorCode, ServiceError};
 use tensor_core::SpareBuffers;
 
-/// The number of bytes that all requests may use at once, over all transports.
+/// The number of bytes that all requests may use at once, across all transports.
 ///
-/// Each buffer of a request is charged to its [`Lease`](crate::Lease) before it is allocated and stays
-/// charged until it is freed. Memory is therefore bounded, whatever the number of clients and the size of
-/// their requests. A request that does not fit into the budget is refused immediately.
+/// Each buffer of a request is counted toward the budget, through the request's [`Lease`](crate::Lease), from
+/// before it is allocated until it is freed. Memory use is therefore bounded, however many clients there are
+/// and however large their requests. A request that does not fit into the budget is refused immediately.
 ///
 /// Large buffers are kept for later requests, up to a quarter of the budget. Kept and used memory together
 /// never exceed the budget. [`ByteBudget::trim`] frees buffers that are not needed.
 ///
 /// Requests of more than 1 MiB leave an eighth of the budget to smaller requests, and those of more than 64
-/// KiB leave a sixteenth. Small requests therefore fit even while large ones use as much memory as they may.
+/// KiB leave a sixteenth. Small requests therefore fit even when large ones use all the memory that they are
+/// allowed.
 ///
 /// ```
 /// use oip_service::ByteBudget;
@@ -63,7 +64,7 @@ impl ByteBudget {
         self.0.limit
     }
 
-    /// Returns the number of bytes charged.
+    /// Returns the number of bytes counted toward the budget.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.0.used.load(Ordering::Relaxed)
@@ -89,7 +90,7 @@ impl ByteBudget {
         }
     }
 
-    /// Charges `bytes` to a request that already holds `held` bytes.
+    /// Counts `bytes` bytes toward the budget, for a request that already holds `held` bytes.
     pub(crate) fn reserve(&self, held: u64, bytes: u64) -> Result<(), ServiceError> {
         let BudgetState { limit, used, spare } = &*self.0;
         let whole = held.saturating_add(bytes);

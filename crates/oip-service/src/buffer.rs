@@ -1,4 +1,5 @@
-//! Buffers that grow as the bytes of a request arrive, and are charged before they grow.
+//! Buffers that grow as the bytes of a request arrive. Memory is charged to the request before it is
+//! allocated.
 
 use std::{
     io::{self, Read},
@@ -13,7 +14,7 @@ use crate::{Charge, Lease};
 /// Minimum size of an allocation, in bytes.
 const LEAST: usize = 16 << 10;
 
-/// Joins bytes that arrive in parts. Memory is charged to a [`Lease`] before it is allocated.
+/// Collects bytes that arrive in parts. Memory is charged to the request's [`Lease`] before it is allocated.
 ///
 /// Buffers of 64 KiB or more reuse the memory of earlier requests if the [`ByteBudget`](crate::ByteBudget)
 /// has kept such memory, and return it to the budget later.
@@ -110,7 +111,7 @@ impl Buffer {
     fn enlarge(&mut self, capacity: usize) -> Result<(), ServiceError> {
         if let Some(mut warm) = self.charge.budget().spare().take(capacity) {
             warm.clear();
-            // The old buffer stays charged until its bytes are copied.
+            // The old buffer counts toward the budget until its bytes are copied.
             match self.charge.grow(warm.capacity() as u64) {
                 Ok(()) => {
                     warm.extend_from_slice(&self.bytes);
@@ -149,7 +150,7 @@ impl Buffer {
         self.bytes.len() == self.bytes.capacity()
     }
 
-    /// Returns the bytes, which stay charged until the last slice of them is dropped.
+    /// Returns the bytes, which count toward the budget until the last slice of them is dropped.
     #[must_use]
     pub fn finish(mut self) -> Bytes {
         // If the length was unknown in advance, much of the buffer may be unused.

@@ -31,8 +31,9 @@ pub struct Call<'c> {
     pub cancel: &'c CancelToken,
     /// The server's other models.
     pub others: &'c dyn OtherModels,
-    /// The requests that were joined into this request, in the order of their rows; empty for a single
-    /// request. A model that handles the parts separately can fail some of them with [`Outputs::failed`].
+    /// The requests that were batched together into this request, in the order of their rows; empty for a
+    /// single request. A model that handles the parts separately can fail some of them with
+    /// [`Outputs::failed`].
     pub parts: &'c [RequestPart],
     /// The sink for any number of responses, for models whose configuration has the transaction policy
     /// `decoupled`. `None` if the caller wants one response, which the run returns.
@@ -124,7 +125,7 @@ impl fmt::Debug for Call<'_> {
     }
 }
 
-/// One of several requests that were joined into one along their first dimension.
+/// One of several requests that were batched together along their first dimension.
 ///
 /// ```
 /// use oip_service::RequestPart;
@@ -136,7 +137,7 @@ impl fmt::Debug for Call<'_> {
 pub struct RequestPart {
     /// The request id from the client.
     pub id: Option<String>,
-    /// Number of rows that this request has in the joined inputs.
+    /// Number of rows that this request has in the batched inputs.
     pub rows: u64,
     /// Names of the requested outputs; empty if the client wants all outputs.
     pub outputs: Vec<String>,
@@ -270,15 +271,15 @@ impl Outputs {
     }
 }
 
-/// The rest of a run that exceeded [`Call::patience`], as a blocking function. Dropping the value abandons
-/// the run.
+/// The remainder of a run that exceeded [`Call::patience`], as a blocking function. Dropping the value
+/// abandons the run.
 pub struct RestOfRun(Box<Rest>);
 
 type Rest = dyn FnOnce(&CancelToken, &dyn OtherModels) -> Result<Vec<InferOutput>, ServiceError> + Send;
 
 impl RestOfRun {
-    /// Creates the value from the function `rest`, which gets the run's token and the models that it may
-    /// call.
+    /// Creates the value from the function `rest`, which receives the run's cancellation token and the models
+    /// that it may call.
     pub fn new(
         rest: impl FnOnce(&CancelToken, &dyn OtherModels) -> Result<Vec<InferOutput>, ServiceError>
         + Send

@@ -8,8 +8,8 @@ use std::{
 };
 
 /// The slot of a long-lived call, stored as an extension of the call's request. The service reports to the
-/// slot when the call waits for its client, and ends the call if the slot is revoked meanwhile. Clones share
-/// one slot.
+/// slot when the call is waiting for its client, and ends the call if the slot is revoked meanwhile. Clones
+/// share one slot.
 ///
 /// ```
 /// use std::{sync::Arc, task::{Context, Poll}};

@@ -8,8 +8,8 @@ use std::{
     time::Instant,
 };
 
-/// Tells running work that its result is no longer wanted, because the work was cancelled or its deadline has
-/// passed.
+/// Signals to running work that its result is no longer wanted, because the work was cancelled or its
+/// deadline has passed.
 ///
 /// Clones share one state. Long-running models should check the token between steps.
 ///
@@ -41,8 +41,8 @@ impl CancelToken {
         }
     }
 
-    /// Creates a token for work that several requests wait for. The token is cancelled when all of `members`
-    /// are.
+    /// Creates a token for work that several requests are waiting for. The token is cancelled when all of
+    /// `members` are.
     ///
     /// ```
     /// use oip_service::CancelToken;

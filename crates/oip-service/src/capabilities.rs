@@ -17,8 +17,7 @@ pub trait ModelRepository: Send + Sync {
     /// Returns all models of the repository with their state, sorted by name and version.
     fn index(&self) -> Vec<ModelIndexEntry>;
 
-    /// Checks whether models can be loaded and unloaded by request. The result does not change while the
-    /// service runs.
+    /// Checks whether clients may load and unload models. The result does not change while the service runs.
     ///
     /// # Errors
     /// Returns the error with which [`load`](Self::load) and [`unload`](Self::unload) refuse every request.
@@ -32,8 +31,7 @@ pub trait ModelRepository: Send + Sync {
     /// # Errors
     /// [`NotFound`](oip_types::ErrorCode::NotFound) when the repository has no such model;
     /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument), with the reason, when the model cannot be
-    /// loaded;
-    /// [`Unavailable`](oip_types::ErrorCode::Unavailable) when loading by request is disabled.
+    /// loaded; [`Unavailable`](oip_types::ErrorCode::Unavailable) when clients may not load models.
     fn load(&self, model: ModelRef<'_>, options: LoadOptions) -> BoxFuture<'_, Result<(), ServiceError>>;
 
     /// Unloads a model. New requests to the model fail immediately; requests that it already has are
@@ -41,7 +39,7 @@ pub trait ModelRepository: Send + Sync {
     ///
     /// # Errors
     /// [`NotFound`](oip_types::ErrorCode::NotFound) when the repository has no such model;
-    /// [`Unavailable`](oip_types::ErrorCode::Unavailable) when unloading by request is disabled.
+    /// [`Unavailable`](oip_types::ErrorCode::Unavailable) when clients may not unload models.
     fn unload(&self, model: ModelRef<'_>, options: UnloadOptions) -> BoxFuture<'_, Result<(), ServiceError>>;
 }
 
@@ -72,7 +70,7 @@ pub trait Statistics: Send + Sync {
     fn model_statistics(&self, model: Option<ModelRef<'_>>) -> Result<Vec<ModelStatistics>, ServiceError>;
 }
 
-/// The classification extension. Transports find the highest values, see [`respond`](crate::respond).
+/// The classification extension. Transports find the highest values; see [`respond`](crate::respond).
 pub trait Classification: Send + Sync {
     /// Returns the classes of the output `output` of a model.
     fn classes(&self, model: ModelRef<'_>, output: &str) -> Classes;
@@ -112,7 +110,7 @@ pub trait Logging: Send + Sync {
 
 /// The system shared memory extension: clients on the same machine pass tensors in shared memory.
 ///
-/// Errors never reveal regions, keys or offsets that the client did not name itself in its request.
+/// Errors never reveal regions, keys or offsets other than those that the client named in its request.
 pub trait SystemSharedMemory: ReadSharedMemory + Send + Sync {
     /// Registers a shared-memory region under its name.
     ///

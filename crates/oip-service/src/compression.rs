@@ -1,8 +1,8 @@
 //! Compressed bodies and messages, for all transports (feature `compression`).
 //!
-//! Compression and decompression work in pieces: each piece is charged before it is allocated, and between
-//! pieces the lease is checked for cancellation. Both operations can take long, so run them on a
-//! [`CpuPool`](crate::CpuPool).
+//! Compression and decompression work in pieces: each piece is charged to the request's lease before it is
+//! allocated, and between pieces the lease is checked for cancellation. Both operations can take a long time,
+//! so run them on a [`CpuPool`](crate::CpuPool).
 
 use std::io::{self, Read, Write};
 
@@ -62,7 +62,7 @@ pub fn inflate(
     Ok(inflated)
 }
 
-/// Reads `reader` to its end into a buffer that is charged as it grows.
+/// Reads `reader` to its end into a buffer that is charged to `lease` as it grows.
 fn read_all(lease: &Lease, mut reader: impl Read, limit: usize) -> Result<Bytes, ServiceError> {
     let too_large = || {
         let message = format!("the body is larger than {limit} bytes once it is decompressed");
@@ -147,7 +147,7 @@ fn write_all(
     Ok(())
 }
 
-/// Compressed bytes in buffers of equal size, each charged before it is allocated.
+/// Compressed bytes in buffers of equal size, each charged to the lease before it is allocated.
 struct Pieces<'l> {
     lease: &'l Lease,
     current: Option<(Vec<u8>, Charge)>,
@@ -207,7 +207,7 @@ mod tests {
             .concat()
     }
 
-    /// HT-38: refuses decompression bombs, truncated bodies, and bodies that are not in the declared format.
+    /// Decompression bombs, truncated bodies, and bodies that are not in the declared format are refused.
     #[test]
     fn ht_38_hostile_compressed_bodies() {
         let lease = Lease::unlimited();

@@ -1,4 +1,4 @@
-//! A thread pool for long-running work of transports: parsing and printing large bodies, compressing,
+//! A thread pool for long-running work of transports: parsing and serializing large bodies, compressing,
 //! copying.
 
 use std::{
@@ -16,12 +16,12 @@ use crate::Lease;
 
 /// A fixed number of threads for work that would block the threads of a transport. Clones share the pool.
 ///
-/// Small jobs go before large ones, and large jobs never occupy all threads (unless there is only one), so
+/// Small jobs run before large ones, and large jobs never occupy all threads (unless there is only one), so
 /// that a few large bodies do not delay all other requests. A job whose request was cancelled or is past its
 /// deadline is not started. On Linux the threads have a lower priority than those of transports and models.
 ///
-/// The pool needs no async runtime. Threads start when there is work, and end with the last clone of the
-/// pool.
+/// The pool needs no async runtime. Threads start when there is work, and end when the last clone of the pool
+/// is dropped.
 ///
 /// ```
 /// use oip_service::{CpuPool, Lease};
@@ -59,7 +59,7 @@ struct Queue {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// While large jobs are waiting and may run, one in this many started jobs is large.
+/// While large jobs are waiting and may run, one of every `TURN_OF_LARGE` jobs started is a large one.
 const TURN_OF_LARGE: u64 = 4;
 
 impl CpuPool {
@@ -145,7 +145,7 @@ impl Drop for QueuedJob<'_> {
         let job = queue.small.remove(&self.arrival);
         let job = job.or_else(|| queue.large.remove(&self.arrival));
         drop(queue);
-        // Dropping the job may take long, so the lock is released first.
+        // Dropping the job may take a long time, so the lock is released first.
         drop(job);
     }
 }

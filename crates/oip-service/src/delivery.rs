@@ -1,5 +1,5 @@
-//! The steps around each request of a service: checks of the request, and delivery of the outputs as they
-//! are, as classes, or in shared memory.
+//! The steps before and after a service runs a request: checking the request, and delivering the outputs
+//! unchanged, as classes, or in shared memory.
 
 use std::{fmt, pin::pin, sync::Arc};
 
@@ -364,7 +364,7 @@ fn deliver(
     Ok(())
 }
 
-/// Replaces an output by its classes, which are charged to the request.
+/// Replaces an output with its classes, whose memory is charged to the request.
 fn classify_output(
     output: &mut InferOutput,
     count: u64,
@@ -372,7 +372,7 @@ fn classify_output(
     lease: &Lease,
 ) -> Result<(), ServiceError> {
     let labels = classes.labels.iter().map(String::len).max().unwrap_or(0) as u64;
-    // The classification refuses outputs with more elements.
+    // `classify` refuses outputs with more elements.
     let elements = output.value.shape().element_count().min(1 << 20);
     let mut charge = lease.charge(elements.saturating_mul(BYTES_PER_CLASS + 2 * labels))?;
     let classified = classify(&output.value, count, classes.is_batched, &classes.labels)?;

@@ -12,8 +12,8 @@ use crate::{
 /// Wraps a service and adds extensions that belong to the process: logging and shared memory.
 ///
 /// All other methods are forwarded to the inner service. The wrapper implements every method of
-/// [`InferenceService`], including the provided ones, so that the lints report a capability that is added to
-/// the trait and not forwarded.
+/// [`InferenceService`], including the provided ones, so that lints report any capability that is added to
+/// the trait but not forwarded here.
 pub struct ExtendedService<S: ?Sized> {
     logging: Option<Arc<dyn Logging>>,
     shared_memory: Option<Arc<dyn SystemSharedMemory>>,

@@ -1,8 +1,8 @@
 //! The protocol's optional extensions, implemented once for all transports.
 //!
 //! [`InferenceService`] has a method for each extension, which returns `None` unless the service offers the
-//! extension. Transports call this method for every request. They refuse calls of other extensions with
-//! [`not_offered`], and advertise only what is [`offered`].
+//! extension. Transports call this method for every request. They refuse calls to an extension that is not
+//! offered with [`not_offered`], and advertise only what is [`offered`].
 
 use oip_types::{
     CONNECTION_REGION, ErrorCode, LoadOptions, ModelIndexEntry, ModelRef, ModelState, Parameters,
@@ -11,7 +11,7 @@ use oip_types::{
 
 use crate::{InferenceService, Logging, ModelConfiguration, ModelRepository, Statistics, SystemSharedMemory};
 
-/// Returns the error for calls of an extension that the service does not offer; the message is the same for
+/// Returns the error for calls to an extension that the service does not offer; the message is the same for
 /// all transports.
 ///
 /// `extension` is Triton's name for the extension, as listed in the server metadata.
@@ -184,7 +184,7 @@ mod tests {
             let message = format!("the extension '{name}' is not offered by this server");
             (ErrorCode::Unimplemented, message)
         };
-        // The arguments are not checked first: a call of an extension that is not offered always fails with
+        // The arguments are not checked first: a call to an extension that is not offered always fails with
         // this message.
         let load = block_on(load(&plain, "..", Parameters::new()));
         assert_eq!(refusal(load), message("model_repository"));

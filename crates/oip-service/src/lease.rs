@@ -18,9 +18,9 @@ use crate::{ConnectionMemory, ConnectionRegion};
 
 /// A request's memory, deadline and cancellation. Clones share one lease.
 ///
-/// A transport creates the lease when the first byte of a request arrives. Each step that allocates for the
-/// request charges it first ([`Lease::charge`]). Each long-running step checks between pieces whether the
-/// response is still wanted ([`Lease::check`]).
+/// A transport creates the lease when the first byte of a request arrives. Each step that allocates memory
+/// charges it to the request first ([`Lease::charge`]). Each long-running step checks between pieces whether
+/// the response is still wanted ([`Lease::check`]).
 ///
 /// ```
 /// use oip_service::{ByteBudget, Lease, TimeLimits};
@@ -120,12 +120,13 @@ impl Lease {
         false
     }
 
-    /// Sets the notes that record what the server does for the request. Later calls have no effect.
+    /// Sets the [`RequestNotes`], which record facts about the request for the access log and traces. Later
+    /// calls have no effect.
     pub fn set_notes(&self, notes: Arc<RequestNotes>) {
         self.0.notes.get_or_init(|| notes);
     }
 
-    /// Returns the request's notes, if recording is enabled.
+    /// Returns the request's [`RequestNotes`], if recording is enabled.
     #[must_use]
     pub fn notes(&self) -> Option<&RequestNotes> {
         self.0.notes.get().map(Arc::as_ref)
@@ -149,7 +150,7 @@ impl Lease {
         self.0.was_run.load(Ordering::Relaxed)
     }
 
-    /// Starts measuring phases for the notes.
+    /// Starts measuring the phases of the request.
     #[must_use]
     pub fn laps(&self) -> Laps {
         Laps::new(self.0.notes.get())
@@ -202,10 +203,11 @@ impl Lease {
         }
     }
 
-    /// Charges the budget for a buffer that is about to be allocated.
+    /// Charges `bytes` bytes to the request, and counts them toward the budget, for a buffer that is about to
+    /// be allocated.
     ///
     /// # Errors
-    /// [`ErrorCode::TooLarge`] when the request with these bytes exceeds the whole budget;
+    /// [`ErrorCode::TooLarge`] when the request would exceed the whole budget with these bytes;
     /// [`ErrorCode::Overloaded`] when other requests hold the memory that this request needs.
     pub fn charge(&self, bytes: u64) -> Result<Charge, ServiceError> {
         let mut charge = Charge {
@@ -224,7 +226,7 @@ impl Lease {
 }
 
 impl ByteBudget {
-    /// Charges bytes for work that belongs to no request.
+    /// Counts bytes toward the budget for work that belongs to no request.
     ///
     /// # Errors
     /// See [`Lease::charge`].
@@ -257,7 +259,7 @@ impl Charge {
         &self.lease.0.budget
     }
 
-    /// Charges more bytes.
+    /// Charges more bytes to the request.
     ///
     /// # Errors
     /// See [`Lease::charge`]; on failure the charge is unchanged.
@@ -285,8 +287,8 @@ impl Charge {
         }
     }
 
-    /// Ties the charge to the buffer that it pays for: the bytes return to the budget when the last slice of
-    /// the buffer is dropped.
+    /// Attaches the charge to the buffer that it was made for: the bytes return to the budget when the last
+    /// slice of the buffer is dropped.
     #[must_use]
     pub fn own(self, buffer: impl AsRef<[u8]> + Send + 'static) -> Bytes {
         Bytes::from_owner(ChargedBuffer {
@@ -328,7 +330,8 @@ impl Drop for Charge {
     }
 }
 
-/// A buffer and its charge. Dropping the value frees the buffer first and then returns the charge.
+/// A buffer and its charge. Dropping the value frees the buffer first and then returns its bytes to the
+/// budget.
 struct ChargedBuffer<B> {
     buffer: B,
     _charge: Charge,
@@ -411,8 +414,8 @@ mod tests {
     }
 
     proptest! {
-        /// After any sequence of charges, splits and transfers, the budget counts exactly what is alive and
-        /// never more than its limit.
+        /// After any sequence of charges, splits and transfers, the budget counts exactly the bytes that are
+        /// still charged, and never more than its limit.
         #[test]
         fn the_budget_counts_what_is_alive(steps in prop::collection::vec(step(), 1..80)) {
             const LIMIT: u64 = 100;

@@ -9,7 +9,7 @@ use crate::{Call, CancelToken, Outcome, RowIndependence};
 ///
 /// There is one way to run a model. [`Model::run`] takes a [`Call`], which carries the request and everything
 /// that a run may use: the cancel token, the server's other models, the sink for several responses, the parts
-/// of joined requests. A model reads what it needs from the call and ignores the other parts.
+/// of a batched request. A model reads what it needs from the call and ignores the other parts.
 /// [`Model::capabilities`] declares what the model can do beyond one response to one request. The caller asks
 /// for the capabilities once, and its calls offer only what the model supports.
 ///
@@ -127,14 +127,14 @@ pub struct Capabilities {
     /// The devices and execution providers that the model runs on, if its backend has a choice. The
     /// configuration cannot change them after loading.
     pub placement: Option<Placement>,
-    /// Whether the model's rows are independent. An engine joins requests of different callers only if this
-    /// field, [`Self::max_batch_size`] or the configuration allows it.
+    /// Whether the model's rows are independent. An engine batches requests from different callers together
+    /// only if this field, [`Self::max_batch_size`] or the configuration allows it.
     pub row_independence: RowIndependence,
     /// Maximum number of rows of a run; the server may use fewer. A positive value declares the rows
-    /// independent if [`Self::row_independence`] is unproven, so that requests are joined. With 0, requests
-    /// are never joined.
+    /// independent if [`Self::row_independence`] is unproven, so that requests are batched together. With 0,
+    /// requests are never batched.
     pub max_batch_size: Option<u32>,
-    /// Whether requests are joined only if the configuration has `dynamic_batching`, as for Triton's Python
+    /// Whether requests are batched only if the configuration has `dynamic_batching`, as for Triton's Python
     /// models.
     pub joined_only_when_told: bool,
     /// Number of instances of the model; `None` leaves the choice to the server.

@@ -10,8 +10,8 @@ use std::{
 
 /// Records facts about a request on its way through the server: its model, and the duration of each phase.
 ///
-/// If recording is enabled, a transport finds the notes among the request's extensions, as
-/// `Arc<RequestNotes>`, and attaches them to the request's [`Lease`](crate::Lease). Without notes, nothing is
+/// If recording is enabled, a transport finds this record among the request's extensions, as
+/// `Arc<RequestNotes>`, and attaches it to the request's [`Lease`](crate::Lease). Without it, nothing is
 /// recorded and no clock is read.
 ///
 /// ```
@@ -62,7 +62,7 @@ pub struct Stage {
 pub enum StageKind {
     /// A phase other than [`Phase::Run`], which consists of three stages.
     Phase(Phase),
-    /// Joining the inputs of a batch.
+    /// Concatenating the inputs of a batch.
     Batch,
     /// The model's own run.
     Run {
@@ -90,8 +90,8 @@ pub enum Phase {
     Decode,
     /// Waiting for the model.
     Queue,
-    /// Running the model, including joining and splitting the batch. A batched request counts the time of the
-    /// whole batch.
+    /// Running the model, including building and splitting the batch. For a batched request, the time of the
+    /// whole batch counts.
     Run,
     /// Serializing the response.
     Encode,
@@ -106,7 +106,7 @@ impl RequestNotes {
     /// Maximum number of recorded stages of a request. A stream can have any number of stages.
     pub const MOST_STAGES: usize = 256;
 
-    /// Creates notes that record stages, for a request that is traced.
+    /// Creates a record that includes stages, for a request that is being traced.
     ///
     /// ```
     /// use oip_service::{Phase, RequestNotes, StageKind};
@@ -228,7 +228,7 @@ fn shortened(name: &str) -> String {
 pub struct Laps(Option<(Arc<RequestNotes>, Instant)>);
 
 impl Laps {
-    /// Starts measuring now, if there are notes to record into.
+    /// Starts measuring now, if there is a record to add the phases to.
     #[must_use]
     pub fn new(notes: Option<&Arc<RequestNotes>>) -> Self {
         Self(notes.map(|notes| (notes.clone(), Instant::now())))

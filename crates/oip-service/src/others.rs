@@ -60,15 +60,15 @@ impl ModelCall {
 /// [`Call::others`](crate::Call::others).
 ///
 /// A call is made on behalf of the running request: the call has the request's deadline, ends when the
-/// request is cancelled, and is charged to the same budget. Client permissions are not checked, because the
+/// request is cancelled, and counts toward the same budget. Client permissions are not checked, because the
 /// server makes the call.
 pub trait OtherModels {
-    /// Returns the lease on which to charge memory for calls before allocating it.
+    /// Returns the lease to which memory for calls is charged before it is allocated.
     fn lease(&self) -> &Lease;
 
     /// Calls another model. Dropping the future or the responses cancels the work.
     ///
-    /// The future fails if the called model does not exist, refuses the request, or itself waits for the
+    /// The future fails if the called model does not exist, refuses the request, or is itself waiting for the
     /// calling model.
     fn ask(&self, call: ModelCall) -> BoxFuture<'static, Result<Responses, ServiceError>>;
 }

@@ -1,5 +1,5 @@
-//! Whether a model's rows are independent. The engine joins requests of different callers only if the rows
-//! are independent.
+//! Whether a model's rows are independent. The engine batches requests from different callers together only
+//! if the rows are independent.
 
 /// Whether the rows of a model, the slices along axis 0 of its inputs and outputs, are independent of each
 /// other.
@@ -37,8 +37,8 @@ impl Default for RowIndependence {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IndependentRows {
-    /// Inputs without rows, such as a threshold or a table. Requests are joined only if their values for
-    /// these inputs are equal byte for byte, and the model gets these inputs once.
+    /// Inputs without rows, such as a threshold or a table. Requests are batched together only if their
+    /// values for these inputs are equal byte for byte, and the model gets these inputs once.
     pub shared_inputs: Vec<String>,
     /// Groups of (input name, axis) pairs that share one symbolic dimension. A request whose dimensions
     /// differ within a group runs alone.

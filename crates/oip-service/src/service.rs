@@ -73,15 +73,15 @@ pub trait InferenceService: Send + Sync + 'static {
     /// when it begins to drain.
     fn start_draining(&self) {}
 
-    /// Stops the service, which gets no more requests, and blocks until its work has ended. Returns whether
-    /// all work ended before `deadline`.
+    /// Stops the service, which receives no more requests, and blocks until its work has ended. Returns
+    /// whether all work ended before `deadline`.
     fn stop(&self, _deadline: Instant) -> bool {
         true
     }
 
     /// Returns whether the service checks requests and outputs itself, and puts the request's id into the
     /// response. If so, the caller skips these steps. An engine returns true, because it knows the version
-    /// that a request runs on, and must check requests before it joins them.
+    /// that a request runs on, and must check requests before it batches them.
     fn checks_requests(&self) -> bool {
         false
     }
@@ -174,9 +174,9 @@ impl RequestContext {
         }
     }
 
-    /// Creates the context of a request that the model `caller` makes to another model. The request is
-    /// charged to `lease`, ends when `work`, the token of the caller's own request, is cancelled or expires,
-    /// and takes at most `timeout`.
+    /// Creates the context of a request that the model `caller` makes to another model. The request's memory
+    /// is charged to `lease`; the request ends when `work`, the token of the caller's own request, is
+    /// cancelled or expires, and takes at most `timeout`.
     #[must_use]
     pub fn for_call(
         lease: Lease,
@@ -187,7 +187,7 @@ impl RequestContext {
         let received = Instant::now();
         let own = timeout.and_then(|timeout| received.checked_add(timeout));
         let deadline = [own, work.deadline()].into_iter().flatten().min();
-        // A separate token, so that giving up the call does not cancel the work.
+        // A separate token, so that cancelling the call does not cancel the caller's own work.
         let cancel = CancelToken::all_of(std::slice::from_ref(work)).with_deadline(deadline);
         Self {
             received,
@@ -205,7 +205,7 @@ impl RequestContext {
         self.caller.as_deref()
     }
 
-    /// Returns the context for a step of a pipeline, with its number in the request's notes.
+    /// Returns the context for a step of a pipeline; `step` is its number in the request's `RequestNotes`.
     #[must_use]
     pub fn with_step(mut self, step: u32) -> Self {
         self.step = step;
@@ -236,7 +236,7 @@ impl RequestContext {
     /// # Errors
     /// [`ErrorCode::InvalidArgument`] when `timeout` or `priority` is invalid;
     /// [`ErrorCode::DeadlineExceeded`] when the transport's timeout is zero. A request whose deadline passed
-    /// while it was read causes no error here: the service refuses and counts such a request.
+    /// while it was being read causes no error here: the service refuses and counts such a request.
     pub fn for_request(
         request: &InferRequest,
         lease: &Lease,
@@ -265,7 +265,7 @@ impl RequestContext {
         Ok(Self::of(lease.clone()).with_priority(priority))
     }
 
-    /// Returns the time at which the transport had read the request.
+    /// Returns the time at which the transport finished reading the request.
     #[must_use]
     pub fn received(&self) -> Instant {
         self.received

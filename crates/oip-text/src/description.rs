@@ -330,8 +330,8 @@ fn activation(config: &Map<String, Json>, classes: usize) -> Activation {
     }
 }
 
-/// Returns the maximum sequence length: the length that the sentence model declares, or else the smaller
-/// limit of tokenizer and position embeddings.
+/// Returns the maximum sequence length: the length that the sentence model declares, or else the smaller of
+/// the limits that the tokenizer and the position embeddings impose.
 fn longest(config: &Map<String, Json>, sentence: &Map<String, Json>, tokenizer: &Map<String, Json>) -> usize {
     let number = |from: &Map<String, Json>, name: &str| {
         from.get(name).and_then(Json::as_u64).filter(|number| *number > 0)

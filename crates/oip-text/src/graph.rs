@@ -16,7 +16,7 @@ pub(crate) struct Graph {
     pub(crate) rank: usize,
     /// The last dimension of the output, if known.
     pub(crate) width: Option<u64>,
-    /// The length of every sequence, if the network's is fixed.
+    /// The length of every sequence, if the network requires a fixed length.
     pub(crate) fixed_length: Option<usize>,
     /// Whether sequences run one at a time, because rows may affect each other or the batch size is fixed at
     /// one.

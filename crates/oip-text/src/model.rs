@@ -24,7 +24,7 @@ const TOKEN_COUNT: &str = "token_count";
 /// Names of request parameters.
 const RAW_SCORES: &str = "raw_scores";
 
-/// Maximum number of rows when requests of different callers are batched. Applies only if rows are
+/// Maximum number of rows when requests from different callers are batched. Applies only if rows are
 /// independent.
 const JOINED_ROWS: u32 = 32;
 
@@ -68,8 +68,8 @@ impl TextModel {
         }
     }
 
-    /// Runs all sequences in batches by length. `finish` gets a row's index, its tokens, their output values
-    /// and the number of values per token.
+    /// Runs all sequences in batches by length. `finish` receives a row's index, its tokens, their output
+    /// values and the number of values per token.
     fn run(
         &self,
         tokens: &[Tokens],

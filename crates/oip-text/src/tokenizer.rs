@@ -54,7 +54,7 @@ pub struct TextTokenizer {
 pub struct Tokens {
     /// The ids of the tokens, including special tokens.
     pub ids: Vec<u32>,
-    /// 1 for tokens of the second text if the tokenizer distinguishes the two, else 0.
+    /// 1 for tokens of the second text if the tokenizer distinguishes the two, otherwise 0.
     pub type_ids: Vec<u32>,
     /// Start and end of each token in its text, counted in characters; `(0, 0)` for special tokens.
     pub offsets: Vec<(usize, usize)>,
@@ -135,7 +135,7 @@ impl TextTokenizer {
                     .rstrip(rstrip)
                     .normalized(normalized),
             };
-            // Skips tokens outside the vocabulary, which would get an id that the network does not know.
+            // Skips tokens outside the vocabulary, which would get an id that is unknown to the network.
             let Some(id) = self.inner.token_to_id(&token.content) else {
                 continue;
             };

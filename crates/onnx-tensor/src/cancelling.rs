@@ -14,7 +14,8 @@ use crate::{
     time_limit::{self, TimeLimit},
 };
 
-/// Tells operators whether their run should stop: its request was cancelled, or its deadline has passed.
+/// A token that operators check to see whether their run should stop: its request was cancelled, or its
+/// deadline has passed.
 pub trait Cancellation: Send + Sync {
     /// Returns whether the run should stop.
     fn is_cancelled(&self) -> bool;
@@ -61,7 +62,7 @@ pub fn is_cancelled(error: &Error) -> bool {
         .any(<dyn std::error::Error + 'static>::is::<Cancelled>)
 }
 
-/// Number of steps between two checks of the token. A step takes some nanoseconds.
+/// Number of steps between two checks of the token. A step takes a few nanoseconds.
 const STEPS: u64 = 1 << 16;
 
 /// Number of elements that an operator processes between two calls of [`Pace::spend`]. The number is large
@@ -198,8 +199,8 @@ impl Pace {
         Ok(made)
     }
 
-    /// Returns the results of `function` for the indices below `count`. The loop is vectorized if `function` is
-    /// simple, which that of [`Pace::collect`] is not.
+    /// Returns the results of `function` for the indices below `count`. Unlike the loop of [`Pace::collect`],
+    /// this one is vectorized if `function` is simple.
     ///
     /// # Errors
     /// Returns the errors of [`Pace::spend`].
@@ -353,7 +354,7 @@ mod tests {
         assert!(outcome.is_err_and(|error| is_cancelled(&error)));
         assert_eq!([begun, ended].map(AtomicUsize::into_inner), [PARTS; 2]);
         drop(run);
-        // The threads do not keep the token.
+        // The helper threads have not kept the cancelled token.
         let _next = start(Arc::new(Flag::default()));
         assert!(in_parts(vec![(); 100], |(), pace| pace.spend(STEPS)).is_ok());
     }

@@ -76,7 +76,7 @@ impl Tensor {
     }
 }
 
-/// Converts a number like Rust's `as`, also from and to FP16.
+/// Converts a number like Rust's `as`, but also supports FP16.
 trait CastFrom<S> {
     fn cast_from(number: S) -> Self;
 }

@@ -32,7 +32,7 @@ use crate::ShortVec;
 pub enum Dim {
     /// A known number, which may be negative in intermediate results.
     Known(i64),
-    /// An unknown number, which only equals itself.
+    /// An unknown number, which is equal only to itself.
     Unknown(Symbol),
 }
 

@@ -97,8 +97,8 @@ pub fn filled<T: Element>(shape: &[usize], fill: impl FnOnce(&mut [T]) -> Result
     Ok(tensor)
 }
 
-/// Creates a tensor whose elements `write` writes, each of them. They are unspecified before, see
-/// [`Tensor::unset_of`].
+/// Creates a tensor whose elements `write` sets. `write` must set every element, because the elements are
+/// unspecified before; see [`Tensor::unset_of`].
 ///
 /// # Errors
 /// Returns the errors of [`filled`].

@@ -28,7 +28,22 @@ impl fmt::Display for Limit {
 
 impl std::error::Error for Limit {}
 
-/// The model is valid, but this runtime does not support it for any sizes of its inputs.
+/// Converts the attribute `name` into a size, and checks the limit of 2^24 - 1.
+///
+/// # Errors
+/// Returns [`Refusal`] if it is negative, and [`Limit`] if it is beyond the limit.
+pub fn below_limit(name: &str, number: i64) -> Result<usize> {
+    const LIMIT: i64 = (1 << 24) - 1;
+    match number {
+        0..=LIMIT => Ok(number as usize),
+        ..0 => bail!(Refusal(format!("the attribute '{name}' is {number}, expected 0 or more"))),
+        _ => bail!(Limit(format!(
+            "the attribute '{name}' is {number}, beyond the limit of {LIMIT}"
+        ))),
+    }
+}
+
+/// The model is valid, but this runtime does not support it, whatever the sizes of its inputs.
 #[derive(Debug)]
 pub enum Unsupported {
     /// ONNX Runtime supports the model, and this runtime does not.

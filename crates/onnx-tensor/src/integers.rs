@@ -1,4 +1,4 @@
-//! Reads integers that say what an operator does: sizes, axes and indices.
+//! Reads integers that control what an operator does: sizes, axes and indices.
 
 use crate::prelude::*;
 
@@ -24,7 +24,8 @@ pub fn integers(tensor: &Tensor) -> Result<Vec<i64>> {
     }
 }
 
-/// Returns the elements like [`integers`], from a fact before a run. Returns `None` if the value is unknown.
+/// Returns the elements like [`integers`], but before a run, from the known facts about a value. Returns
+/// `None` if the value is unknown.
 ///
 /// # Errors
 /// Returns the errors of [`integers`].

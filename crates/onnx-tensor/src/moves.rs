@@ -133,7 +133,7 @@ impl Tensor {
     }
 }
 
-/// Appends a copy of a block. Blocks of a few elements cost little more than their copies.
+/// Appends a copy of a block. Even for blocks of a few elements, this costs little more than copying them.
 fn append<U: Unit>(units: &mut Vec<U>, block: &[U], pace: &mut Pace) -> Result<()> {
     if block.len() > PART {
         return pace.append(block, units);

@@ -6,7 +6,7 @@ use std::{any::Any, collections::HashMap, sync::Arc};
 use crate::prelude::*;
 
 /// Allowed bytes of packed copies, in addition to twice the bytes of all constants. Copies of one constant in
-/// one order count once.
+/// the same layout count once.
 const MORE_BYTES: u64 = 16 << 20;
 
 /// The layout of packed weights.
@@ -43,7 +43,7 @@ struct PackedWeights {
 }
 
 impl Packs {
-    /// Creates a store for a model whose constants have `bytes` bytes.
+    /// Creates a store for a model whose constants take `bytes` bytes.
     pub fn beside(bytes: u64) -> Self {
         Self {
             made: HashMap::new(),
@@ -120,7 +120,7 @@ mod tests {
         ));
         let other = get(&second, Order::Panels { is_turned: false }).unwrap();
         assert!(!Arc::ptr_eq(&made, &other));
-        // A third copy does not fit; the first two stay available.
+        // A third copy does not fit; the first two remain available.
         assert!(get(&first, Order::Panels { is_turned: true }).is_none());
         assert!(Arc::ptr_eq(
             &other,

@@ -1,17 +1,17 @@
 //! Reuses the memory of a run's values. A kernel that writes each element of its output takes the memory of a
 //! value that no later step reads, without zeroing it first.
 //!
-//! Memory is reused within one run only, so that no request can see values of another one, whatever a kernel
-//! does.
+//! Memory is reused within one run only, so that no run can see values of another one, whatever a kernel
+//! does. Requests that are batched together share a run.
 
 use std::{cell::RefCell, marker::PhantomData};
 
 use crate::{ElementType, storage::Storage};
 
-/// Minimum number of bytes of a value whose memory is kept. Zeroing less takes no time that matters.
+/// Minimum number of bytes of a value whose memory is kept. Zeroing less memory takes a negligible time.
 const LEAST: usize = 1 << 12;
 
-/// Maximum number of bytes that are kept, and of values.
+/// Maximum number of bytes that are kept, and of values whose memory is kept.
 const MOST_BYTES: usize = 16 << 20;
 const MOST_VALUES: usize = 8;
 
@@ -71,9 +71,9 @@ pub(crate) fn take(element_type: ElementType, count: usize) -> Option<Storage> {
         let kept = kept.as_mut()?;
         let width = element_type.size_of();
         let fits = |storage: &Storage| {
-            storage.width() == Some(width) && (count..=2 * count).contains(&storage.capacity())
+            storage.width() == Some(width) && (count..=count + count / 8).contains(&storage.capacity())
         };
-        // The last one is most likely in the processor's caches.
+        // The memory that was kept last is the most likely to be in the processor's caches.
         let index = kept.iter().rposition(fits)?;
         let mut storage = kept.remove(index);
         storage.resize(count);
@@ -94,7 +94,7 @@ mod tests {
         f32::store(vec![1.0; count])
     }
 
-    /// Returns the first element of memory that was taken.
+    /// Takes kept memory and returns its first element.
     fn taken(element_type: ElementType, count: usize) -> Option<u32> {
         match take(element_type, count)? {
             Storage::U32(units) => Some(units[0]),
@@ -125,8 +125,8 @@ mod tests {
     fn memory_of_another_size_or_width_is_not_taken() {
         let _run = start();
         give(ones(COUNT));
-        assert_eq!(taken(ElementType::F32, COUNT / 2 - 1), None);
-        assert_eq!(taken(ElementType::F32, 2 * COUNT), None);
+        assert_eq!(taken(ElementType::F32, COUNT - COUNT / 8), None);
+        assert_eq!(taken(ElementType::F32, COUNT + 1), None);
         assert_eq!(taken(ElementType::F64, COUNT / 2), None);
         assert_eq!(taken(ElementType::I32, COUNT - 1), ONE);
     }

@@ -1,7 +1,7 @@
 //! The memory budget of the values of all runs.
 //!
-//! A run asks for the bytes of a value before it is made. Where only the kernel of a node knows the size, the
-//! kernel asks through [`size::admit_shape`](crate::size::admit_shape) and
+//! A run reserves the bytes of a value before the value is created. If only the node's kernel can determine
+//! the size, the kernel reserves them through [`size::admit_shape`](crate::size::admit_shape) and
 //! [`size::admit_texts`](crate::size::admit_texts), which find the account of their thread's run
 //! ([`Room::during`]).
 
@@ -76,11 +76,11 @@ impl Room<'static> {
         Self::of(Box::leak(Box::new(Total::new(limit))))
     }
 
-    /// Calls `run`, the kernel of a node. While it runs, [`ask_for_contents`] on this thread asks this
-    /// account. [`ask_for_shape`] does so too if `shapes_are_unknown`, that is, if no memory is reserved for
-    /// the outputs.
+    /// Calls `run`, the kernel of a node. While it runs, [`ask_for_contents`] on this thread reserves memory
+    /// from this account. So does [`ask_for_shape`] if `shapes_are_unknown`, that is, if no memory is
+    /// reserved for the outputs.
     pub fn during<T>(&mut self, shapes_are_unknown: bool, run: impl FnOnce() -> T) -> T {
-        /// Ends the kernel's access to the account, also in a panic.
+        /// Ends the kernel's access to the account, even after a panic.
         struct Reset(Option<Lent>);
         impl Drop for Reset {
             fn drop(&mut self) {
@@ -112,7 +112,7 @@ thread_local! {
 struct Lent {
     room: Room<'static>,
     shapes_are_unknown: bool,
-    /// Bytes that the kernel has asked for.
+    /// Bytes that the kernel has reserved.
     asked: u64,
 }
 
@@ -125,8 +125,8 @@ impl Lent {
     }
 }
 
-/// Reserves memory for an output whose size only the kernel knows. Does nothing in other kernels, whose
-/// outputs have been asked for, and outside of kernels.
+/// Reserves memory for an output whose size only the kernel can determine. Does nothing outside of kernels,
+/// and in other kernels, for whose outputs memory is already reserved.
 ///
 /// # Errors
 /// Returns [`NoRoom`] if all runs together would exceed the budget.

@@ -42,7 +42,8 @@ pub fn sizes(numbers: &[i64]) -> Result<ShortVec<usize>> {
     Ok(sizes.unwrap_or_default())
 }
 
-/// Reshapes a tensor. Copies the elements only if they are strings that others use too.
+/// Reshapes a tensor. The elements are copied if the tensor has other references, unless they are shared
+/// bytes.
 ///
 /// # Errors
 /// Fails if the number of elements does not match the shape, or if there is no memory for copied strings.

@@ -19,11 +19,12 @@ pub use crate::faults::gib;
 pub const MAX_BYTES: u64 = 4 << 30;
 
 /// Maximum bytes of an empty input, computed with dimensions of 0 replaced by 1. Such an input costs the
-/// client nothing, but operators allocate memory by its other dimensions. For empty intermediate values, the
-/// maximum is [`MAX_BYTES`].
+/// client nothing, but operators allocate memory according to its other dimensions. For empty intermediate
+/// values, the maximum is [`MAX_BYTES`].
 pub const MAX_EMPTY_BYTES: u64 = 256 << 20;
 
-/// Maximum rank. Operators may recurse over axes, and take time for each pair of axes.
+/// Maximum rank. Operators may recurse over axes, and their running time may grow with the square of the
+/// rank.
 pub const MAX_RANK: usize = 64;
 
 /// Values of at least this many bytes are checked against the free memory. The check takes longer than a

@@ -1,5 +1,5 @@
 //! Splits results into disjoint lines for several threads. A part must be worth waking a helper thread, which
-//! takes some microseconds. Sums are never split, so results are bit-identical for any number of threads.
+//! takes a few microseconds. Sums are never split, so results are bit-identical for any number of threads.
 
 use crate::prelude::*;
 
@@ -73,8 +73,8 @@ pub fn copied<T: Copy + Default + Send + Sync>(
     Ok(made)
 }
 
-/// Calls `run` on the elements of `tensor` as by [`lines`], and returns the result. Elements that have other
-/// readers are copied first.
+/// Calls `run` on the elements of `tensor` as by [`lines`], and returns the result. If there are other
+/// references to the tensor, its elements are copied first.
 ///
 /// # Errors
 /// Returns the errors of [`copied`], and an error if the elements have another type.

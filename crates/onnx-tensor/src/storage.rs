@@ -45,7 +45,7 @@ impl Storage {
         }
     }
 
-    /// Returns the number of elements for which an owned vector has memory.
+    /// Returns the capacity of an owned vector, in elements.
     pub fn capacity(&self) -> usize {
         match self {
             Self::U8(units) => units.capacity(),
@@ -112,7 +112,7 @@ impl Storage {
             return Ok(());
         };
         let mut pace = Pace::default();
-        // Does not zero the memory first, and the compiler vectorizes the loops.
+        // These copies do not zero the memory first, and the compiler vectorizes their loops.
         *self = match element_type.size_of() {
             1 => Self::U8(pace.copy(bytes)?),
             2 => Self::U16(pace.map(bytes.as_chunks().0, |unit| u16::from_ne_bytes(*unit))?),
@@ -122,7 +122,7 @@ impl Storage {
         Ok(())
     }
 
-    /// Returns a copy, which shares shared memory.
+    /// Returns a copy. Shared memory is not copied, but shared with the result.
     ///
     /// # Errors
     /// Returns the errors of [`Pace::spend`].

@@ -130,14 +130,14 @@ impl Tensor {
     /// Returns the errors of [`Tensor::zero_of`].
     pub fn unset_of(element_type: ElementType, shape: &[usize]) -> Result<Self> {
         let len = count(element_type, shape)?;
-        // Any bits are a number, but not a boolean.
+        // Every bit pattern is a valid number, but not a valid boolean.
         if element_type == ElementType::Bool || !element_type.is_copy() {
             return Self::zero_of(element_type, shape);
         }
         let storage = reuse::take(element_type, len).unwrap_or_else(|| Storage::zero(element_type, len));
         let mut made = Self::new(element_type, shape, len, storage);
         if cfg!(debug_assertions) {
-            // Tests fail if a kernel leaves an element out.
+            // With this pattern, tests fail if a kernel leaves an element unwritten.
             made.as_bytes_mut()?.fill(0xa5);
         }
         Ok(made)
@@ -287,7 +287,7 @@ impl Tensor {
         Arc::try_unwrap(self).or_else(|shared| shared.copied())
     }
 
-    /// Returns a copy, which shares bytes.
+    /// Returns a copy. Shared bytes are not copied, but shared with the result.
     ///
     /// # Errors
     /// Fails if the run is cancelled.
@@ -334,8 +334,8 @@ impl Tensor {
         }
     }
 
-    /// Drops a value that no later step reads. Its memory is reused in the same run, see
-    /// [`Tensor::unset_of`], unless there are other references to it.
+    /// Drops a value that no later step reads. Its memory is reused in the same run (see
+    /// [`Tensor::unset_of`]), unless there are other references to it.
     pub fn release(self: Arc<Self>) {
         if let Some(value) = Arc::into_inner(self) {
             reuse::give(value.storage);

@@ -257,7 +257,7 @@ impl Threads {
         }
     }
 
-    /// Wakes sleeping helpers, so that with the spinning ones there are `needed` helpers.
+    /// Wakes sleeping helpers until `needed` helpers are awake, including the spinning ones.
     fn wake(&self, needed: usize) {
         let mut idle = lock(&self.idle);
         let watching = usize::try_from(idle.watching).unwrap_or(0);
@@ -331,7 +331,7 @@ impl Share {
     fn repeat(self, count: usize, step: Step<'_>) {
         let wanted = (count - 1).min(self.most() - 1);
         let pool = (wanted > 0).then(|| self.threads.pool()).flatten();
-        // The helpers do not exceed the pool's threads, so none of them is queued.
+        // There are no more helpers than threads in the pool, so no helper has to wait for a thread.
         let helpers = pool.map_or(0, |pool| {
             self.threads.reserve(wanted.min(pool.current_num_threads()))
         });

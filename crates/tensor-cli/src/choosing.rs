@@ -32,8 +32,8 @@ pub(crate) struct SelectionOptions {
 }
 
 impl SelectionOptions {
-    /// Removes all tensors but the selected ones from `files` and renames them, with one selection for all
-    /// files.
+    /// Removes all tensors except the selected ones from `files`, and renames the selected ones. The same
+    /// selection applies to all files.
     pub(crate) fn select(&self, files: &mut [&mut Composite<'_>]) -> Result<(), Error> {
         let mut selection = Selection::default();
         selection.include.clone_from(&self.include);

@@ -211,7 +211,7 @@ impl Job<'_> {
     }
 }
 
-/// Returns metadata keys with different values in the files; the first file's value is kept.
+/// Returns the metadata keys whose values differ between the files; the first file's value is kept.
 fn conflicts(sources: &Composite<'_>, target: &Target) -> Result<Vec<(String, String)>, Error> {
     let mut conflicts = sources
         .conflicts()
@@ -238,7 +238,7 @@ fn allowed(target: &Target) -> AllowedLoss {
     }
 }
 
-/// Notes about a conversion for the user.
+/// What the user must know about a conversion: losses, conflicts, and tensors that were not converted.
 struct Notes<'n> {
     losses: &'n [Loss],
     conflicts: &'n [(String, String)],

@@ -98,7 +98,7 @@ impl DiffItem {
     }
 }
 
-/// Prints differences, and notes, which do not make the command fail.
+/// Prints differences, and notes: differences that do not make the command fail.
 fn print(real: &[&Difference], notes: &[&Difference], json: bool, out: &mut impl Write) -> io::Result<()> {
     if json {
         let report = Report {

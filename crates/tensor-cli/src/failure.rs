@@ -56,7 +56,8 @@ impl Failure {
         }
     }
 
-    /// Prints the error as a JSON line. Findings are already printed.
+    /// Prints the error as a JSON line. For `Found` and `NotCompared`, prints nothing, because the command
+    /// has already printed the details.
     pub(crate) fn to_json(&self, out: &mut impl Write) -> io::Result<()> {
         let (file, kind, message) = match self {
             Self::Found | Self::NotCompared => return Ok(()),

@@ -1,6 +1,6 @@
 //! A one-line histogram.
 
-/// Counts of values in equal buckets of a range.
+/// Counts of values in the equally wide buckets of a range.
 #[derive(Clone, Debug)]
 pub(crate) struct Histogram {
     min: f64,

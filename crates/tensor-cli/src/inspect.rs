@@ -102,7 +102,7 @@ pub(crate) fn run(options: &Inspect, out: &mut impl Write) -> Outcome {
             writeln!(out)?;
         }
         match inspect(path, options, out) {
-            // An error of one file does not keep the command from showing the other files.
+            // An error in one file does not keep the command from showing the other files.
             Err(failure @ Failure::File { .. }) => {
                 if let Some(earlier) = failed.replace(failure) {
                     earlier.report();

@@ -68,7 +68,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // Print results from before the failure.
+            // Print the results that were produced before the failure.
             if is_json {
                 let _ = failure.to_json(&mut out);
             }

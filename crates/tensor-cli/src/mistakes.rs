@@ -9,8 +9,8 @@ use clap::{
 
 use crate::options::Options;
 
-/// Adds a tip to an error: replaces clap's advice on passing an unknown option as a value with the right
-/// option of this command.
+/// Adds a tip to the error for an unknown option: replaces clap's advice, to pass the option as a value, with
+/// the right option of this command.
 pub(crate) fn with_tip(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
         return error;

@@ -29,7 +29,7 @@ pub(crate) fn parts(reader: &dyn TensorReader, index: usize) -> Result<Pieces<'_
     }))
 }
 
-/// Reads some rows of a dense tensor in chunks.
+/// Reads a range of rows of a dense tensor in chunks.
 ///
 /// Up to 8 MiB of rows are read at once. More rows are read in groups if the tensor is stored raw; otherwise
 /// from the tensor's stream, after skipping the beginning of the stream.

@@ -23,7 +23,7 @@ pub(crate) fn waiting<T>(wait: impl FnOnce() -> T) -> T {
     waited
 }
 
-/// Handles Ctrl-C and TERM. A read-only command ends immediately. For other commands the first signal sets
+/// Handles Ctrl-C and SIGTERM. A read-only command ends immediately. For other commands the first signal sets
 /// [`is_interrupted`], so that partial files are removed, and a second signal ends the process.
 pub(crate) fn listen_for_interrupts(is_reading_only: bool) -> Outcome {
     ENDS_AT_ONCE.store(is_reading_only, Ordering::SeqCst);

@@ -73,7 +73,7 @@ pub(crate) fn run(options: &Verify, out: &mut impl Write) -> Outcome {
     for path in &options.files {
         let reader = match files::open(path) {
             Ok(reader) => reader,
-            // An error of one file does not keep the command from checking the other files.
+            // An error in one file does not keep the command from checking the other files.
             Err(failure @ Failure::File { .. }) => {
                 if options.json {
                     failure.to_json(out)?;

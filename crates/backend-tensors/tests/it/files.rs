@@ -1,4 +1,4 @@
-//! Tests of every format, and of the checks at load.
+//! Tests of every file format, and of the checks while a file is loaded.
 
 use std::fs;
 
@@ -196,7 +196,7 @@ fn names_beside_a_file_are_used() {
     assert_eq!(outputs(&*load().unwrap()), ["0"]);
 }
 
-/// MR-03: the file with the tensor names is not read through a link, and a pipe in its place does not block.
+/// The file with the tensor names is not read through a link, and a pipe in its place does not block.
 #[cfg(unix)]
 #[test]
 fn mr_03_names_behind_a_link_are_refused() {

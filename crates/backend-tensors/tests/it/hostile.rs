@@ -25,10 +25,10 @@ fn formats() -> Vec<&'static str> {
     names.to_vec()
 }
 
-/// Time limit for a refusal in tests: the required second, and some time for busy machines.
+/// Time limit for a refusal in tests: the second that is required, and a margin for busy machines.
 const QUICKLY: Duration = Duration::from_secs(5);
 
-/// MR-08: truncated files and other formats are refused quickly, with the format's reason.
+/// Truncated files and other formats are refused quickly, with the format's reason.
 #[test]
 fn mr_08_broken_files_are_refused() {
     let refused = |name: &str, content: Bytes| {
@@ -72,7 +72,7 @@ fn thousands_of_mutants() {
     }
 }
 
-/// MR-16: the decoded size is checked before decoding. This file has a few KB and decodes to 1 GiB of zeros.
+/// The decoded size is checked before decoding. This file is a few KB in size and decodes to 1 GiB of zeros.
 #[test]
 fn mr_16_more_than_there_is_memory_for() {
     let mut writer = ZtensorWriter::new(Vec::new(), WriteOptions::default()).unwrap();

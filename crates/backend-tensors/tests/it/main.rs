@@ -1,4 +1,4 @@
-//! Tests of tensor files as models: alone, in the engine, and through HTTP.
+//! Tests of tensor files as models: alone, in the engine, and over HTTP.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod files;

@@ -1,4 +1,4 @@
-//! Tests in the engine and through HTTP.
+//! Tests of tensor files that are served by the engine and over HTTP.
 
 use std::{fs, path::Path, sync::Arc, time::Instant};
 
@@ -79,7 +79,7 @@ fn a_file_in_a_version_folder_is_a_model() {
     );
 }
 
-/// MR-08: a version that fails to load does not affect one that loads.
+/// A version that fails to load does not affect one that loads.
 #[test]
 fn mr_08_a_good_version_serves_beside_a_broken_one() {
     let good = file("model.zt", &[("embed", &embed())]);
@@ -100,7 +100,7 @@ fn mr_08_a_good_version_serves_beside_a_broken_one() {
     );
 }
 
-/// MR-10: the file is read, not mapped, so truncating it has no effect on the server: no signal, and the same
+/// The file is read, not mapped, so truncating it has no effect on the server: no signal, and the same
 /// responses.
 #[test]
 fn mr_10_a_served_file_is_truncated() {

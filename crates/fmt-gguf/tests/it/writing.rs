@@ -126,7 +126,7 @@ fn alignment_is_that_of_the_metadata() {
         assert!(entry.range.start.is_multiple_of(64), "{entry:?}");
     }
     assert_eq!(reader.tensor(2).unwrap().to_vec::<i8>().unwrap(), [4, 5, 6]);
-    // The file is padded after the last tensor, too, because GGML reads that padding.
+    // The file is also padded after the last tensor, because GGML reads that padding.
     assert!(out.len().is_multiple_of(64));
 }
 

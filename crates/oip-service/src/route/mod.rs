@@ -141,14 +141,14 @@ impl Route {
         self.change
     }
 
-    /// Returns the model's name as in the path; `None` if the path contains no model. Invalid UTF-8 is
-    /// replaced.
+    /// Returns the model's name as it appears in the path; `None` if the path contains no model. Invalid
+    /// UTF-8 is replaced.
     #[must_use]
     pub fn model_name(&self) -> Option<&str> {
         self.params.model.as_deref()
     }
 
-    /// Returns the version as in the path, like [`Route::model_name`].
+    /// Returns the version as it appears in the path, like [`Route::model_name`].
     #[must_use]
     pub fn version_name(&self) -> Option<&str> {
         self.params.version.as_deref()

@@ -1,4 +1,4 @@
-//! Tests which action and which names each path stands for.
+//! Tests which action and which names are parsed from each path.
 
 use proptest::prelude::*;
 
@@ -94,7 +94,7 @@ const TABLE: &[Row<'static>] = &[
     ("POST", "/v2/models/m/versions//infer", Action::Infer, Some("m"), Some(""), None, INFER),
     ("POST", "/v2/repository/models//load", Action::RepositoryLoad, Some(""), None, Some("load"), "/v2/repository/models/{model}/load"),
     ("POST", "/v2/systemsharedmemory/region//unregister", Action::SystemMemoryUnregister, None, None, Some("unregister shared memory"), "/v2/systemsharedmemory"),
-    // Names that look like other paths stay names.
+    // Names that look like other paths are still parsed as names.
     ("POST", "/v2/models/../infer", Action::Infer, Some(".."), None, None, INFER),
     ("POST", "/v2/models/%2e%2e/infer", Action::Infer, Some(".."), None, None, INFER),
     ("POST", "/v2/models/%252e/infer", Action::Infer, Some("%2e"), None, None, INFER),
@@ -166,7 +166,7 @@ fn the_meaning_of_each_path() {
     }
 }
 
-/// A path may match a literal and a parameter; the order of the table decides.
+/// A path may match a literal and a parameter; the first match in the table counts.
 #[test]
 fn each_pattern_is_found_by_its_own_path() {
     for path in PATHS {
@@ -337,7 +337,7 @@ proptest! {
         }
     }
 
-    /// Labels of metrics come only from the tables, never from the client's path.
+    /// Metric labels come only from the tables, never from the client's path.
     #[test]
     fn names_hold_nothing_of_the_client(path in "(/[a-z0-9%.:]{0,12}){0,9}") {
         let name = Route::of_http(&Method::GET, &path).name();

@@ -26,7 +26,7 @@ pub(super) struct Extensions(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The models that were loaded or unloaded by request, with their options.
+    /// The models that clients have loaded or unloaded, with their options.
     loads: BTreeMap<String, Result<LoadOptions, UnloadOptions>>,
     log_settings: LogSettings,
     regions: BTreeMap<String, SharedMemoryRegion>,
@@ -53,8 +53,8 @@ fn known(model: ModelRef<'_>) -> Result<(), ServiceError> {
 }
 
 /// Always lists `loading` (being loaded), `matrix` (two versions, one ready) and `never` (never loaded), and
-/// the models that were loaded (with the configuration as the reason) or unloaded by request. `locked`
-/// refuses to be loaded or unloaded.
+/// the models that clients have loaded (with the configuration as the reason) or unloaded. Loading or
+/// unloading `locked` is refused.
 impl ModelRepository for Extensions {
     fn index(&self) -> Vec<ModelIndexEntry> {
         let entry = |name: &str, version: Option<&str>, state, reason: &str| ModelIndexEntry {

@@ -13,8 +13,8 @@ fn read(file: &Json) -> Result<TextTokenizer, String> {
     read.map_err(|error| error.to_string())
 }
 
-/// Returns the error for the test tokenizer's file after the value at the JSON pointer `place` is replaced by
-/// `value`.
+/// Returns the error for the test tokenizer's file after the value at the JSON pointer `place` is replaced
+/// with `value`.
 fn refusal(place: &str, value: Json) -> String {
     let mut file = tokenizer();
     *file.pointer_mut(place).unwrap() = value;

@@ -1,4 +1,4 @@
-//! Builders and doubles for tests of operators: nodes, cancelled runs, runs on several threads.
+//! Builders and test doubles for tests of operators: nodes, cancelled runs, runs on several threads.
 
 #![allow(
     clippy::missing_panics_doc,

@@ -1,4 +1,4 @@
-//! The memory of a run's values.
+//! Tests that a run reuses the memory of its values.
 
 use std::sync::Arc;
 

@@ -47,7 +47,7 @@ async fn bench(options: &Bench) -> Outcome<Report> {
     let requests: Arc<[InferRequest]> = requests.await??.into();
     let concurrency = options.concurrency.unwrap_or(match options.rate {
         None => 1,
-        // In an open loop, 64 clients are enough that a due request rarely waits for a free client.
+        // In an open loop with 64 clients, a due request rarely has to wait for a free client.
         Some(_) => 64,
     });
     // One connection per client, over both transports.

@@ -38,7 +38,7 @@ pub(super) fn missing(
         .collect()
 }
 
-/// Returns the shape that the user requested for the input, else the model's shape. A free first dimension
+/// Returns the shape that the user requested for the input, or else the model's shape. A free first dimension
 /// becomes 1; any other free dimension is an error.
 fn shape(options: &Bench, metadata: &ModelMetadata, input: &TensorMetadata) -> Outcome<Shape> {
     let (name, model) = (&input.name, &metadata.name);

@@ -93,13 +93,13 @@ fn open(source: &str) -> Outcome<TensorValue> {
     Ok(TensorValue::Bytes(texts.about(path)?))
 }
 
-/// Reads a text file whose lines are the elements; line ends are not part of them.
+/// Reads a text file whose lines are the elements; line endings are not part of them.
 fn lines(path: &Path) -> Outcome<BytesTensor> {
     let text = fs::read(path)
         .map_err(|error| Error::io("the file cannot be read", error))
         .about(path)?;
     let mut elements: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
-    // The last line end does not start another line.
+    // A line ending at the end of the file does not start another line.
     elements.pop_if(|last| last.is_empty());
     let elements = elements
         .iter()

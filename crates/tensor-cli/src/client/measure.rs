@@ -69,7 +69,7 @@ struct Run {
     requests: Arc<[InferRequest]>,
     /// When the measurement begins.
     begin: Instant,
-    /// Number of measured requests begun.
+    /// Number of measured requests that have been started.
     begun: AtomicU64,
     is_over: AtomicBool,
     /// Requests that were due but not sent by the end.
@@ -115,7 +115,7 @@ pub(super) async fn run(
         .collect();
     let watching = tokio::spawn(run.clone().watch(live));
     for worker in working {
-        // Workers end by themselves. If one panics, the results that it has recorded still count.
+        // Workers end on their own. If one panics, the results that it has recorded still count.
         let _ = worker.await;
     }
     run.is_over.store(true, Ordering::SeqCst);
@@ -240,7 +240,7 @@ impl Run {
         }
     }
 
-    /// Returns when the next request is due: at once in a closed loop, by the schedule in an open loop.
+    /// Returns when the next request is due: immediately in a closed loop, on schedule in an open loop.
     /// Returns `None` at the end.
     async fn next(&self) -> Option<Instant> {
         if self.is_over.load(Ordering::SeqCst) {

@@ -304,7 +304,7 @@ pub(crate) enum TextForm {
 }
 
 impl TextForm {
-    /// Returns the form for a file extension.
+    /// Returns the text format for the path's extension.
     fn of(path: &str) -> Option<Self> {
         let extension = Path::new(path).extension()?.to_str()?;
         match &*extension.to_ascii_lowercase() {

@@ -27,7 +27,7 @@ use crate::{
     table,
 };
 
-/// Returns the names of the outputs that the targets name. An empty list stands for all outputs.
+/// Returns the names of the outputs that the targets name. An empty list means all outputs.
 pub(super) fn named(targets: &[Target]) -> Vec<String> {
     let mut names = Vec::new();
     for target in targets {
@@ -44,7 +44,8 @@ pub(super) fn named(targets: &[Target]) -> Vec<String> {
     names
 }
 
-/// Checks before a possibly long run whether the outputs can be written, as far as metadata shows.
+/// Checks whether the outputs can be written, as far as the metadata shows, before a run that may take a long
+/// time.
 pub(super) fn check(targets: &[Target], metadata: &ModelMetadata, wanted: &[String]) -> Outcome {
     let promised = metadata.outputs.iter();
     let promised = promised.filter(|output| wanted.is_empty() || wanted.contains(&output.name));

@@ -94,7 +94,7 @@ fn a_folder_is_a_file_for_every_command() {
             .bad(&["set", "hub", "a=b"])
             .contains("one file of the checkpoint")
     );
-    // The shards form a checkpoint without an index too.
+    // The shards form a checkpoint even without an index.
     fs::remove_file(place.path(index)).unwrap();
     let run = place.run(&["diff", "hub", "hub/model.safetensors"]);
     assert_eq!(run.code, 0, "{}", run.err);

@@ -10,7 +10,7 @@ use crate::{
     support::{Place, matrix, vector},
 };
 
-/// Returns name and hash of each tensor.
+/// Returns the name and the hash of each tensor.
 fn contents(shown: &Value) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let tensors = shown["tensors"].as_array().unwrap().iter();
@@ -78,7 +78,7 @@ fn btf_keeps_names() {
     assert_eq!(place.good(&["diff", "a.safetensors", "a.btf"]), "");
 }
 
-/// B14: without the sidecar file, BTF loses the names.
+/// Without the sidecar file, BTF loses the names.
 #[test]
 fn btf_without_a_file_of_names() {
     let place = Place::new();
@@ -245,7 +245,7 @@ fn integers_and_bools_stay_when_floats_get_another_dtype() {
     );
 }
 
-/// WR-05: the shell limits files to 512 or 1024 bytes, depending on its unit.
+/// The shell limits files to 512 or 1024 bytes, depending on the unit that its `ulimit` counts in.
 #[test]
 fn wr_05_a_target_beyond_the_limit_of_the_system_is_an_error() {
     let place = Place::new();

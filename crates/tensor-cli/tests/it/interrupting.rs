@@ -1,4 +1,4 @@
-//! Ctrl-C and TERM.
+//! Ctrl-C and SIGTERM.
 
 use std::{
     fs,
@@ -8,7 +8,7 @@ use std::{
 
 use crate::support::Place;
 
-/// Writes a sparse file of 8 GiB, which takes long to read.
+/// Writes a sparse file of 8 GiB, which takes a long time to read.
 pub(crate) fn write_big(place: &Place, name: &str) {
     let header = r#"{"w":{"dtype":"U8","shape":[8192,1048576],"data_offsets":[0,8589934592]}}"#;
     let head = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();

@@ -1,4 +1,4 @@
-//! WR-01: the program is killed while it writes.
+//! The program is killed while it is writing.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use tensor_core::{Shape, Tensor};
 
 use crate::support::{Place, vector};
 
-/// Kills per format.
+/// Number of kills per format.
 const ROUNDS: u32 = 15;
 
 #[test]

@@ -169,7 +169,8 @@ fn an_open_loop_counts_from_when_requests_were_due() {
             (&"open".into(), &400.into(), &0.into())
         );
         let latency = |name: &str| report["latency_us"][name].as_f64().unwrap() / 1e3;
-        // A hundred of four hundred requests were due during the stall, and the first one waited longest.
+        // Of the four hundred requests, a hundred were due during the stall, and the first of those waited
+        // longest.
         assert!(latency("max") > 400.0, "{report}");
         assert!(latency("p90") > 150.0, "{report}");
 

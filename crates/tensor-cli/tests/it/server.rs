@@ -119,7 +119,7 @@ pub(crate) struct FlakyService {
 }
 
 impl FlakyService {
-    /// Creates the service; `mood` gets the number of the request, from 1.
+    /// Creates the service. `mood` receives the number of each request, counted from 1.
     pub(crate) fn new(mood: fn(usize) -> Reaction) -> Self {
         Self {
             inner: TestService::default(),
