@@ -1,4 +1,5 @@
-//! Well-behaved clients during an attack: measures their success rate and the latency of liveness checks.
+//! Runs well-behaved clients during an attack, and measures their success rate and the latency of liveness
+//! checks.
 
 use std::{
     io::{Read, Write},
@@ -42,7 +43,7 @@ pub struct ClientResults {
 }
 
 impl ClientResults {
-    /// Returns the right responses per second.
+    /// Returns the number of correct responses per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.right as f64 / self.time.as_secs_f64()

@@ -1,11 +1,11 @@
 //! Measures the cost of a request: CPU time and context switches of the server, and client latency, compared
 //! with bare echo servers as the baseline.
 //!
-//! Servers are pinned to the first CPU and this client to the second (with `taskset`, if available), so a
-//! server has one CPU on any machine. The client is single-threaded: with many connections it is often the
+//! Servers are pinned to the first CPU and this client to the second (with `taskset`, if available), so each
+//! server uses one CPU, on any machine. The client is single-threaded: with many connections it is often the
 //! bottleneck, and latencies are those of client and server together. CPU time covers all threads of the
-//! server, as the system accounts it. All servers are measured interleaved, in rounds; each row shows the
-//! round with the least CPU time.
+//! server, as accounted by the system. The measurements of all servers are interleaved, in rounds; each row
+//! shows the round with the least CPU time.
 
 use std::{
     any::Any,

@@ -1,5 +1,5 @@
-//! Runs every attack in full size against a server with default options, alone and all together, with
-//! well-behaved clients.
+//! Runs every attack at full size against a server with default options, first alone and then together with
+//! others, alongside well-behaved clients.
 
 use std::{
     panic::resume_unwind,
@@ -72,7 +72,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(is_good)
 }
 
-/// Runs the attacks `rows` together against a new server, and prints the table's line.
+/// Runs the attacks `rows` together against a new server, and prints their line of the table.
 fn attack(options: &Options, name: &str, rows: &[Row]) -> Result<bool> {
     let repository = tempfile::tempdir()?;
     models::write(repository.path(), Scale::FULL.request)?;
@@ -125,8 +125,8 @@ fn attack(options: &Options, name: &str, rows: &[Row]) -> Result<bool> {
     Ok(broken.is_empty())
 }
 
-/// Runs each attack on its own thread, all from the same moment. Returns the server's memory at that moment,
-/// when its peak and the clients' results are reset.
+/// Runs each attack on its own thread, all starting at the same moment. Returns the server's memory at that
+/// moment, when its peak and the clients' results are reset.
 fn attack_together(
     options: &Options,
     rows: &[Row],
@@ -158,8 +158,8 @@ fn attack_together(
     })
 }
 
-/// Waits for the server to release its budget after all clients disconnected, and returns the bytes in use:
-/// zero, or the bytes that are still in use at the timeout.
+/// Waits for the server to release its budget after all clients have disconnected, and returns the bytes in
+/// use: zero, or the bytes that are still in use at the timeout.
 fn settled_budget(server: &Server) -> Result<u64> {
     let start = Instant::now();
     loop {

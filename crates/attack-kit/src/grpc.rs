@@ -194,7 +194,7 @@ impl Grpc {
         // A call that fails immediately has its status in the headers.
         let trailers = body.trailers().await?.unwrap_or(head.headers);
         let text = |name: &str| trailers.get(name).and_then(|value| value.to_str().ok());
-        // The errors of a stream's requests are in its messages.
+        // A stream reports errors of its requests in messages, not in this status.
         let code = text("grpc-status").context("the answer has no status")?.parse()?;
         let message = text("grpc-message").unwrap_or_default().to_owned();
         Ok(Answer {

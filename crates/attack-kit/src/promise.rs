@@ -6,7 +6,7 @@ use attack_kit::{ClientResults, Scale};
 
 /// Maximum latency of a liveness check.
 const LONGEST_LIVE: Duration = Duration::from_millis(50);
-/// Minimum fraction of their rate that well-behaved clients must keep.
+/// Minimum fraction of their normal rate that well-behaved clients must keep.
 const LEAST_SHARE: f64 = 0.5;
 
 /// Returns the guarantees as text.
@@ -45,7 +45,7 @@ impl Violations {
         self.unless(share >= LEAST_SHARE, "good clients' rate");
     }
 
-    /// Records a violation of the guarantee `part`, unless `is_held`.
+    /// Records a violation of the guarantee `part`, unless `is_held` is true.
     pub(crate) fn unless(&mut self, is_held: bool, part: &'static str) {
         if !is_held {
             self.0.push(part);

@@ -166,7 +166,7 @@ impl Server {
         Ok(fs::read_dir(format!("/proc/{}/fd", self.pid))?.count())
     }
 
-    /// Returns whether the process runs.
+    /// Returns whether the process is running.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.child
@@ -174,7 +174,7 @@ impl Server {
             .is_ok_and(|mut child| matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Sends a signal, named without `SIG`.
+    /// Sends the signal `name`, which is written without `SIG`.
     ///
     /// # Errors
     /// When the process has exited.

@@ -14,11 +14,11 @@ use anyhow::Result;
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::{ClientConfig, RootCertStore, crypto::ring};
 
-/// The token of requests, and its SHA-256.
+/// The token that requests carry, and its SHA-256.
 pub(crate) const TOKEN: &str = "s3cret";
 const DIGEST: &str = "1ec1c26b50d5d3c58d9583181af8076655fe00756bf7285940ba3670f99fcba0";
 
-/// A server with some options.
+/// A server with certain options.
 pub(crate) struct Variant {
     pub(crate) name: &'static str,
     pub(crate) options: Vec<String>,
@@ -108,7 +108,7 @@ impl OptionFiles<'_> {
         Ok((Arc::new(client), options))
     }
 
-    /// Creates an identity that has the token.
+    /// Creates an identity with the token.
     fn identities(&self) -> Result<[String; 1]> {
         let file = self.path("auth.toml");
         let table =
@@ -147,7 +147,7 @@ impl OptionFiles<'_> {
         )
     }
 
-    /// Records the share `rate` of requests into the directory `name`.
+    /// Creates a configuration that records the fraction `rate` of requests in the directory `name`.
     fn capture(&self, name: &str, rate: f64) -> Result<[String; 1]> {
         let path = self.path(name);
         self.config(name, format!("capture = {path:?}\ncapture-rate = {rate:?}\n"))

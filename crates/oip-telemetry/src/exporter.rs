@@ -41,7 +41,7 @@ pub struct ExporterConfig {
 }
 
 impl ExporterConfig {
-    /// Creates a configuration without headers and resource attributes.
+    /// Creates a configuration without headers or resource attributes.
     #[must_use]
     pub fn new(endpoint: Endpoint) -> Self {
         Self {
@@ -91,7 +91,7 @@ enum Message {
 const BATCH: usize = 512;
 const GATHER: Duration = Duration::from_secs(1);
 
-/// Maximum number of spans in the queue: a stream has hundreds, other requests about ten.
+/// Maximum number of spans in the queue: a stream may produce hundreds of spans, other requests about ten.
 const MOST_WAITING: u64 = 16 << 10;
 
 /// Maximum back-off, and maximum number of attempts for the same spans.

@@ -1,9 +1,9 @@
 //! Request traces and metrics for an OpenTelemetry collector, over OTLP/HTTP with protobuf.
 //!
-//! A [`Sampler`] decides from a request's head whether it is traced: by the caller's `traceparent`, or by a
-//! ratio. Traced requests are passed to an [`Exporter`] as [`Span`]s when they end. The exporter has a
-//! bounded queue and a thread: requests never wait for the collector, and spans that do not fit are counted.
-//! A [`MetricsExporter`] pushes metrics periodically from a thread.
+//! A [`Sampler`] decides from a request's head whether to trace the request: by the caller's `traceparent`,
+//! or by a ratio. Traced requests are passed to an [`Exporter`] as [`Span`]s when they end. The exporter has
+//! a bounded queue and a thread: requests never wait for the collector, and spans that do not fit are dropped
+//! and counted. A [`MetricsExporter`] pushes metrics periodically from a thread.
 //!
 //! ```
 //! use std::time::SystemTime;

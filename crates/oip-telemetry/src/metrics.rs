@@ -118,7 +118,7 @@ pub struct MetricsConfig {
 }
 
 impl MetricsConfig {
-    /// Creates a configuration with an interval of one minute, without headers and resource attributes.
+    /// Creates a configuration with an interval of one minute, without headers or resource attributes.
     #[must_use]
     pub fn new(endpoint: Endpoint) -> Self {
         Self {

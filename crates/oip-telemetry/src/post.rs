@@ -24,7 +24,7 @@ pub(crate) struct Refusal {
     pub(crate) is_passing: bool,
 }
 
-/// Maximum number of bytes to read of a response, and of characters to show of an error.
+/// Maximum number of bytes to read from a response, and of characters to show from an error.
 const MOST_ANSWER: u64 = 64 << 10;
 const MOST_SHOWN: usize = 200;
 

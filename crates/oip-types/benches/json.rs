@@ -1,4 +1,4 @@
-//! Benchmarks decoding and encoding JSON bodies of one million numbers, in comparison with other libraries.
+//! Benchmarks decoding and encoding JSON bodies of one million numbers against other libraries.
 //!
 //! All data is in memory, and each benchmark is warmed up first. Decoders get the body of a whole inference
 //! request and produce the numbers; encoders get the numbers and produce the body of a whole response.

@@ -5,7 +5,8 @@ use std::{error::Error, fmt, str::FromStr};
 /// A byte size such as `64MiB`, `1GB` or `1000`. KiB, MiB, GiB and TiB (or Ki, Mi, Gi and Ti) are powers of
 /// 1024; KB, MB, GB and TB are powers of 1000.
 ///
-/// Displays with the largest unit that is exact; `{:#}` puts a space before the unit, for use in a sentence.
+/// It is displayed in the largest unit that represents it exactly; `{:#}` puts a space before the unit, for
+/// use in a sentence.
 ///
 /// ```
 /// use oip_types::ByteSize;

@@ -153,7 +153,7 @@ impl fmt::Debug for BytesTensor {
 mod tests {
     use super::*;
 
-    /// GR-21: rejects hostile raw forms.
+    /// Rejects hostile raw forms.
     #[test]
     fn gr_21_cut_and_lying_lengths_are_refused() {
         let one = Shape::vector(1);

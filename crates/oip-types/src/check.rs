@@ -10,8 +10,8 @@ use crate::{
 };
 
 impl ModelMetadata {
-    /// Checks that a request has only inputs of this model, all required ones among them, each with the right
-    /// datatype, rank and fixed dimensions, and that it requests only existing outputs, each once.
+    /// Checks that a request has all required inputs and no unknown ones, that each has the right datatype,
+    /// rank and fixed dimensions, and that the request names only existing outputs, each once.
     ///
     /// Byte lengths need no check here: a [`TensorValue`] cannot disagree with its own shape.
     ///
@@ -72,8 +72,8 @@ impl ModelMetadata {
         Ok(())
     }
 
-    /// Checks the model's outputs against its metadata and picks the requested outputs in the requested
-    /// order. If the request names no outputs, picks all in the order of the metadata; optional outputs may
+    /// Checks the model's outputs against its metadata and selects the requested outputs in the requested
+    /// order. If the request names no outputs, selects all in the order of the metadata; optional outputs may
     /// be missing.
     ///
     /// # Errors
@@ -131,7 +131,7 @@ impl ModelMetadata {
             .collect()
     }
 
-    /// Checks that the metadata has all outputs that the model returned.
+    /// Checks that the metadata lists all outputs that the model returned.
     fn check_given(&self, given: &[InferOutput]) -> Result<(), ServiceError> {
         // Models usually return outputs in metadata order, so each search starts after the previous match.
         let mut at = 0;
@@ -361,7 +361,7 @@ mod tests {
         assert!(model.pick_outputs(&[], vec![]).is_err(), "y is required");
     }
 
-    /// Picking many outputs takes linear time, not quadratic.
+    /// Selecting many outputs takes linear time, not quadratic.
     #[test]
     fn many_outputs() {
         const COUNT: usize = 50_000;
@@ -406,7 +406,7 @@ mod tests {
         );
     }
 
-    /// MD-06: a model that violates its own metadata causes an internal error.
+    /// A model that violates its own metadata causes an internal error.
     #[test]
     fn md_06_broken_promises_are_the_servers_fault() {
         let y = || InferOutput::new("y", floats(&[3]));

@@ -56,7 +56,7 @@ impl DataType {
     /// Byte strings of any length.
     pub const BYTES: Self = Self::Bytes;
 
-    /// Returns the protocol's name of the datatype.
+    /// Returns the protocol's name for the datatype.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

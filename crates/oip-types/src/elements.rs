@@ -107,7 +107,8 @@ impl<'e, T> IntoIterator for &'e Elements<T> {
 impl<T: Element> From<Elements<T>> for Tensor {
     fn from(elements: Elements<T>) -> Self {
         let tensor = Self::from_vec(elements.shape, elements.values);
-        // The number of elements matches the shape, and the elements are in memory.
+        // This cannot fail: the elements match the shape, and since they are in memory, their size does not
+        // overflow.
         tensor.unwrap_or_else(|_| unreachable!("elements fit their shape"))
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::{ModelMetadata, TensorMetadata};
 
-/// Height and width of an example image where the model leaves them free. Networks halve them at most five
-/// times.
+/// Height and width of an example image where the model leaves them free: large enough for networks, which
+/// halve them at most five times.
 const IMAGE_SIDE: u64 = 32;
 
 /// An input of an example request: a tensor of zeros (or empty strings, or `false`) with a shape that the
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(dims(&[-1, 12, -1, 64]), [1, 12, 1, 64]);
         let huge = TensorMetadata::new("x", DataType::FP32, &[i64::MAX, i64::MAX]);
         assert_eq!(ExampleInput::of(&huge).elements(), None);
-        // The width counts empty lists too.
+        // The width also counts empty lists.
         for dims in [[1 << 30, 0], [0, 1 << 30]] {
             let empty = TensorMetadata::new("x", DataType::FP32, &dims);
             let example = ExampleInput::of(&empty);

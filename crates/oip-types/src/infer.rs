@@ -1,4 +1,4 @@
-//! Requests and responses of inference, independent of the transport.
+//! Inference requests and responses, independent of the transport.
 
 use tensor_core::{Element, QuotedName, Shape};
 
@@ -220,7 +220,7 @@ pub struct InferResponse {
 }
 
 impl InferResponse {
-    /// Creates a response of a model, without version, id and parameters.
+    /// Creates a response of a model, without a version, an id or parameters.
     #[must_use]
     pub fn new(model_name: impl Into<String>, outputs: Vec<InferOutput>) -> Self {
         Self {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{ModelConfig, model_config::ConfigParameter};
 
-/// Whether requests of different clients are joined into batches, and the reason.
+/// Whether requests of different clients are batched together, and the reason.
 ///
 /// ```
 /// use oip_types::Joining;
@@ -47,7 +47,7 @@ impl Joining {
         }
     }
 
-    /// Sets the advice on how to enable batching, as a clause. Has no effect if requests are joined.
+    /// Sets the advice on how to enable batching, as a clause. Has no effect if requests are batched.
     #[must_use]
     pub fn advising(self, advice: impl Into<String>) -> Self {
         match self {

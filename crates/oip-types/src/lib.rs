@@ -4,19 +4,19 @@
 //!
 //! - **Types**: [`InferRequest`], [`InferResponse`], [`ModelMetadata`], [`Parameters`]. A tensor is a
 //!   [`TensorValue`]: fixed-width elements ([`tensor_core::Tensor`]) or byte strings ([`BytesTensor`]), in
-//!   both cases a shape and shared bytes that agree.
+//!   both cases a shape and shared bytes that match it.
 //! - **Rules**: [`ModelMetadata::check_request`] checks a request against a model,
 //!   [`ModelMetadata::pick_outputs`] a model's outputs against its metadata; [`RequestLimits`] and
 //!   [`ModelRef`] check what clients send.
-//! - **Extensions**: types for repository index, model configuration, statistics, logging, shared memory; and
-//!   [`classify`].
+//! - **Extensions**: types for the repository index, model configuration, statistics, logging and shared
+//!   memory; and [`classify`].
 //! - **Errors**: [`ServiceError`] with an [`ErrorCode`] from one closed list, mapped to HTTP and gRPC status.
 //! - **Options**: [`ByteSize`], and with the feature `durations` `HumanDuration`: sizes and durations as
 //!   people write them.
 //! - **Encodings** (feature `rest`, on by default): [`rest`] decodes JSON bodies into typed buffers and
 //!   encodes from them, and handles the binary tensor data extension without copying.
 //!
-//! `docs/oip.md` of the repository lists the decisions where the specification is ambiguous.
+//! In the repository, `docs/oip.md` lists how this crate resolves the ambiguities of the specification.
 //!
 //! ```
 //! use oip_types::{DataType, InferRequest, ModelMetadata, ModelRef, TensorMetadata};

@@ -128,7 +128,7 @@ fn within(what: &str, found: usize, limit: usize) -> Result<(), ServiceError> {
 mod tests {
     use super::*;
 
-    /// HT-24, GR-23: rejects invalid dimensions.
+    /// Rejects invalid dimensions.
     #[test]
     fn gr_23_hostile_dimensions_are_refused() {
         let limits = RequestLimits::default();

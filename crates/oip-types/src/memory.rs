@@ -4,19 +4,19 @@ use bytes::Bytes;
 
 use crate::ServiceError;
 
-/// A memory budget for a request. Code that may allocate much memory calls [`Memory::reserve`] first.
+/// A memory budget for a request. Code that may allocate a lot of memory calls [`Memory::reserve`] first.
 ///
-/// `oip-service` implements this trait for the lease of a request; [`UnlimitedMemory`] is for callers that
+/// `oip-service` implements this trait for a request's memory lease; [`UnlimitedMemory`] is for callers that
 /// trust their input.
 pub trait Memory {
     /// Grants memory for a buffer of `bytes` bytes.
     ///
     /// # Errors
     /// [`TooLarge`](crate::ErrorCode::TooLarge) or [`Overloaded`](crate::ErrorCode::Overloaded) when the
-    /// budget does not suffice.
+    /// budget cannot cover the buffer.
     fn reserve(&self, bytes: usize) -> Result<Box<dyn Reservation>, ServiceError>;
 
-    /// Checks whether to continue; called between steps of long work.
+    /// Checks whether to continue; called between the steps of long operations.
     ///
     /// # Errors
     /// If the response is no longer needed.

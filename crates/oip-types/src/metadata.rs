@@ -223,8 +223,8 @@ impl ShapePattern {
         self.has_any_leading
     }
 
-    /// Returns the wire form, in which free dimensions are -1. The wire form cannot express any number of
-    /// leading dimensions; they become one free dimension, the most common case.
+    /// Returns the wire form, in which free dimensions are -1. The wire form cannot express a variable number
+    /// of leading dimensions; they become one free dimension, the most common case.
     pub fn to_wire(&self) -> impl Iterator<Item = i64> + '_ {
         let leading = self.has_any_leading.then_some(-1);
         let dims = self.dims.iter();

@@ -262,7 +262,7 @@ pub struct Accelerator {
     pub parameters: BTreeMap<String, String>,
 }
 
-/// How requests are joined into batches.
+/// How requests are batched together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -287,7 +287,7 @@ pub struct DynamicBatching {
     pub priority_queue_policy: BTreeMap<u64, QueuePolicy>,
 }
 
-/// The limits on waiting requests: their time and their number.
+/// The limits on waiting requests: how long they may wait, and how many may wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",

@@ -63,10 +63,10 @@ impl fmt::Display for ModelRef<'_> {
     }
 }
 
-/// Checks a model or version name; `what` names the kind in the message.
+/// Checks a model or version name; `what` is the kind of name, for the error message.
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) with the rule that is violated.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that states the violated rule.
 pub fn check_name(what: &str, name: &str) -> Result<(), ServiceError> {
     const MAX_BYTES: usize = 255;
     // Fast path: nearly all names consist of these bytes.
@@ -99,7 +99,7 @@ pub fn check_name(what: &str, name: &str) -> Result<(), ServiceError> {
 mod tests {
     use super::*;
 
-    /// MR-01, GR-26: rejects names that could escape the repository's directory.
+    /// Rejects names that could escape the repository's directory.
     #[test]
     fn mr_01_unsafe_names_are_refused() {
         let long = "a".repeat(256);
@@ -131,7 +131,7 @@ mod tests {
         }
     }
 
-    /// MR-02: accepts odd but harmless names.
+    /// Accepts odd but harmless names.
     #[test]
     fn mr_02_odd_names_are_allowed() {
         for name in [

@@ -13,10 +13,10 @@ use crate::{ParameterValue, Parameters, ServiceError};
 pub struct ModelIndexEntry {
     /// The model's name.
     pub name: String,
-    /// The version; `None` for models without versions and for models never loaded.
+    /// The version; `None` for models without versions and for models that were never loaded.
     #[cfg_attr(feature = "rest", serde(default, skip_serializing_if = "Option::is_none"))]
     pub version: Option<String>,
-    /// The state; `None` for models never loaded.
+    /// The state; `None` for models that were never loaded.
     #[cfg_attr(feature = "rest", serde(default, skip_serializing_if = "Option::is_none"))]
     pub state: Option<ModelState>,
     /// The reason why this version is not ready, in human-readable form; may be empty.
@@ -32,7 +32,7 @@ pub struct ModelIndexEntry {
     serde(rename_all = "UPPERCASE")
 )]
 pub enum ModelState {
-    /// Unknown, or a name that this crate does not know.
+    /// The state is unknown, or its name is unknown to this crate.
     Unknown,
     /// The version is ready for requests.
     Ready,
@@ -40,7 +40,7 @@ pub enum ModelState {
     Unavailable,
     /// The version is being loaded.
     Loading,
-    /// The version finishes its requests before it is unloaded.
+    /// The version is finishing its requests before it is unloaded.
     Unloading,
 }
 
@@ -94,7 +94,7 @@ impl LoadOptions {
 
     /// Reads the parameters of a load request.
     ///
-    /// Triton lets clients send the model's files too (`file:<path>`). Tensorferry runs only files that the
+    /// Triton also lets clients send the model's files (`file:<path>`). Tensorferry runs only files that the
     /// operator put into the repository.
     ///
     /// # Errors
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(ModelState::from_name("State.READY"), ModelState::Unknown);
     }
 
-    /// MR-05: load requests with files are rejected.
+    /// Load requests with files are rejected.
     #[test]
     fn mr_05_files_in_load_requests_are_refused() {
         let string = |text: &str| ParameterValue::String(text.to_owned());

@@ -30,8 +30,9 @@ impl TensorValue {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidArgument`](ErrorCode::InvalidArgument) when the tensors do not fit together, are scalars, or
-    /// `parts` is empty; [`Overloaded`](ErrorCode::Overloaded) when there is no memory for the copy.
+    /// [`InvalidArgument`](ErrorCode::InvalidArgument) when the tensors differ in datatype or trailing
+    /// dimensions or are scalars, or `parts` is empty; [`Overloaded`](ErrorCode::Overloaded) when there is no
+    /// memory for the copy.
     pub fn join_rows(parts: &[&Self]) -> Result<Self, ServiceError> {
         let (first, others) = match parts {
             [] => return Err(ServiceError::invalid("expected tensors to join, found none")),
@@ -70,7 +71,7 @@ impl TensorValue {
         parts.iter().for_each(|part| raw.extend_from_slice(part.raw()));
 
         match first {
-            // The inputs are valid, and the joined shape has their number of elements.
+            // The inputs are valid, and the concatenated shape has as many elements as all of them together.
             Self::Bytes(_) => Ok(Self::Bytes(BytesTensor::new_unchecked(shape, raw.into()))),
             Self::Fixed(first) => {
                 let spec = TensorSpec::new(first.spec().dtype(), shape).map_err(invalid)?;

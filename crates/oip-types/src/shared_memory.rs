@@ -24,7 +24,7 @@ pub struct SharedMemoryRegion {
     pub name: String,
     /// The system's name for the memory, as passed to `shm_open`.
     pub key: String,
-    /// The offset of the region in the memory of `key`, in bytes.
+    /// The offset of the region in the memory that `key` names, in bytes.
     pub offset: u64,
     /// The region's length in bytes.
     pub byte_size: u64,
@@ -36,7 +36,7 @@ pub struct SharedMemoryRegion {
 pub struct CudaMemoryRegion {
     /// The name of the region in requests.
     pub name: String,
-    /// The index of the GPU that has the memory.
+    /// The index of the GPU that holds the memory.
     pub device_id: u64,
     /// The region's length in bytes.
     pub byte_size: u64,

@@ -84,7 +84,7 @@ pub struct MemoryUsage {
     /// The kind of memory: `CPU`.
     #[cfg_attr(feature = "rest", serde(rename = "type"))]
     pub kind: String,
-    /// The index among several memories of this kind.
+    /// The index of this memory, if there are several of this kind.
     pub id: i64,
     /// The number of bytes in use.
     pub byte_size: u64,

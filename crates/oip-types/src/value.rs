@@ -39,7 +39,7 @@ impl TensorValue {
             DataType::Bytes => return BytesTensor::new(shape, raw).map(Self::Bytes),
             DataType::Fixed(dtype) => dtype,
         };
-        // The only possible error is an overflow of the size; the message has the protocol's name of the
+        // The only possible error is an overflow of the size; the message uses the protocol's name for the
         // datatype.
         let overflow = |error| match error {
             SpecError::ByteLengthOverflow { shape, .. } => {

@@ -1,5 +1,5 @@
-//! Memory shared with Python: all `unsafe` code of this crate except that of `python_code.rs`, which concerns
-//! threads.
+//! Shares memory with Python. All `unsafe` code of this crate is here, except that of `python_code.rs`, which
+//! concerns threads.
 
 use std::{ffi::c_int, os::raw::c_void, ptr, sync::Arc};
 
@@ -155,8 +155,8 @@ impl Fresh {
         if self.0.len_bytes() == 0 {
             return &mut [];
         }
-        // SAFETY: the buffer is held, writable and contiguous, and only the caller knows its array until the
-        // call returns, so nothing else reads or writes it. Any bytes are valid `u8`s.
+        // SAFETY: the buffer is held, writable and contiguous, and only the caller has a reference to the
+        // array until the call returns, so nothing else reads or writes it. Any bytes are valid `u8`s.
         unsafe { std::slice::from_raw_parts_mut(self.0.buf_ptr().cast::<u8>(), self.0.len_bytes()) }
     }
 }

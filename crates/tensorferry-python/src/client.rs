@@ -44,7 +44,7 @@ pub(crate) struct Client {
 /// Creates connections that a background thread drives.
 type Make = dyn Fn() -> oip_client::Result<Box<dyn InferenceClient>> + Send + Sync;
 
-/// Maximum bytes of buffers for reuse.
+/// Maximum total size of the buffers kept for reuse, in bytes.
 const SPARE: u64 = 64 << 20;
 
 /// The client that blocking calls use.

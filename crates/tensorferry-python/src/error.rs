@@ -89,7 +89,7 @@ pub(crate) fn usage(message: impl Into<String>) -> PyErr {
 pub(crate) fn of_call(py: Python<'_>, error: &ClientError) -> PyErr {
     let status = error.status().map(|status| {
         let status = status.to_string();
-        // Keep only the status itself: strip the transport prefix (`HTTP`, `gRPC`).
+        // Keeps only the status itself, without the transport prefix (`HTTP`, `gRPC`).
         status.rsplit(' ').next().unwrap_or_default().to_owned()
     });
     let exception = InferenceError::new_err(error.to_string());

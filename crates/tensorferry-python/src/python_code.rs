@@ -1,5 +1,5 @@
-//! Calls Python code that may run for long, such as models, and may still be running when the interpreter
-//! ends.
+//! Calls Python code that may run for a long time, such as models, and may still be running when the
+//! interpreter ends.
 //!
 //! If a thread requests the GIL after the interpreter has ended, Python up to 3.13 ends the thread with
 //! `pthread_exit`, which unwinds its stack. The unwinding must not reach Rust frames: guards in them would

@@ -82,9 +82,9 @@ pub(crate) fn shared() -> PyResult<&'static SharedRuntime> {
     SHARED.get(SharedRuntime::new)
 }
 
-/// A runtime without a thread of its own. One of the blocking callers drives the connections of all callers.
-/// After a while without calls a background thread takes over, since servers may send at any time over
-/// HTTP/2, and wait for acknowledgements when they drain.
+/// A runtime without its own thread. One of the blocking callers drives the connections of all callers. After
+/// a while without calls a background thread takes over, since servers may send at any time over HTTP/2, and
+/// wait for acknowledgements when they drain.
 pub(crate) struct SharedRuntime {
     runtime: Arc<Runtime>,
     keeper: Arc<Keeper>,

@@ -34,7 +34,7 @@ use crate::{
 /// A tensor of a model: name, datatype, shape with -1 for free dimensions, and whether it is optional.
 type Described = (String, String, Vec<i64>, bool);
 
-/// A model: name, inputs, outputs, callable, maximum rows per run if it declares them, and whether the
+/// A model: name, inputs, outputs, callable, maximum number of rows per run if declared, and whether the
 /// callable is a generator of any number of responses.
 type GivenModel = (
     String,
@@ -56,8 +56,8 @@ pub(crate) struct Server {
 
 #[pymethods]
 impl Server {
-    /// Starts serving models. `others` are models of another server, each by its name with two clients of
-    /// that server: HTTP, and gRPC for streams.
+    /// Starts serving models. `others` are models of another server, each given by its name and two clients
+    /// of that server: one for HTTP, and one for gRPC streams.
     #[new]
     fn new(
         py: Python<'_>,
@@ -408,7 +408,7 @@ impl Remote {
     }
 }
 
-/// Sets the request's timeout to its remaining time, because the remote server does not know the deadline
+/// Sets the request's timeout to its remaining time, because the remote server does not receive the deadline
 /// otherwise.
 fn within(mut request: InferRequest, cancel: &CancelToken) -> InferRequest {
     if let Some(deadline) = cancel.deadline() {

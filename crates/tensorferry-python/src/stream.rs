@@ -35,7 +35,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Maximum number of requests that wait to be sent, and of responses that wait to be taken.
+    /// Maximum number of requests that are waiting to be sent, and of responses that are waiting to be taken.
     const WAITING: usize = 16;
 
     pub(crate) fn open(
@@ -116,8 +116,8 @@ impl Stream {
         run(py, self.runtime, callback, waiting)
     }
 
-    /// Takes the response that was waited for, in a tuple that holds None at the end of the stream. Returns
-    /// None instead of a tuple if another caller took the response.
+    /// Takes the response that the caller waited for, in a tuple of one element, which is None at the end of
+    /// the stream. Returns None instead of a tuple if another caller has taken the response.
     fn take(&self, py: Python<'_>) -> PyResult<Option<(Option<Answer>,)>> {
         self.check_process()?;
         match self.answers.take() {
@@ -128,7 +128,8 @@ impl Stream {
         }
     }
 
-    /// Raises the response that was waited for if it is an error; otherwise leaves it to [`Stream::take`].
+    /// Raises the response that the caller waited for if it is an error; otherwise leaves it to
+    /// [`Stream::take`].
     fn take_error(&self, py: Python<'_>) -> PyResult<()> {
         self.check_process()?;
         match self.answers.take_error() {

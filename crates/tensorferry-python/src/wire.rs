@@ -79,7 +79,7 @@ pub(crate) struct InferArguments<'py>(
 );
 
 impl InferArguments<'_> {
-    /// Converts the arguments to a request. Large inputs are copied into buffers of `spare`.
+    /// Converts the arguments to a request. Large inputs are copied into buffers from `spare`.
     pub(crate) fn into_request(self, spare: &Arc<SpareBuffers>) -> PyResult<InferRequest> {
         let Self(name, version, inputs, outputs, id, parameters) = self;
         let mut request = named(&name, version.as_deref())?;

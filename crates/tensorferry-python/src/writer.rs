@@ -81,7 +81,8 @@ impl Writer {
         match added {
             Ok(added) => added.map_err(error::usage),
             Err(error) => {
-                // Close the writer: a partially written tensor would shift the bytes of the next one.
+                // Closes the writer, because a partially written tensor would shift the bytes of the next
+                // one.
                 self.abort();
                 let error: std::io::Error = error;
                 Err(system(

@@ -140,7 +140,7 @@ pub fn bomb(
             };
             let call = || async {
                 match grpc.call(method, &framed).await {
-                    // The errors of a stream's requests are in its messages, and the stream ends normally.
+                    // A stream reports errors of its requests in messages, and ends normally.
                     Ok(answer) if answer.code == 0 => tally.add("an answer"),
                     Ok(answer) => tally.add(format_args!("grpc {}", answer.code)),
                     Err(_) => tally.add("closed"),

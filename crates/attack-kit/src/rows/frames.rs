@@ -19,7 +19,7 @@ pub struct Flood {
     pub name: &'static str,
     /// The bytes at the start of the connection.
     start: fn() -> Vec<u8>,
-    /// Builds the bytes to send next. The argument is the number of pieces sent before on this connection.
+    /// Builds the bytes to send next. The argument is the number of pieces already sent on this connection.
     piece: fn(u32) -> Vec<u8>,
     is_http1: bool,
     /// Whether the server closes the connection because of this flood; well-behaved clients send no such

@@ -50,8 +50,8 @@ pub enum Kind {
     /// Connections: a large number of connections, each of which holds a little memory.
     Crowd,
     /// CPU: as many small operations as possible. Well-behaved clients need not keep half their rate: a flood
-    /// keeps a CPU busy on the client's side alone, so on a small machine the rate of well-behaved clients
-    /// says little.
+    /// keeps a CPU busy on the client's side alone, so on a small machine their rate says little about the
+    /// server.
     Flood,
 }
 

@@ -65,7 +65,7 @@ impl Drop for Region {
     }
 }
 
-/// Lets clients request as much of a region as allowed, and more.
+/// Has clients request as much of a region as is allowed, and some of them more.
 pub async fn shared_memory(target: Target, scale: Scale, tally: Tally) {
     let region = match Region::register(target, 2 * scale.budget).await {
         Ok(region) => std::rc::Rc::new(region),

@@ -107,11 +107,11 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(broken.is_empty())
 }
 
-/// Attacks on a server, with what was measured meanwhile.
+/// Attacks on a server, and the measurements during them.
 struct Attacks {
     start: Instant,
     tally: Tally,
-    /// The results of well-behaved clients next to each attack, with its name.
+    /// The results of well-behaved clients during each attack, with its name.
     good: Vec<(String, ClientResults)>,
     /// One sample after each round of attacks.
     samples: Vec<Sample>,
@@ -172,7 +172,7 @@ fn start_server(program: &Path, repository: &Path, ceiling: usize) -> Result<Ser
     Server::start(program, repository, &arguments, ceiling)
 }
 
-/// Adds the guarantees that well-behaved clients saw violated next to each attack, and prints them.
+/// Adds the violations that well-behaved clients saw during each attack, and prints them.
 fn add_clients(broken: &mut Violations, good: &[(String, ClientResults)]) {
     for (name, seen) in good {
         let mut beside = Violations::default();
@@ -194,7 +194,7 @@ fn chosen_rows(only: &[String]) -> Result<Vec<Row>> {
     Ok(chosen)
 }
 
-/// Prints the results of the well-behaved clients next to all attacks.
+/// Prints the results of the well-behaved clients during all attacks.
 fn print_clients(good: &[(String, ClientResults)]) {
     let sum = |count: fn(&ClientResults) -> u64| good.iter().map(|(_, seen)| count(seen)).sum::<u64>();
     println!(
@@ -246,8 +246,8 @@ impl Sample {
     }
 }
 
-/// Prints the samples; returns false when the last third exceeds the maximum of the first third by some
-/// margin.
+/// Prints the samples; returns false when the maximum of the last third exceeds that of the first third by
+/// more than a tolerance.
 fn report(samples: &[Sample]) -> bool {
     println!("| in quiet moments | first | median | most | last |");
     println!("|---|---|---|---|---|");

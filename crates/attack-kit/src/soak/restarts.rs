@@ -1,4 +1,4 @@
-//! Restarts a server by SIGTERM under HTTP and gRPC load: every accepted request gets its response.
+//! Restarts a server with SIGTERM under HTTP and gRPC load: every accepted request gets its response.
 
 use std::{
     cell::{Cell, RefCell},

@@ -116,8 +116,8 @@ fn what_may_pass_is_tried_again_and_what_will_not_is_dropped() {
     assert!(collector.has_nothing_for(Duration::from_millis(50)));
 }
 
-/// A missing collector delays nothing, and spans that do not fit are counted. Once the collector is
-/// available, it gets new spans.
+/// A missing collector delays nothing, and spans that do not fit are dropped and counted. Once the collector
+/// is available, it gets new spans.
 #[test]
 fn a_collector_that_is_not_there_costs_spans_only() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

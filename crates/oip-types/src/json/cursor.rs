@@ -408,7 +408,7 @@ mod tests {
         }
     }
 
-    /// HT-19: rejects lone surrogates.
+    /// Rejects lone surrogates.
     #[test]
     fn ht_19_lone_surrogates_are_refused() {
         for text in [

@@ -10,7 +10,7 @@ use crate::{BytesTensor, DataType, Memory, Reservation, ServiceError, TensorValu
 pub(crate) struct Room<'m> {
     /// Number of bytes that further tensors of the body may take.
     pub(crate) left: usize,
-    /// The memory budget, charged before each allocation.
+    /// The memory budget, which must grant each allocation in advance.
     pub(crate) memory: &'m dyn Memory,
 }
 
@@ -510,7 +510,7 @@ mod tests {
         assert_eq!(elements::<u8>("UINT8", &[1], &deep), [7]);
     }
 
-    /// HT-26: rejects wrong counts, ragged nesting, and nesting that contradicts the shape.
+    /// Rejects wrong counts, ragged nesting, and nesting that contradicts the shape.
     #[test]
     fn ht_26_wrong_counts_and_ragged_nesting() {
         assert_eq!(
@@ -542,7 +542,7 @@ mod tests {
         }
     }
 
-    /// HT-20: rejects nesting that would overflow the stack.
+    /// Rejects nesting that would overflow the stack.
     #[test]
     fn ht_20_deep_nesting_is_refused() {
         for depth in [65, 129, 250_000] {
@@ -554,7 +554,7 @@ mod tests {
         }
     }
 
-    /// HT-28: rejects numbers that do not fit the datatype, and decodes large integers exactly.
+    /// Rejects numbers that do not fit the datatype, and decodes large integers exactly.
     #[test]
     fn ht_28_ranges() {
         for (datatype, text, shown) in [
@@ -597,7 +597,7 @@ mod tests {
         );
     }
 
-    /// HT-29: rejects values of the wrong kind.
+    /// Rejects values of the wrong kind.
     #[test]
     fn ht_29_kinds() {
         for (datatype, text) in [

@@ -398,7 +398,7 @@ mod tests {
         );
     }
 
-    /// Guards the comparisons below: they would hold for a fast path that accepts nothing.
+    /// Guards the comparisons below, which would also hold for a fast path that accepts nothing.
     #[test]
     fn ordinary_numbers_are_taken() {
         let floats = "0.5,-12.25,100,0.10000000149011612,-0.0012345678104,1234567.875,99999999.5,3.0,";

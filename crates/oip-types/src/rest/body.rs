@@ -19,7 +19,8 @@ pub enum NonFinite {
     Null,
     /// As `NaN`, `Infinity` and `-Infinity`: not valid JSON, but many parsers accept it.
     Literal,
-    /// As `"NaN"`, `"Infinity"` and `"-Infinity"`: valid JSON without loss, but clients must expect it.
+    /// As `"NaN"`, `"Infinity"` and `"-Infinity"`: valid JSON without loss, but clients must be prepared for
+    /// it.
     String,
     /// Fails the request with the advice to request binary data.
     Error,
@@ -147,7 +148,7 @@ pub fn parse_header_length(value: &[u8], body_len: usize) -> Result<usize, Servi
 mod tests {
     use super::*;
 
-    /// HT-36: rejects malformed lengths.
+    /// Rejects malformed lengths.
     #[test]
     fn ht_36_header_lengths() {
         for value in [

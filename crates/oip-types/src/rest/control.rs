@@ -207,7 +207,7 @@ mod tests {
         }
     }
 
-    /// HT-20: nesting is bounded in ignored members too.
+    /// Nesting is also bounded in ignored members.
     #[test]
     fn ht_20_deep_bodies_are_refused() {
         for depth in [65, 129, 250_000] {

@@ -8,8 +8,8 @@ use crate::ServiceError;
 /// Encodes a value without tensors, such as [`ModelMetadata`](crate::ModelMetadata), as JSON.
 ///
 /// # Panics
-/// When the value's `Serialize` fails or it contains a map whose keys are not strings; types of this crate
-/// never do.
+/// When the value's `Serialize` fails, or it contains a map whose keys are not strings. Neither happens with
+/// the types of this crate.
 #[must_use]
 pub fn json_body<T: Serialize>(value: &T) -> Bytes {
     serde_json::to_vec(value)
@@ -143,7 +143,7 @@ mod tests {
         )
         .with_versions(["1"]);
         let json = json_body(&metadata);
-        // The wire form has neither optional inputs nor any number of leading dimensions.
+        // The wire form can express neither optional inputs nor a variable number of leading dimensions.
         let mut optional = metadata.clone();
         optional.inputs[0].optional = true;
         optional.inputs[0].shape = crate::ShapePattern::with_any_leading(vec![Some(64)]);

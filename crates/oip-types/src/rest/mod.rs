@@ -1,7 +1,7 @@
 //! Bodies of the REST transport: JSON, and JSON followed by binary tensors.
 //!
 //! These functions convert bodies to requests and responses and back, for servers and clients. The only HTTP
-//! header they know is [`HEADER_LENGTH`].
+//! header that they use is [`HEADER_LENGTH`].
 //!
 //! ```
 //! use bytes::Bytes;

@@ -146,7 +146,7 @@ mod tests {
         assert!(decode(DataType::BYTES, &[2], b"hello").is_err());
     }
 
-    /// HT-36: a header length of 0 makes any body a raw one; it must fit the shape.
+    /// A header length of 0 marks the body as raw; its length must fit the shape.
     #[test]
     fn ht_36_raw_bodies_that_do_not_fit() {
         for (datatype, dims, message) in [

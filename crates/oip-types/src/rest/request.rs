@@ -19,7 +19,7 @@ use crate::{
 
 /// Request parameter: the default for outputs without `binary_data`.
 const BINARY_DATA_OUTPUT: &str = "binary_data_output";
-/// Parameter of a requested output: whether it is returned as binary data. Clients may set it on inputs too;
+/// Parameter of a requested output: whether it is returned as binary data. Clients may also set it on inputs;
 /// see [`RequestEncoding`].
 pub const BINARY_DATA: &str = "binary_data";
 
@@ -201,7 +201,7 @@ fn read_outputs(
     Ok(outputs)
 }
 
-/// How a client encodes a request and wants its response encoded.
+/// How a client encodes a request, and how the server is to encode its response.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct RequestEncoding {
@@ -281,7 +281,7 @@ pub fn encode_request(
     })
 }
 
-/// Writes a requested output. `is_binary` is the default for outputs that do not say how they are sent.
+/// Writes a requested output. `is_binary` is the default for outputs without their own setting.
 fn write_requested(writer: &mut Writer<'_>, output: &RequestedOutput, is_binary: bool) {
     // The parameter is sent for every output, because Triton does not apply the request's default to listed
     // outputs.

@@ -22,7 +22,7 @@ pub(super) struct TensorReader<'l> {
     limits: &'l RequestLimits,
     /// The budget for JSON data that is still to be decoded.
     room: Room<'l>,
-    /// The bytes of the binary part that no tensor has taken yet.
+    /// The bytes of the binary part that no tensor has consumed yet.
     binary: Bytes,
     shared_memory: Option<&'l dyn ReadSharedMemory>,
 }
@@ -86,7 +86,7 @@ impl<'l> TensorReader<'l> {
         })
     }
 
-    /// Checks that the tensors took the whole binary part.
+    /// Checks that the tensors have consumed the whole binary part.
     pub(super) fn finish(self) -> Result<(), ServiceError> {
         match self.binary.len() {
             0 => Ok(()),
@@ -335,7 +335,7 @@ pub(super) fn write_tensor(
     writer.array(value.shape().dims(), |writer, dim| writer.integer(*dim));
     let mut parameters = Cow::Borrowed(parameters);
     match &destination {
-        // The parameters may name a slice of shared memory.
+        // The parameters are written unchanged. They may already name a slice of shared memory.
         Destination::Json(_) | Destination::SharedMemory(None) => {}
         // The most common case: without parameters, no map is built.
         Destination::Binary(_) if parameters.is_empty() => {

@@ -1,5 +1,5 @@
-//! The V1 protocol, KServe's default and Vertex AI's: rows or columns without datatypes as input, predictions
-//! as output.
+//! The V1 protocol, KServe's default, which Vertex AI also uses: rows or columns without datatypes as input,
+//! predictions as output.
 
 use bytes::Bytes;
 use tensor_core::QuotedName;
@@ -20,7 +20,7 @@ use crate::{
 pub struct DecodedV1Request {
     /// The equivalent request of the V2 protocol.
     pub request: InferRequest,
-    /// Whether the request's inputs are rows; the response then has rows too.
+    /// Whether the request's inputs are rows; if so, the response also has rows.
     pub has_rows: bool,
 }
 

@@ -101,7 +101,7 @@ fn null_and_empty_members_count_as_absent() {
     }
 }
 
-/// HT-18: rejects bodies that are not inference requests.
+/// Rejects bodies that are not inference requests.
 #[test]
 fn ht_18_bodies_that_are_no_request() {
     for (text, message) in [
@@ -135,7 +135,7 @@ fn ht_18_bodies_that_are_no_request() {
     assert_eq!(error.to_string(), "invalid JSON at byte 7: not UTF-8");
 }
 
-/// HT-19: rejects invalid strings as names.
+/// Rejects invalid strings as names.
 #[test]
 fn ht_19_hostile_strings() {
     assert!(refusal(&with_input(r#""name":"a\u0000b""#)).contains("NUL"));
@@ -143,7 +143,7 @@ fn ht_19_hostile_strings() {
     assert!(refusal(r#"{"inputs":[],"outputs":[{"name":"\u0000"}]}"#).contains("NUL"));
 }
 
-/// HT-20: rejects nesting that would overflow the stack, anywhere in the body.
+/// Rejects nesting that would overflow the stack, anywhere in the body.
 #[test]
 fn ht_20_deep_nesting_is_refused_everywhere() {
     for depth in [65, 129, 250_000] {
@@ -164,7 +164,7 @@ fn ht_20_deep_nesting_is_refused_everywhere() {
     assert!(json(&format!(r#"{{"unknown":{deep},"inputs":[]}}"#)).is_ok());
 }
 
-/// HT-21: rejects duplicate members.
+/// Rejects duplicate members.
 #[test]
 fn ht_21_duplicate_members() {
     for text in [
@@ -179,7 +179,7 @@ fn ht_21_duplicate_members() {
     }
 }
 
-/// HT-22 and HT-23: rejects shapes whose number of elements, or number of bytes, overflows.
+/// Rejects shapes whose number of elements, or number of bytes, overflows.
 #[test]
 fn ht_22_ht_23_shapes_that_overflow() {
     for (shape, data) in [
@@ -194,7 +194,7 @@ fn ht_22_ht_23_shapes_that_overflow() {
     }
 }
 
-/// HT-24: rejects invalid shapes.
+/// Rejects invalid shapes.
 #[test]
 fn ht_24_shapes_that_are_none() {
     let ones = format!("[{}]", ["1"; 33].join(","));
@@ -219,7 +219,7 @@ fn ht_24_shapes_that_are_none() {
     }
 }
 
-/// HT-25: accepts shapes without elements, and without dimensions.
+/// Accepts shapes without elements, and without dimensions.
 #[test]
 fn ht_25_empty_and_scalar_shapes() {
     for (shape, data, count) in [
@@ -237,7 +237,7 @@ fn ht_25_empty_and_scalar_shapes() {
     }
 }
 
-/// HT-27: rejects unknown datatypes.
+/// Rejects unknown datatypes.
 #[test]
 fn ht_27_unknown_datatypes() {
     for (datatype, message) in [
@@ -281,7 +281,7 @@ fn the_example_of_the_specification_is_an_error() {
     assert!(json(&text.replace("[true]", "[true,false,true]")).is_ok());
 }
 
-/// HT-32: limits the number of inputs, outputs and parameters.
+/// Limits the number of inputs, outputs and parameters.
 #[test]
 fn ht_32_counts() {
     let input = r#"{"name":"x","shape":[1],"datatype":"UINT8","data":[1]}"#;
@@ -314,7 +314,7 @@ fn ht_32_counts() {
     );
 }
 
-/// HT-33: accepts and rejects request ids of various forms and lengths.
+/// Accepts and rejects request ids of various forms and lengths.
 #[test]
 fn ht_33_ids() {
     assert!(
@@ -325,7 +325,7 @@ fn ht_33_ids() {
     assert_eq!(request.id.as_deref(), Some("a\n\u{1}"));
 }
 
-/// HT-34: accepts parameters of all types, and rejects invalid ones.
+/// Accepts parameters of all types, and rejects invalid ones.
 #[test]
 fn ht_34_parameters() {
     for parameter in [
@@ -377,7 +377,7 @@ fn binary_inputs_are_slices_of_the_body_in_order() {
     assert_eq!(request.input("j").unwrap().datatype(), DataType::UINT8);
 }
 
-/// HT-37: rejects sizes of binary inputs that do not match their shapes or the body.
+/// Rejects sizes of binary inputs that do not match their shapes or the body.
 #[test]
 fn ht_37_binary_sizes() {
     let cases = [
@@ -457,7 +457,7 @@ fn ht_37_binary_sizes() {
     );
 }
 
-/// HT-35, GR-21: decodes BYTES in both forms, and rejects malformed elements.
+/// Decodes BYTES in both forms, and rejects malformed elements.
 #[test]
 fn ht_35_bytes() {
     let big = "x".repeat(16 << 20);
@@ -506,7 +506,7 @@ fn ht_35_bytes() {
     );
 }
 
-/// HT-40: decoded JSON has the same limit as the body.
+/// Decoded JSON has the same limit as the body.
 #[test]
 fn ht_40_decoded_data_has_a_budget() {
     let count = 2_000_000;
