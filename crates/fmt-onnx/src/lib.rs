@@ -1,8 +1,8 @@
 //! ONNX models as tensor files: weights, inputs, outputs and operators, without a runtime.
 //!
-//! Opening scans a model once. Weights are read only when they are requested, so opening a model of gigabytes
-//! costs as much as its names and nodes. Counts and sizes that a file claims are checked against the file
-//! before they are used.
+//! Opening scans a model once. Weights are read only when they are requested, so the time to open even a
+//! model of gigabytes depends only on its names and nodes. Counts and sizes that a file claims are checked
+//! against the file before they are used.
 //!
 //! - [`OnnxReader`]: reads a model's weights as a [`TensorReader`](fmt_core::TensorReader), and its
 //!   [`Summary`].

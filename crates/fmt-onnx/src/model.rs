@@ -27,7 +27,7 @@ pub struct Summary {
     /// The model's outputs.
     pub outputs: Vec<Port>,
     /// How often each operator occurs in all graphs and functions, by domain (empty for `ai.onnx`) and name.
-    /// Calls of the file's functions do not count.
+    /// Calls to the file's own functions are not counted.
     pub operators: BTreeMap<(String, String), u64>,
     /// Further metadata of the file (`metadata_props`), by key.
     pub properties: BTreeMap<String, String>,

@@ -20,7 +20,8 @@ use crate::{
 ///
 /// Opening scans the model and keeps names, shapes and offsets; data is skipped, and read on request. Weights
 /// in other files can be read if [`OnnxReader::open_with`] gets a function that opens these files. The
-/// model's metadata is [`OnnxReader::summary`], and as strings in [`TensorReader::metadata`].
+/// model's metadata is available from [`OnnxReader::summary`], and as strings from
+/// [`TensorReader::metadata`].
 ///
 /// ```
 /// use fmt_core::{ReadOptions, TensorReader};
@@ -113,8 +114,8 @@ impl OnnxReader {
                     if let Some(reason) = reason {
                         let name = external.location.escape_debug();
                         entry.unsupported = Some(format!("its data stands in the file '{name}': {reason}"));
-                        // Replaces the dtype by an unknown one, so that tools do not try to copy the missing
-                        // data.
+                        // Replaces the dtype with an unknown one, so that tools do not try to copy the
+                        // missing data.
                         entry.dtype = fmt_core::StoredDType::Unknown(entry.dtype.to_string());
                     }
                     let file = files[known].1.as_ref().unwrap_or(&source);

@@ -26,9 +26,9 @@ pub(crate) enum Value {
     Bytes(Range<u64>),
 }
 
-/// Bytes to read ahead after skipping a part of the file.
+/// Number of bytes to read ahead after skipping a part of the file.
 const LEAST: u64 = 4 << 10;
-/// Maximum bytes to read ahead in a sequential scan.
+/// Maximum number of bytes to read ahead in a sequential scan.
 const MOST: u64 = 64 << 10;
 
 impl<'a> Walk<'a> {
@@ -172,7 +172,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The minimum memory charge for an object, in bytes.
+/// The minimum number of bytes that an object counts toward the memory budget.
 pub(crate) const COST: u64 = 256;
 
 /// Reads an entry whose key and value are strings.

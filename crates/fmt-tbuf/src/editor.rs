@@ -8,7 +8,7 @@ use crate::{TbufReader, TbufWriter, WriteOptions, ledger::Ledger};
 
 /// Edits a file without rewriting its tensors: renames tensors, sets the model name, and appends tensors.
 ///
-/// Changes can be saved in two ways (T16):
+/// Changes can be saved in two ways:
 ///
 /// | | [`save`](Self::save), [`append`](Self::append) | [`save_in_place`](Self::save_in_place), [`append_in_place`](Self::append_in_place) |
 /// |---|---|---|
@@ -115,8 +115,8 @@ impl TbufEditor {
         self.ledger.set_model(model)
     }
 
-    /// Allows rewriting an index without the fields that the specification lacks
-    /// ([`TbufReader::has_unknown_fields`]). By default, files with such fields are refused (T17).
+    /// Allows rewriting an index without the fields that the specification does not define
+    /// ([`TbufReader::has_unknown_fields`]). By default, files with such fields are refused.
     pub fn lose_unknown_fields(&mut self) {
         self.may_lose_fields = true;
     }

@@ -97,7 +97,7 @@ impl Index {
         Some(self.names.find(name, name_of)? as usize)
     }
 
-    /// Returns whether any table of the index has fields that the schema lacks (T17).
+    /// Returns whether any table of the index has fields that the schema does not define.
     pub(crate) fn has_unknown_fields(&self) -> bool {
         self.root_has_unknown_fields || self.stored.iter().any(|stored| stored.has_unknown_fields)
     }
@@ -110,7 +110,7 @@ fn room_for<T>(count: u32, start: u64) -> Result<Vec<T>, Error> {
     Ok(room)
 }
 
-/// Returns whether a table has a field after the last field of the schema (T17).
+/// Returns whether a table has a field after the last field of the schema.
 fn has_fields_behind(table: &Table<'_>, last: VOffsetT) -> bool {
     let vtable = table.vtable();
     let len = vtable.num_bytes();
@@ -119,8 +119,8 @@ fn has_fields_behind(table: &Table<'_>, last: VOffsetT) -> bool {
         .any(|at| VOffsetT::try_from(at).is_ok_and(|at| vtable.get(at) != 0))
 }
 
-/// Verifies that all fields of the schema are in bounds, and that traversing the index takes time in
-/// proportion to its bytes.
+/// Verifies that all fields of the schema are in bounds, and that traversing the index takes time
+/// proportional to its size.
 fn verify<'a>(
     bytes: &'a [u8],
     start: u64,
@@ -254,7 +254,7 @@ fn too_large(start: u64, what: &str) -> Error {
 /// The vector of tensors in an index.
 type Tensors<'a> = flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<TensorMetadata<'a>>>;
 
-/// Checks that names are unique (T7).
+/// Checks that names are unique.
 fn check_names<'a>(
     names: &NameTable,
     tensors: &Tensors<'a>,
@@ -337,8 +337,8 @@ impl Check<'_> {
         Shape::new(&self.dims[..dims.len()]).map_err(|error| place.overflow(&error))
     }
 
-    /// Checks that data lies between the magic and the index (T13); the offset of an empty tensor only has to
-    /// be before the index (T11).
+    /// Checks that data lies between the magic and the index; the offset of an empty tensor only has to be
+    /// before the index.
     fn range(&mut self, offset: u64, size: u64, place: &Place<'_>) -> Result<Range<u64>, Error> {
         let end = offset + size;
         let is_inside = end <= self.start && (size == 0 || offset >= DATA_START);
@@ -356,9 +356,9 @@ impl Check<'_> {
         Ok(offset..end)
     }
 
-    /// Checks that ranges are disjoint or equal (T12). Start and length are packed into one 64-bit word,
-    /// because sorting words is much faster than sorting ranges. Sorting takes a large part of the time to
-    /// open a file.
+    /// Checks that ranges are disjoint or equal. Start and length are packed into one 64-bit word, because
+    /// sorting words is much faster than sorting ranges. Sorting takes a large part of the time to open a
+    /// file.
     fn overlaps(mut self, entries: &[Entry]) -> Result<(), Error> {
         let range = |packed: u64| (packed >> 32)..(packed >> 32) + (packed & u64::from(u32::MAX));
         self.ranges.sort_unstable();

@@ -50,7 +50,7 @@ pub(crate) fn number_of(dtype: DType) -> Option<DataType> {
 /// Returns the id of a tensor with this name: 64-bit FNV-1a over the name's UTF-8 bytes and one byte `0xFF`.
 ///
 /// The specification says only that an id is a hash of the name. The reference implementation writes this
-/// hash, so ids agree between writers (rule T6). Readers must not rely on it.
+/// hash, so ids agree between writers. Readers must not rely on it.
 ///
 /// ```
 /// assert_eq!(fmt_tbuf::tensor_id("weights"), 0xc9cd_0e82_baed_f153);
@@ -66,7 +66,7 @@ pub fn tensor_id(name: &str) -> u64 {
 mod tests {
     use super::*;
 
-    /// T6: the ids equal those that the reference implementation writes.
+    /// The ids equal those that the reference implementation writes.
     #[test]
     fn t6_ids_are_those_of_the_first_implementation() {
         let known = [
@@ -84,7 +84,7 @@ mod tests {
         }
     }
 
-    /// T14: the format has ten dtypes, numbered from one.
+    /// The format has ten dtypes, numbered from one.
     #[test]
     fn t14_numbers_and_dtypes() {
         for (index, (number, dtype)) in DTYPES.into_iter().enumerate() {

@@ -278,7 +278,7 @@ impl Ledger {
             .next_multiple_of(u64::from(self.options.alignment.min(8)))
     }
 
-    /// Encodes the index, with tensors by ascending id (T5), so that readers scan it sequentially.
+    /// Encodes the index, with tensors by ascending id, so that readers scan it sequentially.
     pub(crate) fn encode(&self) -> EncodedIndex {
         let mut order: Vec<(u64, u32)> = (0..)
             .zip(&self.records)

@@ -1,8 +1,8 @@
 //! TensorBuffers files (`.tbuf`): the bytes of consecutive tensors, followed by a FlatBuffers index.
 //!
 //! Because the index comes last, a file can be written as a stream without knowing its contents in advance,
-//! and extended without being rewritten. Because the index is small and validated as a whole at open, each
-//! tensor is then one slice of a mapping, or one read of a file.
+//! and extended without being rewritten. Because the index is small and is validated as a whole when the file
+//! is opened, each tensor is then one slice of a mapping, or one read of a file.
 //!
 //! | to | use |
 //! |---|---|

@@ -13,7 +13,7 @@ use fmt_core::Limits;
 pub struct WriteOptions {
     /// Alignment of data: a power of two up to [`WriteOptions::MAX_ALIGNMENT`] (default 64).
     ///
-    /// With 1, tensors and index are packed, as in the reference implementation (T3).
+    /// With 1, tensors and index are packed, as in the reference implementation.
     pub alignment: u32,
     /// Limits of the expected readers: a file that they would refuse is not written.
     pub limits: Limits,

@@ -47,10 +47,10 @@ use crate::{
 /// # }
 /// ```
 ///
-/// Tensors of unknown dtypes are listed with [`Entry::unsupported`], and reading them fails (rule T14).
+/// Tensors of unknown dtypes are listed with [`Entry::unsupported`], and reading them fails.
 ///
 /// With [`ReadOptions::lenient`], names may occur twice ([`TensorReader::find`] returns the first) or contain
-/// zero bytes, and tensors may share parts of their data (T7, T12, T19).
+/// zero bytes, and tensors may share parts of their data.
 pub struct TbufReader {
     source: Arc<dyn ByteSource>,
     /// The start of the index.
@@ -84,20 +84,20 @@ impl TbufReader {
         })
     }
 
-    /// Returns the version of the format that the file claims, usually `1.0.0`. The reader ignores it (T8).
+    /// Returns the version of the format that the file claims, usually `1.0.0`. The reader ignores it.
     #[must_use]
     pub fn version(&self) -> &str {
         &self.index.version
     }
 
-    /// Returns the name of the model, if the file has one (T9).
+    /// Returns the name of the model, if the file has one.
     #[must_use]
     pub fn model(&self) -> Option<&str> {
         self.index.model.as_deref()
     }
 
     /// Returns a tensor's id in the file, which may differ from the [`tensor_id`](crate::tensor_id) of its
-    /// name (T6).
+    /// name.
     ///
     /// # Panics
     /// When there is no tensor with this index.
@@ -113,7 +113,7 @@ impl TbufReader {
     }
 
     /// Returns whether the index has unknown fields, such as the operations in files of later versions of the
-    /// reference implementation (T17). Rewriting such a file loses them.
+    /// reference implementation. Rewriting such a file loses them.
     #[must_use]
     pub fn has_unknown_fields(&self) -> bool {
         self.index.has_unknown_fields()

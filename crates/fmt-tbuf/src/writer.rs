@@ -69,7 +69,7 @@ impl<W: Write> TbufWriter<W> {
     /// # Errors
     /// The errors of [`TbufWriter::new`] and [`TbufWriter::begin`];
     /// [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for sparse tensors, attributes, and
-    /// metadata other than `model` (T9).
+    /// metadata other than `model`.
     pub fn planned(out: W, plan: &Plan, options: WriteOptions) -> Result<Self, Error> {
         let mut writer = Self::new(out, options)?;
         plan.check(&CAPABILITIES, writer.ledger.limits())?;
@@ -94,7 +94,7 @@ impl<W: Write> TbufWriter<W> {
         }
     }
 
-    /// Sets the name of the model (T9).
+    /// Sets the name of the model.
     ///
     /// # Errors
     /// [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) when the index would become too large.
@@ -158,7 +158,7 @@ impl<W: Write> TbufWriter<W> {
         self.write(tensor.bytes())
     }
 
-    /// Adds another name for the bytes of an earlier tensor, optionally with another dtype or shape (T12).
+    /// Adds another name for the bytes of an earlier tensor, optionally with another dtype or shape.
     ///
     /// # Errors
     /// The errors of [`TbufWriter::begin`]; [`ErrorKind::OutOfBounds`](fmt_core::ErrorKind::OutOfBounds) when

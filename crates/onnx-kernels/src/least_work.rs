@@ -1,4 +1,5 @@
-//! The least work of a part that another thread computes. In tests of this crate, small tensors are split too.
+//! The minimum amount of work per part when work is split among threads. It is smaller in tests of this
+//! crate, so that small tensors are also split.
 
 use onnx_tensor::split;
 

@@ -1,12 +1,12 @@
-//! CPU kernels for ONNX operators, for tensors of any shape. `onnx-layers` has those of layers: products,
-//! convolutions, pools, normalizations, recurrent layers, attention, quantization.
+//! CPU kernels for ONNX operators, for tensors of any shape. `onnx-layers` has the kernels of layers: matrix
+//! products, convolutions, pools, normalizations, recurrent layers, attention, quantization.
 //!
-//! Modules are ONNX's operator families; a file holds an operator, or a few that share an algorithm. A
-//! function such as [`shape::reshape`] builds an operator from a node's attributes: a
-//! [`Compute`](onnx_tensor::operator::Compute). It infers the types and dimensions of its outputs before it
-//! computes them, so that the caller can reserve their memory, and checks the deadline while it runs. It
-//! knows neither graphs nor files. Results equal ONNX Runtime's: integers wrap,
-//! NaN propagates, and FP32 sums may differ in their last bits.
+//! Each module is one of ONNX's operator families; each file has one operator, or a few that share an
+//! algorithm. A function such as [`shape::reshape`] builds an operator from a node's attributes: a
+//! [`Compute`](onnx_tensor::operator::Compute). An operator infers the types and dimensions of its outputs
+//! before it computes them, so that the caller can reserve their memory, and checks the deadline while it
+//! runs. It depends on neither graphs nor files. Results equal ONNX Runtime's: integers wrap, NaN propagates,
+//! and FP32 sums may differ in their last bits.
 //!
 //! Inner loops are vectorized at run time by `pulp`, without `unsafe`.
 //!

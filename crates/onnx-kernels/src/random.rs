@@ -36,9 +36,10 @@ pub fn random(node: &Node) -> Result<Box<dyn Compute>> {
     };
     let element_type = match attributes.has("dtype") {
         true => {
-            let datatype = i32::try_from(attributes.int("dtype", 1)).ok();
-            let datatype = datatype.and_then(ElementType::from_code);
-            Some(datatype.context("the attribute 'dtype' is of a type that is not supported")?)
+            let code = attributes.int("dtype", 1);
+            let datatype = i32::try_from(code).ok().and_then(ElementType::from_code);
+            let reason = || format!("the attribute 'dtype' is {code}, which is not supported");
+            Some(datatype.ok_or_else(|| Unsupported::Here(reason()))?)
         }
         false => None,
     };
@@ -156,7 +157,7 @@ impl Source {
         Self { state, saved: None }
     }
 
-    /// Returns a uniform number in 0..1.
+    /// Returns a uniformly distributed number in 0..1.
     fn uniform(&mut self) -> f32 {
         self.state = self.state * 16_807 % MODULUS;
         let part = (self.state - 1) as f32 / (MODULUS - 1) as f32;

@@ -54,7 +54,7 @@ fn loops_have_the_same_bits_on_any_number_of_threads() {
 #[test]
 fn casts_have_the_same_bits_on_any_number_of_threads() {
     let numbers = floats(&[3, 8, 50, 50]);
-    // ONNX's type codes of FP16 and INT32.
+    // ONNX's type codes for FP16 and INT32.
     for to in [10, 6] {
         let cast = node("Cast", &[], &[("to", to)], 1);
         expect_same(

@@ -1,4 +1,4 @@
-//! Tests with models as writers write them, and with invalid ones.
+//! Tests with models like those that exporters write, and with invalid ones.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod hostile;

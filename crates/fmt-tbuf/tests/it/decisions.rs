@@ -551,7 +551,7 @@ fn tensors_of_bytes_in_memory_are_slices_of_them() {
     );
 }
 
-/// T3: misaligned data is not viewed in place, but copied.
+/// Misaligned data is not viewed in place, but copied.
 #[test]
 fn tb_25_misaligned_data() {
     let mut aligned = Forge::of(&[ForgedTensor::new("a", 2, &[2], 5, 16)]).file();

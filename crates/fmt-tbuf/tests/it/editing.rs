@@ -266,7 +266,7 @@ fn wr_01_a_change_in_place_that_is_given_up_leaves_the_old_file() {
     assert_eq!(files(&folder), ["model.tbuf"]);
 }
 
-/// WR-01: the process is killed at any point of a change in place.
+/// The process is killed at any point of a change in place.
 #[test]
 fn wr_01_recovery_after_any_prefix_of_a_change_in_place() {
     let (_folder, path) = file_of_two(WriteOptions::default());
@@ -338,8 +338,8 @@ fn wr_07_one_change_in_place_at_a_time() {
     assert_eq!(names(&TbufReader::from_path(&path).unwrap()), ["a", "d"]);
 }
 
-/// While an editor is open, a trainer replaces the checkpoint by rename. The new file has the same length and
-/// the same index, but other numbers.
+/// While an editor is open, a trainer replaces the checkpoint by renaming another file. The new file has the
+/// same length and the same index, but other numbers.
 #[test]
 fn t16_a_checkpoint_that_took_the_files_name_meanwhile_stays() {
     type Save = fn(TbufEditor, &dyn Fn()) -> Result<(), fmt_core::Error>;

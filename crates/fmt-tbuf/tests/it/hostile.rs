@@ -1,4 +1,4 @@
-//! Untrusted files: the cases of the fault catalogue, and mutants.
+//! Untrusted files: files with known kinds of faults, and mutants.
 
 use std::{
     io::Write,
@@ -95,7 +95,7 @@ fn tb_07_an_index_too_short_to_be_one() {
     }
 }
 
-/// TB-08, TB-09, TB-10: every word of an index is replaced with malicious words.
+/// Every word of an index is replaced with malicious words.
 #[test]
 fn tb_08_09_10_offsets_that_lead_astray() {
     let forge = Forge::of(&[ForgedTensor::plain(), ForgedTensor::new("b", 7, &[2, 2], 16, 4)]);

@@ -89,7 +89,7 @@ fn fs_04_replaced_while_it_is_open() {
     assert_eq!(TbufReader::from_path(&path).unwrap().find("new"), Some(0));
 }
 
-/// FS-05: a file is saved over the file that its tensors are read from, which may be mapped.
+/// A file is saved over the file that its tensors are read from, which may be mapped.
 #[test]
 #[expect(unsafe_code, reason = "the file is this test's own")]
 fn fs_05_saved_to_where_it_was_read_from() {
@@ -211,7 +211,7 @@ fn fs_09_every_read_may_fail() {
     }
 }
 
-/// FS-10: a user-defined source that returns fewer bytes than requested causes an error.
+/// A user-defined source that returns fewer bytes than requested causes an error.
 #[test]
 fn fs_10_short_reads() {
     struct Short(Bytes);
@@ -267,7 +267,7 @@ fn fs_12_many_threads_read_one_file() {
     });
 }
 
-/// WR-08: if writing is abandoned at any point, the old file remains.
+/// If writing is abandoned at any point, the old file remains.
 #[test]
 fn wr_08_given_up_on_the_way() {
     let folder = tempfile::tempdir().unwrap();

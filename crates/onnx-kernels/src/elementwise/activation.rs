@@ -307,7 +307,8 @@ fn clamp<T: PartialOrd + From<u8>>(x: T) -> T {
 pub struct Activation(Function);
 
 impl Activation {
-    /// Returns the function of an operator, by its name. `Clip` is the variant whose bounds are attributes.
+    /// Returns the function of the operator with this name. `Clip` is the variant whose bounds are
+    /// attributes.
     pub(crate) fn of(node: &Node) -> Result<Self> {
         function(node).map(Self)
     }

@@ -122,7 +122,7 @@ pub fn convert(from: &Tensor, to: ElementType) -> Result<Tensor> {
     }
 }
 
-/// Numbers that convert to all types.
+/// Numbers that can be converted to all types.
 trait Number: Element + Copy + AsPrimitive<f64> {
     fn text(&self) -> String;
 }

@@ -1,7 +1,8 @@
 //! The functions `Sigmoid` and `Tanh`, computed with ONNX Runtime's rational approximations, bit for bit.
 //!
-//! The approximations are less accurate than this crate's functions. Before a quantization, however, the last
-//! bit decides the rounding, and deep networks amplify the difference to some thousandths of the result.
+//! The approximations are less accurate than this crate's functions. If a result is then quantized, however,
+//! its last bit can decide the rounding, and deep networks amplify the difference to a few thousandths of the
+//! result.
 
 use std::sync::Arc;
 
@@ -54,7 +55,7 @@ impl Kernel for Coarse {
     }
 }
 
-/// Replaces each value by its sigmoid.
+/// Replaces each value with its sigmoid.
 pub fn sigmoid(values: &mut [f32]) {
     pulp::Arch::new().dispatch(Quotients {
         values,
@@ -78,7 +79,7 @@ pub fn sigmoid(values: &mut [f32]) {
     });
 }
 
-/// Replaces each value by its hyperbolic tangent.
+/// Replaces each value with its hyperbolic tangent.
 pub fn tanh(values: &mut [f32]) {
     pulp::Arch::new().dispatch(Quotients {
         values,

@@ -6,8 +6,8 @@ use onnx_tensor::operator::Compute;
 
 use super::{activation::Activation, clip::Clip, functions::Function};
 
-/// Returns the activation that `operator` computes; `None` if the operator is not an activation, or reads
-/// other inputs of the run.
+/// Returns the activation that `operator` computes; `None` if the operator is not an activation, or its
+/// parameters are not constants.
 pub fn activation_of(operator: &dyn Compute) -> Option<Activation> {
     let operator: &dyn Any = operator;
     let function = operator.downcast_ref::<Function>().and_then(Function::activation);

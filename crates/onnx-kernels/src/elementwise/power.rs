@@ -62,7 +62,7 @@ fn raised(base: f64, exponent: f64) -> f64 {
     }
 }
 
-/// Computes an integer power. Results that overflow or have a fraction are converted like a cast from float.
+/// Computes an integer power. Results that overflow or have a fraction are converted as in a cast from float.
 fn whole_power(base: i64, exponent: i64) -> i64 {
     let exact = u32::try_from(exponent)
         .ok()

@@ -1,10 +1,10 @@
-//! Vectorizable FP32 functions: they have no branches and calls, so that the compiler vectorizes loops over
+//! Vectorizable FP32 functions: they have no branches or calls, so that the compiler vectorizes loops over
 //! them. All functions propagate NaN, and are exact at infinities and where intermediate values overflow.
 //! Elsewhere, the errors are a few ULP.
 //!
 //! The polynomials were fitted for this file to the smallest relative error over the given interval.
 
-/// Replaces each value by the result of an expression that may use the listed variables, compiled for the
+/// Replaces each value with the result of an expression that may use the listed variables, compiled for the
 /// processor's widest vectors.
 ///
 /// This is a macro, since closures are not always inlined into the vectorized function.
@@ -50,7 +50,7 @@ pub fn exp(x: f32) -> f32 {
     scale(1.0 + expm1_near_zero(rest), power)
 }
 
-/// Computes `e^x - 1`, accurate near zero too.
+/// Computes `e^x - 1`, which is also accurate near zero.
 #[inline(always)]
 pub fn expm1(x: f32) -> f32 {
     let (power, rest) = split(x);

@@ -162,8 +162,8 @@ impl Naming {
                     outer.get(..shared) == data.get(..shared) && shared + depth <= data.len(),
                     "indices of {given:?} for data of {data:?}, expected the same first {shared} dimensions and coordinates in others"
                 );
-                // Checks the size of the offsets. The check of the indices does not limit their number, since
-                // coordinates of length 0 take no memory.
+                // Checks the size of the offsets. The check of the indices does not limit the number of
+                // offsets, since coordinates of length 0 take no memory.
                 onnx_tensor::size::admit_shape(ElementType::U64, outer)?;
                 let count: usize = outer.iter().product();
                 let mut places = Vec::with_capacity(count);

@@ -16,7 +16,7 @@ pub(crate) enum Places<'p> {
     List(&'p [usize]),
     /// `count` indices from `first`, `step` apart.
     Steps { first: usize, step: i64, count: usize },
-    /// Indices at which the mask is true. Indices beyond the end of the mask are not taken.
+    /// Indices at which the mask is true. Indices beyond the end of the mask are not selected.
     Where(&'p [bool]),
 }
 

@@ -26,17 +26,17 @@ pub fn sort_by<T: Copy>(elements: &mut Vec<T>, compare: impl Fn(&T, &T) -> Order
     Ok(())
 }
 
-/// Compares two parts. Checks for cancellation if the parts are long.
+/// Compares the items at two indices. Checks for cancellation if the items are long.
 pub(crate) type Comparison<'c> = &'c dyn Fn(usize, usize, &mut Pace) -> Result<Ordering>;
 
-/// Returns the indices of `length` parts in stable sorted order. Merges sorted runs, with checks for
+/// Returns the indices of `length` items in stable sorted order. Merges sorted runs, with checks for
 /// cancellation. A comparison takes up to `steps` steps. The trait object `compare` lets the function be
-/// compiled once for all types: each copy would have 9 KB of code.
+/// compiled once for all types: each copy would take 9 KB of code.
 pub(crate) fn sorted(length: usize, steps: usize, compare: Comparison<'_>) -> Result<Vec<usize>> {
-    /// Number of parts per run.
+    /// Number of items per run.
     const RUN: usize = 1 << 12;
-    // Runs are shorter if comparisons take long, so that each run takes the same time. Parts of more than
-    // RUN steps are only merged, since a sort cannot stop within a comparison.
+    // Runs are shorter if comparisons take long, so that each run takes the same time. Items whose comparison
+    // takes more than RUN steps are only merged, since a sort cannot stop within a comparison.
     let together = (RUN / steps.max(1)).max(1);
     let mut pace = Pace::default();
     let mut order: Vec<usize> = pace.indices(length, |at| at)?;

@@ -161,7 +161,7 @@ impl TopK {
     }
 }
 
-/// Keeps the `count` first of distinct items, in any order, and returns the last of them.
+/// Keeps the first `count` of the distinct items, in any order, and returns the last of them.
 fn keep_first(items: &mut Vec<(u64, usize)>, count: usize, pace: &mut Pace) -> Result<(u64, usize)> {
     let last = nth(items, count - 1, pace)?;
     let mut kept = 0;
@@ -179,7 +179,7 @@ fn keep_first(items: &mut Vec<(u64, usize)>, count: usize, pace: &mut Pace) -> R
     Ok(last)
 }
 
-/// Returns the item at index `rank` in sorted order, of distinct items. Selects by the highest digit first
+/// Returns the item at index `rank` in the sorted order of distinct items. Selects by the highest digit first
 /// (radix selection), until few items are left.
 fn nth(items: &mut [(u64, usize)], rank: usize, pace: &mut Pace) -> Result<(u64, usize)> {
     /// Maximum number of items that are selected from without a check for cancellation.
@@ -190,7 +190,7 @@ fn nth(items: &mut [(u64, usize)], rank: usize, pace: &mut Pace) -> Result<(u64,
         return Ok(*items.select_nth_unstable(rank).1);
     }
     let number = |&(key, at): &(u64, usize)| u128::from(key) << 64 | at as u128;
-    // Items are left whose bits from `bits` on are `prefix`.
+    // The remaining items are those whose bits from `bits` on equal `prefix`.
     let (mut bits, mut prefix, mut rank) = (u128::BITS, 0, rank);
     loop {
         let is_left = |number: u128| number.checked_shr(bits).unwrap_or(0) == prefix;

@@ -208,7 +208,7 @@ impl Unique {
             Ok(Ordering::Equal)
         };
         size::admit_now((length as u64).saturating_mul(BYTES_PER_PART))?;
-        // A comparison may read all elements of a slice, so it counts as many steps.
+        // A comparison may read all elements of a slice, so it counts as that many steps.
         let order = sorted(length, values.len() / length.max(1), &compare)?;
         let Groups {
             firsts,

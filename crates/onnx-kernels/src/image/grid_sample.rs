@@ -83,7 +83,7 @@ impl GridSample {
             true => (x + 1.0) / 2.0 * (length - 1.0),
             false => ((x + 1.0) * length - 1.0) / 2.0,
         };
-        // ONNX Runtime replaces coordinates beyond this limit, and NaN, by the lower bound.
+        // ONNX Runtime replaces coordinates beyond this limit, and NaN, with the lower bound.
         const BEYOND: f32 = i64::MAX as f32;
         if place > -BEYOND && place < BEYOND {
             place

@@ -124,7 +124,7 @@ impl Kernel for RoiAlign {
             let [x, y, x_end, y_end] = region.map(|corner| corner * self.scale - self.shift());
             let columns = self.places(x, x_end, self.width, width);
             let lines = self.places(y, y_end, self.height, height);
-            // The sample lists of both axes count too: one is built even if the other axis has no samples.
+            // The sample lists of both axes also count: one is built even if the other axis has no samples.
             budget -= lines.total() * columns.total() * channels as f64 + lines.total() + columns.total();
             let most = lines.total().max(columns.total());
             if budget < 0.0 || budget.is_nan() || most > MAX_PLACES {
@@ -219,7 +219,7 @@ impl RoiAlign {
         pace: &mut Pace,
     ) -> Result<f32> {
         let (mut sum, mut greatest) = (0.0, None::<f32>);
-        // A bin without samples is a step too, since it is written.
+        // A bin without samples also counts as a step, since it is written.
         pace.spend(1)?;
         for line in lines {
             pace.spend(columns.len() as u64)?;
@@ -262,7 +262,7 @@ mod tests {
             is_max: false,
         };
         let numbers = |shape: &[usize], numbers: Vec<f32>| tensor(shape, numbers).unwrap().into_arc();
-        // The regions have no columns of samples, and a million lines.
+        // The regions have no columns of samples, and a million rows.
         let inputs = [
             numbers(&[1, 1, 1, 1], vec![1.0]),
             numbers(&[1, 4], vec![0.0, 0.0, -1.0, 1e6]),

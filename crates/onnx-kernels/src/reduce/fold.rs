@@ -343,7 +343,7 @@ fn stage<T: Copy>(
     for (block, made) in blocks.zip(made.chunks_exact_mut(width)) {
         pace.spend(1)?;
         if width > 1 && block.len() <= PART {
-            // Without a division, which takes longer than a short row.
+            // Avoids a division, which takes longer than a short row.
             pace.spend(block.len() as u64 / 4)?;
             let mut rows = block;
             while let Some((row, rest)) = rows.split_at_checked(width) {
@@ -357,7 +357,7 @@ fn stage<T: Copy>(
             *made = line_fold(block, start, term, join, &mut pace)?;
             continue;
         }
-        // Takes some columns at a time, and then some rows.
+        // Processes a block of columns at a time, and in it a few rows at a time.
         for (column, made) in (0..).step_by(PART).zip(made.chunks_mut(PART)) {
             let columns = column..column + made.len();
             for rows in block.chunks(PART / made.len() * width) {
@@ -384,7 +384,7 @@ fn line_fold<T: Copy>(
 ) -> Result<T> {
     /// Number of elements that one iteration of a vectorized loop processes.
     const LANES: usize = 16;
-    /// Steps of an iteration.
+    /// Number of steps that an iteration counts as.
     const STEPS: u64 = 4;
     let (parts, rest) = line.as_chunks::<LANES>();
     let mut all = start;

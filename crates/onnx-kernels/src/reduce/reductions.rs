@@ -128,9 +128,10 @@ fn places<T: Copy>(
     let together = PART / width.min(PART);
     let blocks = values.chunks_exact(along * width);
     for (block, places) in blocks.zip(places.chunks_exact_mut(width)) {
-        // Takes some columns at a time, and then some rows.
+        // Processes a block of columns at a time, and in it a few rows at a time.
         for (column, places) in (0..).step_by(PART).zip(places.chunks_mut(PART)) {
             let columns = column..column + places.len();
+            pace.spend(places.len() as u64)?;
             best.clear();
             best.extend_from_slice(&block[columns.clone()]);
             let (mut rows, mut number) = (&block[width..], 1);

@@ -213,7 +213,7 @@ fn add_rows<T: Float>(
         });
     }
     pace.spend(1)?;
-    // Takes some columns at a time, and then some rows.
+    // Processes a block of columns at a time, and in it a few rows at a time.
     for (column, sums) in (0..).step_by(PART).zip(sums.chunks_mut(PART)) {
         let columns = column..column + sums.len();
         for rows in rows.chunks(PART / sums.len() * width) {

@@ -26,7 +26,7 @@ pub fn eye_like(node: &Node) -> Result<Box<dyn Compute>> {
                 let code = i32::try_from(attributes.int("dtype", 0))?;
                 let element_type = ElementType::from_code(code);
                 Some(element_type.ok_or_else(|| {
-                    Refusal(format!("the attribute 'dtype' is {code}, which is not supported"))
+                    Unsupported::Here(format!("the attribute 'dtype' is {code}, which is not supported"))
                 })?)
             }
         };

@@ -3,7 +3,7 @@
 use onnx_tensor::{cancelling::Pace, prelude::*};
 
 /// Transposes columns of a matrix, starting at `first`, until `to` is full, in tiles that fit into the L1
-/// cache. Elements have `BYTES` bytes.
+/// cache. Each element is `BYTES` bytes long.
 ///
 /// # Errors
 /// Fails if the request is cancelled.

@@ -37,7 +37,7 @@ impl Compute for Concat {
         let mut shape = first.shape.clone();
         for input in &inputs[1..] {
             let other = &input.shape;
-            // Two sizes may be equal in a run if one of them is unknown.
+            // If one of two sizes is unknown, they may turn out to be equal in a run.
             let is_same = |a: &Dim, b: &Dim| a == b || a.to_i64().is_none() || b.to_i64().is_none();
             let fits = other.len() == shape.len()
                 && (0..shape.len()).all(|at| at == axis || is_same(&other[at], &shape[at]))
@@ -77,7 +77,7 @@ impl Compute for Concat {
             }
             let bytes = made.as_bytes_mut()?;
             let work = [bytes.len() as u64, BYTES];
-            // The part of a thread may start inside a row.
+            // A thread's part may start inside a row.
             split::lines(bytes, LINE, work, |first, mut to, pace| {
                 let (mut line, mut skipped) = (first * LINE / row, first * LINE % row);
                 loop {

@@ -11,8 +11,8 @@ use onnx_tensor::{
     size,
 };
 
-/// Copies elements of inputs to outputs. For strings, `movement` gets indices in place of elements, counted
-/// through all inputs. The strings at the indices that `movement` returns are then copied.
+/// Copies elements of inputs to outputs. For strings, `movement` gets indices in place of elements, numbered
+/// consecutively across all inputs. The strings at the indices that `movement` returns are then copied.
 pub(crate) fn moved(
     inputs: &mut ShortVec<Arc<Tensor>>,
     movement: impl FnOnce(&mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>>,

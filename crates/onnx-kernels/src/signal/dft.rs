@@ -36,8 +36,8 @@ pub fn dft(node: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Debug)]
 enum Axis {
     Fixed(i64),
-    /// The axis is in the input at this index. Without an input, the axis is the last one before the complex
-    /// parts.
+    /// The input at this index contains the axis. If there is no such input, the axis is the last one before
+    /// the complex parts.
     Input(Option<usize>),
 }
 

@@ -347,7 +347,7 @@ mod tests {
                 None => (2 * length - 1).next_power_of_two(),
             };
             // The twiddle factors of all stages take less than `2 * size` elements. A chirp transform stores
-            // the chirp, its kernel and the padded line besides the scratch buffer.
+            // the chirp, its kernel and the padded line in addition to the scratch buffer.
             let taken = 3 * size + if size == length { 0 } else { length + 2 * size };
             assert!(taken as u64 <= TABLES * length as u64, "{length}");
         }

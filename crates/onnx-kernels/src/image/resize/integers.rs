@@ -14,7 +14,8 @@ const COLUMNS: usize = 1 << 12;
 /// Number of channels that are interpolated at a time in integer images.
 const CHANNELS: usize = 1 << 12;
 
-/// Images with at most this many channels are interpolated by lines of columns, whose cost is counted once.
+/// Images with at most this many channels are interpolated in blocks of columns, and the cost of each block
+/// is counted at once.
 const FEW_CHANNELS: usize = 16;
 
 impl Resize {

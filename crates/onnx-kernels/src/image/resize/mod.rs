@@ -79,7 +79,7 @@ enum Method {
 }
 
 impl Method {
-    /// Reads the interpolation. `is_old` stands for operator sets without a choice of the rounding.
+    /// Reads the interpolation. `is_old` is true for operator sets without a choice of rounding.
     fn of(attributes: Attributes<'_>, is_old: bool) -> Result<Self> {
         let unknown = |what: String| -> Error { Unsupported::Anywhere(what).into() };
         let rounding = match attributes.text("nearest_mode", "round_prefer_floor") {
@@ -132,7 +132,7 @@ enum Place {
 }
 
 impl Place {
-    /// Reads the coordinate transformation. `is_old` stands for operator sets without a choice of it.
+    /// Reads the coordinate transformation. `is_old` is true for operator sets without a choice of it.
     fn of(attributes: Attributes<'_>, is_old: bool) -> Result<Self> {
         Ok(
             match attributes.text("coordinate_transformation_mode", "half_pixel") {
@@ -278,7 +278,7 @@ impl Resize {
         Ok(plan)
     }
 
-    /// Sets the sizes of the resized `axes` to the given ones, within the policy for the aspect ratio.
+    /// Sets the sizes of the resized `axes` to the given ones, according to the policy for the aspect ratio.
     fn plan_sizes(&self, facts: &[Fact], axes: &[usize], plan: &mut [Axis]) -> Result<()> {
         let sizes = self.inputs[2].context("neither scales nor sizes are given")?;
         let sizes = facts.get(sizes).and_then(Fact::integers).context("no sizes")?;
@@ -538,7 +538,7 @@ fn scaled(size: usize, scale: f32) -> Result<usize> {
     Ok(scaled as usize)
 }
 
-/// Returns a scaled dimension, which may be unknown, as the scale may.
+/// Returns a scaled dimension. The dimension and the scale may be unknown.
 fn scaled_dim(dim: Dim, scale: Option<f32>) -> Result<Dim> {
     Ok(match (dim.to_usize(), scale) {
         (Some(size), Some(scale)) => scaled(size, scale)?.to_dim(),
