@@ -18,7 +18,7 @@
 //! - [`open_by_path_and_bytes`]: constructors of readers, by path and from memory.
 //! - `testing` (feature `testing`): a test kit that all format crates use.
 //!
-//! The crate contains no code for any single format.
+//! The crate contains no format-specific code.
 //!
 //! ```
 //! use std::{fs, io::Write, path::Path};

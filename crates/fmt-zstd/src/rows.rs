@@ -22,9 +22,9 @@ impl ProvenTables {
     /// Reads the decoded bytes `wanted` of tensor `index`, which has `whole` bytes, if its blob ends with a
     /// reliable table.
     ///
-    /// A table that does not match the frames would give different bytes than a full read. So the table is
-    /// first compared with the frame headers, once per tensor. If the result is `None`, the caller must do a
-    /// full read.
+    /// A table that does not match the frames would give different bytes than a full read. Therefore the
+    /// table is first compared with the frame headers, once per tensor. If the result is `None`, the caller
+    /// must do a full read.
     pub(crate) fn read(
         &self,
         decoding: Decoding<'_>,

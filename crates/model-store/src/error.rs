@@ -165,7 +165,7 @@ pub enum StoreError {
         /// The system's error.
         source: io::Error,
     },
-    /// A single model became a repository, or the reverse.
+    /// A single model became a repository, or vice versa.
     #[error("{url} was {before} and is {now} now; start the server again to serve that")]
     Layout {
         /// URL of the location of the models.

@@ -150,7 +150,7 @@ fn wr_03_a_folder_that_does_not_reach_the_disk_is_no_success() {
     assert_eq!(names(&folder), ["a"]);
 }
 
-/// `fsync` has already reported deferred write errors, so an error of `close` does not matter: the complete
+/// `fsync` has already reported deferred write errors, so an error from `close` does not matter: the complete
 /// file is published.
 #[test]
 fn wr_03_an_error_of_close_comes_after_the_bytes_are_safe() {

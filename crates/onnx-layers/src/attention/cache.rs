@@ -107,8 +107,8 @@ impl Compute for TensorScatter {
 /// width. The number of rows read is the number of past rows (second input) plus the number of rows of the
 /// third input.
 ///
-/// The optional fourth input is the indirection of a beam search. For each group of beams, each beam and each
-/// past row, it contains the index (within the group) of the beam that owns the row.
+/// The optional fourth input is the indirection of a beam search. For each group, beam and past row, it
+/// contains the index (within the group) of the beam that owns the row.
 pub fn cached_rows(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(CachedRows))
 }

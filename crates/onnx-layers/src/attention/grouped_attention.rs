@@ -267,7 +267,7 @@ impl Kernel for GroupedAttention {
     }
 }
 
-/// Numbers of tokens in a run.
+/// Token counts of a run.
 struct Tokens {
     /// New tokens of each batch entry.
     rows: usize,

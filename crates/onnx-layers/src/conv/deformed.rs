@@ -208,7 +208,7 @@ struct Image<'i> {
     size: [usize; 2],
 }
 
-/// One tap of the kernel: its index along both axes, and for all output positions its offsets and its mask.
+/// One tap of the kernel: its index along both axes, and its offsets and mask for all output positions.
 struct KernelTap<'m> {
     offsets: &'m [f32],
     mask: Option<&'m [f32]>,

@@ -31,7 +31,7 @@ impl Im2colConvolution<'_> {
     /// a group's weights, columns, number of rows, depth, number of columns, and zeroed sums.
     ///
     /// # Errors
-    /// Returns [`NoRoom`](onnx_tensor::faults::NoRoom) and [`Cancelled`](onnx_tensor::cancelling::Cancelled).
+    /// Returns [`NoRoom`](onnx_tensor::faults::NoRoom) or [`Cancelled`](onnx_tensor::cancelling::Cancelled).
     pub(crate) fn add<T: Copy + Default, U: Copy + Default>(
         &self,
         images: &[T],

@@ -40,7 +40,7 @@ enum Reduction {
 
 #[derive(Debug)]
 struct Loss {
-    /// Whether the input has scores rather than log probabilities.
+    /// Whether the input contains scores rather than log probabilities.
     is_of_scores: bool,
     /// Whether the log probabilities are a second output.
     gives_probabilities: bool,

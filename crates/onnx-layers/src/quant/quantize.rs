@@ -31,8 +31,8 @@ pub fn quantize(node: &Node) -> Result<Box<dyn Compute>> {
             i32::try_from(code)
                 .ok()
                 .and_then(element_type_of)
-                .with_context(|| {
-                    Unsupported::Anywhere(format!(
+                .ok_or_else(|| {
+                    Unsupported::Here(format!(
                         "the output_dtype is {code}, only integers of 8 and 16 bits are supported"
                     ))
                 })?,
@@ -68,8 +68,8 @@ pub fn requantize(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// Builds the operator `DynamicQuantizeLinear`, which quantizes to UINT8 with scale and zero point from the
-/// input's range.
+/// Builds the operator `DynamicQuantizeLinear`, which quantizes to UINT8 with a scale and a zero point
+/// computed from the input's range.
 pub fn quantize_dynamically(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(QuantizeDynamically))
 }
