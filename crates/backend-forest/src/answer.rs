@@ -1,5 +1,4 @@
-//! Computes the outputs: the package's own prediction, classes, or probabilities, as the configuration
-//! chooses.
+//! Computes the outputs: the package's own prediction, classes, or probabilities, as configured.
 
 use std::collections::BTreeMap;
 
@@ -203,7 +202,7 @@ impl Answer {
                 "its input can be FP32 or FP64; the configuration says {input}"
             )));
         }
-        // A single value per row gets a dimension of its own if the configured dimensions have one. Without
+        // A single value per row gets its own dimension if the configured dimensions have one. Without
         // configured dimensions, it gets one if the FIL backend's names are used.
         let dims = &settings.output.dims;
         let is_column = match dims[..] {

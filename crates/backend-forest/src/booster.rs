@@ -36,7 +36,7 @@ pub(crate) struct EarlyStopping {
 }
 
 impl EarlyStopping {
-    /// Formats a warning for the operator that all trees are used.
+    /// Formats the warning, for whoever runs the server, that all trees are used.
     pub(crate) fn warning(&self) -> String {
         format!(
             "all {} trees are used, as by Booster.predict; scikit-learn's wrapper would use the {} up to its best iteration: the \
@@ -81,8 +81,8 @@ pub(crate) enum Features<'a> {
 }
 
 impl Booster {
-    /// Computes the scores of each row as the package does. With `margins`, passes on the scores before their
-    /// transformation to outputs.
+    /// Computes the scores of each row as the package does, and passes them to `row`. With `margins`, passes
+    /// the scores before their transformation to outputs.
     ///
     /// # Errors
     /// Fails if rows have too few features.

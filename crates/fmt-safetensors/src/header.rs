@@ -145,7 +145,7 @@ struct RawTensor {
     data_offsets: [u64; 2],
 }
 
-/// A dtype in the header. Known dtypes take no allocation, since files may have many tensors.
+/// A dtype in the header. Known dtypes need no allocation, since files may have many tensors.
 enum RawDType {
     Known(DType),
     Other(Box<str>),
@@ -185,7 +185,7 @@ impl RawTensor {
         }
     }
 
-    /// Returns the length that follows from dtype and shape, if the dtype is known and the length fits 64
+    /// Returns the length that follows from dtype and shape, if the dtype is known and the length fits in 64
     /// bits.
     fn byte_len(&self) -> Option<u64> {
         let elements = Shape::new(&self.shape.0).ok()?.element_count();

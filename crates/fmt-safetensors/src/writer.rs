@@ -222,8 +222,8 @@ impl Serialize for HeaderText<'_> {
         }
         let mut start = 0;
         for tensor in self.tensors {
-            // The sum of all lengths fits 64 bits: plans are checked for this, and edited files have a valid
-            // length.
+            // The sum of all lengths fits in 64 bits: plans are checked for this, and edited files have a
+            // valid length.
             let end = start + tensor.len;
             let text = TensorText {
                 dtype: &tensor.dtype,

@@ -92,7 +92,7 @@ pub(crate) fn failed(error: impl Into<Box<dyn Error + Send + Sync>>, hint: &str)
     ClientError::new(kind, message).caused_by(error)
 }
 
-/// Explains why a connection could not be made.
+/// Explains why a connection could not be established.
 pub(crate) fn no_connection(kind: Option<io::ErrorKind>, deepest: &str) -> String {
     match kind {
         Some(io::ErrorKind::ConnectionRefused) => "connection refused: nothing listens there".to_owned(),

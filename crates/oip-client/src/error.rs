@@ -27,7 +27,7 @@ struct Inner {
     code: Option<ErrorCode>,
     status: Option<Status>,
     retry_after: Option<Duration>,
-    /// Whether the server reported that a retry does not help.
+    /// Whether the server reported that a retry would not help.
     is_final: bool,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
@@ -204,7 +204,8 @@ impl ClientError {
         self.0.kind == ErrorKind::Timeout || self.0.code == Some(ErrorCode::DeadlineExceeded)
     }
 
-    /// Returns whether the server did not start the work and asks to retry later: overloaded, or not ready.
+    /// Returns whether the server did not start the work and asks to retry later: it is overloaded or not
+    /// ready.
     pub(crate) fn is_refused_for_now(&self) -> bool {
         let statuses = [
             Status::Http(429),

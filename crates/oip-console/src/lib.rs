@@ -104,7 +104,7 @@ fn file(content_type: &'static str, content: &'static str) -> Response {
         (CONTENT_TYPE, HeaderValue::from_static(content_type)),
         (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
         (CONTENT_SECURITY_POLICY, POLICY),
-        // The next version of the server has different files under the same names.
+        // The next version of the server may have different files under the same names.
         (CACHE_CONTROL, HeaderValue::from_static("no-cache")),
         (VARY, HeaderValue::from_static("accept")),
     ];

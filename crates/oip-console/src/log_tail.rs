@@ -65,8 +65,8 @@ impl LogTail {
         state.count += 1;
     }
 
-    /// Returns the kept lines after line `number`. A number larger than the count of lines, such as one from
-    /// before a restart, returns all lines.
+    /// Returns those lines after line `number` that are still kept. A number larger than the count of lines,
+    /// such as one from before a restart, returns all lines.
     #[must_use]
     pub fn after(&self, number: u64) -> LogLines {
         let state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -56,7 +56,7 @@ struct State {
     idle_since: Instant,
     /// Time at which the first byte of an incomplete request head arrived.
     head_since: Option<Instant>,
-    /// Whether the connection had a request.
+    /// Whether the connection has had a request.
     had_request: bool,
     /// Whether a response was sent before its request was fully read. If so, the connection has to end.
     has_unread_request: bool,
@@ -64,7 +64,7 @@ struct State {
     asked_to_close: Option<Instant>,
     /// Responses being sent over HTTP/1.
     sending: Vec<Sending>,
-    /// HTTP/2: number of open requests that wait for flow-control window to continue their response.
+    /// HTTP/2: number of open requests that are waiting for flow-control window to continue their response.
     waiting_for_room: usize,
     /// HTTP/2: time at which the client last read a whole response, or a part of a response that had waited
     /// for flow-control window.
@@ -79,8 +79,7 @@ struct State {
 #[derive(Debug)]
 struct Sending {
     response: u64,
-    /// Number of pieces handed out but not yet written. `since` is the time since which the client is the
-    /// bottleneck.
+    /// Number of pieces handed out but not yet written. The client has been the bottleneck since `since`.
     pieces: usize,
     since: Instant,
     pace: SendPace,
@@ -173,7 +172,8 @@ impl Activity {
         true
     }
 
-    /// Returns the time since which the connection only waits for its client; `None` if it has work to do.
+    /// Returns the time since which the connection has only been waiting for its client; `None` if it has
+    /// work to do.
     fn idles_since(&self, state: &State) -> Option<Instant> {
         if !self.is_all_sent(state) {
             return None;
@@ -198,7 +198,7 @@ impl Activity {
         self.0.all_stuck.notified().await;
     }
 
-    /// Records that a stream waits for flow-control window.
+    /// Records that a stream is waiting for flow-control window.
     pub(crate) fn waits_for_room(&self) {
         self.lock().waiting_for_room += 1;
     }
@@ -258,7 +258,8 @@ impl Activity {
         self.0.is_write_stalled.store(is_stalled, Ordering::Relaxed);
     }
 
-    /// Returns whether all responses were written, as far as the connection knows.
+    /// Returns whether all responses seem to be written: no HTTP/1 response is being sent, and no write is
+    /// blocked.
     fn is_all_sent(&self, state: &State) -> bool {
         state.sending.is_empty() && !self.0.is_write_stalled.load(Ordering::Relaxed)
     }
@@ -381,7 +382,7 @@ impl Activity {
     }
 
     /// Returns the current time. In the turn that handed out a piece, returns the time at which the piece was
-    /// handed out, so that small responses read the clock only once.
+    /// handed out, so that the clock is read only once for a small response.
     fn now_or_when_given(&self, state: &State) -> Instant {
         match state.given {
             Some((turn, given)) if turn == self.0.turns.load(Ordering::Relaxed) => given,
@@ -392,7 +393,7 @@ impl Activity {
     /// Returns what the watchdog must do with the connection at the time `now`.
     pub(crate) fn verdict(&self, now: Instant) -> Verdict {
         let limits = &self.0.limits;
-        // The watchdog must not sleep too long, because the deadline may move closer meanwhile: an idle
+        // The watchdog must not sleep too long, because the deadline may move closer in the meantime: an idle
         // client may start a request head and stall.
         let look_again = now
             + limits
@@ -463,7 +464,7 @@ impl Occupant for Activity {
     }
 
     fn is_about_to_close(&self, now: Instant) -> bool {
-        /// Longest time for which a connection may be closing after it was asked to close.
+        /// Maximum time that a connection may take to close after it was asked to.
         const LONGEST: Duration = Duration::from_secs(1);
         let asked = self.lock().asked_to_close;
         asked.is_some_and(|asked| now.saturating_duration_since(asked) < LONGEST)

@@ -74,7 +74,7 @@ impl StreamBody {
         if !self.is_data_over {
             match ready!(self.stream.poll_data(cx)) {
                 Some(Ok(bytes)) => {
-                    // Releasing fails only for more bytes than were received.
+                    // Releasing fails only if more bytes are released than were received.
                     let _ = self.stream.flow_control().release_capacity(bytes.len());
                     self.left = self.left.map(|left| left.saturating_sub(bytes.len() as u64));
                     return Poll::Ready(Some(Ok(Frame::data(bytes))));
@@ -101,7 +101,7 @@ struct Pace {
     gap_timeout: Duration,
     min_rate: u64,
     grace: Duration,
-    /// Time spent waiting for the client. The time that the service took does not count.
+    /// Time spent waiting for the client. The time that the service takes is not included.
     waited: Duration,
     waiting_since: Option<Instant>,
     received: u64,
@@ -284,7 +284,7 @@ impl Report {
         &self.seat
     }
 
-    /// HTTP/2: reports that the stream waits for flow-control window.
+    /// HTTP/2: reports that the stream is waiting for flow-control window.
     pub(crate) fn waits_for_room(&self) {
         self.activity.waits_for_room();
         self.seat.waits(Wait::Room);

@@ -49,7 +49,7 @@ pub struct ConnectionCounts {
 
 /// A connection that occupies a slot.
 pub(crate) trait Occupant: Send + Sync {
-    /// Returns the time since which the connection is idle; `None` if it is busy or about to close.
+    /// Returns the time since which the connection has been idle; `None` if it is busy or about to close.
     fn idle_since(&self) -> Option<Instant>;
 
     /// Asks the connection to close in favour of another connection.

@@ -137,7 +137,7 @@ impl Patience {
     }
 }
 
-/// A GOAWAY frame with `ENHANCE_YOUR_CALM`, which tells a client why its connection ends.
+/// A GOAWAY frame with `ENHANCE_YOUR_CALM`, which tells a client why its connection is being closed.
 pub(crate) const GO_AWAY: [u8; 17] = [
     0, 0, 8, 7, 0, 0, 0, 0, 0, // the frame's header
     0x7f, 0xff, 0xff, 0xff, // any stream may have been processed

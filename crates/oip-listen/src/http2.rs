@@ -1,7 +1,7 @@
 //! One HTTP/2 connection: dispatches its streams, and pings a silent client.
 //!
 //! hyper's server hides the data that it buffers for a stream. With hyper, a stream whose client does not
-//! read could not be reset alone; only its whole connection could be ended. This server is therefore built
+//! read could not be reset on its own; the whole connection would have to end. This server is therefore built
 //! directly on h2, as hyper's server is.
 
 use std::{

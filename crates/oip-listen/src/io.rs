@@ -58,17 +58,17 @@ pin_project! {
     }
 }
 
-/// Number of bytes that a connection reads before it yields. Otherwise a client that always has data would
-/// keep its thread for as long as the runtime's budget allows, which is many megabytes.
+/// Number of bytes that a busy connection reads before it yields. A client that always has data would
+/// otherwise keep its thread until the runtime's budget is used up, which takes many megabytes.
 const TURN: usize = 64 << 10;
 
-/// A connection that reads at least this number of bytes at once counts as busy.
+/// Number of bytes that any other connection reads before it yields and counts as busy.
 const QUIET_TURN: usize = 32 << 10;
 
-/// How long a connection counts as busy after it read [`QUIET_TURN`] bytes at once.
+/// How long a connection counts as busy after it last used up its turn.
 const BUSY: Duration = Duration::from_secs(1);
 
-/// Cost of a frame, counted in bytes of [`TURN`].
+/// Cost of a frame in bytes, which counts toward the bytes of a turn.
 const FRAME: usize = 256;
 
 /// How long a request in progress continues after its client has closed the sending side; then the request is
@@ -113,8 +113,8 @@ impl WatchedStream {
         Self::with(Socket::new(stream), frames, true, activity)
     }
 
-    /// Creates the stream under TLS. `home` is the runtime that accepted the connection. The decrypting layer
-    /// above reports the plaintext.
+    /// Creates the stream beneath the TLS layer. `home` is the runtime that accepted the connection. The
+    /// decrypting layer above reports the plaintext.
     pub(crate) fn below_tls(stream: Stream, home: Handle, activity: Activity) -> Self {
         Self::with(Socket::with_home(stream, home), None, false, activity)
     }

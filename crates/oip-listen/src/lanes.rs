@@ -10,8 +10,8 @@ use crate::spare::keep_one_asleep;
 ///
 /// Connections are accepted on the runtime that calls [`serve`](crate::serve). HTTP/1 connections stay there
 /// while they send only GET and HEAD requests, so that health checks are fast under load; a connection that
-/// starts with another method moves to `work` immediately. HTTP/2 connections stay until they are busy, so
-/// their listener is best served on the `work` runtime itself.
+/// starts with another method moves to `work` immediately. HTTP/2 connections stay on the accepting runtime
+/// until they are busy, so their listener is best served on the `work` runtime itself.
 #[derive(Clone, Debug)]
 pub struct Lanes {
     work: Handle,
@@ -40,7 +40,7 @@ impl Lanes {
     /// Parks one thread of each lane that has several threads, while its other threads keep up with the work.
     /// Never returns. Run this future on the accepting runtime.
     ///
-    /// Give a lane one thread more than there are CPUs. Threads then do not share a CPU, and if a thread is
+    /// Give a lane one more thread than there are CPUs. Threads then do not share a CPU, and if a thread is
     /// blocked by long work, the parked thread replaces it within about 125 ms.
     pub async fn keep_awake(self) {
         join!(keep_one_asleep(&self.work), keep_one_asleep(&self.busy));

@@ -28,7 +28,8 @@ impl Leftover {
     /// Reads the unread part of the body if it is short and `is_coming` says that the client sends it.
     /// Returns whether the connection can be reused.
     ///
-    /// Clients that send head and body in two writes do not expect the connection to close in between.
+    /// Clients that send the head and the body in two writes do not expect the connection to close in
+    /// between.
     pub(crate) async fn read(&self, is_coming: bool) -> bool {
         let rest = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut rest) = rest else { return true };

@@ -20,7 +20,7 @@ pub struct ConnectionLimits {
     /// Maximum time from the start of a connection, or from the first byte of a request, to the end of the
     /// request's head (default 20 s).
     pub head_timeout: Duration,
-    /// Maximum time a connection stays open without a request (default 75 s).
+    /// Maximum time that a connection may stay open without a request (default 75 s).
     pub idle_timeout: Duration,
     /// Maximum pause within a body (default 20 s).
     pub body_gap_timeout: Duration,
@@ -45,8 +45,7 @@ pub struct ConnectionLimits {
     pub send_rate_grace: Duration,
     /// Interval of pings to a silent HTTP/2 client, and the time that the client has to reply (default 20 s).
     pub ping_interval: Duration,
-    /// Maximum number of connections (default 10,240). The maximum applies to all listeners that share one
-    /// cap together.
+    /// Maximum number of connections (default 10,240). All listeners that share a cap share this maximum.
     pub connections: ConnectionCap,
     /// Maximum number of concurrent streams on one HTTP/2 connection (default 100).
     pub max_streams: u32,
@@ -55,8 +54,8 @@ pub struct ConnectionLimits {
     /// Maximum number of all other concurrent streams, over all connections that share this cap (default
     /// 1024).
     pub streams: StreamCap,
-    /// Memory for data received over HTTP/2 and not read yet (default 64 MiB), in addition to 16 KiB per
-    /// stream.
+    /// Memory for data that was received over HTTP/2 but not yet read (default 64 MiB), in addition to 16 KiB
+    /// per stream.
     pub windows: Windows,
     /// Threads for busy connections (default `None`: connections stay where they are accepted).
     pub lanes: Option<Lanes>,
@@ -73,7 +72,7 @@ pub struct ConnectionLimits {
 }
 
 impl ConnectionLimits {
-    /// Returns the limits after `change`.
+    /// Returns the limits with `change` applied.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);

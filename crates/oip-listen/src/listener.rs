@@ -188,8 +188,8 @@ impl Listener {
         }
     }
 
-    /// Closes the listener and returns the connections that wait to be accepted. Removes a Unix socket's
-    /// file, unless another listener shares the socket.
+    /// Closes the listener and returns the connections that are waiting to be accepted. Removes a Unix
+    /// socket's file, unless another listener shares the socket.
     pub(crate) fn into_queued(self) -> Option<Backlog> {
         match self.0 {
             Inner::Tcp(listener) => listener.into_std().ok().map(Backlog::Tcp),

@@ -1,4 +1,4 @@
-//! Stream slots: limit HTTP/2 streams over all connections, and evict waiting streams in favor of new ones.
+//! Stream slots: limit HTTP/2 streams over all connections, and evict waiting streams in favour of new ones.
 //!
 //! A stream that waits for its client keeps its slot only until another stream needs it, however long the
 //! client is silent. A stream with work in progress keeps its slot to the end.
@@ -48,7 +48,7 @@ pub(crate) enum Admission {
     /// Takes the slot of any waiting stream, because the new stream has work to do.
     Work,
     /// Takes the slot of a waiting stream, but not on a connection with fewer streams than the new stream's
-    /// own connection, because the new stream will mostly wait too.
+    /// own connection, because the new stream will itself mostly wait.
     Lasting,
 }
 
@@ -136,9 +136,9 @@ impl StreamCap {
             0
         };
         if free <= kept_for_others {
-            // If slots are free, the new stream gets none of them only because its connection has its fair
-            // share. The new stream may then evict only streams of connections with at least half as many
-            // streams.
+            // If slots are free, the new stream is denied them only because its connection already has its
+            // fair share. In that case, the new stream may evict only streams of connections with at least
+            // half as many streams.
             let least = match kind {
                 Admission::Lasting => own,
                 Admission::Assured | Admission::Work if free > 0 => own / 2,
@@ -238,14 +238,14 @@ impl Drop for Place {
     }
 }
 
-/// The reason why a stream waits for its client.
+/// The reason why a stream is waiting for its client.
 #[derive(Clone, Copy)]
 pub(crate) enum Wait {
-    /// The stream waits for the next request of a conversation.
+    /// The stream is waiting for the next request of a conversation.
     Request,
-    /// The stream waits for more bytes of a request's body.
+    /// The stream is waiting for more bytes of a request's body.
     Body,
-    /// The stream waits for flow-control window to continue its response.
+    /// The stream is waiting for flow-control window to continue its response.
     Room,
 }
 
@@ -280,8 +280,9 @@ struct State {
 }
 
 impl State {
-    /// Returns the time at which the stream becomes evictable; `None` while the stream works. If the stream
-    /// waits for flow-control window, only that wait counts, because eviction would lose the response.
+    /// Returns the time at which the stream becomes evictable; `None` while the stream is working. If the
+    /// stream is waiting for flow-control window, only that wait counts, because eviction would lose the
+    /// response.
     fn ripe(&self) -> Option<Instant> {
         let of_room = self.waits[Wait::Room as usize];
         of_room.or_else(|| self.waits.iter().flatten().min().copied())
@@ -307,12 +308,12 @@ pub(crate) enum Waiter {
 }
 
 impl Seat {
-    /// Records that the stream waits for its client.
+    /// Records that the stream is waiting for its client.
     pub(crate) fn waits(&self, wait: Wait) {
         self.set(wait, Some(Instant::now() + wait.patience()));
     }
 
-    /// Records that the stream no longer waits for `wait`.
+    /// Records that the wait `wait` of the stream is over.
     pub(crate) fn goes_on(&self, wait: Wait) {
         self.set(wait, None);
     }
@@ -321,16 +322,16 @@ impl Seat {
         self.lock().waits[wait as usize] = ripe;
     }
 
-    /// Returns the time since which the stream is evictable at `now`; `None` if the stream is not evictable,
-    /// or if its slot was revoked.
+    /// Returns the time since which the stream has been evictable, as of `now`; `None` if the stream is not
+    /// evictable, or if its slot was revoked.
     fn ripe_since(&self, now: Instant) -> Option<Instant> {
         let state = self.lock();
         let ripe = state.ripe().filter(|_| !state.is_revoked);
         ripe.filter(|ripe| *ripe <= now)
     }
 
-    /// Returns the time since which the stream is idle; `if_revoked` if the stream was evicted; `None` if the
-    /// stream works.
+    /// Returns the time since which the stream has been idle; `if_revoked` if the stream was evicted; `None`
+    /// if it is working.
     pub(crate) fn idle_since(&self, if_revoked: Instant) -> Option<Instant> {
         let state = self.lock();
         match state.is_revoked {
@@ -339,8 +340,8 @@ impl Seat {
         }
     }
 
-    /// Revokes the slot if the stream was evictable at `now`, or if the stream waits and `now` is `None`.
-    /// Returns the tasks to wake.
+    /// Revokes the slot if the stream was evictable at `now`, or if the stream is waiting and `now` is
+    /// `None`. Returns the tasks to wake.
     fn revoke(&self, now: Option<Instant>) -> Option<RevokedTasks> {
         let mut state = self.lock();
         let ripe = state.ripe().filter(|ripe| now.is_none_or(|now| *ripe <= now));
@@ -418,8 +419,8 @@ impl Lasting {
 pub struct StreamPlace(Arc<Seat>);
 
 impl StreamPlace {
-    /// Marks the stream as idle: it waits for its client's next request, or for an event to report. An idle
-    /// stream can be evicted.
+    /// Marks the stream as idle: it is waiting for its client's next request, or for an event to report. An
+    /// idle stream can be evicted.
     pub fn rest(&self) {
         self.0.waits(Wait::Request);
     }
@@ -496,7 +497,7 @@ mod tests {
         let cap = StreamCap::new(10);
         let many: Vec<_> = (0..6).map(|_| take(&cap, 1).unwrap()).collect();
         let few: Vec<_> = (0..4).map(|_| take(&cap, 2).unwrap()).collect();
-        // The streams that are idle the longest belong to the connection with few streams.
+        // The streams that have been idle the longest belong to the connection with few streams.
         few.iter().chain(&many).for_each(|(seat, _)| is_ripe(seat));
         let third: Vec<_> = (0..2).map(|_| take(&cap, 3).unwrap()).collect();
         let lost =

@@ -2,8 +2,8 @@
 //!
 //! hyper's futures wake themselves for every request with a body, because the parts of a connection's task
 //! notify each other. A multi-threaded runtime treats the wake as new work: it queues the task, wakes another
-//! thread to help, and polls again, which makes no progress. With one client this takes two thread switches
-//! per request, half of the time of a small request.
+//! thread to help, and polls again, which makes no progress. With one client this costs two thread switches
+//! per request, which is half of the time that a small request takes.
 
 use std::{
     cell::Cell,
@@ -17,12 +17,12 @@ use std::{
 use atomic_waker::AtomicWaker;
 
 thread_local! {
-    /// Whether the future polled on this thread waits for other tasks.
+    /// Whether the future polled on this thread is waiting for other tasks.
     static LETS_OTHERS_GO: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Tells the connection that its current request waits for other tasks of this thread, so that polling again
-/// immediately would have no effect.
+/// Tells the connection that its current request is waiting for other tasks on this thread, so that polling
+/// again immediately would have no effect.
 pub fn let_others_go() {
     LETS_OTHERS_GO.set(true);
 }

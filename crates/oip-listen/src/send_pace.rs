@@ -22,7 +22,7 @@ impl SendPace {
         }
     }
 
-    /// Returns how long the client may take for reading the next bytes.
+    /// Returns how long the client may take to read the next bytes.
     pub(crate) fn patience(&self, limits: &ConnectionLimits) -> Duration {
         limits
             .send_rate_grace

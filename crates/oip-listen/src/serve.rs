@@ -68,8 +68,8 @@ where
     .await
 }
 
-/// Serves over TLS. Clients of [`Protocol::Http1`] that negotiate HTTP/2 are served over HTTP/2, with its
-/// limits, on the work threads. Unix socket connections are not encrypted.
+/// Serves over TLS. Clients of [`Protocol::Http1`] that negotiate HTTP/2 are served over HTTP/2 on the work
+/// threads, with the limits for HTTP/2. Unix socket connections are not encrypted.
 pub async fn serve_tls<S, B>(
     listener: impl Into<Listener>,
     protocol: Protocol,
@@ -211,7 +211,7 @@ impl<F> Connections<F> {
     async fn finish(mut self) -> usize {
         let mut cut = 0;
         while let Some(finished) = self.running.join_next().await {
-            // A connection whose lane ended was cut too.
+            // A connection whose lane ended was also cut.
             cut += usize::from(matches!(finished, Ok(Some(false) | None)));
         }
         cut
@@ -439,7 +439,7 @@ impl Connection {
         }
     }
 
-    /// Drives a connection, and ends it when a timeout passes. Returns false if a shutdown had to cut the
+    /// Drives a connection, and ends it when a timeout expires. Returns false if a shutdown had to cut the
     /// connection.
     async fn watch<C, E>(self, connection: C, close: fn(Pin<&mut C>)) -> bool
     where
@@ -449,7 +449,7 @@ impl Connection {
         let mut connection = pin!(connection);
         // HTTP/2 requests run in their own tasks, so their connection does not wake itself.
         let self_wakes = (self.protocol != Protocol::Http2).then(SelfWakes::new);
-        /// Time that a well-behaved client has to notice that its connection ends.
+        /// Time that a well-behaved client has to notice that its connection is being closed.
         const GRACE: Duration = Duration::from_millis(500);
         let (mut is_closing, mut is_cut_soon) = (false, false);
         let mut wake = Instant::now();

@@ -9,7 +9,8 @@ use std::sync::{
 ///
 /// Before the service reads, clients may send as much as the windows of their connection and streams allow.
 /// The first connections get very large windows, for large tensors and long links. When the budget for these
-/// windows is used up, the next connections get large windows, then medium ones, and all others small ones.
+/// windows is used up, the next connections get large windows, then medium ones, and all others get small
+/// ones.
 #[derive(Clone, Debug)]
 pub struct Windows(Arc<SharedState>);
 

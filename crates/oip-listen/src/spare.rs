@@ -1,4 +1,5 @@
-//! A spare thread: a runtime has one thread more than there are CPUs, and parks it while the others keep up.
+//! A spare thread: a runtime has one more thread than there are CPUs, and parks one of them while the others
+//! keep up.
 //!
 //! Two threads that share a CPU take a quarter more time per request, and a request waits for milliseconds
 //! whenever one thread preempts the other. But a runtime with a single thread serves no request while that
@@ -12,10 +13,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Interval of the check whether the threads keep up.
+/// Interval between checks of whether the threads keep up.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// Interval of the check while the threads are idle.
+/// Interval between checks while the threads are idle.
 const IDLE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Maximum scheduling delay of a new task.
@@ -52,7 +53,7 @@ pub(crate) async fn keep_one_asleep(runtime: &Handle) {
 }
 
 /// Returns whether a new task is scheduled within [`PATIENCE`]. The new task also wakes a thread to poll I/O
-/// and timers: if the thread that polled them is now blocked by work, no other thread would.
+/// and timers: if the thread that polled them is now blocked by work, no other thread would poll them.
 async fn comes_to_its_turn(runtime: &Handle) -> bool {
     timeout(PATIENCE, runtime.spawn(async {})).await.is_ok()
 }
@@ -75,7 +76,7 @@ impl<'r> Threads<'r> {
     }
 
     /// Waits for the interval. Returns the number of threads that neither made progress nor were parked at
-    /// its end.
+    /// the end of the interval.
     async fn look(&mut self) -> usize {
         sleep(self.interval).await;
         let metrics = self.runtime.metrics();
@@ -140,7 +141,7 @@ mod tests {
             watch.block_on(async {
                 let handle = watched.handle();
                 for _ in 0..2 {
-                    // Once the spare thread is parked, one thread fewer runs tasks, whatever the load.
+                    // Once the spare thread is parked, one fewer thread runs tasks, whatever the load.
                     let start = Instant::now();
                     while at_once(handle, 10).await >= threads {
                         assert!(start.elapsed() < Duration::from_secs(30), "nobody sleeps");

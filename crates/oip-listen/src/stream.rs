@@ -50,7 +50,7 @@ impl Stream {
         }
     }
 
-    /// Disables Nagle's algorithm. Unix sockets have none.
+    /// Disables Nagle's algorithm, which Unix sockets do not have.
     pub(crate) fn set_nodelay(&self) {
         if let Self::Tcp(stream) = self {
             let _ = stream.set_nodelay(true);

@@ -128,7 +128,7 @@ const PIECE: usize = 64 << 10;
 /// again, so h2 may not be able to write all bytes.
 struct PendingResponse {
     report: Report,
-    /// Whether all remaining bytes were passed to h2, and the sender waits until they are written.
+    /// Whether all remaining bytes were passed to h2, and the sender is waiting for them to be written.
     is_waited_for: AtomicBool,
     sent: Arc<AtomicWaker>,
 }
@@ -310,7 +310,8 @@ impl Sender {
             if stream.poll_reset(cx).is_ready() {
                 return Poll::Ready(Err(End::Gone));
             }
-            // After a revocation, the final bytes of the service may still be unsent, so they get some time.
+            // After a revocation, the final bytes of the service may still be unsent, so some time is allowed
+            // for sending them.
             let seat = given.report.seat();
             if !is_revoked && seat.poll_revoked(Waiter::Connection, cx).is_ready() {
                 is_revoked = true;

@@ -1,4 +1,4 @@
-//! Tests that a run asks for memory before it allocates values.
+//! Tests that a run reserves memory before it allocates values.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,7 +21,7 @@ use crate::{
 };
 use onnx_tensor::cancelling::Cancellation;
 
-/// Bytes of the row of a loop, and of a part of a sequence.
+/// Size in bytes of a row that a loop produces, and of a tensor in a sequence.
 const ROW: usize = 1 << 20;
 
 /// Returns whether a run of `nodes` on one row fits into `mib` MiB.
@@ -57,7 +57,7 @@ fn body_of(nodes: Vec<NodeProto>, inputs: &[&str], outputs: &[&str]) -> Attribut
     })
 }
 
-/// The last node of a graph: reads one element.
+/// Builds the last node of a graph, which reduces `input` to one element.
 fn maximum(input: &str) -> NodeProto {
     with(node("ReduceMax", &[input], "y"), [int("keepdims", 0)])
 }
@@ -236,7 +236,7 @@ fn contents_of_strings_are_asked_for() {
             vec![texts(1), Tensor::vector(&[true])],
             LENGTH as u64,
         ),
-        // Only the strings that are picked are copied.
+        // Only the selected strings are copied.
         (
             direct("Compress", 2, 1, vec![]),
             vec![texts(100), Tensor::vector(&[true])],

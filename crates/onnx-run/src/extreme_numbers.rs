@@ -1,6 +1,6 @@
-//! Tests robustness against extreme integers: sets each integer attribute of the table, and each constant
-//! integer input, to the largest, the smallest and other unusual integers. No model may crash the process,
-//! panic, or run for long.
+//! Tests robustness against extreme integers: sets each integer attribute in the operators' table, and each
+//! constant integer input, to the largest, the smallest and other unusual integers. No model may crash the
+//! process, panic, or run for long.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -47,8 +47,8 @@ const REQUEST: Duration = Duration::from_secs(5);
 /// Stack size of the engine's threads.
 const STACK: usize = 8 << 20;
 
-/// Maximum bytes of a file to use. Larger files contain weights, so loading takes long, and have no
-/// additional integers.
+/// Maximum size of a file to use, in bytes. Larger files contain weights, so they take long to load, and have
+/// no additional integers.
 const MAX_FILE: usize = 20 << 10;
 
 /// The location of an integer in a node.

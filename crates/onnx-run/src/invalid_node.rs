@@ -1,4 +1,5 @@
-//! The error for a node that is invalid in every runtime, and how to tell it from other errors of kernels.
+//! The error for a node that is invalid in every runtime, and a check for the other errors of kernels, which
+//! have a typed cause.
 
 use std::fmt;
 
@@ -8,7 +9,8 @@ use onnx_tensor::{
     prelude::*,
 };
 
-/// Returns whether a typed cause says whose fault the error is.
+/// Returns whether a cause of the error has a type that classifies the error, such as [`Refusal`] or
+/// [`NoRoom`].
 pub(crate) fn has_cause(error: &Error) -> bool {
     error.chain().any(|cause| {
         cause.is::<Refusal>()

@@ -121,7 +121,8 @@ impl Lowering<'_> {
         }
         for output in &graph.output {
             let source = self.name(&scope, &output.name)?;
-            // The value may be an input or an outer value, so a copy with a new name becomes the output.
+            // The value may be an input or a value of an outer graph, so a copy with a new name becomes the
+            // output.
             let name = self.value_name();
             lowered
                 .node

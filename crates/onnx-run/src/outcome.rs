@@ -32,7 +32,7 @@ pub(crate) fn refusal(error: &Error) -> Option<String> {
     })
 }
 
-/// Creates the error for a model that cannot be prepared. It names the node, and its kind tells whether
+/// Creates the error for a model that cannot be prepared. It names the node, and its kind indicates whether
 /// another runtime may support the model.
 pub(crate) fn unprepared(error: Error, labels: &[String]) -> FileError {
     let mut causes = error.chain();
@@ -48,7 +48,7 @@ pub(crate) fn unprepared(error: Error, labels: &[String]) -> FileError {
     }
 }
 
-/// Creates the error for a node that does not accept its inputs, before a run or in one.
+/// Creates the error for a node that does not accept its inputs, before or during a run.
 pub(crate) fn refused(error: Error, labels: &[String]) -> FileError {
     let chain = format!("{error:#}");
     let label = label(&chain, labels).unwrap_or("an operator");

@@ -39,14 +39,14 @@ pub fn memory_limit() -> Option<u64> {
     [system, groups].into_iter().flatten().min()
 }
 
-/// Returns the private memory of this process and its descendants in bytes, without pages of files and
-/// without shared memory. `None` if the system does not report it.
+/// Returns the private memory of this process and its descendants in bytes, excluding file pages and shared
+/// memory. `None` if the system does not report it.
 #[must_use]
 pub fn private_memory() -> Option<u64> {
     private_memory_of(Path::new("/proc"), "self", DESCENT)
 }
 
-/// Depth of descendants that are counted: a launcher may start the interpreter of a worker.
+/// Maximum depth of the descendants that are counted: a launcher may start a worker's interpreter.
 const DESCENT: usize = 3;
 
 /// Returns the private memory of one process and its descendants, from a `/proc` at `root`.
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(available(groups), Some(650));
         write(&root.path().join("slice"), &VERSION_2, ["500\n", "400\n", ""]);
         assert_eq!(available(groups), Some(100));
-        // The group's path is one of the host, and no part of it is mounted here.
+        // The group's path is a path on the host, and no part of it is mounted here.
         assert_eq!(available("0::/other/service\n"), None);
         write(root.path(), &VERSION_2, ["70\n", "50\n", "inactive_file 10\n"]);
         assert_eq!(available("0::/other/service\n"), Some(30));

@@ -1,4 +1,4 @@
-//! Prints tensors like NumPy prints arrays.
+//! Prints tensors as NumPy prints arrays.
 
 use std::fmt::{self, Write};
 

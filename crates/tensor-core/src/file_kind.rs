@@ -5,7 +5,8 @@ use std::fmt;
 use crate::QuotedName;
 
 /// The kind of a file, detected from its first bytes and its length. Every reader that fails to open a file
-/// reports the kind, so that the user learns of a Git LFS pointer or an error page in place of a model.
+/// reports the kind, so that the user learns that the file is, for example, a Git LFS pointer or an error
+/// page instead of a model.
 ///
 /// ```
 /// use tensor_core::FileKind;

@@ -74,7 +74,7 @@ impl<T: Element, D: Dimension> TryFrom<Array<T, D>> for Tensor {
         let shape = shape_of(array.shape())?;
         let (mut elements, offset) = array.into_raw_vec_and_offset();
         elements.drain(..offset.unwrap_or(0));
-        // The array is in memory, so the number of elements fits `usize`.
+        // The array is in memory, so the number of elements fits in `usize`.
         elements.truncate(shape.element_count() as usize);
         Self::from_vec(shape, elements)
     }

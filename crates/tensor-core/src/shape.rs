@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::DType;
 
-/// The dimensions of a tensor, outermost first, whose product fits `u64`.
+/// The dimensions of a tensor, outermost first, whose product fits in `u64`.
 ///
 /// A shape without dimensions is a scalar with one element. A shape with a dimension of 0 has no elements,
 /// whatever the size of its other dimensions.
@@ -27,14 +27,14 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The largest rank a shape may have (NumPy's limit too).
+    /// The largest rank a shape may have (also NumPy's limit).
     pub const MAX_RANK: usize = 64;
 
     /// Creates a shape after checking the dimensions.
     ///
     /// # Errors
     /// [`SpecError::RankTooLarge`] beyond [`Shape::MAX_RANK`] dimensions; [`SpecError::ElementCountOverflow`]
-    /// when no dimension is 0 and the product does not fit `u64`.
+    /// when no dimension is 0 and the product does not fit in `u64`.
     pub fn new(dims: &[u64]) -> Result<Self, SpecError> {
         if dims.len() > Self::MAX_RANK {
             return Err(SpecError::RankTooLarge { rank: dims.len() });
@@ -212,12 +212,12 @@ pub enum SpecError {
         /// The number of dimensions found.
         rank: usize,
     },
-    /// The dimensions' product does not fit `u64`.
+    /// The dimensions' product does not fit in `u64`.
     ElementCountOverflow {
         /// The dimensions.
         dims: Vec<u64>,
     },
-    /// The number of elements times their size does not fit `u64`.
+    /// The number of elements times their size does not fit in `u64`.
     ByteLengthOverflow {
         /// The dtype of the elements.
         dtype: DType,
@@ -235,7 +235,7 @@ pub enum SpecError {
         /// The number of bytes found.
         found: u64,
     },
-    /// Rows were requested of a scalar.
+    /// Rows were requested from a scalar.
     ScalarHasNoRows,
     /// The row range exceeds the leading dimension, or ends before it starts.
     RowsOutOfRange {

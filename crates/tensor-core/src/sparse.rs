@@ -38,7 +38,7 @@ impl SparseCoo {
     /// # Errors
     /// [`SparseError::Layout`] when `indices` is not `u64[nnz, rank]` or `values` not `[nnz]`;
     /// [`SparseError::IndexOutOfRange`] for the first coordinate outside its axis; [`SparseError::Spec`] when
-    /// the dense tensor's byte length does not fit `u64`.
+    /// the dense tensor's byte length does not fit in `u64`.
     pub fn new(shape: Shape, indices: Tensor, values: Tensor) -> Result<Self, SparseError> {
         let spec = TensorSpec::new(values.spec().dtype(), shape)?;
         let &[nnz] = values.shape().dims() else {

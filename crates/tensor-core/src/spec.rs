@@ -4,7 +4,7 @@ use std::{fmt, ops::Range};
 
 use crate::{DType, Shape, SpecError};
 
-/// A dtype and a shape whose byte length fits `u64`: everything about a tensor except its values.
+/// A dtype and a shape whose byte length fits in `u64`: everything about a tensor except its values.
 ///
 /// ```
 /// use tensor_core::{DType, Shape, TensorSpec};
@@ -25,7 +25,7 @@ impl TensorSpec {
     /// Combines a dtype and a shape.
     ///
     /// # Errors
-    /// [`SpecError::ByteLengthOverflow`] when the number of elements times their size does not fit `u64`.
+    /// [`SpecError::ByteLengthOverflow`] when the number of elements times their size does not fit in `u64`.
     pub fn new(dtype: DType, shape: Shape) -> Result<Self, SpecError> {
         match shape.element_count().checked_mul(dtype.size() as u64) {
             Some(_) => Ok(Self { dtype, shape }),

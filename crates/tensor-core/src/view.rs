@@ -101,11 +101,11 @@ impl<'a> TensorView<'a> {
     /// Returns a view of the entries `rows` along axis 0.
     ///
     /// # Errors
-    /// [`SpecError::ScalarHasNoRows`], or [`SpecError::RowsOutOfRange`] when the range leaves the leading
+    /// [`SpecError::ScalarHasNoRows`], or [`SpecError::RowsOutOfRange`] when the range exceeds the leading
     /// dimension or ends before it starts.
     pub fn rows(&self, rows: Range<u64>) -> Result<Self, SpecError> {
         let (spec, bytes) = self.spec.rows(rows)?;
-        // The whole tensor is in memory, so byte offsets fit `usize`.
+        // The whole tensor is in memory, so byte offsets fit in `usize`.
         let bytes = &self.bytes[bytes.start as usize..bytes.end as usize];
         Ok(Self { spec, bytes })
     }

@@ -11,8 +11,8 @@ use crate::error::Refusal;
 #[derive(Deserialize)]
 pub(crate) struct TreeModel {
     gbtree_model_param: Option<TreeParameters>,
-    /// The index of the first tree of each iteration, followed by the number of trees. XGBoost writes this
-    /// list since version 2.
+    /// The index of the first tree of each iteration, followed by the number of trees. XGBoost has written
+    /// this list since version 2.
     #[serde(default)]
     iteration_indptr: Vec<u32>,
     /// The index of the score that each tree adds to.
@@ -65,7 +65,7 @@ struct NodeParameters {
     size_leaf_vector: Option<String>,
 }
 
-/// A boolean, which files write as a boolean or as a number.
+/// A boolean, which files contain as a boolean or as a number.
 #[derive(Clone, Copy)]
 struct Flag(bool);
 

@@ -31,7 +31,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// Returns the rows, in the type that the package got.
+    /// Returns the rows, in the type that the package was given.
     pub(crate) fn input(&self) -> Tensor {
         let shape = [self.rows.len() / self.width, self.width].map(|dim| dim as u64);
         let shape = Shape::new(&shape).expect("a matrix");

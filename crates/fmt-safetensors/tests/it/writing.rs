@@ -21,7 +21,7 @@ fn spec(dims: &[u64]) -> TensorSpec {
     TensorSpec::new(DType::U8, Shape::new(dims).unwrap()).unwrap()
 }
 
-/// WR-11: invalid plans are rejected before the first byte is written.
+/// Invalid plans are rejected before the first byte is written.
 #[test]
 fn wr_11_what_the_format_cannot_hold() {
     assert_eq!(refused(&[("a", spec(&[1])), ("a", spec(&[2]))]), Duplicate);
@@ -73,7 +73,7 @@ fn wr_11_bytes_that_do_not_fit() {
     assert_eq!(short.finish().unwrap().len(), 64 + 3);
 }
 
-/// WR-12: pieces of any length give the same file.
+/// Pieces of any length give the same file.
 #[test]
 fn wr_12_the_same_tensors_give_the_same_bytes() {
     let metadata: Metadata = [("z".into(), "1".into()), ("a".into(), "\u{1F600}\"\n".into())].into();
@@ -109,7 +109,7 @@ fn wr_12_the_same_tensors_give_the_same_bytes() {
     assert_eq!(reader.find("other"), None);
 }
 
-/// FS-05: a file is saved over the file that its tensors are read from.
+/// A file is saved over the file that its tensors are read from.
 #[test]
 fn fs_05_saving_over_the_file_that_is_being_read() {
     let folder = tempfile::tempdir().unwrap();
@@ -127,7 +127,7 @@ fn fs_05_saving_over_the_file_that_is_being_read() {
     assert_eq!((saved.find("b"), saved.tensor(0).unwrap()), (Some(0), tensor));
 }
 
-/// WR-02: the sink becomes full after any number of bytes.
+/// The sink becomes full after any number of bytes.
 #[test]
 fn wr_02_a_sink_that_is_full() {
     let tensor = counting(DType::U8, &[50]);

@@ -8,8 +8,8 @@ use tonic::Code;
 use super::transport::Record;
 use crate::{ClientError, ErrorKind, Status};
 
-/// Creates the error for a failed call: the transport failure in `record` if there is one, else the server's
-/// status, else a decoding error.
+/// Creates the error for a failed call: the transport failure in `record` if there is one, otherwise the
+/// server's status, otherwise a decoding error.
 pub(super) fn error(status: &tonic::Status, record: &Record, max_answer_bytes: usize) -> ClientError {
     if let Some(failure) = record.take_failure() {
         return failure;
@@ -49,8 +49,8 @@ fn is_bomb(status: &tonic::Status) -> bool {
 
 /// Maps a gRPC status code to the protocol's error code, for any server.
 fn code(status: &tonic::Status) -> Option<ErrorCode> {
-    // gRPC has one code for messages that are too large and for overloaded servers. The message tells them
-    // apart: gRPC libraries describe a message as "larger than" a limit or "too large".
+    // gRPC has one code for messages that are too large and for overloaded servers. The message distinguishes
+    // them: gRPC libraries describe a message as "larger than" a limit or "too large".
     let is_too_large = status.message().contains("larger than") || status.message().contains("too large");
     Some(match status.code() {
         // OVMS returns `FailedPrecondition` for malformed requests.

@@ -28,7 +28,7 @@ pub(super) struct Answer {
 
 /// Maximum number of bytes to read from the body of an error response.
 pub(super) const MAX_REFUSAL: usize = 64 << 10;
-/// Hint at another protocol that may be listening, for responses that are not of this protocol.
+/// Hint that the port may speak another protocol, for responses that are not of this protocol.
 pub(super) const HINT: &str = "if this is a gRPC port, it wants grpc:// for http://";
 /// Maximum number of characters quoted from a foreign response.
 const SHOWN: usize = 200;
@@ -170,7 +170,7 @@ impl Answer {
             return format!("the server is at {}; redirects are not followed", one_line(&to));
         }
         let reason = self.status.canonical_reason().unwrap_or("no reason given");
-        // Some proxies compress error responses too.
+        // Some proxies also compress error responses.
         let Ok(body) = self.decompressed_error() else {
             return reason.to_owned();
         };

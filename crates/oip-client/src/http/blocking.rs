@@ -12,8 +12,8 @@ use crate::{Builder, ClientError, ErrorKind, Patience, Result};
 /// response, which saves switching to an I/O thread. Clones share connections. Supports `http://`, and
 /// `http+unix://` on Unix.
 ///
-/// Idle connections are not read. A connection that the server closed is detected when it is reused, and
-/// replaced before anything is sent.
+/// Nothing monitors idle connections. A connection that the server has closed is detected when it is about to
+/// be reused, and replaced before anything is sent.
 ///
 /// ```no_run
 /// use oip_client::{HttpClient, InferenceClient, Patience};

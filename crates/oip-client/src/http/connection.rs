@@ -184,8 +184,7 @@ impl Connection {
         Ok((answer, may_stay && is_whole && is_at_end))
     }
 
-    /// Reads the head of a response, and returns with it whether the connection stays open after the
-    /// response.
+    /// Reads the head of a response. Also returns whether the connection stays open after the response.
     fn head(&mut self, wait: &Wait<'_>) -> Result<(StatusCode, HeaderMap, bool)> {
         loop {
             let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];

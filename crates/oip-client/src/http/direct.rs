@@ -1,4 +1,4 @@
-//! Requests over kept connections, sent by the calling thread.
+//! Requests over persistent connections, sent by the calling thread.
 
 use std::{
     fmt,
@@ -81,7 +81,7 @@ impl Pool {
         Ok((connection, sent))
     }
 
-    /// Returns a connection to the pool and closes those idle for too long.
+    /// Returns a connection to the pool and closes those that have been idle for too long.
     fn keep(&self, connection: Connection) {
         let mut idle = self.idle();
         let old = idle.partition_point(|(_, since)| since.elapsed() > connect::IDLE);
@@ -139,8 +139,8 @@ fn parts<'m>(head: &'m [u8], message: &'m Message) -> Vec<IoSlice<'m>> {
     parts.filter(|part| !part.is_empty()).map(IoSlice::new).collect()
 }
 
-/// Reads the response to a request of which `sent` was sent, and returns whether the connection can be
-/// reused.
+/// Reads the response to a request, and returns whether the connection can be reused. `sent` is how much of
+/// the request was sent.
 fn receive(
     connection: &mut Connection,
     sent: SendProgress,

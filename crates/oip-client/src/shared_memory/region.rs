@@ -64,8 +64,8 @@ impl Region {
     }
 }
 
-/// Returns how many bytes a request's inputs need in a region. Returns `None` if the request already names
-/// shared memory of its own.
+/// Returns how many bytes a request's inputs need in a region. Returns `None` if the request itself names
+/// shared memory.
 pub(crate) fn input_bytes(request: &InferRequest) -> Option<u64> {
     let is_shared = SharedMemorySlice::is_in(&request.parameters)
         || request

@@ -271,7 +271,7 @@ async fn configurations_are_the_same_over_both_transports() {
     };
     assert_eq!(default_queue_policy, Some(policy));
 
-    // Metadata with only a name is accepted; Triton's perf analyzer accepts it too.
+    // Metadata with only a name is accepted; Triton's perf analyzer also accepts it.
     let server = ScriptedServer::new(vec![ok(r#"{"name":"m"}"#)]);
     assert_eq!(
         server

@@ -193,7 +193,7 @@ async fn answers_are_the_same_as_by_bytes() {
     served.block(call).await;
     let sent = served.sent.load(Ordering::SeqCst) - before;
     assert!((20_000..30_000).contains(&sent), "{sent}");
-    // Regions count towards the budget while their connections live.
+    // Regions count towards the budget while their connections are open.
     assert!(served.budget.used() >= 6 << 20);
     drop(clients);
     served.is_idle().await;
@@ -269,7 +269,7 @@ async fn outputs_of_any_size_come() {
                     .all(|(at, value)| *value == (at + index) as f32)
             );
         }
-        // The region's parameters do not reach the model.
+        // The region's parameters are not passed to the model.
         assert!(!SharedMemorySlice::is_in(&response.parameters));
     }
     assert!(served.budget.used() >= 8 << 20);
@@ -293,7 +293,7 @@ async fn other_servers_get_bytes() {
     let service = || Arc::new(TestService::default());
     let value = some_values(DataType::FP32, 500_000);
     let without = TestServers::with(service(), HttpConfig::default(), ConnectionLimits::default());
-    // The budget leaves 3 MiB for regions, but the request needs 4.
+    // The budget leaves 3 MiB for regions, but the request needs 4 MiB.
     let full = TestServers::new(service(), 12 << 20);
     // This server supports regions, but its listener closes the file descriptors that clients send.
     let deaf = {

@@ -135,7 +135,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Maximum size of a file, in bytes. The bundle of all public authorities has 220 KiB.
+/// Maximum size of a file, in bytes. The bundle of all public authorities is 220 KiB.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// The raw contents of each file.
@@ -280,7 +280,7 @@ fn sections(contents: &[u8]) -> Vec<Section<'_>> {
 fn not_pem(contents: &[u8], expected: Kind) -> Problem {
     let found = match contents {
         [] => "an empty file",
-        // An ASN.1 sequence with a long length: the start of DER certificates and keys.
+        // An ASN.1 sequence whose length is in the long form: the start of DER certificates and keys.
         [0x30, 0x81..=0x84, ..] => {
             "binary data, perhaps DER (openssl x509 or openssl pkey, with -inform der, makes PEM of it)"
         }
@@ -364,7 +364,7 @@ fn parse(certificate: &[u8]) -> Result<Certificate, String> {
     Certificate::from_der(certificate).map_err(|error| error.to_string())
 }
 
-/// Logs a warning if a certificate is expired, not yet valid, or expires soon.
+/// Logs a warning if a certificate has expired, is not yet valid, or expires soon.
 fn warn_of_time(path: &Path, line: usize, certificate: &Certificate) {
     const SOON: Duration = Duration::from_secs(14 * 24 * 60 * 60);
     let validity = &certificate.tbs_certificate.validity;

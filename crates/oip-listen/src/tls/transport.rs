@@ -84,7 +84,7 @@ impl EncryptedStream {
                 }
                 return Poll::Ready(Ok(()));
             }
-            // If the TCP connection ended too, the stream under TLS has already waited.
+            // If the TCP connection has also ended, the stream under TLS has already waited.
             let grace = if !is_cut_off && self.activity.open_requests() > 0 {
                 END_GRACE
             } else {

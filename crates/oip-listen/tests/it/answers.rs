@@ -14,7 +14,7 @@ use tokio::{net::TcpStream, runtime::Builder, task::JoinHandle};
 
 use crate::support::{PATIENCE, Server, eventually, limits, read_answer, read_to_end};
 
-/// Python's `http.client` sends head and body in two writes, and then the next request.
+/// Python's `http.client` sends the head and the body in two writes, and then the next request.
 #[test]
 fn an_early_answer_leaves_the_connection_to_the_next_request() {
     let server = Server::start(Protocol::Http1, limits());
@@ -257,7 +257,7 @@ fn a_connection_whose_streams_are_all_stuck_ends_with_go_away() {
 }
 
 /// One connection has many streams and almost no window. Its responses do not stay in memory, whether they
-/// wait for window or were fully handed out.
+/// are waiting for window or were fully handed out.
 #[test]
 fn streams_without_a_window_are_cut() {
     const STREAMS: usize = 5;

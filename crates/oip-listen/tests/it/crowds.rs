@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::{PATIENCE, Server, limits, read_answer, read_to_end};
 
-/// The longest idle connection is evicted. Connections with requests in progress stay.
+/// The longest idle connection is evicted. Connections with requests in progress stay open.
 #[test]
 fn the_idlest_connection_makes_room() {
     let limits = limits().with(|limits| {
@@ -291,7 +291,7 @@ fn connections_of_silent_streams_make_room() {
     });
 }
 
-/// An HTTP/1 connection whose request body does not arrive is evicted too.
+/// An HTTP/1 connection whose request body does not arrive is also evicted.
 #[test]
 fn connections_of_stalled_bodies_make_room() {
     let limits = limits().with(|limits| {

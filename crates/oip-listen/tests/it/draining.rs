@@ -11,7 +11,7 @@ use oip_listen::Protocol;
 
 use crate::support::{PATIENCE, Server, limits, read_answer, read_to_end};
 
-/// LC-01: under load, every request that a client managed to send gets a response.
+/// Under load, every request that a client managed to send gets a response.
 #[test]
 fn lc_01_nothing_accepted_is_lost() {
     for _ in 0..5 {
@@ -58,7 +58,7 @@ fn client(address: SocketAddr) -> usize {
     answered
 }
 
-/// LC-02: stalled clients do not delay a shutdown once the server cuts connections.
+/// Stalled clients do not delay a shutdown once the server cuts connections.
 #[test]
 fn lc_02_stalled_clients_cannot_hold_up_a_shutdown() {
     let patient = || {
@@ -95,8 +95,7 @@ fn lc_02_stalled_clients_cannot_hold_up_a_shutdown() {
     }
 }
 
-/// LC-05: a client with an idle connection is told to close it, and gets a response if it just sent a
-/// request.
+/// A client with an idle connection is asked to close it, and gets a response if it has just sent a request.
 #[test]
 fn lc_05_idle_connections_are_told_to_close() {
     let server = Server::start(Protocol::Http1, limits());

@@ -17,7 +17,7 @@ fn assert_timely(elapsed: Duration) {
     assert!(elapsed > PATIENCE / 2 && elapsed < 10 * PATIENCE, "{elapsed:?}");
 }
 
-/// HT-02: a connection is cut when its client sends nothing, or only an HTTP/2 preface.
+/// A connection is cut when its client sends nothing, or only an HTTP/2 preface.
 #[test]
 fn ht_02_silence_is_cut() {
     let server = Server::start(Protocol::Http1, limits());
@@ -29,7 +29,7 @@ fn ht_02_silence_is_cut() {
     server.canary();
 }
 
-/// HT-01: a connection is cut when its client sends only half a request head.
+/// A connection is cut when its client sends only half a request head.
 #[test]
 fn ht_01_half_a_head_is_cut() {
     let server = Server::start(Protocol::Http1, limits());
@@ -52,7 +52,7 @@ fn ht_01_half_a_head_is_cut() {
     server.canary();
 }
 
-/// HT-06: a head that fills its limit is rejected. The server waits for the end of a shorter head.
+/// A head that fills its limit is rejected. The server waits for the end of a shorter head.
 #[test]
 fn ht_06_long_heads_are_refused() {
     const LIMIT: usize = 16 << 10;
@@ -68,7 +68,7 @@ fn ht_06_long_heads_are_refused() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
-/// HT-01: a connection is cut when its client sends half a head after an earlier request.
+/// A connection is cut when its client sends half a head after an earlier request.
 #[test]
 fn ht_01_half_a_second_head_is_cut() {
     let server = Server::start(
@@ -81,7 +81,7 @@ fn ht_01_half_a_second_head_is_cut() {
     assert_timely(time_until_closed(stream).0);
 }
 
-/// HT-03: a body fails when it stalls or arrives too slowly.
+/// A body fails when it stalls or arrives too slowly.
 #[test]
 fn ht_03_slow_bodies_are_ended() {
     let server = Server::start(Protocol::Http1, limits());
@@ -112,7 +112,7 @@ fn ht_03_slow_bodies_are_ended() {
     assert!(read_to_end(&mut steady).ends_with(&"y".repeat(3000)));
 }
 
-/// HT-03: the body of a conversation may pause; its connection has the usual timeouts.
+/// The body of a conversation may pause; its connection has the usual timeouts.
 #[test]
 fn ht_03_conversations_may_pause() {
     let server = Server::start(
@@ -131,7 +131,7 @@ fn ht_03_conversations_may_pause() {
     assert!(read_to_end(&mut conversation).ends_with("abcdef"));
 }
 
-/// HT-04: a connection is cut when its client does not read a response.
+/// A connection is cut when its client does not read a response.
 #[test]
 fn ht_04_an_answer_that_is_not_read_is_cut() {
     let server = Server::start(Protocol::Http1, limits());
@@ -143,7 +143,7 @@ fn ht_04_an_answer_that_is_not_read_is_cut() {
     server.canary();
 }
 
-/// HT-05: an idle connection is closed after its timeout, not earlier.
+/// An idle connection is closed after its timeout, not earlier.
 #[test]
 fn ht_05_idle_connections_are_closed() {
     let server = Server::start(Protocol::Http1, limits());
@@ -170,7 +170,7 @@ fn slow_services_are_waited_for() {
     assert_eq!(server.abandoned.load(Ordering::SeqCst), 0);
 }
 
-/// HT-44: the work for a request is cancelled when its client disconnects.
+/// The work for a request is cancelled when its client disconnects.
 #[test]
 fn ht_44_work_for_nobody_is_given_up() {
     let server = Server::start(Protocol::Http1, limits());
@@ -180,7 +180,7 @@ fn ht_44_work_for_nobody_is_given_up() {
     });
 }
 
-/// HT-47: a half-closed client still gets a quick response.
+/// A half-closed client still gets a quick response.
 #[test]
 fn ht_47_a_half_closed_client_is_answered() {
     let server = Server::start(Protocol::Http1, limits());
@@ -191,7 +191,7 @@ fn ht_47_a_half_closed_client_is_answered() {
     }
 }
 
-/// HT-43: pipelined requests get responses in order.
+/// Pipelined requests get responses in order.
 #[test]
 fn ht_43_pipelining() {
     let server = Server::start(Protocol::Http1, limits());
@@ -203,7 +203,7 @@ fn ht_43_pipelining() {
     }
 }
 
-/// HT-48: many clients connect and reset immediately.
+/// Many clients connect and reset immediately.
 #[test]
 fn ht_48_a_storm_of_resets() {
     let server = Server::start(Protocol::Http1, limits());
@@ -213,7 +213,7 @@ fn ht_48_a_storm_of_resets() {
     server.canary();
 }
 
-/// LC-12: clients beyond the cap wait while all connections are busy.
+/// Clients beyond the cap wait while all connections are busy.
 #[test]
 fn lc_12_connections_beyond_the_cap_wait() {
     let server = Server::start(
@@ -237,7 +237,7 @@ fn lc_12_connections_beyond_the_cap_wait() {
         .for_each(|stream| drop(read_answer(stream, "slow")));
 }
 
-/// GR-09: a connection is cut when its client sends data that is not HTTP/2 to an HTTP/2 port.
+/// A connection is cut when its client sends data that is not HTTP/2 to an HTTP/2 port.
 #[test]
 fn gr_09_junk_on_the_http2_port_is_cut() {
     let server = Server::start(Protocol::Http2, limits());
@@ -254,7 +254,7 @@ fn gr_09_junk_on_the_http2_port_is_cut() {
     }
 }
 
-/// GR-08: a connection is cut when its HTTP/2 client does not reply to pings.
+/// A connection is cut when its HTTP/2 client does not reply to pings.
 #[test]
 fn gr_08_a_dead_peer_is_cut() {
     let server = Server::start(

@@ -16,7 +16,7 @@ use onnx_tensor::{
 /// Number of elements of each large value.
 pub(super) const COUNT: usize = 1 << 20;
 
-/// Multiplications of a step, at most.
+/// Maximum number of multiplications that count as one step.
 const PRODUCTS: usize = 16;
 
 /// A node that is ready to run, and its inputs.
@@ -31,9 +31,9 @@ pub(super) struct Case {
     attributes: Vec<Attribute>,
     inputs: Vec<Option<Tensor>>,
     opset: i64,
-    /// Number of outputs, where an operator has optional ones.
+    /// Number of outputs, if the operator has optional ones.
     outputs: usize,
-    /// Number of steps of the run, where it is more than one per element that is read or written.
+    /// Number of steps of the run, if it is not one per element that is read or written.
     pub(super) work: Option<usize>,
 }
 
@@ -136,13 +136,13 @@ impl Case {
         self
     }
 
-    /// Sets the work of the run, where it is more than to pass once over inputs and outputs.
+    /// Sets the number of steps of the run, if it is not one pass over the inputs and outputs.
     fn work(mut self, work: usize) -> Self {
         self.work = Some(work);
         self
     }
 
-    /// Sets the number of multiplications of the run, of which several make a step.
+    /// Sets the number of multiplications of the run, of which several count as one step.
     fn products(self, products: usize) -> Self {
         self.work(products / PRODUCTS)
     }

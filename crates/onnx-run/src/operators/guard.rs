@@ -122,7 +122,7 @@ fn positions(node: Attributes<'_>, indices: &[usize]) -> Vec<Position> {
         .collect()
 }
 
-/// Creates the error for an input whose type the operator does not take.
+/// Creates the error for an input whose type the operator does not accept.
 fn wrong_type(index: usize, found: ElementType, expected: &str) -> Unsupported {
     let found = found.name();
     Unsupported::Anywhere(format!("has an input {index} of {found}, expected {expected}"))

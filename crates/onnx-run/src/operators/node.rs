@@ -63,7 +63,7 @@ impl Direct {
         self.taken.as_ref().map(|(place, fact)| (*place, fact))
     }
 
-    /// Replaces the kernel by its gated form, if it has one. The gated form multiplies the input by the
+    /// Replaces the kernel with its gated form, if it has one. The gated form multiplies the input by the
     /// result.
     pub(crate) fn gate(&mut self) {
         if let Some(gated) = self.compute.gated() {
@@ -173,7 +173,8 @@ impl Direct {
     }
 }
 
-/// Casts each value to its type; those with `None` are shared. Holds the memory of the casts, and returns it.
+/// Casts each value to the type given with it; values with `None` are shared instead. Counts the memory of
+/// the casts in `room`, and returns its size in bytes.
 fn converted<'v>(
     values: impl Iterator<Item = (&'v Arc<Tensor>, Option<ElementType>)> + Clone,
     room: &mut Room<'_>,
@@ -196,7 +197,7 @@ fn converted<'v>(
 }
 
 /// Checks the sizes and ranks of the outputs, and reserves memory for those whose size is known. Returns
-/// whether all are.
+/// whether the sizes of all outputs are known.
 fn admit(outputs: &[Fact], room: &mut Room<'_>) -> Result<bool> {
     let mut bytes = 0u64;
     let mut are_known = true;

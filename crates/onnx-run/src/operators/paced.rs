@@ -27,8 +27,8 @@ use onnx_tensor::{
     testing::{Counter, while_counted},
 };
 
-/// Number of steps within which an operator must check for cancellation, on average over its run. A step is an
-/// element that is read or written, or more where a case says so.
+/// Number of steps within which an operator must check for cancellation, on average over its run. A run takes
+/// one step per element that is read or written, unless the case sets a different number.
 const WORK: usize = 1 << 18;
 
 /// Operators that need not check for cancellation.
@@ -55,8 +55,8 @@ const EXEMPT: &[(&str, &str)] = &[
     ("Unsqueeze", "returns its input in another shape"),
 ];
 
-/// Runs the node to its end, and again until it is cancelled at its first check and after half of its
-/// checks. Returns a message if it checks too rarely, or does not end as cancelled.
+/// Runs the node to its end, and again until it is cancelled at its first check and after half of its checks.
+/// Returns a message if it checks too rarely, or if a cancelled run does not end as cancelled.
 fn fault(case: Case) -> Option<String> {
     let work = case.work;
     let Ready { direct, inputs } = match case.ready() {
@@ -180,7 +180,8 @@ fn graph(operator: &Operator) -> Option<Graph> {
 }
 
 impl Graph {
-    /// Runs the graph like [`fault`]. It copies its input twice; the checks between steps are few.
+    /// Runs the graph as [`fault`] runs a node. The graph copies its input twice; only a few checks are
+    /// between steps.
     fn fault(self) -> Option<String> {
         const LEAST: u64 = 6 * (COUNT / WORK) as u64;
         let dims = vec![-1; self.shape.len()];

@@ -15,10 +15,10 @@ use crate::{
 };
 use onnx_tensor::{node::Node, operator::Fact, packs::Packs, room::Room, size, time_limit};
 
-/// Bytes that folded constants may have in addition to twice the bytes of the node's inputs.
+/// Bytes that folded constants may take in addition to twice the bytes of the node's inputs.
 const LEAST: u64 = 1 << 16;
 
-/// Bytes of the widest numeric type.
+/// Size of the widest numeric type in bytes.
 const WIDEST: u64 = 8;
 
 /// Values that are known before a run, by slot.
@@ -64,12 +64,13 @@ impl DirectNode {
         })
     }
 
-    /// Replaces the operator by its gated form, which multiplies its input by its result.
+    /// Replaces the operator with its gated form, which multiplies its input by its result.
     pub(crate) fn gate(&mut self) {
         self.direct.gate();
     }
 
-    /// Fuses the only reader of the result, if the operator supports it.
+    /// Fuses the node `next`, the only reader of the result, into this one if the operator supports it.
+    /// Returns whether the nodes were fused.
     pub(crate) fn follow(&mut self, next: &Self) -> bool {
         let is_read = next.given.first() == self.wires.outputs.first().map(|slot| Some(*slot)).as_ref();
         let follows = is_read && self.direct.follow(&next.direct);
@@ -134,8 +135,8 @@ impl DirectNode {
             .filter(|(_, is_last)| **is_last);
         let given = distinct.filter_map(|(slot, _)| constants.get(slot.as_ref()?));
         let little = 2 * given.map(|input| size::of_value(input)).sum::<u64>() + LEAST;
-        // Dequantized weights have more bytes than the packed input, but as many elements. The limit allows
-        // this growth.
+        // Dequantized weights have more bytes than the packed input, but the same number of elements. The
+        // limit allows this growth.
         let limit = limit.min(little.max(WIDEST * most as u64));
         time_limit::check()?;
         // An operator that fails here is not folded, and reports the error in a run.

@@ -1,8 +1,8 @@
 //! Bounds the memory of folded constants, and drops those that nothing reads any more.
 //!
-//! A small file can describe a long chain of large constants, so the sum of folded constants has a limit that
-//! derives from the file's own constants. Nodes beyond the limit run for each request, where
-//! [`Room`](onnx_tensor::room::Room) bounds them.
+//! A small file can describe a long chain of large constants, so the total size of folded constants has a
+//! limit that depends on the size of the file's own constants. Nodes whose results would exceed the limit run
+//! for each request, where [`Room`](onnx_tensor::room::Room) bounds them.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use onnx_tensor::size;
 /// Bytes that folded constants may take in addition to twice the bytes of the file's constants.
 const MORE_BYTES: u64 = 64 << 20;
 
-/// Maximum bytes of a folded constant that is not counted, since its node takes as much memory.
+/// Maximum size in bytes of a folded constant that is not counted, since its node would take as much memory.
 const FREE: u64 = 1 << 10;
 
 /// The memory of folded constants, and the remaining readers of all values.
@@ -28,7 +28,7 @@ pub(crate) struct Folding {
 }
 
 impl Folding {
-    /// Creates the account of a model whose constants have `bytes` bytes.
+    /// Creates the limit and the counts for a model whose constants take `bytes` bytes.
     pub(crate) fn beside(bytes: u64) -> Self {
         Self {
             left: bytes.saturating_mul(2).saturating_add(MORE_BYTES),
@@ -37,8 +37,8 @@ impl Folding {
         }
     }
 
-    /// Returns the maximum bytes of the outputs of a folded node that reads `inputs`, whose memory it frees if
-    /// it is their last reader.
+    /// Returns the maximum size in bytes of the outputs of a folded node that reads `inputs`, whose memory it
+    /// frees if it is their last reader.
     pub(crate) fn limit<'s>(&self, inputs: impl IntoIterator<Item = &'s Slot>) -> u64 {
         // A node that reads a value twice is two of its readers.
         let mut reads: HashMap<Slot, usize> = HashMap::new();
@@ -99,7 +99,8 @@ mod tests {
 
     use super::*;
 
-    /// A node whose input nothing else reads replaces it, so that a chain needs memory for one constant.
+    /// If nothing else reads the input of a folded node, the result replaces the input, so that a chain needs
+    /// memory for only one constant.
     #[test]
     fn inputs_that_a_folded_node_frees_count_for_its_outputs() {
         const BYTES: u64 = 48 << 20;

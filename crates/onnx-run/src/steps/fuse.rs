@@ -1,4 +1,4 @@
-//! Fuses nodes: replaces several nodes, as exporters write them, by one that computes the same.
+//! Fuses nodes: replaces several nodes, as exporters write them, with one that computes the same result.
 //!
 //! Nodes are fused only if nothing else reads the values between them, and all parameters are constants.
 
@@ -38,8 +38,8 @@ pub(crate) struct Fused {
     pub(crate) is_gated: bool,
 }
 
-/// Finds nodes to fuse; each node is in at most one group. New weights count against `packs`, since many
-/// nodes may share a constant.
+/// Finds nodes to fuse; each node is in at most one group. New weights count toward the memory limit of
+/// `packs`, since many nodes may share a constant.
 pub(crate) fn fused(
     steps: &[StepWithNode],
     outputs: &[Slot],
@@ -165,7 +165,8 @@ impl<'g> Graph<'g> {
         }
     }
 
-    /// Returns the input of a binary node that is not `slot`; `None` if both inputs are, or none is.
+    /// Returns the input of a binary node that is not `slot`; `None` if both inputs are `slot`, or neither
+    /// is.
     fn other(&self, at: usize, slot: Slot) -> Option<Slot> {
         let (a, b) = (self.input(at, 0)?, self.input(at, 1)?);
         match (a == slot, b == slot) {
@@ -200,7 +201,7 @@ impl<'g> Graph<'g> {
         })
     }
 
-    /// Fuses `0.5 x (1 + erf(x / sqrt(2)))`, found by its `Erf`.
+    /// Fuses `0.5 x (1 + erf(x / sqrt(2)))`, starting from its `Erf`.
     fn gelu(&self, erf: usize) -> Option<Fused> {
         let root = std::f64::consts::SQRT_2;
         let scaled = self.input(erf, 0)?;
@@ -263,7 +264,7 @@ impl<'g> Graph<'g> {
         *axes.unwrap_or(attributes.ints("axes")) == [-1] && attributes.int("keepdims", 1) != 0
     }
 
-    /// Fuses `(x - mean) / sqrt(variance + epsilon) * scale + bias` over rows, found by its `Sqrt`.
+    /// Fuses `(x - mean) / sqrt(variance + epsilon) * scale + bias` over rows, starting from its `Sqrt`.
     fn layer_normalization(&self, root: usize) -> Option<Fused> {
         let sum = self.maker(self.input(root, 0)?, "Add")?;
         let (variance, epsilon) = (self.input(sum, 0)?, self.input(sum, 1)?);
@@ -492,7 +493,7 @@ mod tests {
         };
         let one = steps(gelu(["product", "half"]), &[-1, 6], constants());
         assert_eq!(operators(&one), ["Gelu"]);
-        // A node outside of the pattern reads an intermediate value.
+        // A node outside the pattern reads an intermediate value.
         let mut many = gelu(["product", "half"]);
         many[4].output = vec!["made".to_owned()];
         many.push(node("Sub", &["sum", "sum"], "nothing"));

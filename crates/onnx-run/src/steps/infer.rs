@@ -22,7 +22,7 @@ use onnx_tensor::{faults::Unsupported, operator::Fact, room::Room, size, time_li
 /// Maximum number of tracked elements of a value.
 const MOST: usize = 1 << 12;
 
-/// Maximum bytes of the tracked elements of all values.
+/// Maximum total size of the tracked elements of all values, in bytes.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// The inferred facts, by slot.
@@ -182,7 +182,7 @@ impl<'c> KnownFacts<'c> {
         if inputs.iter().any(|input| input.sizes.is_some())
             && let Some(numbers) = followed(node, inputs)
         {
-            // Only integers are tracked: floats would need tracking of rounding too.
+            // Only integers are tracked: for floats, rounding would also have to be tracked.
             let whole = outputs.iter_mut().zip(numbers);
             let whole = whole
                 .filter(|(output, _)| matches!(output.element_type, ElementType::I32 | ElementType::I64));
@@ -306,7 +306,7 @@ mod tests {
         steps::prepare,
     };
 
-    /// A long chain of tracked shapes takes little of a file.
+    /// A long chain of tracked shapes takes little space in a file.
     #[test]
     fn tracked_elements_have_a_limit_together() {
         const COUNT: usize = 3000;
@@ -358,7 +358,7 @@ mod tests {
     fn numbers_made_of_dimensions_are_followed() {
         let halved = vec![node("Div", &["six", "two"], "rest")];
         assert_eq!(reshaped(halved, vec![]), Some(vec![None, Some(2), Some(3)]));
-        // The division of integers rounds: 6 / 4 is 1.
+        // Integer division truncates: 6 / 4 is 1.
         let rounded = vec![
             node("Div", &["six", "four"], "one"),
             node("Mul", &["one", "three"], "rest"),

@@ -1,9 +1,9 @@
 //! Executes a graph as a list of nodes, which run for inputs of any shape.
 //!
 //! [`prepare`] builds the list once per model, [`folding`] bounds folded constants, [`layout`] cancels
-//! Transposes, [`fuse`] fuses nodes, and [`infer`] infers facts about the values before a run. [`direct`] runs
-//! a node, [`control`] runs loops and branches, whose bodies are lists again, and [`sequence`] operates on
-//! sequences.
+//! Transposes, [`fuse`] fuses nodes, and [`infer`] infers facts about the values before a run. [`direct`]
+//! runs a node, [`control`] runs loops and branches, whose bodies are lists of nodes as well, and
+//! [`sequence`] operates on sequences.
 
 mod body;
 mod control;
@@ -168,7 +168,7 @@ impl Session {
         self.run_in(inputs, cancellation, Room::new())
     }
 
-    /// Runs the model like [`Session::run_until`], with its values in `room`.
+    /// Runs the model like [`Session::run_until`], with `room` as the limit on the memory of its values.
     pub(crate) fn run_in(
         &self,
         inputs: impl IntoIterator<Item = Tensor>,

@@ -98,7 +98,7 @@ struct Preparer {
 /// The type, the shape and the bytes of a small constant.
 type Small = (ElementType, Vec<usize>, Vec<u8>);
 
-/// Maximum bytes of constants, and elements of attributes, that are deduplicated.
+/// Maximum size in bytes of constants, and maximum number of elements of attributes, that are deduplicated.
 const SMALL: usize = 64;
 
 /// The identity of a deterministic node. Nodes of equal identity have equal outputs.
@@ -138,14 +138,14 @@ impl Twin {
     }
 }
 
-/// Returns the bytes of a constant. One-byte types count three times, since their copies in 16 bits and FP32
-/// count too.
+/// Returns the size of a constant in bytes. Constants of one-byte types count three times, to include their
+/// copies in 16 bits and FP32.
 fn bytes_of(value: &Tensor) -> u64 {
     let times = if value.element_type().size_of() == 1 { 3 } else { 1 };
     times * size::of_value(value)
 }
 
-/// Returns the bytes of the constants of a graph and its subgraphs.
+/// Returns the total size in bytes of the constants of a graph and its subgraphs.
 fn bytes(graph: &OnnxGraph) -> u64 {
     let own = graph.initializer.iter().map(|constant| bytes_of(&constant.value));
     let inner = graph.node.iter().map(|OnnxNode { node, graphs }| {
@@ -650,7 +650,7 @@ mod tests {
         assert_eq!(operators.collect::<Vec<_>>(), ["Concat", "MatMul", "MatMul"]);
     }
 
-    /// With windows that are far apart, the kernel unpacks the packed weights.
+    /// If the elements of a window are far apart, the kernel unpacks the packed weights.
     #[test]
     fn packed_weights_can_be_unpacked() {
         let convolution = with(

@@ -14,7 +14,8 @@ use onnx_tensor::{
     size,
 };
 
-/// Maximum bytes of the results of all iterations. The results are in memory twice while they are stacked.
+/// Maximum total size of the results of all iterations, in bytes. The results are in memory twice while they
+/// are stacked.
 const MAX_BYTES: u64 = 2 << 30;
 
 /// The results of a loop's iterations, collected per output.
@@ -31,7 +32,7 @@ impl Rows {
         }
     }
 
-    /// Adds a row, and holds its memory in `room` until the rows are stacked.
+    /// Adds a row, and counts its memory in `room` until the rows are stacked.
     pub(crate) fn push(
         &mut self,
         index: usize,

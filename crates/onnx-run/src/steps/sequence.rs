@@ -187,13 +187,13 @@ fn sequence(tensors: Vec<Arc<Tensor>>) -> Result<Value, Failure> {
     Ok(Value::Sequence(Arc::new(tensors)))
 }
 
-/// Returns the bytes of a sequence.
+/// Returns the size of a sequence in bytes.
 fn bytes(tensors: &[Arc<Tensor>]) -> u64 {
     let each = tensors.iter().map(|tensor| size::of_listed(tensor));
     each.sum()
 }
 
-/// Concatenates tensors along an axis, whose memory is asked for in `room`.
+/// Concatenates tensors along an axis, after reserving memory for the result in `room`.
 fn joined(tensors: &[Arc<Tensor>], axis: i64, is_new: bool, room: &mut Room<'_>) -> Result<Tensor, Failure> {
     let Some(first) = tensors.first() else {
         return Err(BadInput("an empty sequence cannot be concatenated".to_owned()).into());
@@ -222,7 +222,7 @@ fn joined(tensors: &[Arc<Tensor>], axis: i64, is_new: bool, room: &mut Room<'_>)
     Ok(Tensor::concat(axis, tensors)?)
 }
 
-/// Splits a tensor along an axis into parts, whose memory is asked for in `room`.
+/// Splits a tensor along an axis into parts, after reserving memory for the parts in `room`.
 fn parts(
     tensor: &Tensor,
     lengths: Option<&Tensor>,

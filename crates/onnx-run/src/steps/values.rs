@@ -75,7 +75,7 @@ impl Constants {
 /// The current values of a run.
 pub(crate) struct Values<'s> {
     constants: &'s Constants,
-    /// The values, each with its bytes in the account of the run.
+    /// The values, each with the number of bytes that `room` counts for it.
     kept: Vec<Option<(Value, u64)>>,
     pub(crate) room: Room<'static>,
     pub(crate) cancel: &'s dyn Cancellation,
@@ -136,7 +136,7 @@ impl<'s> Values<'s> {
         }
     }
 
-    /// Takes a value that no later step reads.
+    /// Removes and returns a value that no later step reads.
     pub(crate) fn take(&mut self, slot: Slot) -> Result<Arc<Tensor>, Failure> {
         let tensor = self.tensor(slot)?;
         self.remove(slot);
@@ -160,7 +160,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Converts the failure into an error of the run. A refusal becomes an error of the client.
+    /// Converts the failure into an error of the run. A refusal becomes an error that the client caused.
     pub(crate) fn into_error(self) -> RunError {
         match self {
             Self::Failed(error) => error,

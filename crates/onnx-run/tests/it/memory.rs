@@ -1,4 +1,4 @@
-//! Memory that a session holds between runs, by counted allocations.
+//! Measures the memory that a session holds between runs, by counting allocations.
 
 use allocation_counter::measure;
 use bytes::Bytes;
@@ -33,8 +33,8 @@ struct Network {
     depth: usize,
 }
 
-/// Encodes a network for inputs of any two leading dimensions. The length of the name moves the weights in the
-/// file, and with them their alignment.
+/// Encodes a network for inputs with any two leading dimensions. The length of the name shifts the weights
+/// within the file, and so changes their alignment.
 fn file(Network { width, depth }: Network, name: &str) -> Bytes {
     let node = |op_type: &str, inputs: &[&str], output: &str| NodeProto {
         op_type: op_type.to_owned(),
@@ -81,12 +81,12 @@ fn file(Network { width, depth }: Network, name: &str) -> Bytes {
     model.encode_to_vec().into()
 }
 
-/// Reads the file, and runs the session for each shape on this thread. Returns the bytes that it holds after
-/// the outputs are dropped.
+/// Reads the file, and runs the session for each shape on this thread. Returns the number of bytes that the
+/// session holds after the outputs are dropped.
 fn held(network: Network, file: &Bytes, shapes: impl IntoIterator<Item = [usize; 2]>) -> i64 {
     let mut session = None;
     let allocated = measure(|| {
-        // The copy of the file counts if the session holds it.
+        // The copy of the file is counted if the session still holds it.
         let file = Bytes::copy_from_slice(file);
         let session = session.insert(Session::read(&file).unwrap().with_threads(1));
         for [first, second] in shapes {
@@ -102,7 +102,7 @@ fn held(network: Network, file: &Bytes, shapes: impl IntoIterator<Item = [usize;
 fn a_session_holds_nothing_for_the_shapes_that_it_has_run() {
     let network = Network { width: 4, depth: 8 };
     let file = file(network, "network");
-    // Makes what the process makes once, such as the table of operators.
+    // Allocates what the process allocates only once, such as the table of operators.
     held(network, &file, [[1, 1]]);
     let none = held(network, &file, []);
     let largest = held(network, &file, [[20, 50]]);
