@@ -20,8 +20,8 @@
 //! | `/console/...` | its scripts and style |
 //! | `/console/log?after=N` | `{"next": M, "lines": [...]}`: the kept lines after number N; 403 without a [`LogTail`] |
 //!
-//! Its `Content-Security-Policy` allows only the server's own scripts and styles, and no frames around the
-//! page. The protocol's router must refuse requests from pages of other hosts, as `oip-http` does.
+//! The page's `Content-Security-Policy` allows only the server's own scripts and styles, and no frames around
+//! the page. The protocol's router must refuse requests from pages of other hosts, as `oip-http` does.
 
 mod log_tail;
 

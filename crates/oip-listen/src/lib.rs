@@ -1,9 +1,9 @@
 //! An accept loop for hyper services with limits on slow and hostile clients.
 //!
 //! `axum::serve` and tonic's server trust their connections: a client that sends nothing, sends half a
-//! header, stalls in the middle of a body or never reads its response is waited for until the process ends,
-//! and blocks a graceful shutdown forever. This crate serves the same services (an axum `Router`, tonic's
-//! `Routes`, any tower service) and bounds each of these:
+//! header, stalls in the middle of a body or never reads its response holds its connection open until the
+//! process ends, and blocks a graceful shutdown forever. This crate serves the same services (an axum
+//! `Router`, tonic's `Routes`, any tower service) and bounds each of these:
 //!
 //! | client behaviour | limit |
 //! |---|---|
@@ -27,7 +27,7 @@
 //! ([`Protocol::Either`]). [`serve_each`] creates a service for each connection, which then knows its client.
 //!
 //! Over a Unix socket a client may pass a file descriptor with the first byte of its connection, if
-//! [`ConnectionLimits::descriptors`] is set; all others are closed.
+//! [`ConnectionLimits::descriptors`] is set; all other descriptors are closed.
 //!
 //! A [`Shutdown`] first drains (no new connections; open ones finish their requests) and then, on request,
 //! cuts the remaining connections.

@@ -18,8 +18,8 @@
 //!   for the shapes of the inputs. Preparation folds constants, fuses nodes and packs weights.
 //! - **Safe Rust**, except for the lines of `onnx-gemm` that call AVX-512 VNNI instructions. An invalid file
 //!   or input is an error, not a panic.
-//! - **Bounded memory.** Sizes are computed before values are allocated. One value has at most 4 GiB, and the
-//!   values of all runs in the process 3/8 of its memory; a run that needs more fails with
+//! - **Bounded memory.** Sizes are computed before values are allocated. A value takes at most 4 GiB, and the
+//!   values of all runs in the process take at most 3/8 of its memory; a run that needs more fails with
 //!   [`RunErrorKind::NoMemory`].
 //! - **Deadlines.** [`Session::run_until`] checks its [`Cancellation`](onnx_tensor::cancelling::Cancellation)
 //!   between nodes, within long operators and in every iteration of a loop.
@@ -27,7 +27,7 @@
 //! - **Refusals instead of wrong results.** A model that would not be computed correctly is refused when it
 //!   is prepared, with the node and the reason.
 //!
-//! Inputs and outputs have the order of [`Session::signature`]. Any number of threads can run a session at
+//! Inputs and outputs are in the order of [`Session::signature`]. Any number of threads can run a session at
 //! once. Each run starts on the thread that calls it, and runs share only constants.
 //!
 //! Not supported: GPUs, training, arithmetic in BF16 and FP8, sequences and maps as inputs or outputs, and

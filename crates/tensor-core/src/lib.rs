@@ -6,8 +6,8 @@
 //! | type | description |
 //! |---|---|
 //! | [`DType`] | one of 13 fixed-width element types, with the names that NumPy, the Open Inference Protocol, Triton and safetensors use for it ([`Naming`]) |
-//! | [`Shape`] | dimensions whose product is known to fit `u64` |
-//! | [`TensorSpec`] | dtype and shape whose byte length is known to fit `u64` |
+//! | [`Shape`] | dimensions whose product is known to fit in `u64` |
+//! | [`TensorSpec`] | dtype and shape whose byte length is known to fit in `u64` |
 //! | [`Tensor`] | a spec and exactly that many bytes, shared |
 //! | [`TensorView`] | like `Tensor`, but borrowed; has typed access |
 //! | [`SpareBuffers`] | buffers of dropped tensors, for reuse |
