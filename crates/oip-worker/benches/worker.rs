@@ -85,7 +85,7 @@ fn resident_mib() -> f64 {
     };
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    // The newest process has the highest number.
+    // The newest process has the highest process id.
     let (_, kib) = numbers.filter_map(of).max().unwrap();
     drop(model);
     f64::from(kib) / 1024.0

@@ -78,7 +78,7 @@ impl Backend for IsolatedBackend {
                     "the parameter '{MEMORY_LIMIT}' of its configuration needs '{ISOLATION}' to be 'process'"
                 )));
             }
-            // With the isolation `none`, the model stays in this process, even if its backend prefers
+            // With `isolation` set to `none`, the model stays in this process, even if its backend prefers
             // isolation.
             let own = cx.clone().with_config(Arc::new(config.clone()));
             let own = own.with_isolation(wish.is_isolated.is_none());

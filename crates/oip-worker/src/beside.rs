@@ -101,7 +101,7 @@ impl Beside {
         }
     }
 
-    /// Locks the state. Poisoning is ignored: updates are atomic.
+    /// Locks the state. Poisoning is ignored: a panic cannot leave the state half updated.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -40,7 +40,7 @@ const TICK: u16 = 10;
 #[derive(Clone, Copy)]
 pub(crate) struct Work<'w> {
     pub(crate) request: &'w InferRequest,
-    /// The requests that were joined into `request`.
+    /// The requests that were batched together into `request`.
     pub(crate) parts: &'w [RequestPart],
     pub(crate) cancel: &'w CancelToken,
     pub(crate) others: &'w dyn OtherModels,
@@ -88,7 +88,7 @@ struct Open {
 
 enum State {
     Asked(BoxFuture<'static, Result<Responses, ServiceError>>),
-    /// The worker has one of several responses and has not yet asked for the next one.
+    /// The worker has received one of several responses and has not yet requested the next one.
     Held(ResponseStream),
     Next(ResponseStream),
 }
@@ -108,7 +108,7 @@ impl<'w> Calls<'w> {
         }
     }
 
-    /// Charges `bytes` bytes for the inputs of a call.
+    /// Counts `bytes` bytes, for the inputs of a call, toward the memory budget of the running request.
     pub(crate) fn charge(&self, bytes: u64) -> Result<Charge, ServiceError> {
         self.work.others.lease().charge(bytes)
     }
@@ -411,7 +411,7 @@ fn places(outputs: &[InferOutput], alignment: u64) -> (Vec<InputPlace<'_>>, u64)
     (places.collect(), end)
 }
 
-/// Wakes the thread that waits for a worker and other models, through a byte on a socket.
+/// Wakes the thread that is waiting for a worker and other models, by sending a byte on a socket.
 pub(crate) struct Bell {
     ring: UnixStream,
     heard: UnixStream,

@@ -31,7 +31,7 @@ const STACK_SIZE: usize = 16 << 20;
 /// exits. Must be called before the process starts other threads; it does not return unless it fails.
 ///
 /// Standard input and output must be the sockets that [`IsolatedBackend`](crate::IsolatedBackend) starts
-/// workers with. The model's prints go to standard error, and thus to the server's log.
+/// workers with. Output that the model prints goes to standard error, and thus to the server's log.
 pub fn run(backends: &[Arc<dyn Backend>]) -> ExitCode {
     match start(backends) {
         Ok(never) => match never {},
@@ -101,7 +101,8 @@ fn settle() {
     }
 }
 
-/// The numbers of the running request and of the last cancelled request. The two can arrive in any order.
+/// The numbers of the running request and of the last cancelled request. A request and its cancellation can
+/// arrive in either order.
 #[derive(Default)]
 struct Running(Mutex<State>);
 

@@ -7,7 +7,7 @@ use oip_types::ByteSize;
 
 use crate::protocol::Broken;
 
-/// How a worker ended. Displays as a clause: "it was ended by SIGSEGV".
+/// How a worker ended. `Display` writes it as a clause: "it was ended by SIGSEGV".
 pub(crate) struct Death {
     pub(crate) broken: Broken,
     /// The exit status; `None` if the worker had to be killed.

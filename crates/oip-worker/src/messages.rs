@@ -16,7 +16,7 @@ pub(crate) const MAX_DETAILS: usize = 64 << 10;
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub(crate) protocol: u32,
-    /// Whether the worker wants requests as [`Run`] instead of REST bodies.
+    /// Whether the worker expects requests as [`Run`] instead of REST bodies.
     #[serde(default)]
     pub(crate) places: bool,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Run<'r> {
     /// Number of the region with the inputs; `None` if the inputs follow the JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) region: Option<u64>,
-    /// The requests that were merged into this one, in the order of their rows.
+    /// The requests that were batched together into this one, in the order of their rows.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) parts: Vec<RunPart<'r>>,
     /// Remaining time of the request in microseconds.
@@ -43,13 +43,13 @@ pub(crate) struct Run<'r> {
     pub(crate) timeout: Option<u64>,
 }
 
-/// One of several requests that were merged into one.
+/// One of several requests that were batched together.
 #[derive(Debug, Serialize)]
 pub(crate) struct RunPart<'r> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<&'r str>,
     pub(crate) rows: u64,
-    /// Names of the outputs that this request wants; empty if it wants all.
+    /// Names of the outputs requested by this part of the batch; empty if all are requested.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub(crate) outputs: &'r [String],
 }
@@ -74,12 +74,12 @@ pub(crate) struct Results {
     /// Whether this message only marks the end of several responses.
     #[serde(default)]
     pub(crate) is_end: bool,
-    /// The merged requests that failed, with their errors; their rows in the outputs are undefined.
+    /// The requests of the batch that failed, with their errors; their rows in the outputs are undefined.
     #[serde(default)]
     pub(crate) failed: Vec<FailedPart>,
 }
 
-/// One of several merged requests that failed.
+/// A request of a batch that failed.
 #[derive(Debug, Deserialize)]
 pub(crate) struct FailedPart {
     /// Index of the failed request in [`Run::parts`].
@@ -98,7 +98,7 @@ pub(crate) struct Part {
 /// The server's reply to a [`Part`].
 #[derive(Debug, Serialize)]
 pub(crate) struct PartReply {
-    /// Whether the receiver wants another response.
+    /// Whether the receiver accepts another response.
     pub(crate) is_wanted: bool,
 }
 
@@ -189,8 +189,7 @@ pub(crate) struct NewRegion {
     pub(crate) is_for_inputs: bool,
 }
 
-/// A model to load. The binary part of the frame has the content of the model file, followed by that of the
-/// other files.
+/// A model to load. The binary part of the frame contains the model file, followed by the other files.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Load {
     pub(crate) backend: String,
@@ -230,7 +229,7 @@ pub(crate) struct LoadedModel {
     max_batch_size: Option<u32>,
     #[serde(default)]
     instances: Option<u32>,
-    /// Whether the model sends any number of responses to a request.
+    /// Whether the model may send any number of responses to a request.
     #[serde(default)]
     decoupled: bool,
     /// Whether requests are batched only if the configuration has `dynamic_batching`.
@@ -356,7 +355,7 @@ impl LoadedModel {
                 .placement
                 .map(|PlacementForm { providers, gpus }| Placement::new(providers).on_gpus(gpus));
             // A thread can wait for a worker with a timeout only on Linux. On other systems, the model is
-            // therefore not declared to run elsewhere.
+            // therefore not declared as one that runs outside the calling thread.
             capabilities.elsewhere = cfg!(target_os = "linux");
         });
         let tensor = |port: Port| {

@@ -25,7 +25,7 @@ impl Numbers {
         Number { number, numbers }
     }
 
-    /// Locks the numbers. Poisoning is ignored: updates are atomic.
+    /// Locks the numbers. Poisoning is ignored: a panic cannot leave them half updated.
     fn lock(&self) -> MutexGuard<'_, BTreeSet<usize>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -27,11 +27,11 @@ use crate::{
 pub(crate) struct Places {
     #[cfg(target_os = "linux")]
     regions: Regions,
-    /// The bell of the connection, created when the model first calls another model.
+    /// Wakes the thread that uses this connection. Created when the model first calls another model.
     bell: Option<Arc<Bell>>,
 }
 
-/// The receiver of the responses of a model that sends several.
+/// Receives the responses if the model sends several to one request.
 pub(crate) struct Several<'s> {
     pub(crate) answers: &'s mut dyn ResponseSink,
     /// Makes the worker available to other requests while this request continues. Returns whether that was
@@ -65,8 +65,8 @@ struct SentRequest<'r> {
 }
 
 impl Places {
-    /// Sends one request, and returns the offsets of its inputs. After a connection error the worker cannot
-    /// be used any more.
+    /// Sends one request, and returns the offsets of its inputs. After a connection error, the worker can no
+    /// longer be used.
     pub(crate) fn send(
         &mut self,
         connection: &Connection,
@@ -122,8 +122,8 @@ impl Places {
         Ok(Ok(sent.offsets))
     }
 
-    /// Receives the response to a request. If the model sends several responses, they go to `several`, and
-    /// `None` is returned.
+    /// Receives the response to a request. If the model sends several responses, they are passed to
+    /// `several`, and `None` is returned.
     pub(crate) fn receive(
         &mut self,
         connection: &Connection,
@@ -279,7 +279,8 @@ impl Places {
         }
     }
 
-    /// Accepts a request to another model. The inputs are charged before they are read.
+    /// Accepts a request to another model. The inputs are counted toward the memory budget of the running
+    /// request before they are read.
     fn ask(
         &mut self,
         head: Head,
@@ -430,7 +431,7 @@ impl Places {
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<(), Broken> {
         let Room { bytes } = read_json(json)?;
-        // Because of alignment, tensors may take slightly more space than their bytes.
+        // Because of alignment, tensors may take slightly more space than the sum of their sizes.
         if bytes > exchange.max_answer_bytes.saturating_add(64 << 10) {
             return Err(too_long(bytes, exchange.max_answer_bytes));
         }
@@ -513,7 +514,7 @@ impl Places {
 }
 
 impl<'r> SentRequest<'r> {
-    /// Returns the form and location of each input.
+    /// Returns the name, datatype, shape and location of each input.
     fn places(&self) -> Vec<InputPlace<'r>> {
         let inputs = self.request.inputs.iter().zip(&self.offsets);
         inputs

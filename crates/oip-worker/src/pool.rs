@@ -50,13 +50,14 @@ struct SharedPool {
 
 #[derive(Default)]
 struct State {
-    /// Idle workers. The most recently used one is taken first, because its memory is in the caches.
+    /// Idle workers. The most recently used worker is used first, because its memory is likely to be in the
+    /// CPU's caches.
     idle: Vec<Worker>,
     /// Number of workers, idle or busy.
     living: usize,
-    /// Target number of workers: the most that were needed at once.
+    /// Target number of workers: the largest number that has been needed at the same time.
     wanted: usize,
-    /// Number of requests that wait for a worker.
+    /// Number of requests that are waiting for a worker.
     waiting: usize,
     /// Number of crashes since the last response. `last_death` describes how the last worker ended.
     crashes: u32,
@@ -96,7 +97,7 @@ impl Pool {
                 if let Some(about) = about.filter(|_| is_heard) {
                     shared.supervise(&about);
                 }
-                // When this thread ends, all workers are ended.
+                // Before this thread ends, it ends all idle workers.
                 let mut idle = std::mem::take(&mut shared.lock().idle);
                 idle.iter_mut().for_each(Worker::dismiss);
                 drop(idle);
@@ -151,7 +152,7 @@ impl Pool {
     }
 
     /// Runs a request in an idle worker, or in the next worker that becomes idle. If the model sends several
-    /// responses, they go to `answers`, and `None` is returned.
+    /// responses, they are passed to `answers`, and `None` is returned.
     pub(crate) fn infer(
         &self,
         work: Work<'_>,
@@ -565,8 +566,8 @@ fn nobody_waits(cancel: &CancelToken) -> ServiceError {
 }
 
 /// Blocks signals that end the server, because workers inherit the signal mask of the thread that starts
-/// them. A service manager stops a service by a signal to all of its processes, but workers must run until
-/// the server has drained.
+/// them. A service manager stops a service by sending a signal to all of its processes, but workers must run
+/// until the server has drained.
 fn ignore_signals_that_end() {
     let signals = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
     let set: SigSet = signals.into_iter().collect();

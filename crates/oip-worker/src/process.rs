@@ -81,7 +81,7 @@ struct Process {
     cause: OnceLock<String>,
 }
 
-/// The receiver of the responses of a model that sends several.
+/// Receives the responses if the model sends several to one request.
 pub(crate) struct Taker<'t> {
     pub(crate) answers: &'t mut dyn ResponseSink,
     /// Receives a second connection to the process, for other requests, while this request continues.
@@ -268,10 +268,11 @@ impl Worker {
         }
     }
 
-    /// Runs one request. After a connection error the worker cannot be used any more.
+    /// Runs one request. After a connection error, the worker can no longer be used.
     ///
     /// When the request is abandoned, the model is notified. If it does not stop, the worker is dropped after
-    /// the grace period. If the model sends several responses, they go to `taker`, and `None` is returned.
+    /// the grace period. If the model sends several responses, they are passed to `taker`, and `None` is
+    /// returned.
     pub(crate) fn infer(
         &mut self,
         work: Work<'_>,
@@ -506,7 +507,7 @@ impl Drop for Process {
     }
 }
 
-/// Locks `mutex`. Poisoning is ignored: updates are atomic.
+/// Locks `mutex`. Poisoning is ignored: a panic cannot leave the value half updated.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

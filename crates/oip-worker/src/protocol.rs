@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) const TICK: Duration = Duration::from_millis(10);
 
 /// The version of the protocol; increment it when messages change. Both sides are normally the same program,
-/// so a mismatch means a wrong setup.
+/// so a mismatch means that the setup is wrong.
 pub(crate) const VERSION: u32 = 6;
 
 /// Size of a frame header in bytes.
@@ -25,7 +25,7 @@ const HEAD: usize = 24;
 /// Alignment of a body's binary part, so that the first tensor is aligned for any element type.
 pub(crate) const ALIGNMENT: usize = 16;
 
-/// Maximum size of a frame's JSON: metadata of about 100,000 tensors.
+/// Maximum size of a frame's JSON, in bytes: enough for the metadata of about 100,000 tensors.
 pub(crate) const MAX_JSON: u32 = 64 << 20;
 
 /// The kind of a frame.
@@ -63,7 +63,7 @@ pub(crate) enum Kind {
     /// Server: a response to an `Ask`. JSON: `Answer`; binary: as in `Run`. A region's file comes with the
     /// header.
     Answer = 14,
-    /// Worker, after an `Answer` that may not be the last: whether it wants the next response. JSON: `Next`.
+    /// Worker, after an `Answer` that may not be the last: whether to send the next response. JSON: `Next`.
     Next = 15,
     /// Worker, before the end of several responses: it accepts another request on another connection while it
     /// continues with the current one.
@@ -141,7 +141,7 @@ pub(crate) enum Broken {
     Ended,
     /// The caller has given up waiting.
     GivenUp,
-    /// The other side violated the protocol. The string says how.
+    /// The other side violated the protocol. The string describes the violation.
     Wrong(String),
     /// A system call failed on this side.
     System(io::Error),
@@ -230,7 +230,7 @@ impl Connection {
         self.send(kind, number, &oip_types::rest::json_body(message), &[], go_on)
     }
 
-    /// Closes the sending direction, which tells the other side that no further frames will follow.
+    /// Closes the sending direction, which shows the other side that no further frames will follow.
     pub(crate) fn finish_sending(&self) -> io::Result<()> {
         self.stream.shutdown(std::net::Shutdown::Write)
     }

@@ -1,5 +1,5 @@
 //! Forwards a worker's standard output and error, and the details of its errors, to the server's log, and
-//! derives the reason of a crash from them.
+//! derives the reason for a crash from them.
 
 use std::{
     fmt::{self, Write},
@@ -11,11 +11,12 @@ use std::{
 
 use crate::messages::Failure;
 
-/// Burst size and rate per second of one worker's logged lines. A model that prints must not fill the disk.
+/// Burst size and rate per second of one worker's logged lines. A model that prints a lot must not fill the
+/// disk.
 const MOST_LINES: f64 = 1000.0;
 const LINES_A_SECOND: f64 = 10.0;
 
-/// Burst size and rate per second of errors with details. A model that fails at every request must not fill
+/// Burst size and rate per second of errors with details. A model that fails on every request must not fill
 /// the disk either.
 const MOST_DETAILS: f64 = 100.0;
 const DETAILS_A_SECOND: f64 = 1.0;
@@ -150,7 +151,7 @@ impl WorkerLog {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Returns the reason of a crash, guessed from the output. The returned string never quotes the output,
+    /// Returns the reason for a crash, guessed from the output. The returned string never quotes the output,
     /// because a model can print anything.
     pub(crate) fn hint(&self) -> Option<&'static str> {
         self.shared.lock().hint
@@ -260,8 +261,8 @@ impl Allowance {
         let passed = now.saturating_duration_since(self.last).as_secs_f64();
         self.lines = (self.lines + passed * self.a_second).min(self.most);
         self.last = now;
-        // After an event was dropped, the bucket must refill to the tokens of one second before it logs
-        // again. This limits the number of reports about dropped events.
+        // After an event was dropped, the bucket must refill with the tokens of one second before events are
+        // logged again. This limits the number of reports about dropped events.
         let least = if self.is_dropping { self.a_second } else { 1.0 };
         if self.lines >= least {
             self.lines -= 1.0;
@@ -275,8 +276,8 @@ impl Allowance {
     }
 }
 
-/// Returns the next line, cut to the maximum length. Returns `None` after a failure and an empty line at the
-/// end of the output.
+/// Returns the next line, cut to the maximum length. Returns `None` if reading fails, and an empty line at
+/// the end of the output.
 fn next_line(lines: &mut BufReader<PipeReader>) -> Option<Vec<u8>> {
     let mut line = Vec::new();
     lines.by_ref().take(MAX_LINE).read_until(b'\n', &mut line).ok()?;

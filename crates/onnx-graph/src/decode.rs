@@ -12,8 +12,9 @@ use crate::{
 /// Decodes a file. Tensor contents remain slices of `content`.
 ///
 /// # Errors
-/// Returns [`Invalid`](crate::ErrorKind::Invalid) for a file of another format (which the message names), a
-/// truncated one, one without a graph, or one whose decoded structure would take more than 1 GiB of memory.
+/// Returns [`Invalid`](crate::ErrorKind::Invalid) for a file that has another format (which the message
+/// names), is truncated, has no graph, or has a structure that would take more than 1 GiB of memory when
+/// decoded.
 pub fn decode(content: &Bytes) -> Result<ModelProto, Error> {
     if let Some(explanation) = other_formats::explain(content) {
         return Err(Error::invalid(explanation));

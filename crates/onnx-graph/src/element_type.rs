@@ -58,7 +58,7 @@ impl ElementType {
         }))
     }
 
-    /// Returns ONNX's name of a type code, for messages.
+    /// Returns ONNX's name for a type code, for messages.
     #[must_use]
     pub fn name_of_code(code: i32) -> String {
         match Code::try_from(code) {

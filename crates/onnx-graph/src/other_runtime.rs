@@ -1,5 +1,5 @@
-//! The operators that ONNX Runtime supports on CPUs, so that a refusal does not suggest ONNX Runtime for
-//! operators that it lacks too.
+//! The operators that ONNX Runtime supports on CPUs, so that error messages do not suggest ONNX Runtime for
+//! operators that it also lacks.
 //!
 //! The lists are those of ONNX Runtime 1.31 (`get_all_opkernel_def`).
 
@@ -54,7 +54,7 @@ pub fn has(domain: &str, op_type: &str, opset: i64) -> bool {
     match domain {
         "" => versions(op_type).is_some_and(|versions| versions.contains(&opset)),
         "ai.onnx.ml" => ML.binary_search(&op_type).is_ok() && (op_type != "TreeEnsemble" || opset >= 5),
-        // The list omits operators that ONNX Runtime supports only on other devices than CPUs.
+        // The list omits operators that ONNX Runtime supports only on devices other than CPUs.
         "com.microsoft" => OWN.binary_search(&op_type).is_ok(),
         _ => false,
     }

@@ -8,13 +8,14 @@ use crate::{
     proto::{self, DAMAGED},
 };
 
-/// Refuses a file that is truncated, too deeply nested, or would decode to more than [`MAX_DECODED`].
+/// Refuses a file that is truncated or too deeply nested, or that would decode to more than [`MAX_DECODED`]
+/// bytes.
 pub(crate) fn check(content: &[u8]) -> Result<(), Error> {
     let mut scan = Scan { budget: MAX_DECODED };
     scan.message(content, Kind::Model, 0)
 }
 
-/// Maximum bytes of a decoded model without the contents of tensors.
+/// Maximum size in bytes of a decoded model, not counting the contents of tensors.
 const MAX_DECODED: usize = 1 << 30;
 
 /// Maximum nesting of messages; a subgraph adds 3. The decoder's own limit is 100.

@@ -93,7 +93,7 @@ impl Signature {
     }
 }
 
-/// Maximum bytes of one input or output tensor.
+/// Maximum size in bytes of one input or output tensor.
 pub const MAX_TENSOR_BYTES: u64 = 4 << 30;
 
 /// An input or output of a model.
@@ -204,7 +204,7 @@ impl Dim {
     }
 }
 
-/// Writes the dimension like ONNX's tools: a number, a name, or `?`.
+/// Writes the dimension as ONNX's tools do: a number, a name, or `?`.
 impl fmt::Display for Dim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

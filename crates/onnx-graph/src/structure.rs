@@ -14,7 +14,8 @@ use crate::{
     proto::{self, AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto},
 };
 
-/// Maximum nodes of a model, including subgraphs. The largest known models have some ten thousand.
+/// Maximum number of nodes in a model, including those of subgraphs. The largest known models have some ten
+/// thousand.
 pub const MAX_NODES: usize = 100_000;
 
 /// Checks a model: no external data, constants match their types and dimensions, and names are unique and
@@ -167,7 +168,7 @@ fn parts(sparse: &SparseTensorProto) -> impl Iterator<Item = &TensorProto> {
     sparse.values.iter().chain(&sparse.indices)
 }
 
-/// Returns the text by which error messages name a node: its name and operator.
+/// Returns the text that identifies a node in error messages: its name and operator.
 #[must_use]
 pub fn label(node: &NodeProto) -> String {
     let name = match node.output.iter().find(|output| !output.is_empty()) {

@@ -49,7 +49,7 @@ fn refuse_nodes(nodes: &[NodeProto], opset: Option<i64>) -> Result<(), Error> {
 }
 
 /// Returns whether a `BatchNormalization` is in training mode: by its attribute since operator set 14, and by
-/// its extra outputs before.
+/// its extra outputs in earlier sets.
 fn is_training(node: &NodeProto, opset: i64) -> bool {
     let int = |name: &str| {
         let attribute = node.attribute.iter().find(|attribute| attribute.name == name);

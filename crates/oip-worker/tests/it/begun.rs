@@ -1,4 +1,4 @@
-//! Tests runs that are started on a thread with little time and finished by another thread.
+//! Tests runs that are started on a thread that has little time and finished by another thread.
 
 use std::time::{Duration, Instant};
 
@@ -77,7 +77,7 @@ fn md_04_a_worker_that_dies_meanwhile_is_found_and_replaced() {
     }
 }
 
-/// MD-05: a hanging run that was left to another thread is cancelled and its worker is killed, like any other
+/// A hanging run that was left to another thread is cancelled and its worker is killed, like any other
 /// hanging run.
 #[test]
 fn md_05_a_model_that_hangs_is_killed_when_nobody_waits() {

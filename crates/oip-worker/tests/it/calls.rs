@@ -39,7 +39,8 @@ const NEXT: u32 = 15;
 /// Number of elements of a large input (200 KiB).
 const MANY: usize = 50 << 10;
 
-/// Plays a worker whose model calls another model, as `role` says, and responds with that model's response.
+/// Plays a worker whose model calls another model, in the way that `role` selects, and responds with that
+/// model's response.
 pub(crate) fn play(role: &str) -> ! {
     let mut data = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
     data.read_exact(&mut [0; 5]).unwrap();
@@ -439,7 +440,7 @@ fn of_several_answers_so_many_come_as_are_wanted() {
         "none is made that nobody wants"
     );
     assert!(others.seen.asked.lock().unwrap()[0].takes_several);
-    // Both the future and the stream are dropped.
+    // Both the future of the call and the stream of its responses are dropped.
     until("the end of the stream", || {
         others.seen.ended.load(Ordering::SeqCst) == 2
     });

@@ -17,8 +17,8 @@ use crate::support::{
     ACT, DeedBackend, infer, isolated, isolation, load, named, pid_of, request, until, vector, workers_of,
 };
 
-/// MD-04: each way to end a process fails one request, and the error says how the process ended. Another
-/// process runs the next request.
+/// Each way to end a process fails one request, and the error says how the process ended. Another process
+/// runs the next request.
 #[test]
 fn md_04_a_model_that_ends_its_process_loses_one_request() {
     for (deed, how) in [
@@ -48,7 +48,7 @@ fn md_04_a_model_that_ends_its_process_loses_one_request() {
     }
 }
 
-/// MD-04: a new process is started before the next request needs it.
+/// A new process is started before the next request needs it.
 #[test]
 fn md_04_a_worker_that_is_killed_from_outside_is_replaced_at_once() {
     let model = named("killed", "echo");
@@ -65,8 +65,7 @@ fn md_04_a_worker_that_is_killed_from_outside_is_replaced_at_once() {
     assert_eq!(pid_of(&*model), second[0]);
 }
 
-/// MD-04: after five consecutive crashes no process is started for a pause. After the pause the model works
-/// again.
+/// After five consecutive crashes, no process is started for a pause. After the pause the model works again.
 #[test]
 fn md_04_after_five_crashes_in_a_row_there_is_a_pause() {
     let model = isolated("aborts");
@@ -94,7 +93,7 @@ fn md_04_after_five_crashes_in_a_row_there_is_a_pause() {
     assert!(paused.elapsed() > Duration::from_millis(500));
 }
 
-/// MD-04: other requests in a batch survive a crash, and other models are not affected.
+/// Other requests in a batch survive a crash, and other models are not affected.
 #[test]
 fn md_04_the_other_requests_and_the_other_models_are_unharmed() {
     let folder = tempfile::tempdir().unwrap();
@@ -161,7 +160,7 @@ fn md_04_the_other_requests_and_the_other_models_are_unharmed() {
     assert!(engine.stop(Instant::now() + Duration::from_secs(10)));
 }
 
-/// MD-04: a panic of the model does not end its process.
+/// A panic of the model does not end its process.
 #[test]
 fn md_04_a_panic_stays_what_it_is() {
     let model = isolated("panics");
@@ -174,7 +173,7 @@ fn md_04_a_panic_stays_what_it_is() {
     assert_eq!(pid_of(&*model), before);
 }
 
-/// MD-04: a crash during loading becomes the reason the model is unavailable.
+/// A crash during loading becomes the reason the model is unavailable.
 #[test]
 fn md_04_crashes_while_loading_are_why_a_model_is_not_loaded() {
     let parameters = [("isolation", "process")];

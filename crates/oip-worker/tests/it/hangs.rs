@@ -13,7 +13,7 @@ use crate::support::{
     ACT, infer, is_alive, isolated, isolation, load, load_as, pid_of, request, until, workers_of,
 };
 
-/// MD-05: a model that spins forever is killed soon after its deadline, and its instance is free again.
+/// A model that spins forever is killed soon after its deadline, and its instance is free again.
 #[test]
 fn md_05_a_model_that_hangs_is_killed_when_nobody_waits() {
     let grace = Duration::from_millis(200);
@@ -47,8 +47,8 @@ fn md_05_a_model_that_hangs_is_killed_when_nobody_waits() {
     assert!(!is_alive(before));
 }
 
-/// MD-05: a hang does not count as a crash, because a single impatient client could then make the model
-/// unavailable to everyone else.
+/// A hang does not count as a crash, because a single impatient client could then make the model unavailable
+/// to everyone else.
 #[test]
 fn md_05_impatience_makes_no_pause() {
     let model = load(
@@ -107,7 +107,7 @@ fn requests_at_once_have_a_process_each() {
     );
 }
 
-/// MD-05, LC-08: the load timeout ends a model that never finishes loading, together with its process.
+/// The load timeout ends a model that never finishes loading, together with its process.
 #[test]
 fn md_05_loading_has_an_end() {
     let patience = Duration::from_millis(500);

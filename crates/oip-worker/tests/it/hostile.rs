@@ -22,8 +22,8 @@ const ASK: u32 = 13;
 const NEXT: u32 = 15;
 const FREE: u32 = 16;
 
-/// Misbehaviors before the hello or in place of it. The lists below have the misbehaviors in place of the
-/// metadata and in place of a response.
+/// Misbehaviors before the hello frame or in place of it. The two lists below contain misbehaviors in place
+/// of the metadata and in place of a response.
 const AT_START: &[&str] = &[
     "silent end",
     "text",
@@ -61,7 +61,7 @@ const AT_INFER: &[&str] = &[
     "end with code 0",
 ];
 
-/// Misbehaviors of workers that use regions, in place of a response.
+/// Misbehaviors in place of a response, for workers that use regions.
 const AT_RUN: &[&str] = &[
     "places: outside of the frame",
     "places: outside of the request",
@@ -369,7 +369,7 @@ fn md_04_odd_errors_are_errors() {
     assert!(error.message().len() <= 700);
 }
 
-/// A response that arrives a byte at a time does not extend the deadline.
+/// A response that arrives one byte at a time does not extend the deadline.
 #[test]
 fn md_05_trickles_end_with_the_deadline() {
     let model = load(

@@ -32,7 +32,7 @@ pub(crate) fn serve() -> ! {
     }
 }
 
-/// MD-04: a killed server leaves no worker behind, whether the worker is idle or hangs.
+/// A killed server leaves no worker behind, whether the worker is idle or hangs.
 #[test]
 fn md_04_workers_end_with_their_server() {
     let mut server = process("server").stdout(Stdio::piped()).spawn().unwrap();
@@ -92,8 +92,8 @@ fn workers_inherit_nothing() {
         let pid = pid_of(&**model);
         let mut open = of(pid);
         open.sort();
-        // Descriptors that every process of this test inherits do not count, such as pipes of the test
-        // runner.
+        // Descriptors that every process of this test inherits, such as pipes of the test runner, are not
+        // counted.
         let ours = |link: &String| link.starts_with("socket:") || link == "/dev/zero";
         let sockets: Vec<&String> = open.iter().filter(|link| ours(link)).collect();
         assert_eq!(sockets.len(), 2, "{open:?}");
@@ -146,8 +146,9 @@ fn tensors_travel_as_they_are() {
     }
 }
 
-/// Only a model that its backend refuses to load into a shared process gets a separate process. A model
-/// configured with the isolation `none` stays in the server. In a worker, such a model is loaded as usual.
+/// Only a model that its backend refuses to load into a shared process gets a separate process. A model whose
+/// configuration sets `isolation` to `none` stays in the server. In a worker, such a model is loaded as
+/// usual.
 #[test]
 fn only_a_model_that_needs_a_process_gets_one() {
     let here = std::process::id();

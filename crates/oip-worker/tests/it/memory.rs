@@ -9,7 +9,7 @@ use oip_worker::IsolatedBackend;
 
 use crate::support::{ACT, DeedBackend, infer, isolation, load, request, vector};
 
-/// MD-10: allocating 4 GiB under a limit of 1 GiB fails only the request that caused it, with the reason.
+/// Allocating 4 GiB under a limit of 1 GiB fails only the request that caused it, with the reason.
 #[test]
 fn md_10_a_model_that_takes_4_gib_fails_alone() {
     let parameters = [("isolation", "process"), ("memory_limit", "1GiB")];
@@ -25,7 +25,7 @@ fn md_10_a_model_that_takes_4_gib_fails_alone() {
     assert_eq!(infer(&*model, 8).unwrap(), 8);
 }
 
-/// MD-10: a request that does not fit into the memory limit is refused, and the process continues.
+/// A request that does not fit into the memory limit is refused, and the process continues.
 #[test]
 fn md_10_a_request_that_does_not_fit_is_refused() {
     let parameters = [("isolation", "process"), ("memory_limit", "512 MiB")];
@@ -42,8 +42,8 @@ fn md_10_a_request_that_does_not_fit_is_refused() {
     assert_eq!(crate::support::pid_of(&*model), before);
 }
 
-/// MR-16: a model that needs more than its memory limit is not loaded, whether its file is already too large
-/// or loading it exceeds the limit. The index has the reason, and other models are not affected.
+/// A model that needs more than its memory limit is not loaded, whether its file is already too large or
+/// loading it exceeds the limit. The index contains the reason, and other models are not affected.
 #[test]
 fn mr_16_a_model_that_needs_too_much_is_not_loaded() {
     let folder = tempfile::tempdir().unwrap();
@@ -82,7 +82,7 @@ fn mr_16_a_model_that_needs_too_much_is_not_loaded() {
     ready("modest").unwrap();
 }
 
-/// The error of a wrong parameter names the parameter.
+/// The error for an invalid parameter names the parameter.
 #[test]
 fn wrong_parameters_are_named() {
     for (parameters, why) in [

@@ -1,4 +1,4 @@
-//! Tests workers that are another program. They get the locations of tensors; large tensors are in shared
+//! Tests workers that are another program. They receive the locations of tensors; large tensors are in shared
 //! memory.
 
 use std::{
@@ -24,7 +24,7 @@ use crate::support::{isolation, until, vector};
 const MANY: usize = 50 << 10;
 
 /// Plays a worker that implements the protocol without this crate. The worker returns its input plus the
-/// number of input regions that it was given.
+/// number of input regions that it has received.
 pub(crate) fn play(role: &str) -> ! {
     let mut data = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
     let mut first = [0; 5];

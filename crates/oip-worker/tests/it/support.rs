@@ -1,4 +1,5 @@
-//! A backend whose model files name the model's behavior, and the processes that run it.
+//! A backend whose model files contain the name of the model's behavior, and the processes that run its
+//! models.
 
 use std::{
     fs,
@@ -136,7 +137,7 @@ pub(crate) fn infer(model: &dyn Model, x: i32) -> Result<i32, ServiceError> {
     Ok(outputs[0].value.as_fixed().unwrap().to_vec::<i32>().unwrap()[0])
 }
 
-/// Waits until `is_so` returns true. Panics with `what` after a timeout.
+/// Waits until `is_so` returns true. After a timeout, panics with the message `what`.
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -242,7 +243,7 @@ impl Backend for DeedBackend {
 
 struct Deed {
     deed: String,
-    /// The arguments that the backend got when it loaded the model.
+    /// The arguments that the backend received when it loaded the model.
     seen: String,
     metadata: ModelMetadata,
 }

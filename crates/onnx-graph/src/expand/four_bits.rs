@@ -1,5 +1,5 @@
-//! Widens 4-bit constants to bytes where this does not change results: where they are only dequantized, cast
-//! or moved.
+//! Widens 4-bit constants to bytes where this does not change results, that is, where the constants are only
+//! dequantized, cast or moved.
 //!
 //! Values that are quantized to 4 bits at run time stay as they are; the runtime refuses their type.
 
@@ -157,7 +157,7 @@ fn wide(code: i32) -> i32 {
     }
 }
 
-/// Widens a tensor. Leaves a damaged tensor unchanged: reading it reports the damage.
+/// Widens a tensor. Leaves a damaged tensor unchanged: the damage is reported when the tensor is read.
 fn widen_tensor(tensor: &mut TensorProto) {
     if !is_narrow(tensor) {
         return;

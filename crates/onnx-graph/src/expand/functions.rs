@@ -33,8 +33,8 @@ pub(super) fn are_used(model: &ModelProto) -> bool {
 /// Inlines all functions of a model.
 ///
 /// # Errors
-/// Returns an error for functions that are defined twice, recursive or too deeply nested, and for more nodes
-/// or memory than the limits.
+/// Returns an error if a function is defined twice, is recursive or is too deeply nested, or if the inlined
+/// nodes exceed the limits on their number and memory.
 pub fn write_out_functions(model: &mut ModelProto) -> Result<(), Error> {
     if model.functions.is_empty() {
         return Ok(());
@@ -260,7 +260,7 @@ impl Writer<'_> {
     }
 }
 
-/// Returns an upper bound on the bytes of one call of a function.
+/// Returns an upper bound on the memory, in bytes, that inlining one call of a function takes.
 fn most_bytes(function: &FunctionProto, node: &NodeProto, mark: usize) -> usize {
     let given = function.attribute_proto.iter().chain(&node.attribute);
     let longest_attribute = given.map(Held::held).max().unwrap_or(0);
@@ -278,7 +278,7 @@ fn most_bytes(function: &FunctionProto, node: &NodeProto, mark: usize) -> usize 
         .saturating_add(renamed.references.saturating_mul(longest_attribute))
 }
 
-/// Counts of names and attribute references in a function's nodes, from which the size of a copy follows.
+/// Counts of names and attribute references in a function's nodes, from which the size of a copy is computed.
 #[derive(Default)]
 struct Growing {
     names: usize,
@@ -366,8 +366,8 @@ mod tests {
     use super::*;
     use crate::proto::{OperatorSetIdProto, TensorProto};
 
-    /// Builds a model with `uses` calls of a function whose name has `name` bytes. Each node of the function
-    /// has an attribute with `numbers` integers.
+    /// Builds a model with `uses` calls of a function whose name is `name` bytes long. Each node of the
+    /// function has an attribute with `numbers` integers.
     fn used(uses: usize, numbers: usize, name: usize) -> ModelProto {
         let node = |op_type: &str| NodeProto {
             op_type: op_type.to_owned(),

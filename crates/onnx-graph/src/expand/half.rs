@@ -158,7 +158,7 @@ fn widen_graph(graph: &mut GraphProto, renamed: &HashMap<String, String>, is_out
     }
 }
 
-/// Replaces FP16 by FP32 in the attributes of a node, except in a cast to FP16. Returns whether the node is
+/// Replaces FP16 with FP32 in the attributes of a node, except in a cast to FP16. Returns whether the node is
 /// such a cast, which rounds.
 fn widen_attributes(node: &mut NodeProto, renamed: &HashMap<String, String>) -> bool {
     let mut rounds = false;
@@ -179,7 +179,8 @@ fn widen_attributes(node: &mut NodeProto, renamed: &HashMap<String, String>) -> 
     rounds
 }
 
-/// Converts an FP16 tensor to FP32. Leaves a damaged tensor unchanged: reading it reports the damage.
+/// Converts an FP16 tensor to FP32. Leaves a damaged tensor unchanged: the damage is reported when the tensor
+/// is read.
 fn widen_tensor(tensor: &mut TensorProto) {
     if tensor.data_type != HALF {
         return;

@@ -1,5 +1,5 @@
-//! Computes how much memory decoded messages take: two bytes of a file can decode to hundreds. Tensor
-//! contents do not count, since they are shared.
+//! Computes how much memory decoded messages take: two bytes of a file can decode to hundreds. The contents
+//! of tensors are not counted, since they are shared, not copied.
 
 use prost::{Message, bytes::Bytes};
 

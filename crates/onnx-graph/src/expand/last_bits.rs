@@ -1,4 +1,4 @@
-//! Replaces activations in quantized models by ONNX Runtime's approximations, so that rounding is the same.
+//! Replaces activations in quantized models with ONNX Runtime's approximations, so that rounding is the same.
 
 use onnx_operators::NEWEST;
 

@@ -1,4 +1,4 @@
-//! Rewrites models into fewer operators: inlines functions, replaces contrib operators by ONNX's, widens
+//! Rewrites models into fewer operators: inlines functions, replaces contrib operators with ONNX's, widens
 //! 4-bit constants to bytes and FP16 to FP32, and hoists loop invariants.
 
 mod contrib;

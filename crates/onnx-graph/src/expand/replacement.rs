@@ -1,4 +1,4 @@
-//! Replaces one node by several nodes.
+//! Replaces one node with several nodes.
 
 use std::collections::HashMap;
 

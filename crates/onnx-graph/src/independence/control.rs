@@ -6,7 +6,7 @@ use super::{
     value::{Item, Numbering, Origin, Reason, Value},
 };
 
-/// The maximum number of iterations until the carried values of a loop must reach a fixpoint.
+/// The maximum number of rounds in which the carried values of a loop must reach a fixpoint.
 const MAX_ROUNDS: usize = 6;
 
 pub(super) fn branch(node: &mut Node<'_>, follow: &mut dyn Follow) -> RuleResult {
@@ -89,7 +89,7 @@ pub(super) fn looped(node: &mut Node<'_>, follow: &mut dyn Follow) -> RuleResult
     node.refuse("carries what changes with each iteration")
 }
 
-/// Returns the slice of a scanned input that one iteration gets, and the size of the scanned axis.
+/// Returns the slice of a scanned input that one iteration receives, and the size of the scanned axis.
 fn slice_of(node: &Node<'_>, item: &Item, axis: i64) -> Result<(Value, Size), Reason> {
     let Item::Tensor(value) = item else {
         return node.refuse("scans a sequence");
@@ -169,7 +169,7 @@ pub(super) fn scan(node: &mut Node<'_>, follow: &mut dyn Follow) -> RuleResult {
     node.refuse("carries what changes with each iteration")
 }
 
-/// Returns whether a loop runs at least once in batched requests, none of whose dimensions is 0.
+/// Returns whether a loop runs at least once in batched requests, which have no dimensions of size 0.
 fn runs_at_least_once(node: &Node<'_>) -> Result<bool, Reason> {
     for index in 0..2 {
         let Some(value) = node.optional(index)? else {
@@ -300,7 +300,7 @@ fn join_values(node: &mut Node<'_>, this: Value, that: &Value) -> Result<Value, 
     })
 }
 
-/// Replaces each dimension that may differ at each use by a new symbol. The caller uses the result for a
+/// Replaces each dimension that may differ at each use with a new symbol. The caller uses the result for a
 /// value whose dimensions are fixed.
 fn settled(symbols: &mut Symbols, value: &Value) -> Value {
     let dims = value.dims.as_ref();

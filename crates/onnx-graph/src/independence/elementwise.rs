@@ -342,7 +342,8 @@ fn element(
     }
 }
 
-/// Converts a number to another type. Casts to the integer types of sizes leave the number unchanged.
+/// Converts a number to another type. Casts to INT64 and INT32, the types of sizes, leave an integer in the
+/// type's range unchanged.
 fn cast(symbols: &mut Symbols, number: &Size, to: i64) -> Option<Size> {
     const SIZES: [i64; 2] = [DataType::Int64 as i64, DataType::Int32 as i64];
     const FLOATS: [i64; 2] = [DataType::Float as i64, DataType::Double as i64];

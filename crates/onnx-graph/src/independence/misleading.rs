@@ -1,4 +1,4 @@
-//! Tests of graphs whose rows look independent and are not, grouped by the misleading operator or arithmetic.
+//! Tests of graphs whose rows look independent but are not, grouped by the misleading operator or arithmetic.
 
 use super::tests::Text;
 use crate::proto::{FunctionProto, OperatorSetIdProto};
@@ -78,7 +78,7 @@ fn types_that_do_not_hold_the_number_change_it() {
     for to in [9, 2, 3, 10] {
         refused(&format!("{SHAPE}b = Cast(n1) to={to}\nhi = Cast(b) to=7{TAIL}"));
     }
-    // The product takes more than 64 bits.
+    // The product does not fit into 64 bits.
     refused(&format!(
         "{SHAPE}far = {{4611686018427387904}}\np = Mul(n1, far)\nhi = Div(p, far){TAIL}"
     ));
@@ -254,8 +254,8 @@ fn nodes_of_another_operator_set_are_not_followed() {
     assert!(text.shared().is_err());
 }
 
-/// A value that claims more elements than it has does not cause a panic, and takes no time or memory in
-/// proportion to the claim.
+/// A value that claims more elements than it has does not cause a panic, and the time and memory spent do not
+/// grow with the claimed number.
 #[test]
 fn dimensions_without_elements_are_no_lists() {
     for text in [
@@ -404,7 +404,8 @@ fn measured(values: &str, axis: i64, length: i64) -> String {
     )
 }
 
-/// For some inputs and attributes, runtimes compute other output dimensions than the operator suggests.
+/// For some inputs and attributes, the output dimensions that runtimes compute differ from those that the
+/// operator suggests.
 #[test]
 fn dimensions_that_operators_seem_to_give() {
     for (values, axis, seeming) in [
@@ -450,7 +451,7 @@ fn dimensions_that_operators_seem_to_give() {
     ] {
         refused(&measured(values, axis, seeming));
     }
-    // The same graph is proven with the correct dimension.
+    // The proof succeeds for the same graph with the correct dimension.
     let conv = "k = <1, 1, 4>
         w = <1, 1, 3>
         v = ConvTranspose(k, w) strides=2 auto_pad=SAME_UPPER";
@@ -506,7 +507,7 @@ fn a_mask_holds_other_numbers_than_what_it_masks() {
     ));
 }
 
-/// The graphs compute row counts by products that overflow 32 or 64 bits, or by sums that hide the magnitude
+/// The graphs compute row counts as products that overflow 32 or 64 bits, or as sums that hide the magnitude
 /// of their terms.
 #[test]
 fn arithmetic_wraps_around_in_the_type_that_it_is_done_in() {

@@ -2,13 +2,13 @@
 //! inputs.
 //!
 //! One forward pass propagates abstract values through the graph, with one rule per operator (`table.rs`).
-//! Anything unknown counts as dependent: the requests are not batched then, which costs speed but never
+//! Anything unknown counts as dependent: the requests are then not batched, which costs speed but never
 //! correctness. An abstract value is shared by all requests, or computed from the row count alone, or the
 //! concatenation of per-request values along an axis (`value.rs`). Sizes are products of symbols and of the
 //! row count (`size.rs`).
 //!
 //! Rounding differences between batch sizes do not count as a dependence. A scale or statistic that is
-//! computed over all rows counts as one.
+//! computed over all rows does.
 
 mod constants;
 mod control;
@@ -92,7 +92,8 @@ pub fn prove(model: &ModelProto, inputs: &[Port]) -> Result<Independence, String
         Ok(()) => return Ok(independence(inputs, &with_rows)),
         Err(reason) => reason,
     };
-    // The rows may belong only to inputs with one of the dimension names, so each name is tried separately.
+    // Perhaps only the inputs whose first dimension has a certain name contain rows, so each name is tried
+    // separately.
     let mut by_name: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for port in inputs {
         if let Some(Dim::Named(name)) = first(port)

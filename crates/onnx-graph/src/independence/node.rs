@@ -1,5 +1,4 @@
-//! The view of a node that its rule gets: abstract values of the inputs, attributes, and errors that name the
-//! node.
+//! A node as its rule sees it: abstract values of the inputs, attributes, and errors that name the node.
 
 use tensor_core::QuotedName;
 

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::proto::{NodeProto, tensor_proto::DataType};
 
-/// Returns the numbering of a node's outputs; `None` if the rule of the node decides.
+/// Returns the numbering of a node's outputs; `None` if the node's rule determines it.
 pub(super) fn given(node: &NodeProto, inputs: &[Option<Item>]) -> Option<Numbering> {
     let values: Vec<&Value> = inputs.iter().flatten().filter_map(value).collect();
     let is_plain = |value: &&Value| value.numbering == Numbering::None;

@@ -153,7 +153,8 @@ fn product(node: &mut Node<'_>, a: &Value, b: &Value) -> Result<Value, Reason> {
     let summed = right.len().saturating_sub(2);
     node.keep_off(b, summed)?;
     right[summed] = Size::number(1);
-    // A vector factor counts as a matrix: the first factor as a row, the second one as a column.
+    // A factor that is a vector is treated as a matrix: the first factor as a row, the second one as a
+    // column.
     if is_row {
         left = vec![Size::number(1); 2];
     }
@@ -279,7 +280,7 @@ struct Indices {
     rows: Option<char>,
     /// The letters and sizes of each factor's axes.
     factors: Vec<Vec<(char, Size)>>,
-    /// The greatest number of axes of an ellipsis.
+    /// The largest number of axes that an ellipsis represents.
     unnamed: usize,
 }
 
@@ -319,8 +320,8 @@ impl Indices {
 
 const ELLIPSIS: &str = "...";
 
-/// Returns the letter of each of `rank` axes. Axes of an ellipsis get digits, counted from the end as in
-/// broadcasting, at most ten.
+/// Returns the letter of each of `rank` axes. The axes of an ellipsis are named by digits, counted from the
+/// end as in broadcasting, at most ten.
 fn letters(factor: &str, rank: usize) -> Option<Vec<char>> {
     let Some((before, after)) = factor.split_once(ELLIPSIS) else {
         return (!factor.contains('.')).then(|| factor.chars().collect());

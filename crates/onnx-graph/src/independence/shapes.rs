@@ -87,8 +87,8 @@ pub(super) fn reshape(node: &mut Node<'_>) -> RuleResult {
 }
 
 /// Returns whether `size`, which is requested for dimension `index`, is known to be at least 1, provided that
-/// the value of dimensions `dims` has elements. With `is_zero_kept`, a 0 means dimension `index` of the
-/// value. A `size` equal to that dimension may then be 0.
+/// the value, whose dimensions are `dims`, is not empty. With `is_zero_kept`, a requested 0 copies dimension
+/// `index` of the value, so a `size` equal to that dimension may be 0.
 fn is_positive(symbols: &Symbols, size: &Size, dims: &[Size], index: usize, is_zero_kept: bool) -> bool {
     let is_kept = is_zero_kept && dims.get(index) == Some(size);
     symbols.is_positive(size) || symbols.is_natural(size) && (is_kept || size.has_only_symbols_of_all(dims))

@@ -457,7 +457,7 @@ impl Kind {
         is_integer: true,
         most: MAX_DIM as u128,
     };
-    /// The range of a dimension of any tensor that fits memory.
+    /// The range of a dimension of any tensor that fits into memory.
     const DIM: Self = Self {
         is_positive: false,
         most: 1 << 40,

@@ -90,8 +90,8 @@ impl Value {
         }
     }
 
-    /// Creates a value whose elements are all equal, so that only its dimensions matter. `None` if several
-    /// dimensions depend on the row count.
+    /// Creates a value whose elements are all equal, so that only its dimensions matter. Returns `None` if
+    /// several dimensions depend on the row count.
     pub(super) fn filled(dims: Vec<Size>) -> Option<Self> {
         let mut axes = dims
             .iter()

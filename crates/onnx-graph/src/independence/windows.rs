@@ -176,7 +176,7 @@ fn count(
     };
     let reach = kernel.checked_sub(1)?.checked_mul(dilation)?.checked_add(1)?;
     let free = length.checked_add(pads)?.checked_sub(reach)?;
-    // Runtimes disagree whether a last window that begins in the padding counts.
+    // Runtimes disagree on whether a last window that begins in the padding counts.
     if free < 0 || ceil != 0 && free.checked_rem(stride)? != 0 {
         return None;
     }
@@ -246,7 +246,7 @@ pub(super) fn max_unpool(node: &mut Node<'_>) -> RuleResult {
     node.refuse("takes indices into the whole batch")
 }
 
-/// Propagates rows through a normalization per image or by stored statistics, which keeps the shape.
+/// Propagates rows through a normalization per image or with stored statistics, which keeps the shape.
 pub(super) fn normalization(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     let (value, dims) = images(node)?;

@@ -1,8 +1,8 @@
 //! Checks a node against the version of its operator: input and output counts, and attributes that were added
 //! or removed.
 //!
-//! A runtime would ignore an attribute of another version, and compute something else: the `axes` of
-//! reductions became an input, and a `Clip` with its limits as attributes would not clip at all.
+//! A runtime would ignore an attribute of another version, and thus compute something else. For example, the
+//! `axes` of reductions became an input, and a `Clip` with its limits as attributes would not clip at all.
 
 use onnx_operators::{ANY, schema_of};
 use tensor_core::QuotedName;

@@ -38,7 +38,7 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    /// Applies the operator that the attribute `activation` names.
+    /// Applies the operator named by the attribute `activation`.
     fn activated(&mut self, x: String, parameters: &[f32]) -> Result<String, String> {
         let parameter = |index: usize, default: f32| parameters.get(index).copied().unwrap_or(default);
         let name = self.text("activation");
