@@ -17,7 +17,7 @@ pub enum Aggregate {
 }
 
 /// A node. A branch's two children are adjacent, so that one index is enough and the comparison's result
-/// selects the child without a jump. A leaf leads to itself.
+/// selects the child without a conditional jump. A leaf leads to itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Node<T> {
     pub(crate) threshold: T,

@@ -251,8 +251,8 @@ impl TreesBuilder {
     }
 
     /// Adds a leaf whose weight is `base` plus each feature times its factor, or `otherwise` if one of the
-    /// features is missing. In a forest with such leaves, every leaf has one weight, and the leaves of a tree
-    /// have the same score.
+    /// features is missing. In a forest with such leaves, every leaf has one weight, and all leaves of a tree
+    /// add to the same score.
     ///
     /// # Errors
     /// Returns [`TreeError::TooLarge`], [`TreeError::Score`], or [`TreeError::Feature`] for a feature beyond
@@ -376,7 +376,7 @@ impl Trees {
         self.aggregate
     }
 
-    /// Returns the weights of all leaves: score and value, in any order.
+    /// Returns the weights of all leaves, in any order: pairs of the index of a score and a value.
     #[must_use]
     pub fn weights(&self) -> &[(u32, f64)] {
         &self.weights

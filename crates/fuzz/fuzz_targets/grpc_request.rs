@@ -1,5 +1,6 @@
 //! Sends arbitrary bytes as the message of a gRPC inference request through the whole service. Exactly the
-//! messages that `prost` rejects must count as malformed, and no memory may stay charged.
+//! messages that `prost` rejects must count as malformed, and no memory may remain reserved in the budget at
+//! the end.
 #![no_main]
 
 use std::sync::{Arc, LazyLock};

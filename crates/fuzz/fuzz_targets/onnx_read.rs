@@ -10,7 +10,7 @@ use fmt_onnx::OnnxReader;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    // The graph has at most 16,383 bytes, so that its encoded length has two bytes.
+    // The graph is at most 16,383 bytes long, so that its encoded length has two bytes.
     let len = data.len().min(0x3FFF);
     let head = [0x08, 8, 0x3A, len as u8 | 0x80, (len >> 7) as u8];
     for file in [data.to_vec(), [&head, &data[..len]].concat()] {

@@ -1,6 +1,6 @@
 //! Opening arbitrary bytes as a TensorBuffers file and reading everything in it must succeed, or fail with an
-//! error that names its rule. The lenient reader must accept every file that the strict one accepts, and
-//! every way of reading a tensor must give the same bytes.
+//! error that names the violated rule. The lenient reader must accept every file that the strict one accepts,
+//! and every way of reading a tensor must give the same bytes.
 #![no_main]
 
 use std::sync::Arc;

@@ -24,7 +24,7 @@ fuzz_target!(|input: Input| {
     };
     let mut plan = Plan::default();
     plan.metadata.extend(input.model.map(|model| ("model".to_owned(), model)));
-    // More tensors would not find more bugs, but take longer.
+    // More tensors would take longer, but would not find more bugs.
     for (name, dtype, dims) in input.tensors.into_iter().take(6) {
         let dims: Vec<u64> = dims.iter().map(|dim| u64::from(dim % 5)).collect();
         let dtype = DType::ALL[usize::from(dtype) % DType::ALL.len()];

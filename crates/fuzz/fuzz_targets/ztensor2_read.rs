@@ -1,6 +1,6 @@
 //! Opening arbitrary bytes as a zTensor file of version 1 or 2 and reading everything in it must succeed, or
-//! fail with an error that names its rule. Memory must stay in proportion to the file, and every way of
-//! reading a tensor must give the same bytes.
+//! fail with an error that names the violated rule. Memory must stay in proportion to the file, and every way
+//! of reading a tensor must give the same bytes.
 //!
 //! An input that does not begin like a zTensor file becomes a manifest after some data, so that the fuzzer
 //! need not find lengths and hashes. The first bit selects version 1 or 2. If the input is a whole file of
@@ -62,7 +62,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Builds a file of version 1: some blobs at multiples of 64, and a manifest.
+/// Builds a file of version 1: a few blobs at multiples of 64, and a manifest.
 fn v1(manifest: &[u8]) -> Vec<u8> {
     let mut file = MAGIC_V1.to_vec();
     file.resize(64, 0);

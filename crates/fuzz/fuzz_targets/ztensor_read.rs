@@ -1,6 +1,6 @@
 //! Opening arbitrary bytes as a zTensor file and reading everything in it must succeed, or fail with an error
-//! that names its rule. The lenient reader must accept every file that the strict one accepts, every way of
-//! reading a tensor must give the same bytes, and rewriting the index must lose nothing.
+//! that names the violated rule. The lenient reader must accept every file that the strict one accepts, every
+//! way of reading a tensor must give the same bytes, and rewriting the index must lose nothing.
 //!
 //! An input that does not begin like a zTensor file becomes an index after some data, so that the fuzzer need
 //! not find the length at the end.

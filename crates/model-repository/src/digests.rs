@@ -234,7 +234,7 @@ mod tests {
                 "tensor-manifest 1 sha256\n".to_owned(),
                 "this is a manifest of tensors",
             ),
-            // The digest should end in the middle of a two-byte character of this line.
+            // In this line, the end of the digest would be in the middle of a two-byte character.
             (
                 format!("{}é  x", "0".repeat(63)),
                 "line 1: expected 64 hexadecimal digits",

@@ -32,7 +32,7 @@ pub(crate) fn resolve(root: &Root, below: &Path) -> Result<PathBuf, FileError> {
     }
 }
 
-/// Reads the file at a resolved path, if it has at most `most` bytes.
+/// Reads the file at a resolved path, if its size is at most `most` bytes.
 ///
 /// # Errors
 /// The reason why the file cannot be used, without its resolved path.

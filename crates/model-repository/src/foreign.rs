@@ -1,5 +1,5 @@
-//! Recognizes files of frameworks that are not served directly, so that the log can advise how to convert the
-//! models.
+//! Recognizes files of frameworks that are not served directly, so that log messages can explain how to
+//! convert the models.
 
 use std::path::Path;
 

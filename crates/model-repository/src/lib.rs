@@ -8,13 +8,13 @@
 //!   directory itself), a directory of versions, a single file, a directory of the Hugging Face Hub or its
 //!   cache.
 //! - Configurations ([`model_config`]) select versions, files and backends. If a directory cannot be used, a
-//!   [`ModelError`] names what was found, and what was expected where.
-//! - The directory is held open, and paths are resolved from its descriptor: links do not lead out of it,
+//!   [`ModelError`] says what was found, and which file was expected where.
+//! - The directory is kept open, and paths are resolved from its descriptor: links do not lead out of it,
 //!   unless [`Repository::open_with_links`] permits it. Only regular files are read.
 //! - [`RequiredDigests`] restrict a repository to files with known SHA-256 digests.
 //! - [`Snapshot`]s and [`Digest`]s show whether a model or one of its versions has changed.
-//! - [`Repositories`] combines several repositories; an [`Upstream`] keeps a directory in sync with another
-//!   place.
+//! - [`Repositories`] combines several repositories; an [`Upstream`] keeps a directory in sync with a remote
+//!   source.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -136,7 +136,7 @@ impl ModelDirectory {
     /// Reads the configuration; returns the default if there is none.
     ///
     /// # Errors
-    /// The file that is invalid, the position, and the reason.
+    /// The name of the invalid file, the position of the error, and the reason.
     pub fn configuration(&self) -> Result<WrittenConfig, ModelError> {
         if self.only_file.is_some() {
             return Ok(WrittenConfig::default());
@@ -224,8 +224,8 @@ impl ModelDirectory {
         names.iter().all(|name| check_name("file name", name).is_ok()) && self.is_there(&path)
     }
 
-    /// Reads the file at the path with components `names`, relative to the model's directory, if it has at
-    /// most `most` bytes.
+    /// Reads the file at the path with components `names`, relative to the model's directory, if its size is
+    /// at most `most` bytes.
     ///
     /// # Errors
     /// The reason why the file cannot be used.
@@ -253,8 +253,8 @@ impl ModelDirectory {
         Ok(content)
     }
 
-    /// Opens a model file: maps it if `mapping` promises that it will not change; otherwise reads it, if it
-    /// fits into memory.
+    /// Opens a model file: maps it if `mapping` contains the promise that it will not change; otherwise reads
+    /// it, if it fits into memory.
     ///
     /// # Errors
     /// The reason why the file cannot be used.
@@ -608,7 +608,7 @@ impl ModelDirectory {
         })
     }
 
-    /// Finds a file in the directory of the version or model that is probably meant as the model: one with
+    /// Finds a file in the directory of the version or model that is probably meant to be the model: one with
     /// the extension of a model file but a different name, or one of another framework.
     fn misnamed(
         &self,

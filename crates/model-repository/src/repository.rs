@@ -66,9 +66,9 @@ impl Repository {
     ///   configuration, or after the directory.
     /// - A file is one model, named `single_model_name` or after the file. Configurations next to it are not
     ///   read.
-    /// - A directory whose subdirectories all have a model file, at least one of them named by a number, is
-    ///   one model with versions, named in the same way. A directory with a configuration, even an invalid
-    ///   one, is also one model, unless it has models in subdirectories.
+    /// - A directory is one model with versions, named in the same way, if all of its subdirectories contain
+    ///   a model file and at least one of them has a number as its name. A directory with a configuration,
+    ///   even an invalid one, is also one model, unless it has models in subdirectories.
     /// - Any other directory is a repository: `<model>/<version>/<file>`. Hidden directories are skipped.
     ///   Directories that are not models are listed with the reason.
     ///
@@ -212,8 +212,8 @@ impl Repository {
         }
     }
 
-    /// Creates the repository of a file that belongs to the model in its parent's directory, if a backend
-    /// accepts such files, for example an export in `onnx/` of a Hugging Face directory.
+    /// Creates the repository of a file that belongs to the model one directory above the file's own, if a
+    /// backend accepts such files, for example an export in `onnx/` of a Hugging Face directory.
     fn of_inner_file(path: &Path, backends: &[Arc<dyn Backend>], name: Option<&str>) -> Option<Self> {
         let folder = path.parent()?;
         let (inner, directory) = (folder.file_name()?, folder.parent()?);

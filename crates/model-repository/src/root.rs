@@ -50,7 +50,7 @@ pub(crate) enum PathTarget {
     /// The target is inside: a path relative to the directory without links, or an absolute path in one of
     /// the additional directories.
     Inside(PathBuf),
-    /// The target is outside of the directory and the additional directories.
+    /// The target is outside the directory and the additional directories.
     Outside,
 }
 
@@ -94,7 +94,7 @@ impl Root {
     /// directories.
     ///
     /// # Errors
-    /// The system's error, such as not found.
+    /// The system's error, such as "not found".
     pub(crate) fn resolve(&self, below: &Path) -> io::Result<PathTarget> {
         let inside = match below.is_absolute() {
             true => PathTarget::Outside,

@@ -75,8 +75,8 @@ impl Snapshot {
         })?;
         for (name, _) in entries {
             let path = folder.join(&name);
-            // Skip files that were deleted meanwhile, and links that are dangling or lead out of the
-            // repository.
+            // Files that were deleted meanwhile, and links that are dangling or lead out of the repository,
+            // are skipped.
             let Ok(stat) = root.stat(&path) else { continue };
             let is_link = is_link(&stat);
             let (real, stat) = match is_link {
@@ -121,10 +121,10 @@ impl Snapshot {
         self.files.iter().filter(move |(path, _)| is_in(path))
     }
 
-    /// Computes a digest of a subset of the files, by contents or by stamps.
+    /// Computes a digest of a subset of the files, from their contents or from their metadata.
     ///
-    /// Files larger than the free memory are always compared by stamps: the model cannot be loaded anyway,
-    /// and reading a sparse file could take hours.
+    /// Files larger than the free memory are always compared by their metadata: the model cannot be loaded
+    /// anyway, and reading a sparse file could take hours.
     pub(crate) fn digest(&self, root: &Root, part: FileSubset<'_>, by: DigestBy) -> Digest {
         let largest = match by {
             DigestBy::Stamp => 0,
@@ -252,7 +252,8 @@ mod tests {
             (content, stamps)
         );
 
-        // The file is replaced by another one with the same bytes: the stamp changes, the contents do not.
+        // The file is replaced with another one that has the same bytes: its metadata changes, but its
+        // contents do not.
         fs::write(at("1/new"), "b").unwrap();
         fs::rename(at("1/new"), at("1/model.x")).unwrap();
         assert_eq!(digests(DigestBy::Content), content);
@@ -266,7 +267,7 @@ mod tests {
         assert_ne!(digests(DigestBy::Content)[0], content[0]);
     }
 
-    /// Changes of a file that does not fit into memory are detected by its metadata, without reading the
+    /// Changes to a file that does not fit into memory are detected by its metadata, without reading the
     /// file.
     #[test]
     fn files_that_are_too_large_are_told_by_their_stamps() {
@@ -282,7 +283,7 @@ mod tests {
         assert_ne!(digest(3), by_stamp);
     }
 
-    /// MR-14: directories nested too deeply and cyclic links are skipped.
+    /// Directories nested too deeply and cyclic links are skipped.
     #[cfg(unix)]
     #[test]
     fn mr_14_deep_trees_and_circles_are_left() {

@@ -1,4 +1,4 @@
-//! The interface of programs that keep a repository's directory in sync with a remote source.
+//! The interface for programs that keep a repository's directory in sync with a remote source.
 
 /// Keeps a [`Repository`](crate::Repository)'s directory in sync with a remote source, such as an object
 /// store. Readers of the directory do not know where its files come from.
@@ -22,7 +22,7 @@
 pub trait Upstream: Send + Sync {
     /// Updates the directory, entirely or for one model. The engine calls this method before each poll, and
     /// before a load that a client or pipeline requests. A model's directory must be replaced atomically. On
-    /// failure the current files stay and are served.
+    /// failure, the current files stay in place and continue to be served.
     fn refresh(&self, model: Option<&str>);
 
     /// Returns the reason why the directory of `model` is out of date or missing; `None` if it is up to date.

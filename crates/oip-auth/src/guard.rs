@@ -41,7 +41,7 @@ struct SharedState {
     cpu: CpuPool,
 }
 
-/// The contents of the table file and its other files at one check.
+/// The contents of the table file, and of the files that it names, at one check.
 struct FileSnapshot {
     contents: Contents,
     /// Whether the contents were valid.
@@ -69,13 +69,14 @@ pub enum Answers {
     /// Rejects calls that change the server, unless there is an access table or the API is restricted. The
     /// string tells the client which address or option to use instead.
     NoChanges(&'static str),
-    /// Rejects calls that change the server, and calls of logging, shared memory and metrics: a separate
-    /// address accepts all of them. The string tells the client which address to use instead.
+    /// Rejects calls that change the server, and calls to the logging, tracing, shared memory and metrics
+    /// APIs. A separate address accepts all of these calls. The string tells the client which address to use
+    /// instead.
     NoAdministration(&'static str),
 }
 
 impl Answers {
-    /// Returns the error for a call that the address does not accept. `is_protected` says whether the call
+    /// Returns the error for a call that the address does not accept. `is_protected` is true if the call
     /// needs a credential.
     fn refusal(&self, route: &Route, is_protected: bool) -> Option<ServiceError> {
         match self {
@@ -177,7 +178,8 @@ impl Guard {
         self.look(false)
     }
 
-    /// Reloads like [`Guard::reload`], on an explicit request: invalid files are reported every time.
+    /// Reloads the files like [`Guard::reload`], but on an explicit request: invalid files are reported every
+    /// time.
     ///
     /// # Errors
     /// A file is unreadable or invalid. The previous table stays in use.
@@ -250,8 +252,8 @@ impl Guard {
             .clone()
     }
 
-    /// Returns statistics about fetching JWT keys; `None` if the keys are not at a URL. The counts restart
-    /// when the table names another URL.
+    /// Returns statistics about fetching JWT keys; `None` if the keys are not fetched from a URL. The counts
+    /// restart when the table names another URL.
     #[must_use]
     pub fn key_fetches(&self) -> Option<KeyFetches> {
         let table = self.table()?;

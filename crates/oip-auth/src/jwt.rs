@@ -25,9 +25,9 @@ pub(crate) struct Verifier {
 /// The source of the keys that verify tokens.
 #[derive(Clone)]
 pub(crate) enum Keys {
-    /// The keys of a file; they do not change.
+    /// Keys read from a file; they do not change.
     File(Arc<Vec<Key>>),
-    /// The keys of a server. They may change, and may be missing at first.
+    /// Keys fetched from a server. They may change, and may be missing at first.
     Server(Arc<RemoteKeys>),
 }
 
@@ -86,7 +86,7 @@ impl Verifier {
         self.keys.now().map(|(_, number)| number)
     }
 
-    /// Returns the fetched key set, if the keys are at a URL.
+    /// Returns the fetched key set, if the keys are fetched from a URL.
     pub(crate) fn fetched(&self) -> Option<&Arc<RemoteKeys>> {
         match &self.keys {
             Keys::File(_) => None,

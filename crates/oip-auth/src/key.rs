@@ -79,7 +79,7 @@ pub(crate) enum Choice<'a> {
     Several,
 }
 
-/// Chooses the key of `keys` for a token whose header names `algorithm` and, if any, the key `id`.
+/// Chooses the key in `keys` for a token whose header names `algorithm` and, if any, the key `id`.
 ///
 /// At most one key is tried: verification takes up to a millisecond, and a set has up to 64 keys. Keys
 /// without an id are used for tokens whose key id is not in the set.

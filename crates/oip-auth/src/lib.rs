@@ -1,11 +1,12 @@
 //! Access control for an Open Inference Protocol server: a [`Gate`] in front of its services, for any
 //! transport.
 //!
-//! A [`Guard`] identifies clients with a table file, which is reloaded when it changes: by bearer tokens (as
-//! SHA-256), JSON Web Tokens (RS256, ES256, EdDSA, with a key set in a file or at a URL), or names in client
-//! certificates. Each identity has a set of allowed APIs and models, and a rate limit. [`RestrictedApis`]
-//! implements Triton's option of requiring a header with a secret value. A [`Door`] describes which calls an
-//! address accepts, so that calls that change the server can have a separate address.
+//! A [`Guard`] identifies clients by bearer tokens (stored as SHA-256), JSON Web Tokens (RS256, ES256, EdDSA,
+//! with a key set in a file or at a URL), or names in client certificates. It reads the identities from a
+//! table file, which is reloaded when it changes. Each identity has a set of allowed APIs and models, and a
+//! rate limit. [`RestrictedApis`] implements Triton's option of requiring a header with a secret value. A
+//! [`Door`] describes which calls an address accepts, so that calls that change the server can have a
+//! separate address.
 //!
 //! ```toml
 //! [identities.ci]
@@ -18,11 +19,11 @@
 //! apis = ["health"]
 //! ```
 //!
-//! The gate decides by the [`Route`](oip_service::route::Route) of a request's path, and `oip-http` runs that
-//! route. A layer that rewrites paths must come before the gate, since gRPC services and other routers read
-//! the path again. If the decision needs the content, such as the model's name in a gRPC message, the request
-//! carries a [`Grant`](oip_service::Grant), which the transport checks. Internal requests, such as the steps
-//! of a pipeline, are not checked.
+//! The gate bases its decision on the [`Route`](oip_service::route::Route) of a request's path, and
+//! `oip-http` runs that route. A layer that rewrites paths must come before the gate, since gRPC services and
+//! other routers read the path again. If the decision needs the content, such as the model's name in a gRPC
+//! message, the request carries a [`Grant`](oip_service::Grant), which the transport checks. Internal
+//! requests, such as the steps of a pipeline, are not checked.
 //!
 //! ```
 //! use std::{
@@ -83,6 +84,6 @@ mod table;
 pub use error::AuthError;
 pub use gate::{Answer, Gate, Transport};
 pub use guard::{Answers, Door, Guard, KeyFetches};
-// A type in the interfaces of [`RestrictedApis`] and [`Guard`].
+// This type is part of the interfaces of [`RestrictedApis`] and [`Guard`].
 pub use oip_service::route::Api;
 pub use restricted_apis::{RestrictedApis, check_restricted};

@@ -58,7 +58,7 @@ impl Default for Pace {
     }
 }
 
-/// Maximum size of a key set, in bytes. Typical sets have a few thousand bytes.
+/// Maximum size of a key set, in bytes. Typical sets are a few thousand bytes long.
 const MOST_BYTES: u64 = 1 << 20;
 
 /// A key set that a background thread keeps up to date. Dropping the value ends the thread.

@@ -111,7 +111,7 @@ impl RestrictedApis {
         .into();
         match bool::from(given.ct_eq(&self.value)) {
             true => Ok(()),
-            // The message has Triton's wording.
+            // The message uses Triton's wording.
             false => Err(format!(
                 "This {} is restricted, expecting header '{}'",
                 self.noun, self.header

@@ -175,7 +175,7 @@ impl Contents {
 }
 
 impl KeysFrom {
-    /// Returns the keys. If the keys are at a URL, reuses those that were fetched for the previous table,
+    /// Returns the keys. If the keys come from a URL, reuses those that were fetched for the previous table,
     /// `before`.
     fn keys(&self, before: Option<&Arc<RemoteKeys>>) -> Result<Keys, AuthError> {
         match self {
@@ -290,7 +290,8 @@ impl Table {
         Ok(table)
     }
 
-    /// Adds the token digests of the identity `number`. `wrong` makes an error at an offset of the table.
+    /// Adds the token digests of the identity `number`. `wrong` creates an error for an offset in the table
+    /// file.
     fn add_tokens(
         &mut self,
         digests: &[Spanned<String>],
@@ -329,7 +330,7 @@ impl Table {
         Ok(())
     }
 
-    /// Returns the fetched key set, if the keys are at a URL.
+    /// Returns the fetched key set, if the keys are fetched from a URL.
     pub(crate) fn fetched(&self) -> Option<&Arc<RemoteKeys>> {
         self.jwt.as_ref()?.verifier.fetched()
     }

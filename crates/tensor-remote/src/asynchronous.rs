@@ -75,8 +75,8 @@ pub trait AsyncByteSource: Send + Sync {
 
 impl RemoteSource {
     /// Adapts an asynchronous source to blocking reads, on a runtime driven by other threads. Immediately
-    /// reads the part of the file that contains the index. The extension of `name`, the file's name, tells
-    /// where the index is.
+    /// reads the part of the file that contains the index. The extension of `name`, the file's name,
+    /// determines where the index is expected.
     ///
     /// # Errors
     /// When the read of the index fails.

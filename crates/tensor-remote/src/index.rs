@@ -1,10 +1,11 @@
-//! Guesses where a file has its index, which is requested first.
+//! Guesses where the index of a file is, so that it can be requested first.
 
 use std::ops::Range;
 
 /// The location of a file's index, and how many bytes to request there first.
 ///
-/// If the guess is too small, another request is needed. If it is too large, some bytes are fetched in vain.
+/// If the guess is too small, another request is needed. If it is too large, some bytes are fetched
+/// unnecessarily.
 ///
 /// ```
 /// use tensor_remote::IndexPlace;
@@ -39,9 +40,9 @@ impl IndexPlace {
             "gguf" => Self::Front(4 << 20),
             "npy" | "btf" => Self::Front(64 << 10),
             "zt" | "ztensor" | "tbuf" | "tbufs" => Self::End(256 << 10),
-            // The central directory of a zip archive has about 100 bytes per tensor.
+            // The central directory of a zip archive takes about 100 bytes per tensor.
             "npz" | "pt" | "pth" | "ckpt" | "bin" | "zip" => Self::End(128 << 10),
-            // Other headers, such as that of safetensors, have about 100 bytes per tensor.
+            // Other headers, such as that of safetensors, take about 100 bytes per tensor.
             _ => Self::Front(256 << 10),
         }
     }

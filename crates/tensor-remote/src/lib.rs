@@ -21,13 +21,13 @@
 //! # Validation of responses
 //!
 //! Each response must match the requested range by its status, its `Content-Range` and its number of bytes. A
-//! response for another version of the file, by its `ETag`, `Last-Modified` or length, is an error of the
-//! kind [`Changed`](fmt_core::ErrorKind::Changed). Memory grows with the bytes received, not with the
-//! announced length. Responses that break off or are too slow are resumed where they stopped.
+//! response for another version of the file, as identified by its `ETag`, `Last-Modified` or length, is an
+//! error of the kind [`Changed`](fmt_core::ErrorKind::Changed). Memory grows with the bytes received, not
+//! with the announced length. If a response breaks off or is too slow, the missing bytes are requested.
 //!
 //! # Features
 //!
-//! - `http` (default): [`open`] for `https://` and `hf://`, blocking, TLS by rustls.
+//! - `http` (default): [`open`] for `https://` and `hf://`, blocking, with TLS by rustls.
 //! - `hub`: `HubFolder` lists the files of a Hub repository at a commit.
 //! - `connector`: `RemoteConnector` lets the crate `object_store` use this crate's HTTP client.
 //! - `s3`: `s3://` with signed requests.

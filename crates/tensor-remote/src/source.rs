@@ -30,7 +30,7 @@ pub(crate) trait Fetch: Send + Sync {
 /// - A part announced with [`ByteSource::will_read`] is fetched with one request. Otherwise sequential reads
 ///   increase the read-ahead, up to 64 MiB.
 ///
-/// Several threads can read concurrently, each from a response of its own.
+/// Several threads can read concurrently, each from its own response.
 pub struct RemoteSource {
     len: u64,
     name: String,

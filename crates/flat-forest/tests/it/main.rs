@@ -228,7 +228,7 @@ proptest! {
         check(&forest, &rows, scores);
     }
 
-    /// Nodes with random children are refused, or walks through them end.
+    /// A tree of nodes with random children is refused, or every walk through it ends.
     #[test]
     fn what_is_described_at_random_is_refused_or_ends(
         children in prop::collection::vec((0u32..12, 0u32..12, any::<bool>()), 1..12),
@@ -268,7 +268,8 @@ fn a_node_may_have_several_parents() {
         yes,
         no,
     };
-    // A chain of comparisons with one common child, as exporters write categories.
+    // A chain of comparisons with one common child, which is how exporters write a test for several
+    // categories.
     let nodes = [equal(3.0, 2, 1), equal(5.0, 2, 3), leaves[0], leaves[1]];
     assert_eq!(builder.tree(&nodes, 0), Ok(4));
     let forest: Forest<f32> = builder.finish().forest();

@@ -51,7 +51,7 @@ fn shown(path: &Path) -> Vec<String> {
 fn a_directory_with_a_configuration_is_a_model_even_if_the_configuration_is_wrong() {
     let unknown = "m platform is 'onxruntime', expected one of word, weights, or none";
     for (files, expected) in [
-        // Without the configuration, the file would be served as a model of its own, whatever its name.
+        // Without the configuration, the file would be served as a separate model, whatever its name.
         (
             &[
                 ("iris.word", "echo"),

@@ -85,7 +85,7 @@ fn kserves_layout() {
     }
 }
 
-/// MR-06: a directory in which other files take the place of a model file is reported with the reason.
+/// A directory in which other files take the place of a model file is reported with the reason.
 #[test]
 fn mr_06_folders_without_a_model_say_why() {
     let folder = repository(&[
@@ -193,7 +193,7 @@ fn files_of_other_frameworks_are_named() {
     );
 }
 
-/// MR-03: symbolic links out of the repository are not followed; links within it are.
+/// Symbolic links out of the repository are not followed; links within it are.
 #[cfg(unix)]
 #[test]
 fn mr_03_links_out_are_refused() {
@@ -228,7 +228,7 @@ fn mr_03_links_out_are_refused() {
     assert_eq!(usable.count(), 2);
 }
 
-/// FS-07: only regular files are opened.
+/// Only regular files are opened.
 #[cfg(unix)]
 #[test]
 fn fs_07_folders_and_pipes_are_no_models() {

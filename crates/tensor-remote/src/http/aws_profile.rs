@@ -13,9 +13,9 @@ use fmt_core::{Error, ErrorKind};
 /// Keys, region and endpoint of an AWS profile.
 ///
 /// `AWS_PROFILE` names the profile (default `default`); `AWS_SHARED_CREDENTIALS_FILE` and `AWS_CONFIG_FILE`
-/// replace `~/.aws/credentials` and `~/.aws/config`. If both files have keys, the credentials file wins.
-/// Missing files count as empty. Unreadable files in the home directory also count as empty, unless a
-/// variable names the file or the profile. Supported settings are `aws_access_key_id`,
+/// replace `~/.aws/credentials` and `~/.aws/config`. If both files have keys, the credentials file takes
+/// precedence. Missing files count as empty. Unreadable files in the home directory also count as empty,
+/// unless a variable names the file or the profile. Supported settings are `aws_access_key_id`,
 /// `aws_secret_access_key`, `aws_session_token`, `region` and `endpoint_url`. Other credential sources (SSO,
 /// assumed roles, processes) are not supported: see [`check_means`](Self::check_means).
 ///
@@ -91,7 +91,7 @@ impl AwsProfile {
         let name = named.as_deref().unwrap_or("default");
         let mut found = false;
         let mut settings = BTreeMap::new();
-        // Later sections win.
+        // Later sections take precedence.
         let in_config = [
             Some(name).filter(|name| *name == "default").map(str::to_owned),
             Some(format!("profile {name}")),
@@ -108,7 +108,7 @@ impl AwsProfile {
             for section in sections.iter().flatten() {
                 if let Some(more) = section_of(path, &text, section)? {
                     found = true;
-                    // Keys of one file are never combined with a session token of the other.
+                    // Keys from one file are never combined with a session token from the other.
                     if more.contains_key(KEY_ID) {
                         settings.retain(|key: &String, _| ![KEY_ID, SECRET, SESSION].contains(&key.as_str()));
                     }
@@ -199,7 +199,7 @@ const SECRET: &str = "aws_secret_access_key";
 const SESSION: &str = "aws_session_token";
 
 impl fmt::Debug for AwsProfile {
-    /// Omits keys.
+    /// Writes the profile without its keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AwsProfile")
             .field("name", &self.name)
@@ -239,7 +239,7 @@ fn text_of(path: &Path, is_needed: bool) -> Result<String, Error> {
     String::from_utf8(text).or_else(|_| wrong("other bytes"))
 }
 
-/// Returns the error for a profile that none of the files has.
+/// Returns the error for a profile that none of the files defines.
 fn no_profile(name: &str, files: &[Option<PathBuf>; 2]) -> Error {
     let paths: Vec<String> = files
         .iter()

@@ -35,8 +35,8 @@ pub struct RemoteConnector {
     options: RemoteOptions,
 }
 
-/// Maximum response size in bytes. A page of a listing has about 1 MiB; a part of an object has the requested
-/// size.
+/// Maximum response size in bytes. A page of a listing is about 1 MiB in size; a part of an object has the
+/// requested size.
 const LARGEST_ANSWER: u64 = 32 << 20;
 
 impl RemoteConnector {
@@ -97,7 +97,7 @@ impl HttpService for Client {
     }
 }
 
-/// Converts an error to the kind that tells `object_store` whether a retry may help.
+/// Converts an error to one whose kind shows `object_store` whether a retry may help.
 fn failed(error: ureq::Error) -> HttpError {
     let kind = match &error {
         ureq::Error::Timeout(_) => HttpErrorKind::Timeout,

@@ -315,7 +315,7 @@ pub(crate) fn agent(options: &RemoteOptions) -> Result<Agent, Error> {
     let config = Agent::config_builder()
         .tls_config(tls.build())
         .http_status_as_error(false)
-        // Redirects are followed here, where it is known which host may get the token.
+        // Redirects are followed by this module, because it decides which hosts may receive the token.
         .max_redirects(0)
         .max_redirects_will_error(false)
         .user_agent(concat!("tensorferry/", env!("CARGO_PKG_VERSION")))

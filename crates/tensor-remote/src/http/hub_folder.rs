@@ -55,7 +55,7 @@ pub struct HubFile {
     pub sha256: Option<String>,
 }
 
-/// Maximum response size in bytes. A page lists 1000 files with about 300 bytes for each.
+/// Maximum response size in bytes. A page lists 1000 files, with about 300 bytes per file.
 const LARGEST_PAGE: u64 = 8 << 20;
 /// Maximum number of pages.
 const MOST_PAGES: usize = 1000;
@@ -112,7 +112,8 @@ impl HubFolder {
     /// Returns the commit that the revision currently names. Makes one request.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] when the request fails, also for a missing repository or revision.
+    /// [`ErrorKind::Io`] when the request fails, for example because the repository or the revision does not
+    /// exist.
     pub fn commit(&self) -> Result<String, Error> {
         #[derive(Deserialize)]
         struct Info {
@@ -130,9 +131,8 @@ impl HubFolder {
         }
     }
 
-    /// Calls `each` with all files in the directory at a commit, until `each` returns `Break`. Makes one
-    /// request per 1000 files or so. If the directory is missing or is a file, the error is
-    /// [`ErrorKind::Io`].
+    /// Calls `each` with all files in the directory at a commit, until `each` returns `Break`. Makes about
+    /// one request per 1000 files. If the directory is missing or is a file, the error is [`ErrorKind::Io`].
     ///
     /// # Errors
     /// [`ErrorKind::Io`] when a request fails; [`ErrorKind::Malformed`] when a response is not a list of
@@ -209,7 +209,7 @@ struct Item {
     lfs: Option<Lfs>,
 }
 
-/// Entry of a large file, of which Git stores only a pointer.
+/// Entry of a large file, for which Git stores only a pointer.
 #[derive(Deserialize)]
 struct Lfs {
     oid: String,

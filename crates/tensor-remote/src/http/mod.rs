@@ -92,7 +92,7 @@ fn locate(location: &str, options: &RemoteOptions) -> Result<(Target, RemoteOpti
     Ok((target, options))
 }
 
-/// A remote file for callers that know which ranges they need: each read is one request, without cache or
+/// A remote file for callers that know which ranges they need: each read is one request, without caching or
 /// read-ahead. For readers of tensor files use [`RemoteSource`].
 ///
 /// ```no_run

@@ -91,8 +91,8 @@ impl RemoteOptions {
         self
     }
 
-    /// Sets how often in a row a request is retried after a transient failure: a broken connection, a slow
-    /// response, status 408, 429, 500, 502, 503 or 504 (default 5).
+    /// Sets how many times in a row a request is retried after a transient failure: a broken connection, a
+    /// slow response, status 408, 429, 500, 502, 503 or 504 (default 5).
     #[must_use]
     pub fn with_retries(mut self, retries: u32) -> Self {
         self.retries = retries;

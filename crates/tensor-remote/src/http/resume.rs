@@ -55,7 +55,8 @@ impl ResumingBody {
         }
     }
 
-    /// Records that `arrived` bytes took `waited`. Returns false if the response is too slow.
+    /// Records that receiving `arrived` bytes took the time `waited`. Returns false if the response is too
+    /// slow.
     fn is_fast_enough(&mut self, waited: Duration, arrived: u64) -> bool {
         self.waited += waited;
         self.arrived += arrived;

@@ -1,4 +1,4 @@
-//! `s3://`: objects of stores with Amazon S3's protocol.
+//! `s3://`: objects in stores that use Amazon S3's protocol.
 
 use fmt_core::{Error, ErrorKind};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};

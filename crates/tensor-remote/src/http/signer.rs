@@ -5,7 +5,7 @@ use std::{fmt, time::SystemTime};
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 
-/// The credentials and the region that requests are signed with.
+/// The credentials and the region with which requests are signed.
 #[derive(Clone)]
 pub(crate) struct Signer {
     pub(crate) key_id: String,
@@ -72,7 +72,7 @@ impl Signer {
     }
 }
 
-/// Omits the keys.
+/// Writes the signer without its keys.
 impl fmt::Debug for Signer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Signer")

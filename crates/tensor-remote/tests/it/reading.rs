@@ -16,8 +16,8 @@ use tensor_remote::{IndexPlace, RemoteOptions, RemoteSource, open};
 
 use crate::server::{Server, content, quick, serve, throwaway_tls, unused_address};
 
-/// Returns a safetensors file with one tensor for each element of `rows`. The element is the number of the
-/// tensor's rows, each of 1 KiB.
+/// Returns a safetensors file with one tensor for each element of `rows`. The element is the number of rows
+/// of the tensor; a row is 1 KiB.
 fn safetensors(rows: &[u64]) -> Bytes {
     let spec = |rows| TensorSpec::new(DType::U8, Shape::new(&[rows, 1024]).unwrap()).unwrap();
     let entries = rows.iter().enumerate();
@@ -97,7 +97,7 @@ fn an_index_is_one_request_and_a_tensor_is_one_more() {
     assert_eq!(streamed, 9000 << 10);
     assert_eq!((source.traffic().requests, server.count()), (2, 2));
 
-    // A few rows do not fetch the whole tensor.
+    // Reading a few rows does not fetch the whole tensor.
     let before = source.traffic().bytes;
     assert_eq!(reader.rows(3, 5..7).unwrap().bytes(), &vec![3; 2 << 10]);
     let after = source.traffic();
@@ -142,7 +142,7 @@ fn the_index_of_twenty_gigabytes() {
     assert_eq!(reader(&source).entries().len(), 200);
     assert_eq!((server.count(), source.traffic().bytes), (1, 256 << 10));
 
-    // With this option, the index is longer than the part that is requested first.
+    // With this option, the index is larger than the part that is requested first.
     let options = quick().with_index_place(IndexPlace::Front(1 << 10));
     let source = Arc::new(open(&server.url("m.safetensors"), &options).unwrap());
     assert_eq!(reader(&source).entries().len(), 200);
