@@ -94,7 +94,7 @@ fn digits(runtime: &Runtime) {
             })),
         );
         let request = image_request(&model, rows);
-        // The first run is for warm-up; the batch sizes are counted in the second run.
+        // These runs warm up the engines. The batch sizes are those of the run of `engine`.
         drive(runtime, &engine, &request, callers, requests);
         drive(runtime, &single, &request, callers, requests);
         let sizes = batch_sizes(&engine);
@@ -162,8 +162,8 @@ fn drive(runtime: &Runtime, engine: &Arc<Engine>, request: &InferRequest, caller
         .for_each(|caller| runtime.block_on(caller).unwrap());
 }
 
-/// Calls the backend from as many threads as the engine has, until `rows` rows are done. `sizes` lists the
-/// batch sizes and how often each occurs.
+/// Calls the backend from as many threads as the engine has, until `rows` rows have been processed. `sizes`
+/// lists the batch sizes and how often each occurs.
 fn bare(model: &Arc<dyn Model>, sizes: &[(u64, u64)], rows: usize) {
     let total: u64 = sizes.iter().map(|(size, count)| size * count).sum();
     let left: Vec<(InferRequest, AtomicUsize)> = sizes

@@ -1,12 +1,12 @@
-//! LC-11: measures how a flooded model affects another model and the health calls.
+//! Measures how a flooded model affects another model and the health calls.
 //!
 //! ```text
 //! cargo bench -p oip-engine --bench fairness
 //! ```
 //!
 //! One caller sends sequential requests to one model while 64 callers keep the queue of another model full.
-//! The flooded model first sleeps, as if it waited for a disk or another machine, and then computes on as
-//! many threads as there are cores.
+//! The flooded model first sleeps, as if it were waiting for a disk or another machine, and then computes on
+//! as many threads as there are cores.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

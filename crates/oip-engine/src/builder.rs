@@ -14,8 +14,8 @@ use crate::{
     versions::{entry::LoadCost, registry::Registry},
 };
 
-/// Builds an [`Engine`] from models that the embedding program provides. These models need no files, and
-/// invalid models give a [`BuildError`] instead of a panic.
+/// Builds an [`Engine`] from models that the embedding program provides. These models need no files, and an
+/// invalid model causes a [`BuildError`] instead of a panic.
 ///
 /// The name, inputs and outputs of such a model come from its metadata; the model has no versions. The model
 /// is batched like an unconfigured model of a repository and has [`EngineConfig::instances`] threads, unless

@@ -26,7 +26,7 @@ pub struct EngineConfig {
     pub server_version: String,
     /// Default number of instances per model version. Default: the number of cores.
     pub instances: usize,
-    /// Default maximum number of rows of a batch; 0 to join requests only where configured. Default:
+    /// Default maximum number of rows of a batch; 0 to batch requests only where configured. Default:
     /// [`BatchPolicy::DEFAULT_MAX_ROWS`].
     pub default_max_batch_size: u64,
     /// How long an instance may run a request whose client is gone before the instance counts as hung.

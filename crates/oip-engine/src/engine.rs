@@ -1,4 +1,4 @@
-//! The engine as transports see it: passes each call to the registry or to the control of loads.
+//! The engine as transports see it: passes each call to the registry or to the queue of loads and unloads.
 
 use std::{
     sync::{

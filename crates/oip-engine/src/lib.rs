@@ -40,11 +40,11 @@
 //!
 //! # Batches
 //!
-//! Requests of different callers are joined if the configuration has a `max_batch_size`, or if the model
-//! declares its rows independent ([`Capabilities`](oip_service::Capabilities::row_independence)). As soon as
-//! a thread is free, it takes the waiting requests, up to [`EngineConfig::default_max_batch_size`] rows. If a
-//! batch fails, each of its requests is run again alone, so that only the bad ones fail. A bad request costs
-//! the others in its batch a second run, but never their responses.
+//! Requests of different callers are batched together if the configuration has a `max_batch_size`, or if the
+//! model declares its rows independent ([`Capabilities`](oip_service::Capabilities::row_independence)). As
+//! soon as a thread is free, it takes the waiting requests, up to [`EngineConfig::default_max_batch_size`]
+//! rows. If a batch fails, each of its requests is run again alone, so that only the bad ones fail. A bad
+//! request costs the others in its batch a second run, but never their responses.
 //!
 //! # Repository layout
 //!

@@ -72,7 +72,7 @@ impl FailureReason {
     /// All failure reasons.
     pub const ALL: [Self; 4] = [Self::Rejected, Self::Canceled, Self::Backend, Self::Other];
 
-    /// Returns the label value of Triton's metrics.
+    /// Returns the label value that Triton's metrics use.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -280,7 +280,7 @@ const ROWS: [u64; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 
 const MAX_BUCKETS: usize = TIMES.len() + 1;
 
-/// The maximum number of distinct batch sizes. Other sizes count in the sums only.
+/// The maximum number of distinct batch sizes. Further sizes count only in the sums.
 const MAX_BATCH_SIZES: usize = 256;
 
 #[cfg(test)]

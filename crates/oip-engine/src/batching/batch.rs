@@ -9,8 +9,8 @@ use tensor_core::QuotedName;
 
 use crate::batching::scheduler::{Ask, BatchPolicy, JoinKey};
 
-/// Describes a request to the scheduler. The caller has checked `request` against the model's metadata, and
-/// sets the timeout and deadline afterwards.
+/// Describes a request for the scheduler. The caller has checked `request` against the model's metadata, and
+/// fills in the priority, timeout and deadline afterwards.
 ///
 /// # Errors
 /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) if the request has more rows than a configured
@@ -58,8 +58,8 @@ pub(crate) fn ask(
     })
 }
 
-/// Returns the number of rows of a request to a model with batches of up to `max_rows`; `None` if `max_rows`
-/// is 0 or no input has rows. Inputs listed in `shared` have no rows.
+/// Returns the number of rows of a request, for a model with batches of up to `max_rows` rows; `None` if
+/// `max_rows` is 0 or no input has rows. Inputs listed in `shared` have no rows.
 ///
 /// # Errors
 /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) if the request has more rows than `max_rows`,
@@ -128,10 +128,10 @@ fn has_equal_dims(independent: &IndependentRows, request: &InferRequest) -> bool
     })
 }
 
-/// Builds the key that must be equal for two requests to be joined: which optional inputs are present,
-/// whether the request names outputs (if some outputs are optional), all free dimensions except the first,
-/// the values of `shared` inputs, and all parameters visible to the model. Returns `None` if the shared
-/// values are so large that comparing them costs more than joining saves.
+/// Builds the key that must be equal for two requests to be batched together: which optional inputs are
+/// present, whether the request names outputs (if some outputs are optional), all free dimensions except the
+/// first, the values of `shared` inputs, and all parameters visible to the model. Returns `None` if the
+/// shared values are so large that comparing them costs more than batching saves.
 ///
 /// The key covers everything in which requests that match the metadata can differ. For most models the key is
 /// empty and needs no allocation.
@@ -223,8 +223,8 @@ fn push_parameters(key: &mut Vec<u8>, kind: u8, owner: &str, parameters: &Parame
     }
 }
 
-/// Joins requests into one. Inputs are copied once. The `shared` inputs of all requests are equal, so the
-/// inputs of the first request are used. The joined request names the union of the requested outputs.
+/// Concatenates requests into one. Inputs are copied once. The `shared` inputs of all requests are equal, so
+/// those of the first request are used. The combined request names the union of the requested outputs.
 ///
 /// # Errors
 /// The errors of [`TensorValue::join_rows`].
@@ -257,7 +257,7 @@ pub(crate) fn join(requests: &[InferRequest], shared: &[String]) -> Result<Infer
     Ok(joined)
 }
 
-/// Describes the joined requests to the model, each with its number of rows.
+/// Describes the requests of a batch to the model, each with its number of rows.
 pub(crate) fn parts(requests: &[InferRequest], rows: &[u64]) -> Vec<RequestPart> {
     let parts = requests.iter().zip(rows).map(|(request, rows)| RequestPart {
         id: request.id.clone(),
@@ -549,7 +549,7 @@ mod tests {
             let other = asked(&other).key;
             assert!(other.is_some() && other != asked_base.key);
         }
-        // Comparing values this large costs more than joining saves.
+        // Comparing values this large costs more than batching saves.
         assert_eq!(asked(&thresholded_request(1, 1, vec![0; 65 << 10])).key, None);
 
         let joined = join(&[base, same], &rows.shared_inputs).unwrap();

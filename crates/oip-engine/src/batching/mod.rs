@@ -1,4 +1,4 @@
-//! Batching: the queue, the scheduler's decisions, and joining and splitting of requests.
+//! Batching: queues requests, decides which of them run together, concatenates them and splits their outputs.
 
 pub(crate) mod batch;
 pub(crate) mod queue;

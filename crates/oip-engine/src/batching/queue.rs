@@ -17,11 +17,12 @@ use super::{
 /// is closed and empty.
 ///
 /// Each instance is a slot. Running a batch requires a slot, so at most as many batches run at once as there
-/// are instances. The model's threads take slots by [`Queue::take`], and callers by [`Queue::take_in_place`].
-/// A caller can pass an unfinished run, an `R`, to a thread together with its slot ([`Queue::hand_over`]).
+/// are instances. The model's threads take slots with [`Queue::take`], and callers with
+/// [`Queue::take_in_place`]. A caller can pass an unfinished run, an `R`, to a thread together with its slot
+/// ([`Queue::hand_over`]).
 ///
-/// Threads start on demand: `start` is called when work waits, a slot is free and no thread is idle. A thread
-/// ends after `max_idle` without work, so an unused model has no threads.
+/// Threads start on demand: `start` is called when work is waiting, a slot is free and no thread is idle. A
+/// thread ends after `max_idle` without work, so an unused model has no threads.
 pub(crate) struct Queue<T, R> {
     state: Mutex<State<T, R>>,
     changed: Condvar,
@@ -59,7 +60,7 @@ struct State<T, R> {
 }
 
 impl<T, R> State<T, R> {
-    /// Decides which thread takes waiting work. The caller passes the result to [`Queue::wake`] after
+    /// Decides which thread to wake for waiting work. The caller passes the result to [`Queue::wake`] after
     /// unlocking.
     fn wake(&mut self) -> Wake {
         let is_needed = self.needs_thread && self.scheduler.len() > 0 || !self.handed_over.is_empty();
@@ -74,7 +75,7 @@ impl<T, R> State<T, R> {
             self.starting += 1;
             Wake::New
         } else {
-            // All threads are busy, and take more work from the queue when they finish.
+            // All threads are busy; they take more work from the queue when they finish.
             Wake::Nobody
         }
     }
@@ -107,7 +108,7 @@ pub(crate) enum PushError {
 pub(crate) enum Runner {
     /// A thread, which was woken if necessary.
     Thread,
-    /// The caller, by [`Queue::take_in_place`], unless a thread takes the item first. No thread was woken.
+    /// The caller, with [`Queue::take_in_place`], unless a thread takes the item first. No thread was woken.
     Caller,
 }
 
@@ -116,7 +117,7 @@ pub(crate) enum Runner {
 pub(crate) struct Work<T, R> {
     /// Items to run together; may be empty.
     pub(crate) batch: Vec<T>,
-    /// Unfinished run of a caller. If set, `batch` is empty.
+    /// A run that its caller passed on unfinished. If set, `batch` is empty.
     pub(crate) rest: Option<R>,
     /// Items whose timeout or deadline has passed, to be answered with an error.
     pub(crate) expired: Vec<(T, Expiry)>,
@@ -158,7 +159,7 @@ impl<T, R> Queue<T, R> {
     }
 
     /// Queues the item that `item` creates from its ticket. The caller may run the item itself if an instance
-    /// is free and no other item waits for a thread.
+    /// is free and no other item is waiting for a thread.
     pub(crate) fn push(
         &self,
         ask: Ask,
@@ -181,7 +182,7 @@ impl<T, R> Queue<T, R> {
 
     /// Lets a caller run its item at once without queueing. Returns the ticket and the slot; the caller frees
     /// the slot with [`Queue::done_in_place`]. Calls `enter` with the ticket before later tickets are issued.
-    /// Returns `None` if other items wait or no instance is free; the caller must then push the item.
+    /// Returns `None` if other items are waiting or no instance is free; the caller must then push the item.
     pub(crate) fn pass(
         &self,
         ask: &Ask,
@@ -282,7 +283,7 @@ impl<T, R> Queue<T, R> {
             let now = (self.now)();
             let expired = state.scheduler.expire(now);
             let next = match state.free.is_empty() {
-                // Callers hold all slots. The first caller that finishes wakes a thread.
+                // Callers hold all slots. The first caller to finish wakes a thread.
                 true => Next::Idle,
                 false => state.scheduler.next(now),
             };
@@ -309,7 +310,7 @@ impl<T, R> Queue<T, R> {
             if until.is_none() && state.is_closed && state.scheduler.len() == 0 && state.in_place == 0 {
                 state.threads -= 1;
                 drop(state);
-                // Other threads may wait for a slot although no work is left.
+                // Other threads may be waiting for a slot although no work is left.
                 self.changed.notify_all();
                 return None;
             }
@@ -462,7 +463,7 @@ impl<T, R> Queue<T, R> {
         self.changed.notify_all();
     }
 
-    /// Returns whether items are still joined.
+    /// Returns whether items are still batched together.
     pub(crate) fn is_joining(&self) -> bool {
         self.lock().scheduler.is_joining()
     }

@@ -71,7 +71,8 @@ mod sync {
     }
 
     /// Behaves like `shuttle`'s condition variable, except for timed waits: these can end at any time, and
-    /// receive notifications until then. A program with a lost-wakeup bug loses notifications this way.
+    /// receive notifications until then. In a program with a lost-wakeup bug, notifications are lost this
+    /// way.
     #[derive(Default)]
     pub(super) struct Condvar {
         /// The waiting threads. All threads of a test run on one OS thread, so this lock is never contended.
@@ -385,8 +386,8 @@ fn the_end_while_a_caller_runs_its_request() {
     assert_eq!(left, [1, 2], "a request was lost, or left twice");
 }
 
-/// Two callers start their requests and pass the runs to one of two threads; a third request is meant for a
-/// thread. There are two instances. The queue is closed meanwhile.
+/// Two callers start their requests and pass the runs to one of two threads; a third request is left to the
+/// threads. There are two instances. The queue is closed meanwhile.
 fn runs_that_are_left_to_threads() {
     let queue = queue(2, Duration::ZERO);
     let consumers = [consumer(&queue), consumer(&queue)];

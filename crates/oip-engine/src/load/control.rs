@@ -151,7 +151,7 @@ impl Control {
             });
             self.lock().busy.remove(&model);
             if let Some(reply) = reply {
-                // The caller may no longer wait.
+                // The caller may have stopped waiting.
                 let _ = reply.send(done);
             }
         }
@@ -225,8 +225,7 @@ impl Control {
             .iter()
             .enumerate()
             .position(|(index, task)| is_free(index, task) && has_steps(task));
-        // Pipelines that contain each other would wait forever. The first of these pipelines runs and reports
-        // the cycle.
+        // Pipelines that contain each other would wait forever. Loading the first of them reports the cycle.
         let free = free.or_else(|| {
             let nobody_works = work.busy.is_empty() && !work.waiting.is_empty();
             nobody_works.then_some(0)

@@ -261,7 +261,7 @@ impl Lifecycle {
             }
         }
         self.lock().insert(name.to_owned(), known);
-        // If a load failed, the old versions stay.
+        // If a load failed, the old versions stay in service.
         if failures.is_empty() {
             self.retire(name, &wanted, false);
             return Ok(());
@@ -373,7 +373,7 @@ impl Lifecycle {
         }
     }
 
-    /// Replaces a version by the newly loaded one, or records why the load failed.
+    /// Replaces a version with the newly loaded one, or records why the load failed.
     fn take_over(
         &self,
         plan: &Plan<'_>,
@@ -507,7 +507,7 @@ impl Lifecycle {
         Ok((!is_known).then_some(snapshot))
     }
 
-    /// Returns the names of all models with a load attempt.
+    /// Returns the names of all models that the engine has tried to load.
     pub(crate) fn known_names(&self) -> Vec<String> {
         self.lock().keys().cloned().collect()
     }
@@ -551,7 +551,7 @@ fn operators_choice(sent: &WrittenConfig, own: &WrittenConfig) -> Option<&'stati
     ["python"].into_iter().find(is_chosen)
 }
 
-/// Reads which versions are selected, by the configuration that a client sent or else by the directory's.
+/// Determines the versions selected by the configuration that a client sent, or else by the directory's.
 fn configured_versions(
     directory: &ModelDirectory,
     snapshot: &Snapshot,

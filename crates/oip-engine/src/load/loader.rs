@@ -389,7 +389,7 @@ fn guarded<T>(
     })
 }
 
-/// A model whose configuration exposes fewer outputs, or other shapes, than the model has.
+/// A model whose configuration exposes fewer outputs than the model has, or different shapes.
 struct ModelView {
     model: Box<dyn Model>,
     offered: Arc<ViewMetadata>,

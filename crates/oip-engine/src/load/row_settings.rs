@@ -16,7 +16,7 @@ pub(crate) struct RowSettings {
 }
 
 impl RowSettings {
-    /// Returns the settings of a model. `advice` tells the operator how to enable joining.
+    /// Returns the settings of a model. `advice` explains to the operator how to enable batching.
     pub(crate) fn of(model: &Capabilities, config: &EngineConfig, advice: &str) -> Self {
         let own = model.max_batch_size;
         let limit = u32::try_from(config.default_max_batch_size).unwrap_or(u32::MAX);
@@ -50,7 +50,7 @@ impl RowSettings {
         }
     }
 
-    /// Returns the defaults for a model's configuration: the model's own, else the server's.
+    /// Returns the defaults for a model's configuration: the model's own, or else the server's.
     pub(crate) fn defaults(&self, own: &Capabilities, config: &EngineConfig) -> Defaults {
         let instances = own
             .instances

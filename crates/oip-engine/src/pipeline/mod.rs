@@ -172,7 +172,7 @@ impl Pipeline {
                     infer: start.elapsed(),
                     ..Execution::default()
                 };
-                // The queue time is counted by the models of the steps.
+                // The models of the steps count the queue time.
                 let ending = Ending {
                     execution: Some(execution),
                     rows,

@@ -1,4 +1,4 @@
-//! Charges requests for the memory of the tensors that the engine and its models allocate for them.
+//! Counts the tensors that the engine and its models allocate for a request toward the memory budget.
 
 use bytes::Bytes;
 use oip_service::{Charge, Lease};
@@ -6,7 +6,8 @@ use oip_types::{InferInput, InferOutput, InferRequest, ServiceError, TensorValue
 
 use crate::batching::batch;
 
-/// The memory of a request's inputs during a run. Outputs that share this memory are already charged.
+/// The memory of a request's inputs during a run. Outputs that share this memory already count toward the
+/// budget.
 pub(crate) struct Inputs(Vec<Bytes>);
 
 impl Inputs {
@@ -29,8 +30,8 @@ impl Inputs {
     }
 }
 
-/// Charges a model's outputs to a request until the last slice of each is sent. For `lends_memory` see
-/// [`Capabilities::lends_memory`](oip_service::Capabilities::lends_memory).
+/// Counts a model's outputs toward the memory budget until the last slice of each has been dropped. For
+/// `lends_memory` see [`Capabilities::lends_memory`](oip_service::Capabilities::lends_memory).
 ///
 /// # Errors
 /// See [`Lease::charge`].
@@ -51,7 +52,8 @@ pub(crate) fn charge_outputs(
     outputs.into_iter().map(charge).collect()
 }
 
-/// Joins requests. Charges their inputs before copying them; `shared` inputs are not copied.
+/// Concatenates requests. Before copying their inputs, counts the copies toward the memory budget. `shared`
+/// inputs are not copied.
 ///
 /// # Errors
 /// See [`Lease::charge`] and [`batch::join`].
@@ -80,7 +82,8 @@ pub(crate) fn join(
     Ok(joined)
 }
 
-/// Charges the strings that a model holds during a run: each string is an allocation, even an empty one.
+/// Counts the strings that a model holds during a run toward the memory budget: each string is an allocation,
+/// even an empty one.
 ///
 /// # Errors
 /// See [`Lease::charge`].
@@ -179,7 +182,7 @@ mod tests {
         let request = |len| InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("x", vector(len));
         let joined = join(&lease, &[request(100), request(200)], &[]).unwrap();
         assert_eq!((joined.inputs[0].value.raw().len(), budget.used()), (300, 300));
-        // Inputs that a model returns as outputs stay charged.
+        // Inputs that a model returns as outputs still count toward the budget.
         let handed_through = joined.inputs[0].value.raw().slice(100..);
         drop(joined);
         assert_eq!(budget.used(), 300);

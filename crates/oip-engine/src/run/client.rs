@@ -17,7 +17,7 @@ pub(crate) struct Client {
     pub(crate) queued: Instant,
     pub(crate) cancel: CancelToken,
     pub(crate) lease: Lease,
-    /// The index of the pipeline step that the request runs, for the request's notes.
+    /// The index of the pipeline step that the request runs, for the request's `RequestNotes`.
     pub(crate) step: u32,
     pub(crate) answer: oneshot::Sender<InferResult>,
     /// Channel for several responses; `answer` then signals the end of the responses.

@@ -32,7 +32,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Records the stages of the run in the request's notes.
+    /// Records the stages of the run in `notes`.
     fn note_stages(&self, client: &Client, notes: &RequestNotes) {
         let Execution {
             rows,

@@ -12,8 +12,9 @@ use oip_service::CancelToken;
 
 /// Detects threads that hang in their model.
 ///
-/// A thread cannot be killed. A thread that stays in the model for some time after its batch was abandoned
-/// counts as lost until it returns. There is no watchdog thread; the state is computed on demand.
+/// A thread cannot be killed. If a thread has not returned from the model some time after its batch was
+/// abandoned, it counts as lost until it returns. There is no watchdog thread; the state is computed on
+/// demand.
 pub(crate) struct HangWatch {
     slots: Vec<Mutex<Option<Running>>>,
     /// Number of threads in the model.

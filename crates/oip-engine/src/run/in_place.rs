@@ -1,4 +1,4 @@
-//! Runs a model in place, that is on the caller's thread, if its runs are known to be short.
+//! Runs a model in place, that is, on the caller's thread, if its runs are known to be short.
 
 use std::{
     fmt,
@@ -48,8 +48,9 @@ pub struct InPlace {
 }
 
 impl InPlace {
-    /// Creates settings for runs of at most about `limit`, by at most `at_once` concurrent callers over all
-    /// models. `others_first` returns a future that becomes ready after the thread's other tasks were polled.
+    /// Creates settings for runs of at most about `limit`, by at most `at_once` concurrent callers across all
+    /// models. `others_first` returns a future that becomes ready after the thread's other tasks have been
+    /// polled.
     #[must_use]
     pub fn new(limit: Duration, at_once: usize, others_first: fn() -> BoxFuture<'static, ()>) -> Self {
         Self {
@@ -127,8 +128,8 @@ impl Company {
         alone < ALONE || alone.is_multiple_of(PROBE)
     }
 
-    /// Like [`Company::is_likely`], for a model in another process. Waiting costs more there, so only one in
-    /// [`PROBE_ELSEWHERE`] requests waits to detect new clients.
+    /// Returns the same as [`Company::is_likely`], for a model in another process. Waiting costs more there,
+    /// so only one in [`PROBE_ELSEWHERE`] requests waits to detect new clients.
     pub(crate) fn is_likely_elsewhere(&self) -> bool {
         let alone = self.alone.load(Ordering::Relaxed);
         alone < ALONE || alone.is_multiple_of(PROBE_ELSEWHERE)
@@ -146,7 +147,7 @@ impl Company {
     }
 }
 
-/// Tracks by batch size whether a model's runs are quick.
+/// Tracks, for each batch size, whether a model's runs are quick.
 pub(crate) struct Quickness {
     /// Limit in nanoseconds; 0 if no run counts as quick.
     limit: u64,
@@ -184,8 +185,8 @@ impl Quickness {
             .is_some_and(|streak| streak.load(Ordering::Relaxed) >= self.needed.load(Ordering::Relaxed))
     }
 
-    /// Records the time of a run. A run above the limit resets the estimate of its batch size. Once a batch
-    /// size counts as quick, only a run above twice the limit does so.
+    /// Records the time of a run. A run longer than the limit resets the estimate of its batch size. Once a
+    /// batch size counts as quick, only a run longer than twice the limit does so.
     pub(crate) fn note(&self, rows: u64, time: Duration) {
         let Some(streak) = self.streak(rows) else {
             return;
@@ -231,9 +232,9 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns whether run times depend on the row count alone: the first dimension of the inputs determines
-/// their shapes, and batches are not delayed. A model in another process always qualifies, because the
-/// caller's wait is limited.
+/// Returns whether the model is suitable for running in place: batches are not delayed, and run times depend
+/// on the row count alone, because the first dimension of the inputs determines their shapes. For a model in
+/// another process, the run time does not matter, because the caller's wait is limited.
 pub(crate) fn is_suitable(policy: &BatchPolicy, metadata: &ModelMetadata, is_elsewhere: bool) -> bool {
     let is_free = |tensor: &TensorMetadata| tensor.shape.dims().first() == Some(&None);
     let is_shared = |input: &TensorMetadata| policy.independent_rows().shared_inputs.contains(&input.name);
@@ -322,7 +323,7 @@ mod tests {
             });
             waits.count()
         };
-        // At first all requests wait, later one in `PROBE`.
+        // At first all requests wait, later only one in `PROBE`.
         assert_eq!((waits(ALONE), waits(10 * PROBE)), (64, 10));
         company.note(2);
         assert_eq!(waits(ALONE), 64);

@@ -1,4 +1,4 @@
-//! The way of a request into a model: checks it, puts it into the queue, and waits for its response.
+//! Takes a request to its model: checks the request, queues it, and waits for its response.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -234,7 +234,7 @@ impl Instances {
         })
     }
 
-    /// Returns the reason why the loaded model cannot run requests: all threads hang.
+    /// Returns the reason why the loaded model cannot run requests: all threads are hanging.
     pub(crate) fn unavailable(&self) -> Option<String> {
         let shared = &self.shared;
         shared.unavailable(shared.hang_watch.recently_lost(Instant::now))
@@ -265,7 +265,7 @@ impl Instances {
     /// still queued at the deadline are refused.
     pub(crate) fn join(&self, deadline: Instant) -> bool {
         let mut all = self.shared.threads.join(deadline);
-        // Callers that run a request in place are not among the joined threads, so wait for the queue too.
+        // Callers that run a request in place are not among these threads, so also wait for the queue.
         while all && !self.shared.queue.is_over() {
             if Instant::now() >= deadline {
                 all = false;

@@ -288,8 +288,7 @@ fn queues_have_times_and_sizes_as_configured() {
     assert_eq!(metrics.waiting, 0);
 }
 
-/// MD-06: if batching is configured, outputs with a different number of rows than the batch are an internal
-/// error.
+/// If batching is configured, outputs with a different number of rows than the batch are an internal error.
 #[test]
 fn md_06_outputs_without_the_batchs_rows_are_internal_errors() {
     let bench = Bench::new(1, 8, DynamicBatching::default());
@@ -309,7 +308,7 @@ fn md_06_outputs_without_the_batchs_rows_are_internal_errors() {
     assert_eq!(sizes, [1, 4, 1, 1, 2]);
 }
 
-/// HT-31: a request with more rows than the maximum batch size is refused.
+/// A request with more rows than the maximum batch size is refused.
 #[test]
 fn ht_31_more_rows_than_configured_are_refused() {
     let bench = Bench::new(1, 2, DynamicBatching::default());

@@ -59,8 +59,8 @@ impl SharedModel {
         }
     }
 
-    /// Serves the queue until the queue tells the thread to end. A thread that has run a request without an
-    /// instance also ends if enough other threads are left.
+    /// Runs work from the queue until `Queue::take` ends the thread. A thread that has run a request without
+    /// an instance also ends if enough other threads are left.
     fn serve_until_closed(self: &Arc<Self>, held: &ThreadState) {
         while let Some(work) = self.queue.take(held.slot.take()) {
             held.slot.set(work.slot);
@@ -339,7 +339,7 @@ impl SharedModel {
             self.left(slot);
         }
         let end = sink.end;
-        // The time that the client blocked the model does not count.
+        // The time during which the client blocked the model does not count.
         let execution = Execution {
             rows: client.rows,
             input: start - taken.min(start),
@@ -384,7 +384,7 @@ impl SharedModel {
         let shared_inputs = &self.policy.independent_rows().shared_inputs;
         let joined = charging::join(&lease, &requests, shared_inputs)
             .and_then(|joined| Ok((charging::charge_strings(&lease, &joined)?, joined)));
-        // Without memory for the batch, the model is not called.
+        // If there is no memory for the batch, the model is not called.
         let is_called = joined.is_ok();
         let answers =
             joined.and_then(|(_strings, joined)| self.run_rows(slot, &shared, joined, &mut execution, taken));
@@ -490,7 +490,7 @@ impl SharedModel {
         self.queue.stop_joining();
     }
 
-    /// Calls the model and charges its outputs.
+    /// Calls the model and counts its outputs toward the memory budget.
     fn call(
         &self,
         slot: usize,
@@ -514,7 +514,7 @@ impl SharedModel {
         charging::charge_outputs(lease, inputs, self.capabilities.lends_memory, outputs)
     }
 
-    /// Marks the instance as in the model while `run` runs. A panic becomes an error.
+    /// Calls `run`, and marks the instance as being in the model meanwhile. A panic becomes an error.
     fn guarded<T>(
         &self,
         slot: usize,

@@ -13,7 +13,8 @@ use oip_types::{ErrorCode, InferOutput, ModelMetadata, RequestedOutput, ServiceE
 
 use crate::run::charging::{self, Inputs};
 
-/// The maximum number of queued responses. A model that is faster than its client blocks.
+/// The maximum number of queued responses. A model that sends responses faster than its client receives them
+/// is blocked.
 const MOST_ANSWERS: usize = 8;
 
 /// The maximum size of the queued responses in bytes. A single response may be larger.
@@ -123,7 +124,8 @@ fn nobody_takes_it(cancel: &CancelToken) -> ServiceError {
     }
 }
 
-/// Receives a model's responses. Charges each response to the request and checks it against the metadata.
+/// Receives a model's responses. Counts each response toward the memory budget and checks it against the
+/// metadata.
 pub(crate) struct Sink<'s> {
     pub(crate) parts: &'s Parts,
     pub(crate) metadata: &'s ModelMetadata,

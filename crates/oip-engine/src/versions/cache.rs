@@ -33,8 +33,8 @@ pub(crate) enum Lookup<'c> {
     Nothing(Leader<'c>),
 }
 
-/// A request that identical requests wait for. If the leader is dropped without a response, the waiting
-/// requests run themselves.
+/// A request that identical requests wait for. If the leader is dropped without a response, each waiting
+/// request runs itself.
 pub(crate) struct Leader<'c> {
     cache: &'c ResponseCache,
     key: Key,
@@ -195,7 +195,7 @@ impl ResponseCache {
 }
 
 impl Leader<'_> {
-    /// Stores the response, and sends it to the requests that wait.
+    /// Stores the response, and sends it to the waiting requests.
     pub(crate) fn finish(self, outputs: &[InferOutput]) {
         self.cache.put(self.key, outputs);
         let waiting = self.leave();
@@ -214,7 +214,7 @@ impl Leader<'_> {
 
 impl Drop for Leader<'_> {
     fn drop(&mut self) {
-        // Dropping the senders wakes the requests that wait. The lock is not held here.
+        // Dropping the senders wakes the waiting requests. The lock is not held here.
         drop(self.leave());
     }
 }

@@ -25,7 +25,8 @@ use crate::{
 
 /// Models, their versions and states.
 ///
-/// The registry contains only models with a load attempt, so requests for unknown names leave no trace.
+/// The registry contains only models that the engine has tried to load or is about to load, so requests for
+/// unknown names leave no state behind.
 ///
 /// Requests find their version in snapshots, without a lock. A snapshot holds references to its versions, so
 /// a version found by a request does not end before the request has its own reference.
@@ -75,7 +76,7 @@ impl Registry {
         self.change(name, |entries| {
             entries.retain(|version, entry| match (&entry.state, version) {
                 (State::Ready(_), _) => {
-                    // The reason of an earlier attempt no longer applies.
+                    // The reason from an earlier attempt no longer applies.
                     entry.reason.clear();
                     true
                 }
@@ -95,7 +96,7 @@ impl Registry {
     }
 
     /// Records the result of a load. On success the new version serves requests from now on; on failure the
-    /// old one stays. Returns the replaced version.
+    /// old one stays in service. Returns the replaced version.
     #[must_use]
     pub(crate) fn finish_loading(
         &self,
@@ -128,7 +129,7 @@ impl Registry {
         })
     }
 
-    /// Records that a model as a whole cannot be loaded. Its ready versions stay.
+    /// Records that a model as a whole cannot be loaded. Its ready versions stay in service.
     pub(crate) fn fail(&self, name: &str, reason: &str, is_waited_for: bool) {
         self.change(name, |entries| {
             entries.retain(|_, entry| !matches!(entry.state, State::Loading | State::Failed));
@@ -433,7 +434,8 @@ impl Registry {
             .map_or_else(Arc::default, |versions| versions.load_full())
     }
 
-    /// Replaces a model's versions with changed ones. A model without versions leaves the registry.
+    /// Replaces a model's versions with changed ones. A model left without versions is removed from the
+    /// registry.
     fn change<T>(&self, name: &str, change: impl FnOnce(&mut Versions) -> T) -> T {
         // Poisoning is ignored: a panic during a change replaces nothing.
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -494,7 +496,7 @@ impl StepModels for Registry {
     }
 }
 
-/// Answers requests between models.
+/// Answers requests from one model to another.
 impl Callees for Registry {
     fn answer_call(
         self: Arc<Self>,

@@ -19,7 +19,8 @@ pub struct ModelStatus {
     pub reason: String,
     /// Metadata of the model, if the version is ready.
     pub metadata: Option<Arc<ModelMetadata>>,
-    /// Whether requests are joined, if the version is ready; `None` for pipelines, whose steps join requests.
+    /// Whether requests are batched together, if the version is ready; `None` for pipelines, whose steps
+    /// batch requests.
     pub joining: Option<Joining>,
     /// Devices and providers that the model runs on, if the version is ready and the backend reports them.
     pub placement: Option<Placement>,
@@ -58,7 +59,7 @@ impl ModelStatus {
         }
     }
 
-    /// Sets whether requests to the version are joined.
+    /// Sets whether requests to the version are batched together.
     #[must_use]
     pub fn with_joining(self, joining: Joining) -> Self {
         Self {

@@ -89,7 +89,7 @@ fn requests_of_many_rows_run_too() {
     assert_eq!(sizes, [1, 40, 100, 50]);
 }
 
-/// MD-03: a model that panics on one input, in a batch of 8.
+/// A model that panics on one input, in a batch of 8.
 #[test]
 fn md_03_a_panic_in_a_batch_is_one_requests_error() {
     let (engine, gate, _, _folder) = gated(|x| match x.contains(&13) {
@@ -114,7 +114,7 @@ fn md_03_a_panic_in_a_batch_is_one_requests_error() {
     }
 }
 
-/// MD-08: one bad request is batched with 31 good ones.
+/// One bad request is batched with 31 good ones.
 #[test]
 fn md_08_a_bad_request_does_not_spoil_its_neighbours() {
     let (engine, gate, batches, _folder) = gated(|x| match x.contains(&13) {
@@ -144,7 +144,7 @@ fn md_08_a_bad_request_does_not_spoil_its_neighbours() {
     assert_eq!(metrics.statistics.inference_count, 32);
 }
 
-/// A model that can fail single requests of a batch fails only those, and no request runs again.
+/// If a model fails individual requests of a batch, only those fail, and no request is run again.
 #[test]
 fn some_of_joined_requests_fail_without_another_run() {
     let (engine, gate, batches, _folder) = gated(|x| Ok(double(x)));
@@ -174,7 +174,7 @@ fn some_of_joined_requests_fail_without_another_run() {
     assert_eq!(engine.metrics()[0].failures, [(FailureReason::Other, 10)]);
 }
 
-/// MD-06: outputs with a different number of rows than the batch are not assigned to any request.
+/// Outputs with a different number of rows than the batch are not assigned to any request.
 #[test]
 fn md_06_a_model_is_not_joined_any_more_whose_outputs_have_other_rows_than_its_inputs() {
     // The model drops values up to 10, so the first dimension of output `y` is not the batch dimension,
@@ -220,8 +220,7 @@ fn md_06_a_model_is_not_joined_any_more_whose_outputs_have_other_rows_than_its_i
     assert_eq!(shown(), (0, false, vec![-1], reason.to_owned()));
 }
 
-/// GR-18: a client disconnects while its request is queued, and another while its request runs in a batch of
-/// four.
+/// A client disconnects while its request is queued, and another while its request runs in a batch of four.
 #[test]
 fn gr_18_a_client_that_leaves_is_dropped_from_the_batch_and_the_others_are_exact() {
     let running = Gate::default();
@@ -295,7 +294,7 @@ fn a_client_that_leaves_makes_room_in_the_queue() {
     assert_eq!(code(block_on(third)), Ok(6));
 }
 
-/// MD-07: 64 clients send unique values through the batcher; each must receive exactly its own rows.
+/// 64 clients send unique values through the batcher; each must receive exactly its own rows.
 ///
 /// Each client sends 10,000 requests in optimized builds, otherwise 3,000.
 #[test]

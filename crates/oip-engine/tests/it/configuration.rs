@@ -190,7 +190,7 @@ fn what_does_not_fit_is_told() {
     }
 }
 
-/// MR-15: a configuration of 10 MB is not read; odd but valid configurations are.
+/// A configuration of 10 MB is not read; odd but valid configurations are.
 #[test]
 fn mr_15_configurations_of_any_kind_end_in_a_reason() {
     let start = Instant::now();
@@ -336,8 +336,8 @@ fn a_version_may_have_labels_of_its_own() {
     assert_eq!([label("1"), label("2")], ["cat", "fish"]);
 }
 
-/// MR-03: symbolic links out of the repository cannot be used to read other files as labels, configurations
-/// or warm-up data.
+/// Symbolic links out of the repository cannot be used to read other files as labels, configurations or
+/// warm-up data.
 #[cfg(unix)]
 #[test]
 fn mr_03_side_files_are_confined() {
@@ -388,7 +388,7 @@ fn warm_up_requests_run_before_the_model_is_ready() {
     }
 }
 
-/// MD-11: a model whose warm-up fails is not ready, and the index has the reason.
+/// A model whose warm-up fails is not ready, and the index has the reason.
 #[test]
 fn md_11_a_failed_warm_up_keeps_the_model_from_being_ready() {
     for (word, input, expected) in [
@@ -452,7 +452,7 @@ fn md_11_a_failed_warm_up_keeps_the_model_from_being_ready() {
     }
 }
 
-/// MR-07: an unreadable file or directory makes only its own model unavailable, with the reason.
+/// An unreadable file or directory makes only its own model unavailable, with the reason.
 #[cfg(unix)]
 #[test]
 fn mr_07_folders_and_files_that_may_not_be_read() {
@@ -488,7 +488,7 @@ fn mr_07_folders_and_files_that_may_not_be_read() {
     assert_eq!(reasons[2], "");
 }
 
-/// MR-16: a file larger than the memory limit is not read.
+/// A file larger than the memory limit is not read.
 #[cfg(target_os = "linux")]
 #[test]
 fn mr_16_models_larger_than_the_memory_are_refused() {
@@ -508,7 +508,7 @@ fn mr_16_models_larger_than_the_memory_are_refused() {
     assert!(start.elapsed().as_secs() < 5);
 }
 
-/// MR-14: many models, many versions, deep trees and cyclic links.
+/// Many models, many versions, deep trees and cyclic links.
 #[test]
 fn mr_14_ten_thousand_models_and_a_thousand_versions() {
     // Use a memory file system if available: this many directories take a minute on a disk.

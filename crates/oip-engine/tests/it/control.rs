@@ -151,7 +151,7 @@ fn models_to_load_at_start() {
     );
 }
 
-/// MR-01, MR-02: path-like names never reach the file system; unusual but valid names do.
+/// Path-like names never reach the file system; unusual but valid names do.
 #[test]
 fn mr_01_names_are_checked_at_every_door() {
     let folder = repository(&[
@@ -211,7 +211,7 @@ fn mr_01_names_are_checked_at_every_door() {
     }
 }
 
-/// MR-05: a configuration in a load request cannot contain paths, and an invalid one changes nothing.
+/// A configuration in a load request cannot contain paths, and an invalid one changes nothing.
 #[test]
 fn mr_05_configurations_by_request_name_no_paths() {
     let folder = repository(&[
@@ -252,7 +252,7 @@ fn mr_05_configurations_by_request_name_no_paths() {
     assert_eq!(y(&infer(&engine, request("m", None, 3)).unwrap()), 3);
 }
 
-/// MR-05: a configuration in a load request can repeat the program that runs a model, but not change it.
+/// A configuration in a load request can repeat the program that runs a model, but not change it.
 #[test]
 fn mr_05_configurations_by_request_choose_no_program() {
     let parameter = |value: &str| format!(r#"{{"parameters": {{"python": {{"string_value": "{value}"}}}}}}"#);
@@ -298,8 +298,8 @@ fn loading_by_request_must_be_allowed() {
     }
 }
 
-/// MR-06, MR-08: for a truncated file, an empty file and random bytes, the reason is reported promptly, and
-/// the previous version continues.
+/// For a truncated file, an empty file and random bytes, the reason is reported promptly, and the previous
+/// version continues.
 #[test]
 fn mr_08_a_failed_reload_leaves_the_old_one_serving() {
     let folder = repository(&[("m/1/model.word", "echo")]);
@@ -353,8 +353,8 @@ fn mr_08_a_failed_reload_leaves_the_old_one_serving() {
     );
 }
 
-/// MR-09: a served file is replaced by renaming under load: every request is answered, by the old version
-/// until the new one is ready.
+/// A served file is replaced by renaming under load: every request is answered, by the old version until the
+/// new one is ready.
 #[test]
 fn mr_09_replacing_a_served_model_fails_no_request() {
     let folder = repository(&[("m/1/model.word", "adds 1000")]);
@@ -395,7 +395,7 @@ fn mr_09_replacing_a_served_model_fails_no_request() {
     assert!(engine.stop(Instant::now() + Duration::from_secs(10)));
 }
 
-/// MR-10: changes to the file of a served model have no effect.
+/// Changes to the file of a served model have no effect.
 #[test]
 fn mr_10_truncating_a_served_file_changes_no_answer() {
     let folder = repository(&[("m/1/model.word", "adds 5")]);
@@ -408,8 +408,8 @@ fn mr_10_truncating_a_served_file_changes_no_answer() {
     assert_eq!(y(&infer(&engine, request("m", None, 1)).unwrap()), 6);
 }
 
-/// MR-11: a model whose directory was deleted is still served and listed in the index; loading it again
-/// reports the error.
+/// A model whose directory was deleted is still served and listed in the index; loading it again reports the
+/// error.
 #[test]
 fn mr_11_a_deleted_model_goes_on() {
     let folder = repository(&[("m/1/model.word", "echo")]);
@@ -433,7 +433,7 @@ fn mr_11_a_deleted_model_goes_on() {
     });
 }
 
-/// MR-12: a file that changes while it is being read is not loaded.
+/// A file that changes while it is being read is not loaded.
 #[test]
 fn mr_12_a_file_that_changes_while_it_is_read_is_not_loaded() {
     let folder = repository(&[("m/1/model.word", "loads slowly")]);
@@ -453,7 +453,7 @@ fn mr_12_a_file_that_changes_while_it_is_read_is_not_loaded() {
     load(&engine, "m").unwrap();
 }
 
-/// MR-23: loading and unloading are idempotent, except for unknown models.
+/// Loading and unloading are idempotent, except for unknown models.
 #[test]
 fn mr_23_loading_and_unloading_twice() {
     let folder = repository(&[("m/1/model.word", "echo"), ("file", "")]);
@@ -483,7 +483,7 @@ fn mr_23_loading_and_unloading_twice() {
     assert_eq!(error.code(), ErrorCode::InvalidArgument);
 }
 
-/// LC-17: requests for unknown names leave no state behind.
+/// Requests for unknown names leave no state behind.
 #[test]
 fn lc_17_names_that_clients_make_up_are_not_kept() {
     let folder = repository(&[("m/1/model.word", "echo")]);

@@ -274,8 +274,7 @@ fn requests_that_come_together_run_together_on_the_first_ones_thread() {
         }
         requests
     };
-    // After the first batch of different requests, the engine runs one of them again alone, to check that
-    // rows are independent.
+    // Runs a first batch of different requests.
     for request in together([1, 2, 3]) {
         futures_executor::block_on(request).unwrap();
     }
@@ -368,7 +367,7 @@ fn a_model_that_runs_elsewhere_is_waited_for_by_the_caller_and_then_by_a_thread(
         })
     };
     assert!(begins());
-    // Repeats until a run starts in place: occasionally a request goes to a thread at once.
+    // Repeats until a run starts in place: occasionally a request goes straight to a thread.
     let leave = |row| {
         assert!(begins());
         let answer = infer(&engine, "elsewhere", &[row]);

@@ -37,7 +37,7 @@ struct RowModel {
 struct Gate {
     is_open: AtomicBool,
     is_reached: AtomicBool,
-    /// The rows of each run.
+    /// The number of rows of each run.
     runs: Mutex<Vec<usize>>,
 }
 
@@ -169,7 +169,7 @@ impl TestServer {
     }
 
     /// Sends requests while the instance is blocked, so that they queue up. Returns their outputs and the
-    /// rows of each run.
+    /// number of rows of each run.
     fn together(&self, requests: &[(&[f32], f32)]) -> (Vec<Vec<f32>>, Vec<usize>) {
         self.gate.is_open.store(false, Ordering::SeqCst);
         self.gate.is_reached.store(false, Ordering::SeqCst);
@@ -224,7 +224,7 @@ fn proven() -> RowIndependence {
     RowIndependence::Proven(IndependentRows::default().with_shared_input("scale"))
 }
 
-/// Requests of different callers are not joined unless the model or the operator declares the rows
+/// Requests of different callers are not batched together unless the model or the operator declares the rows
 /// independent. A check of outputs at run time would not suffice: in a causal model the first request of a
 /// batch is right, 16-bit outputs may round to the same values, and equal requests have equal rows.
 #[test]

@@ -88,7 +88,7 @@ fn readiness_can_be_lenient() {
     assert_eq!(engine(folder.path(), config).0.readiness(), Readiness::Ready);
 }
 
-/// LC-08: a model that is loading is known but not ready.
+/// A model that is loading is known but not ready.
 #[test]
 fn lc_08_requests_before_a_model_is_ready() {
     let folder = repository(&[

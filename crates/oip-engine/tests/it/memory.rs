@@ -49,8 +49,8 @@ fn outputs_count_until_they_are_dropped_and_refusals_say_which_kind() {
     assert_eq!(metrics.statistics.execution_count, 4);
 }
 
-/// If there is no memory for joining a batch, its requests run alone, and only these runs are counted as
-/// executions.
+/// If there is no memory for concatenating a batch, its requests run alone, and only these runs are counted
+/// as executions.
 #[test]
 fn a_batch_that_could_not_be_joined_was_not_run() {
     let (engine, gate, batches, _folder) = gated(|x| Ok(double(x)));
@@ -82,8 +82,8 @@ fn a_batch_that_could_not_be_joined_was_not_run() {
     );
 }
 
-/// The responses of a batch are slices of one buffer, which is charged once until the last response is
-/// dropped.
+/// The responses of a batch are slices of one buffer, which counts once toward the budget until the last
+/// response is dropped.
 #[test]
 fn a_batch_counts_once_until_its_last_answer_is_dropped() {
     let (engine, gate, batches, _folder) = gated(|x| Ok(double(x)));

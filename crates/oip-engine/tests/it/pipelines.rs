@@ -441,7 +441,7 @@ fn stopping_does_not_wait_for_pipelines_beyond_its_deadline() {
     });
 }
 
-/// Concurrent loads and unloads of pipelines and steps end with everything ready.
+/// After many concurrent loads and unloads of pipelines and steps, one load makes everything ready.
 #[test]
 fn pipelines_and_their_steps_can_be_loaded_by_many() {
     let folder = repository(&[

@@ -108,7 +108,7 @@ fn touched_files_are_not_loaded_again() {
     until("it is loaded again", || answer(&engine, 1) == Some(3));
 }
 
-/// MR-08: a broken change is reported, the previous version continues, and the fix is loaded.
+/// A broken change is reported, the previous version continues, and the fix is loaded.
 #[test]
 fn mr_08_a_broken_change_leaves_the_old_one_serving() {
     let folder = repository(&[("m/1/model.word", "adds 1")]);
@@ -125,7 +125,7 @@ fn mr_08_a_broken_change_leaves_the_old_one_serving() {
     assert_eq!(engine.models()[0].reason, "");
 }
 
-/// MR-12: a model is loaded only after its files have stopped changing.
+/// A model is loaded only after its files have stopped changing.
 #[test]
 fn mr_12_a_copy_that_goes_on_is_waited_for() {
     let folder = repository(&[("m/1/model.word", "adds 1")]);
@@ -159,7 +159,7 @@ fn mr_12_a_copy_that_goes_on_is_waited_for() {
     assert!(runs.load(Ordering::SeqCst) > 40);
 }
 
-/// MR-09: versions are added and removed under load, and no request fails.
+/// Versions are added and removed under load, and no request fails.
 #[test]
 fn mr_09_rolling_versions_fail_no_request() {
     let folder = repository(&[("m/1/model.word", "adds 1")]);

@@ -61,7 +61,7 @@ fn an_identity_model_passes_the_bytes_on() {
     );
 }
 
-/// MD-03: a panic fails one request, a thousand times.
+/// A panic fails only its own request, even a thousand times in a row.
 #[test]
 fn md_03_panics_stay_with_their_request() {
     let (engine, _, _folder) = small_engine(&[("m/1/model.word", "panics on 13")]);
@@ -79,7 +79,7 @@ fn md_03_panics_stay_with_their_request() {
     }
 }
 
-/// MD-06: the outputs of a model violate its metadata.
+/// The outputs of a model violate its metadata.
 #[test]
 fn md_06_broken_promises_are_internal_errors() {
     let files = [
@@ -147,7 +147,7 @@ fn expired_requests_are_not_run() {
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
-/// HT-44: a client disconnects while its request is queued or running.
+/// A client disconnects while its request is queued or running.
 #[test]
 fn ht_44_clients_that_leave_cost_nothing_more() {
     let files = [

@@ -18,7 +18,7 @@ use crate::{
     support::request,
 };
 
-/// MD-05: a model that never returns.
+/// A model that never returns.
 #[test]
 fn md_05_threads_that_hang_are_lost_one_by_one_and_then_the_model_is_unavailable() {
     let gate = Gate::default();
@@ -109,7 +109,7 @@ fn md_05_requests_that_wait_for_a_model_that_hangs_are_answered() {
     gate.open();
 }
 
-/// LC-11: one model is flooded and slow; another one and the health endpoints are not affected.
+/// One model is flooded and slow; another one and the health endpoints are not affected.
 #[test]
 fn lc_11_a_flooded_model_leaves_the_others_alone() {
     const SLOW: Duration = Duration::from_millis(30);

@@ -184,7 +184,7 @@ pub(crate) fn request(model: &str, version: Option<&str>, x: i32) -> InferReques
     InferRequest::new(ModelRef::new(model, version).unwrap()).with_input("x", x)
 }
 
-/// Runs a request and blocks until its response.
+/// Runs a request and blocks until its response arrives.
 pub(crate) fn infer(engine: &Engine, request: InferRequest) -> Result<InferResponse, ServiceError> {
     infer_within(engine, request, Duration::from_secs(60))
 }

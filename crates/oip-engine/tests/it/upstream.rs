@@ -74,7 +74,7 @@ fn a_load_asks_first() {
             load: vec!["m".to_owned()],
         },
     );
-    // The models that exist at start were fetched before the engine started, so the start requests no model
+    // The models that exist at start were fetched before the engine started, so starting it requests no model
     // from the store.
     assert!(store.asked.lock().unwrap().is_empty());
     store.is_unreachable.store(true, Ordering::SeqCst);

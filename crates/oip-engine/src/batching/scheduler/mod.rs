@@ -1,4 +1,4 @@
-//! The scheduler decides which requests wait, which run together, and when. It is a state machine without
+//! The scheduler decides which requests wait, which run together, and when. It is a state machine without a
 //! clock, threads or locks.
 //!
 //! Time is a parameter and the request type is generic, so tests can replay events in any order. `queue.rs`
@@ -21,34 +21,34 @@ pub use policy::{BatchPolicy, PolicyError};
 /// The waiting requests of one model version.
 ///
 /// Requests are served by priority, then by arrival. The first request determines the next batch: all
-/// requests that can be joined with it, in order, up to the policy's limits. Every operation takes
+/// requests that can be batched with it, in order, up to the policy's limits. Every operation takes
 /// logarithmic time, except for a scan over the groups while all of them are waiting for more requests.
 pub(crate) struct Scheduler<T> {
     policy: BatchPolicy,
     capacity: usize,
-    /// Whether requests are still joined.
+    /// Whether requests are still batched together.
     is_joining: bool,
     /// Whether batches no longer wait for further requests.
     is_flushing: bool,
     arrivals: u64,
     /// Boxed, since B-tree nodes move their entries and reserve space for eleven entries.
     waiting: BTreeMap<Place, Box<Entry<T>>>,
-    /// Waiting requests by key. Requests with equal keys form a group and can be joined.
+    /// Waiting requests by key. Requests with equal keys form a group and can be batched together.
     groups: HashMap<JoinKey, BTreeSet<Place>>,
     /// Times at which the timeout or the deadline of a waiting request expires.
     timeouts: BTreeSet<(Instant, Place)>,
-    /// Number of waiting requests in each level whose size is limited.
+    /// Number of waiting requests in each priority level whose size is limited.
     limited: BTreeMap<u64, usize>,
 }
 
 /// The properties of a request that the scheduler needs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ask {
-    /// Number of rows of its inputs.
+    /// Number of rows of the request's inputs.
     pub(crate) rows: u64,
-    /// Size of its inputs in bytes.
+    /// Size of the request's inputs in bytes.
     pub(crate) bytes: u64,
-    /// Requests with the same key can be joined; `None` if the request must run alone.
+    /// Requests with the same key can be batched together; `None` if the request must run alone.
     pub(crate) key: Option<JoinKey>,
     /// Priority: 1 is the highest, 0 the model's default.
     pub(crate) priority: u64,
@@ -61,8 +61,8 @@ pub(crate) struct Ask {
     pub(crate) measured_rows: Option<u64>,
 }
 
-/// Requests with equal keys have the same trailing dimensions and parameters, and can be joined. `batch.rs`
-/// creates the keys.
+/// Requests with equal keys have the same trailing dimensions and parameters, and can be batched together.
+/// `batch.rs` creates the keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct JoinKey(pub(crate) Vec<u8>);
 
@@ -111,7 +111,8 @@ pub(crate) enum InPlace<T> {
     Idle,
 }
 
-/// Position of a request: by level, then by arrival; delayed requests come last in their level.
+/// Position of a request in the queue: by priority level, then by arrival; delayed requests come last in
+/// their level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     level: u64,
@@ -192,6 +193,7 @@ impl<T> Scheduler<T> {
     }
 
     /// Issues a ticket to a request that would run at once and alone, so that the request need not be queued.
+    /// Returns `None` for any other request.
     pub(crate) fn pass(&mut self, ask: &Ask, now: Instant) -> Option<Ticket> {
         let level = self.policy.level(ask.priority);
         let waits =
@@ -275,7 +277,7 @@ impl<T> Scheduler<T> {
     }
 
     /// Decides like [`Scheduler::next`], for a caller that may run only quick batches. `is_quick` receives
-    /// the number of rows of the batch. If `is_quick` returns false, the scheduler stays unchanged.
+    /// the number of rows of the batch. If `is_quick` returns false, the scheduler is left unchanged.
     pub(crate) fn next_in_place(&mut self, now: Instant, is_quick: impl FnOnce(u64) -> bool) -> InPlace<T> {
         let Some(first) = self.waiting.keys().next().copied() else {
             return InPlace::Idle;
@@ -289,7 +291,7 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// Returns whether a request still waits.
+    /// Returns whether a request is still waiting.
     pub(crate) fn holds(&self, ticket: Ticket) -> bool {
         let Ticket { level, arrival } = ticket;
         [false, true].into_iter().any(|is_delayed| {
@@ -328,7 +330,7 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// Returns whether requests are still joined.
+    /// Returns whether requests are still batched together.
     pub(crate) fn is_joining(&self) -> bool {
         self.is_joining
     }

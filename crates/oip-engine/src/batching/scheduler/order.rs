@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-/// Releases responses in the order of their requests' arrival.
+/// Releases responses in the order in which their requests arrived.
 pub(crate) struct Turnstile<A> {
-    /// Responses by arrival of their requests; `None` while a response is not ready.
+    /// Responses, keyed by the sequence numbers of their requests; `None` while a response is not ready.
     line: BTreeMap<u64, Option<A>>,
 }
 
@@ -15,7 +15,7 @@ impl<A> Turnstile<A> {
         }
     }
 
-    /// Adds the request with the sequence number `arrival`, whose response is still missing.
+    /// Adds the request with the sequence number `arrival`, whose response is not ready yet.
     pub(crate) fn enter(&mut self, arrival: u64) {
         self.line.insert(arrival, None);
     }
@@ -31,7 +31,7 @@ impl<A> Turnstile<A> {
     }
 
     /// Removes a request whose client disconnected. Returns the response to this request if it is ready, and
-    /// the responses that waited for this response.
+    /// the responses that were waiting for it.
     pub(crate) fn leave(&mut self, arrival: u64) -> Vec<A> {
         let left = self.line.remove(&arrival).flatten();
         self.released(left.into_iter().collect())

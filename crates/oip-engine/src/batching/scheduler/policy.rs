@@ -30,14 +30,14 @@ pub struct BatchPolicy {
 }
 
 impl BatchPolicy {
-    /// Default maximum rows of a batch (64).
+    /// Default maximum number of rows in a batch (64).
     ///
     /// On CPUs larger batches gain little: the digits network takes 6 us per row alone and 0.7 us in batches
     /// of 32, 64 or 128, and the first request of a batch waits for the last.
     pub const DEFAULT_MAX_ROWS: u64 = 64;
 
-    /// Default maximum size of joined inputs, in bytes (16 MiB). Joining copies the inputs. For large rows,
-    /// the copy costs more than the batch saves.
+    /// Default maximum size of a batch's inputs, in bytes (16 MiB). Batching copies the inputs. For large
+    /// rows, the copy costs more than the batch saves.
     pub const DEFAULT_MAX_JOINED_BYTES: u64 = 16 << 20;
 
     /// Creates a policy that runs every request alone, in the order of arrival.
@@ -60,7 +60,7 @@ impl BatchPolicy {
     }
 
     /// Creates the policy of an unconfigured model with independent rows: requests of up to `max_rows` rows
-    /// are joined into batches of up to `max_rows` rows. Larger requests, and those whose inputs have
+    /// are combined into batches of up to `max_rows` rows. Larger requests, and those whose inputs have
     /// different numbers of rows, run alone.
     ///
     /// In addition, the first dimension of all outputs, and of all inputs with rows, must be free in
@@ -84,7 +84,7 @@ impl BatchPolicy {
     }
 
     /// Creates the policy that `config` describes. The fields have the same meaning as in Triton: a
-    /// `max_batch_size` above 1 enables joining, and `dynamic_batching` holds its settings.
+    /// `max_batch_size` above 1 enables batching, and `dynamic_batching` holds its settings.
     ///
     /// # Errors
     /// [`PolicyError`] for contradictory values.
@@ -125,12 +125,12 @@ impl BatchPolicy {
         Self { joins: false, ..self }
     }
 
-    /// Returns whether requests are joined.
+    /// Returns whether requests are batched together.
     pub(crate) fn joins(&self) -> bool {
         self.joins
     }
 
-    /// Returns the maximum rows of a batch; 0 if the model does not batch.
+    /// Returns the maximum number of rows in a batch; 0 if the model does not batch.
     #[must_use]
     pub fn max_rows(&self) -> u64 {
         self.max_rows
@@ -143,7 +143,7 @@ impl BatchPolicy {
         self.is_configured
     }
 
-    /// Returns the conditions under which requests are joined.
+    /// Returns the conditions under which requests are batched together.
     pub(crate) fn independent_rows(&self) -> &IndependentRows {
         &self.independent_rows
     }

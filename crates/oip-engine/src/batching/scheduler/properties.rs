@@ -120,7 +120,7 @@ struct RequestRecord {
 }
 
 impl RequestRecord {
-    /// Returns the request's sort key in the serving order; `now` is not before the last
+    /// Returns the request's sort key in the serving order; `now` must not be earlier than the last call of
     /// [`Scheduler::expire`].
     fn rank(&self, policy: &BatchPolicy, arrival: usize, now: Instant) -> (u64, bool, usize) {
         let is_late = self.timeout.is_some_and(|timeout| timeout <= now);
@@ -368,7 +368,7 @@ proptest! {
             }
             prop_assert_eq!(world.scheduler.len(), world.waiting.len());
         }
-        // Finally, all requests must have left.
+        // In the end, no request may be left in the scheduler.
         world.scheduler.flush();
         for _ in 0..=world.waiting.len() {
             world.next();
