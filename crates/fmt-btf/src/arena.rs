@@ -7,7 +7,7 @@ use crate::layout::{WORD, word};
 pub(crate) struct Arena(Vec<Vec<u64>>);
 
 impl Arena {
-    /// Number of dimensions per chunk: several times the maximum rank, so that little of a chunk stays
+    /// Number of dimensions per chunk: several times the maximum rank, so that little of a chunk is left
     /// unused.
     const PIECE: usize = 512;
     /// Maximum index size in bytes: positions in the arena, including unused ends of chunks, have 32 bits.

@@ -1,8 +1,8 @@
 //! TFRT's Binary Tensor Format (BTF): a table of offsets, followed by one record for each tensor, dense or
 //! sparse (COO).
 //!
-//! The structure is validated at open; after that, tensors are slices of the source. The format aligns data
-//! to 8 bytes, which is enough to view all of its dtypes in place.
+//! The structure is validated when a file is opened; after that, tensors are slices of the source. The format
+//! aligns data to 8 bytes, which is enough to view all of its dtypes in place.
 //!
 //! ```
 //! use fmt_btf::{BtfReader, BtfWriter, WriteOptions};

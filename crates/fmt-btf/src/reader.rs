@@ -18,11 +18,11 @@ use crate::{
 /// An open BTF file.
 ///
 /// Opening reads and validates the offset table and the header of every record, in time and memory
-/// proportional to the number of tensors. Then each dense tensor is one range of the source: a slice without
-/// a copy in memory, or one read of a file.
+/// proportional to the number of tensors. After that, each dense tensor is one range of the source: a slice
+/// without a copy in memory, or one read of a file.
 ///
-/// Indices of sparse tensors are data: they are validated whenever the tensor is read, not at open (rules B10
-/// and B11).
+/// Indices of sparse tensors are data: they are validated whenever the tensor is read, not when the file is
+/// opened (rules B10 and B11).
 ///
 /// ```
 /// use fmt_btf::{BtfReader, BtfWriter, WriteOptions};
@@ -96,7 +96,7 @@ pub struct Record<'a> {
     /// The number of entries of a sparse tensor; `None` for a dense tensor, or if the record cannot be read.
     pub nnz: Option<u64>,
     /// The range of the tensor's elements in the file: for a sparse tensor the indices, the eight bytes of
-    /// the values' length, and the values. Empty if dtype or layout are unknown.
+    /// the values' length, and the values. Empty if dtype or layout is unknown.
     pub data: Range<u64>,
 }
 

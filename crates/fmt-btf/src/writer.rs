@@ -193,8 +193,8 @@ impl<W: Write> BtfWriter<W> {
     /// first (B11).
     ///
     /// # Errors
-    /// The errors of [`BtfWriter::tensor`]; [`ErrorKind::Duplicate`] for duplicate coordinates; nothing is
-    /// written.
+    /// The errors of [`BtfWriter::tensor`]; [`ErrorKind::Duplicate`] for duplicate coordinates, in which case
+    /// nothing is written.
     pub fn sparse(&mut self, sparse: &SparseCoo) -> Result<(), Error> {
         let number = self.expect_next(&sparse.into())?;
         let sorted = sparse.sorted().map_err(|error| {

@@ -194,7 +194,7 @@ fn no_manifest(at: u64, offset: u64, hash: u64) -> Error {
     Error::new(ErrorKind::Malformed, what).at(at).rule("O2")
 }
 
-/// Maps the rules of lower crates to their names in docs/formats/ztensor2.md.
+/// Maps the rules of lower-level crates to their names in docs/formats/ztensor2.md.
 pub(crate) const RULES: &[(&str, &str)] = &[
     (fmt_cbor::WELL_FORMED, "O3"),
     (fmt_cbor::TYPES, "O4"),

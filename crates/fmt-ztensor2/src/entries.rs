@@ -23,7 +23,7 @@ pub(crate) struct Draft<'a> {
     pub(crate) attributes: Option<Fields>,
 }
 
-/// Data of an object that is needed to read it, and is not in its entry.
+/// What is needed to read an object, in addition to its entry.
 #[derive(Debug)]
 pub(crate) enum Content {
     Dense {

@@ -2,8 +2,7 @@
 //! each part, and a CBOR manifest of all objects. This crate reads both versions and writes 2.x. Version 0.1,
 //! another format of the same name, is in `fmt-ztensor`.
 //!
-//! docs/formats/ztensor2.md describes both; errors have the number of the violated rule
-//! ([`fmt_core::Error::broken_rule`]).
+//! docs/formats/ztensor2.md describes both; errors name the violated rule ([`fmt_core::Error::broken_rule`]).
 //!
 //! | | |
 //! |---|---|
@@ -31,7 +30,7 @@
 //! # }
 //! ```
 //!
-//! The reader is made for untrusted files: opening one takes time and memory in proportion to its manifest,
+//! The reader is made for untrusted files: opening one takes time and memory proportional to its manifest,
 //! and never panics; [`fmt_core::Limits`] bounds both.
 
 mod capabilities;

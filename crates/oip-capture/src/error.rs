@@ -1,10 +1,10 @@
-//! Errors of recording and of reading recordings.
+//! Errors that occur when exchanges are recorded, or recordings are read.
 
 use std::{io, path::PathBuf};
 
 use thiserror::Error;
 
-/// The error of recording, or of reading a recording.
+/// An error while recording exchanges, or while reading a recording.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CaptureError {

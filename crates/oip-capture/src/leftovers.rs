@@ -11,7 +11,7 @@ use std::{
 
 use crate::index::{ANSWER, INDEX, Line, PART, REQUEST};
 
-/// Minimum age of a leftover. Younger files may belong to a run on another machine, whose locks some network
+/// Minimum age of a leftover. Newer files may belong to a run on another machine, whose locks some network
 /// file systems hide.
 const LEAST_AGE: Duration = Duration::from_secs(60);
 

@@ -2,9 +2,9 @@
 //! replay them.
 //!
 //! [`CapturingService`] wraps a service. The wrapper samples the requests to some models and passes them,
-//! with their responses, to a [`Recorder`], whose thread writes them as safetensors files and adds a line
-//! to an index. Requests never wait for it: exchanges that exceed the memory or disk limit are counted and
-//! not recorded. [`Recording`] reads recordings, also after a crash: an exchange is listed in the index
+//! with their responses, to a [`Recorder`], whose thread writes them as safetensors files and adds a line to
+//! an index. Requests never wait for the recorder: exchanges that exceed the memory or disk limit are counted
+//! and not recorded. [`Recording`] reads recordings, also after a crash: an exchange is listed in the index
 //! only after both files are on disk.
 //!
 //! ```

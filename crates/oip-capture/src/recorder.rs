@@ -91,7 +91,7 @@ struct Exchange {
     response: InferResponse,
     /// Size of the exchange's tensors in bytes.
     tensors: u64,
-    /// The size of the exchange, as charged to the queue.
+    /// The size of the exchange, as counted toward the limit of the queue.
     bytes: u64,
 }
 
@@ -111,8 +111,8 @@ impl Recorder {
             dropped: AtomicU64::new(0),
             is_full: AtomicBool::new(false),
         });
-        // The channel is unbounded, because the limit is in bytes, and each exchange is charged more than it
-        // takes in the channel.
+        // The channel is unbounded, because the limit is in bytes, and each exchange counts for more bytes
+        // than it takes in the channel.
         let (queue, messages) = channel();
         let working = {
             let shared = shared.clone();

@@ -1,4 +1,4 @@
-//! Shared memory that clients pass over their connections: opens it, limits its size and charges it to the
+//! Shared memory that clients pass over their connections: opens it, limits its size and counts it toward the
 //! budget.
 
 use std::{
@@ -18,9 +18,9 @@ use tensor_mmap::SharedMemory;
 
 /// Opens the shared memory that clients pass over their connections.
 ///
-/// The memory of all connections together is limited to a quarter of the request budget. Mapped memory is
-/// charged to the budget, because pages that the server touches count as the server's memory, and remain
-/// after the client exits.
+/// The memory of all connections together is limited to a quarter of the request budget. Mapped memory counts
+/// toward the budget, because pages that the server touches count as the server's memory, and remain after
+/// the client exits.
 ///
 /// ```
 /// use oip_service::{ByteBudget, ConnectionMemory, OpenConnectionMemory};
@@ -45,7 +45,8 @@ pub struct ConnectionRegions {
 }
 
 impl ConnectionRegions {
-    /// Creates an opener of regions within `budget`; one input or output has at most `max_transfer_bytes`.
+    /// Creates an opener of regions, whose memory counts toward `budget`; one input or output has at most
+    /// `max_transfer_bytes`.
     #[must_use]
     pub fn new(budget: &ByteBudget, max_transfer_bytes: u64) -> Self {
         Self {

@@ -155,8 +155,8 @@ impl SystemSharedMemory for Regions {
         self.has_room(&self.known.read().unwrap_or_else(PoisonError::into_inner), &name)?;
         let (object, is_writable) =
             open_object(&path).map_err(|error| match Errno::from_io_error(&error) {
-                // The error for a lack of descriptors reveals nothing about the object, and tells the client
-                // to retry.
+                // The error for a lack of descriptors reveals nothing about the object, and lets the client
+                // retry.
                 Some(Errno::MFILE | Errno::NFILE) => {
                     no_room(&name, "the server has no file descriptor left for it").caused_by(error)
                 }

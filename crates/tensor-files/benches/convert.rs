@@ -1,6 +1,6 @@
-//! Conversion of a gigabyte between formats, compared with copying the file.
+//! Compares the conversion of a gigabyte between formats with copying the file.
 //!
-//! `cargo bench -p tensor-files`; writes some gigabytes to the temporary directory (`TMPDIR`), which should
+//! `cargo bench -p tensor-files`; writes a few gigabytes to the temporary directory (`TMPDIR`), which should
 //! be on a disk.
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on stops")]
 
@@ -45,7 +45,7 @@ fn main() {
     comparison.rounds(7).run();
 }
 
-/// A file that is removed on drop, which is not timed.
+/// A file that is removed on drop. The removal is not timed.
 struct TempFile(PathBuf);
 
 impl Drop for TempFile {

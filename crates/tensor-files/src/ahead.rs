@@ -71,7 +71,7 @@ pub fn read_ahead(
     }
 }
 
-/// A buffer and the length of its filled part, or the error of reading.
+/// A buffer and the length of its filled part, or a read error.
 type Piece = Result<(Vec<u8>, usize), Error>;
 
 fn read_all(

@@ -7,7 +7,7 @@ use fmt_core::{ByteSource, Error, FileSource, ReadOptions, TensorReader, behind_
 
 use crate::composite::Composite;
 
-/// Maximum number of bytes that are read of a names file.
+/// Maximum number of bytes that are read from a names file.
 const LONGEST: u64 = 256 << 20;
 
 /// Opens a BTF file. Its tensors get the names from the names file next to it, if that file exists and

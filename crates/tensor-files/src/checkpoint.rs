@@ -35,7 +35,7 @@ pub fn open(path: &Path, options: &ReadOptions) -> Result<Box<dyn TensorReader>,
     }
 }
 
-/// Like [`open`], but the reader also knows the name of each tensor's file.
+/// Opens a path like [`open`]; the reader also has the name of each tensor's file.
 ///
 /// # Errors
 /// See [`open`].

@@ -1,5 +1,5 @@
-//! Combines tensors of one or more files into one reader: merged, selected, renamed, and with a callback for
-//! the progress of reading.
+//! Combines tensors of one or more files into one reader: merges, selects and renames them, and reports the
+//! progress of reading to a callback.
 
 use std::{
     collections::{HashMap, hash_map},
@@ -123,7 +123,7 @@ impl<'r> Composite<'r> {
         Self::chosen(label, source, all)
     }
 
-    /// Creates a composite of the tensors of one file in a range of indices.
+    /// Creates a composite of the tensors at these indices in one file.
     pub(crate) fn chosen(
         label: impl Into<String>,
         reader: impl Into<Source<'r>>,
@@ -153,7 +153,7 @@ impl<'r> Composite<'r> {
         composite
     }
 
-    /// Appends another file's tensors and metadata. For a key with different values the first value is kept,
+    /// Appends another file's tensors and metadata. For a key with different values the first value is kept;
     /// see [`Composite::conflicts`].
     ///
     /// # Errors
@@ -194,7 +194,7 @@ impl<'r> Composite<'r> {
         own.entries.extend(added.entries);
         let entries = &own.entries;
         for (index, entry) in entries.iter().enumerate().skip(begin) {
-            // Of duplicate names in a file, the first is found.
+            // If a file has several tensors of the same name, lookups return the first one.
             let name_of = |other: u32| &*entries[other as usize].name;
             let _ = self.names.insert(index as u32, &entry.name, name_of);
         }
@@ -262,7 +262,7 @@ impl<'r> Composite<'r> {
     /// Renames tensors simultaneously, so that names can be swapped.
     ///
     /// # Errors
-    /// [`ErrorKind::Duplicate`] when two tensors would get the same name. No name is changed then.
+    /// [`ErrorKind::Duplicate`] when two tensors would get the same name. In this case, no name is changed.
     pub fn rename_all(&mut self, mut name: impl FnMut(&str) -> Option<String>) -> Result<(), Error> {
         let new: Vec<Option<String>> = self.entries().iter().map(|entry| name(&entry.name)).collect();
         if new.iter().all(Option::is_none) {

@@ -77,7 +77,7 @@ pub struct Progress {
 pub struct Conversion {
     /// The target's length in bytes.
     pub len: u64,
-    /// The parts of the source that the target does not contain.
+    /// The parts of the source that the target does not contain, or stores differently.
     pub losses: Vec<Loss>,
 }
 
@@ -90,7 +90,7 @@ pub fn losses(reader: &dyn TensorReader, target: &dyn Format, options: &ConvertO
 /// Converts a file to another format. The target appears at `path` when it is complete.
 ///
 /// Tensors are read and written in pieces, and their checksums are verified. Devices and pipes are written
-/// directly, see [`OutputFile`]. When a BTF file is replaced, the names file next to it is removed.
+/// directly; see [`OutputFile`]. When a BTF file is replaced, the names file next to it is removed.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] when the target cannot store everything and the loss is not allowed; the
@@ -122,7 +122,8 @@ pub fn convert(
     Ok(Conversion { len, losses })
 }
 
-/// Like [`convert`], to an output that is not a file, such as standard output. No names file is written.
+/// Converts like [`convert`], but to an output that is not a file, such as standard output. No names file is
+/// written.
 ///
 /// # Errors
 /// See [`convert`]; on failure the partial output is unusable.
@@ -259,7 +260,7 @@ impl AdaptedPlan {
         }
     }
 
-    /// Replaces names by indices if the target has no names.
+    /// Replaces names with indices if the target has no names.
     fn settle_names(
         &mut self,
         target: &dyn Format,
@@ -412,9 +413,9 @@ fn accepts_alone(accepts: &impl Fn(Plan) -> Result<(), Error>, entry: &PlannedEn
     })
 }
 
-/// Plans what a format can store of the tensor `entry`, and returns it with the losses; the whole tensor is
-/// lost in case of an error. A sparse tensor of at most `dense_budget` bytes may become dense. `alone` checks
-/// whether the format accepts a tensor.
+/// Plans to store as much of the tensor `entry` as a format can, and returns the plan with the losses. An
+/// `Err` means that the whole tensor is lost. A sparse tensor of at most `dense_budget` bytes may become
+/// dense. `alone` checks whether the format accepts a tensor.
 fn storable(
     entry: &Entry,
     dense_budget: u64,

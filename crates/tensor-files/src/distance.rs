@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The distance of two numeric tensors, each seen as one vector.
+/// The distance between two numeric tensors, each seen as one vector.
 ///
 /// ```
 /// use tensor_files::Distance;

@@ -1,10 +1,10 @@
-//! Explains the actual kind of a file that cannot be opened in the expected format.
+//! Describes what a file really is if it cannot be opened in the expected format.
 
 use fmt_core::{Error, ErrorKind, Format};
 use tensor_core::FileKind;
 
-/// If a file that could not be opened as `format` is of another kind, returns an error that says so;
-/// otherwise returns `error` unchanged.
+/// Returns an error that names the actual kind of a file that could not be opened as `format`. Returns
+/// `error` unchanged if the file is not of another kind.
 ///
 /// ```
 /// # use fmt_core::{Error, ErrorKind};

@@ -71,7 +71,7 @@ impl fmt::Display for Loss {
     }
 }
 
-/// The losses that a conversion may have.
+/// The losses that are allowed in a conversion.
 ///
 /// ```
 /// use tensor_files::{AllowedLoss, Loss};

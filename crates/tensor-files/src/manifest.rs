@@ -15,8 +15,8 @@ use tensor_core::QuotedName;
 /// Lists the dtype, the shape and the SHA-256 of the bytes of each tensor of a checkpoint.
 ///
 /// The bytes are row-major and little-endian; for a sparse tensor they are its indices (`u64`, a row per
-/// stored entry, sorted), then the values. So equal tensors have equal manifests, whatever the format, order,
-/// compression and number of files. Metadata is not part of a manifest.
+/// stored entry, sorted), then the values. Equal tensors therefore have equal manifests, whatever the format,
+/// order, compression and number of files. Metadata is not part of a manifest.
 ///
 /// For equal tensors, the text form is byte-identical, and so is the JSON form. Therefore either form can be
 /// signed. docs/tensor.md describes both forms.
@@ -75,7 +75,7 @@ impl Manifest {
         Self::of_watched(reader, &|_| ControlFlow::Continue(()))
     }
 
-    /// Like [`Manifest::of`], with a callback for the bytes read.
+    /// Creates a manifest like [`Manifest::of`], and calls a callback with the number of bytes read.
     ///
     /// # Errors
     /// The errors of [`Manifest::of`]; [`ErrorKind::Io`] when the callback aborted.

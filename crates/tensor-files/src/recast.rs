@@ -67,7 +67,7 @@ enum Change {
 }
 
 impl<'r> Recast<'r> {
-    /// Converts floats, and quantised blocks of known types, to the float dtype `dtype`, except the tensors
+    /// Converts floats, and quantized blocks of known types, to the float dtype `dtype`, except the tensors
     /// for whose index `stays` returns true. Rounds to nearest, ties to even. 8-bit floats are multiplied by
     /// their scales, `NAME_scale_inv` (DeepSeek) or `NAME_scale` (compressed-tensors), which are omitted from
     /// the result. Integers and bools keep their dtype, because they are positions, steps or masks; see

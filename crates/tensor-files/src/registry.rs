@@ -71,8 +71,8 @@ pub fn format_of_path(path: &Path) -> Option<&'static dyn Format> {
     FORMATS.iter().copied().find(is_one)
 }
 
-/// Detects the format of a file that begins with `head` (512 bytes are enough) and has `len` bytes and an
-/// optional path.
+/// Detects the format of a file that begins with `head` (512 bytes are enough), is `len` bytes long, and may
+/// have a path.
 ///
 /// A magic number decides. Without a magic number, the file name's extension decides; without a known
 /// extension, the only format that the bytes could be.

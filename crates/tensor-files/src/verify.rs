@@ -23,7 +23,7 @@ impl Report {
 }
 
 /// Reads a whole file, verifies its checksums, and reports suspicious findings. Its structure was validated
-/// at open.
+/// when it was opened.
 ///
 /// # Errors
 /// When the file cannot be read; defects of a tensor are in the report.

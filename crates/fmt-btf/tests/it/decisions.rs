@@ -82,7 +82,7 @@ fn b3_everything_is_little_endian() {
 
 #[test]
 fn b4_places_of_records() {
-    // Written records are in order and without holes.
+    // Written records are in order and without gaps.
     let tensors = [counting(DType::I8, &[3]), counting(DType::F64, &[2, 2])];
     let reader = open(&written(&[&tensors[0], &tensors[1]])).unwrap();
     let offsets = [0, 1].map(|index| reader.record(index).unwrap().offset);

@@ -18,7 +18,7 @@ fn tensors(reader: &BtfReader) -> Vec<Tensor> {
         .collect()
 }
 
-/// BT-29: small test tensors.
+/// Small test tensors.
 #[test]
 fn bt_29_test_tensor() {
     let (reader, _) = golden("test_tensor.btf");
@@ -47,7 +47,7 @@ fn product<T: Element + Into<f64>>(a: &Tensor, b: &Tensor) -> Vec<f64> {
         .collect()
 }
 
-/// BT-29: the third matrix is the product of the first two.
+/// The third matrix is the product of the first two.
 #[test]
 fn bt_29_matrices() {
     let ints = tensors(&golden("matmul_test_i32.btf").0);
@@ -68,7 +68,7 @@ fn bt_29_matrices() {
     }
 }
 
-/// BT-29: each output of a global pooling is the maximum of its channel.
+/// Each output of a global pooling is the maximum of its channel.
 #[test]
 fn bt_29_poolings() {
     let (reader, _) = golden("max_pool.btf");

@@ -23,8 +23,8 @@ fn in_folder(test: impl FnOnce(&Path)) {
     test(folder.path());
 }
 
-/// FS-01: reading a file that is truncated while it is open returns a complete tensor, or an error that says
-/// that the file changed.
+/// Reading a file that is truncated while it is open returns a complete tensor, or an error that says that
+/// the file changed.
 #[test]
 fn fs_01_a_file_that_becomes_shorter() {
     in_folder(|folder| {
@@ -58,7 +58,7 @@ fn fs_01_a_file_that_becomes_shorter() {
     });
 }
 
-/// FS-02: the file is truncated after its length was queried and before it is read.
+/// The file is truncated after its length was queried and before it is read.
 #[test]
 fn fs_02_a_file_that_is_empty_when_it_is_read() {
     in_folder(|folder| {
@@ -71,8 +71,7 @@ fn fs_02_a_file_that_is_empty_when_it_is_read() {
     });
 }
 
-/// FS-03: a reader returns bytes as they are at the time of reading; a sparse tensor is validated on each
-/// read.
+/// A reader returns bytes as they are at the time of reading; a sparse tensor is validated on each read.
 #[test]
 fn fs_03_a_file_that_is_overwritten() {
     in_folder(|folder| {
@@ -93,7 +92,7 @@ fn fs_03_a_file_that_is_overwritten() {
     });
 }
 
-/// FS-04: readers keep the old contents of a replaced file that they have open.
+/// Readers keep the old contents of a replaced file that they have open.
 #[test]
 fn fs_04_a_file_that_is_replaced() {
     in_folder(|folder| {
@@ -108,7 +107,7 @@ fn fs_04_a_file_that_is_replaced() {
     });
 }
 
-/// FS-06: the file has a hole of a terabyte between two records.
+/// The file has a hole of a terabyte between two records.
 #[test]
 fn fs_06_a_sparse_file_of_a_terabyte() {
     in_folder(|folder| {
@@ -131,7 +130,7 @@ fn fs_06_a_sparse_file_of_a_terabyte() {
     });
 }
 
-/// FS-07: the path is not a regular file.
+/// The path is not a regular file.
 #[cfg(unix)]
 #[test]
 fn fs_07_what_is_no_file() {
@@ -150,7 +149,7 @@ fn fs_07_what_is_no_file() {
     });
 }
 
-/// FS-08: the file cannot be opened.
+/// The file cannot be opened.
 #[test]
 fn fs_08_files_that_cannot_be_opened() {
     in_folder(|folder| {
@@ -185,7 +184,7 @@ impl ByteSource for Failing {
     }
 }
 
-/// FS-09, FS-10: the n-th read fails, for each n, and no partial data is returned.
+/// The n-th read fails, for each n, and no partial data is returned.
 #[test]
 fn fs_09_every_read_fails_once() {
     let bytes: Bytes = file(&[
@@ -222,7 +221,7 @@ fn fs_09_every_read_fails_once() {
     }
 }
 
-/// FS-11: if a file grows after it was opened, the reader still uses the length at opening.
+/// If a file grows after it was opened, the reader still uses the length at opening.
 #[test]
 fn fs_11_a_file_that_grows() {
     in_folder(|folder| {
@@ -239,7 +238,7 @@ fn fs_11_a_file_that_grows() {
     });
 }
 
-/// FS-12: many threads use one reader.
+/// Many threads use one reader.
 #[test]
 fn fs_12_many_threads() {
     in_folder(|folder| {

@@ -366,8 +366,8 @@ fn bt_26_other_files() {
         state ^= state << 17;
         state
     };
-    // Slices of one pool of random bytes, starting at any byte, are as random as new bytes, and are made
-    // faster.
+    // Slices of one pool of random bytes, starting at any byte, are as random as new bytes, and faster to
+    // make.
     let pool = words(&(0..1 << 17).map(|_| next()).collect::<Vec<u64>>());
     let random = move || {
         let start = next() as usize % (pool.len() - 4096);
@@ -419,7 +419,7 @@ fn bt_27_a_million_tensors() {
     assert!(reader.tensor(999_999).unwrap().bytes().is_empty());
 }
 
-/// Truncates and flips every bit of a file that uses all features.
+/// Truncates a file that uses all features at every length, and flips each of its bits.
 #[test]
 fn bt_28_truncations_and_flipped_bits() {
     let bytes = file(&[

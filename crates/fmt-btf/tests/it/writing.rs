@@ -64,7 +64,7 @@ fn whole() -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// WR-06, WR-12: pieces of any length, from any thread, give the same file.
+/// Pieces of any length, from any thread, give the same file.
 #[test]
 fn wr_12_the_same_tensors_give_the_same_bytes() {
     let (whole, bytes) = (whole(), all_bytes());
@@ -132,7 +132,7 @@ fn write_to(sink: &mut Sink) -> Result<u64, fmt_core::Error> {
     writer.finish()
 }
 
-/// WR-02: the disk becomes full after any number of bytes.
+/// The disk becomes full after any number of bytes.
 #[test]
 fn wr_02_a_sink_that_is_full_anywhere() {
     let whole = whole();
@@ -160,7 +160,7 @@ fn wr_06_a_sink_that_takes_a_byte_at_a_time() {
     assert!(sink.taken == whole);
 }
 
-/// WR-11: too few or too many bytes are written.
+/// Too few or too many bytes are written.
 #[test]
 fn wr_11_bytes_that_do_not_fit_the_plan() {
     let bytes = all_bytes();
@@ -209,7 +209,7 @@ fn wr_11_tensors_that_were_not_announced() {
     );
 }
 
-/// FS-05: a file is saved over the file that its tensors are read from.
+/// A file is saved over the file that its tensors are read from.
 #[test]
 fn fs_05_saving_over_the_file_that_is_being_read() {
     let folder = tempfile::tempdir().unwrap();

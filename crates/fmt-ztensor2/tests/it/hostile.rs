@@ -63,7 +63,7 @@ fn mutants_of(version: Version, file: &[u8], count: usize) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Tests every truncation, every flipped bit and random combinations of changes of the accepted corpus files
+/// Tests every truncation, every flipped bit and random combinations of changes to the accepted corpus files
 /// named in `of`.
 fn many(format: &'static dyn Format, version: Version, of: &[&str]) {
     const EACH: usize = 6_000;

@@ -234,7 +234,7 @@ fn recorders_that_start_at_once_have_indexes_of_their_own() {
 }
 
 /// A killed recorder leaves partial files and unlisted files; the next recorder removes them. Files of a live
-/// run stay.
+/// run are kept.
 #[test]
 fn leftovers_of_a_crash_do_not_count_for_ever() {
     let (_parent, folder) = folder();

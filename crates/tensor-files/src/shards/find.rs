@@ -256,8 +256,8 @@ mod tests {
         let with = |more: &[&'static str]| chosen(&[&config[..], more].concat());
         assert_eq!(with(&["model.safetensors"]).as_deref(), Ok("model.safetensors"));
         assert_eq!(with(&[first, second, index]).as_deref(), Ok(index));
-        // A directory with the checkpoint in both formats is read as safetensors; other files of trainers are
-        // ignored.
+        // A directory with the checkpoint in both formats is read as safetensors; other files that trainers
+        // write are ignored.
         let torch = "pytorch_model.bin.index.json";
         assert_eq!(
             with(&[index, torch, "training_args.bin", "optimizer.pt"]).as_deref(),
@@ -287,7 +287,7 @@ mod tests {
         );
     }
 
-    /// Variants, such as half-precision floats, are named as by transformers and diffusers.
+    /// Variants, such as half-precision floats, are named as transformers and diffusers name them.
     #[test]
     fn variants_have_names_of_their_own() {
         let whole = "diffusion_pytorch_model.safetensors.index.json";

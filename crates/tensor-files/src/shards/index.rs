@@ -25,7 +25,7 @@ use tensor_core::QuotedName;
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ShardIndex {
-    /// `total_size`, the bytes of all tensors, and other entries written by tools.
+    /// `total_size`, the size of all tensors in bytes, and other entries written by tools.
     #[serde(default)]
     metadata: Map<String, Value>,
     #[serde(deserialize_with = "without_duplicates")]
@@ -50,7 +50,8 @@ impl ShardIndex {
         Self::new(weight_map, total_size)
     }
 
-    /// Returns whether `other` maps each tensor to the same file, and has the same total size or none.
+    /// Returns whether `other` maps each tensor to the same file, and has the same total size, if both have
+    /// one.
     #[must_use]
     pub fn says_the_same(&self, other: &Self) -> bool {
         let is_same_size = match (self.total_size(), other.total_size()) {
@@ -117,7 +118,7 @@ impl ShardIndex {
     ///
     /// # Errors
     /// [`ErrorKind::OutOfBounds`] when the index has no such tensor, [`ErrorKind::Duplicate`] when the new
-    /// name is taken.
+    /// name is already in use.
     pub fn renamed(mut self, from: &str, to: &str) -> Result<Self, Error> {
         let file = self.weight_map.remove(from);
         let file = file

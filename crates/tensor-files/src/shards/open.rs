@@ -12,14 +12,14 @@ use crate::composite::Composite;
 
 /// Opens the files that an index names, by calling `open` with each name, and checks them against the index.
 ///
-/// Every tensor must be in the file that the index says. Tensors that the index lacks are read too, unless
-/// the index has a tensor of that name in another file; [`Composite::notes`] reports these cases and a wrong
-/// total size.
+/// Every tensor of the index must be in the file that the index gives for it. Tensors that the index lacks
+/// are read too, unless the index has a tensor of that name in another file; [`Composite::notes`] reports
+/// these cases and a wrong total size.
 ///
 /// # Errors
 /// The errors of `open`, with the file's name; [`ErrorKind::OutOfBounds`] for tensors that are not where the
-/// index says; [`ErrorKind::Duplicate`] when two files have a tensor that is not in the index, which
-/// [`ReadOptions::lenient`] turns into a note.
+/// index says; [`ErrorKind::Duplicate`] when two files have a tensor that is not in the index; with
+/// [`ReadOptions::lenient`], this is a lint instead.
 pub fn open_shards(
     index: &ShardIndex,
     options: &ReadOptions,
@@ -97,7 +97,7 @@ pub(crate) fn open_index(path: &Path, options: &ReadOptions) -> Result<Composite
 
 type Shards<'i> = [(&'i str, Box<dyn TensorReader>)];
 
-/// Checks that each tensor is in the file that the index names. Returns notes about tensors that the index
+/// Checks that each tensor is in the file that the index names. Returns messages about tensors that the index
 /// lacks.
 fn held_against(index: &ShardIndex, readers: &Shards<'_>) -> Result<Vec<String>, Error> {
     let mut places: HashMap<&str, Vec<&str>> = HashMap::new();
@@ -145,7 +145,7 @@ fn held_against(index: &ShardIndex, readers: &Shards<'_>) -> Result<Vec<String>,
     Ok(unnamed.into_iter().chain(elsewhere).collect())
 }
 
-/// Returns a note if the total size in the index matches neither the sum over all tensors nor the sum in
+/// Returns a message if the total size in the index matches neither the sum over all tensors nor the sum in
 /// which shared bytes count once. In both sums, a bool may count as a byte or a bit. Some writers have other
 /// rules, so a mismatch is not an error.
 fn total_size(index: &ShardIndex, readers: &Shards<'_>) -> Option<String> {

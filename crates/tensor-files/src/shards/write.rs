@@ -65,8 +65,8 @@ pub struct ShardedCheckpoint {
 ///
 /// Tensors keep their order. All files are written before any is renamed to its final name. The first file is
 /// renamed last, followed only by the index. Files of the old checkpoint that the new one lacks are removed.
-/// If the process is killed meanwhile, the old checkpoint remains, or files without the first, which
-/// [`open`](crate::open()) refuses. The directory is created if necessary.
+/// If the process is killed meanwhile, either the old checkpoint remains, or files without the first one,
+/// which [`open`](crate::open()) refuses. The directory is created if necessary.
 ///
 /// # Errors
 /// The errors of [`convert`]; [`ErrorKind::Exists`] when the directory has a checkpoint of the same name in
@@ -171,7 +171,7 @@ fn adapt<'r>(
     adapt_for(reader, target, parts, kept, options)
 }
 
-/// Plans the contents of each file for a checkpoint of `tensors` tensors in all.
+/// Plans the contents of each file for a checkpoint of `tensors` tensors in total.
 fn adapt_for<'r>(
     reader: &'r dyn TensorReader,
     target: &dyn Format,
@@ -223,7 +223,7 @@ struct WrittenShard {
 }
 
 /// Writes the files with tensors under temporary names. `files` are their final paths, and `total` is the
-/// length of all tensors in bytes, for the progress. Returns also the length of all files.
+/// length of all tensors in bytes, for the progress. Also returns the total length of all files.
 fn write_shards(
     adapted: &[(Composite<'_>, AdaptedPlan)],
     target: &dyn Format,
@@ -263,7 +263,7 @@ fn stored<'p>(part: &'p Composite<'_>, plan: &'p AdaptedPlan) -> impl Iterator<I
     plan.tensors().map(|index| &part.entries()[index])
 }
 
-/// Returns the index of files that are called `names`.
+/// Returns the index for files with these `names`.
 fn index_of(adapted: &[(Composite<'_>, AdaptedPlan)], names: &[String]) -> ShardIndex {
     let (mut weight_map, mut tensor_bytes) = (BTreeMap::new(), 0);
     for ((part, plan), name) in adapted.iter().zip(names) {

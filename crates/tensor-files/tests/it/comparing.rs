@@ -1,4 +1,4 @@
-//! Tests that differences are reported, and that a different storage of equal content is not.
+//! Tests that differences in content are reported, and that differences in storage are not.
 
 use fmt_core::{Metadata, Plan, PlannedEntry, ReadOptions};
 use tensor_core::{DType, Shape, Tensor, TensorSpec};
@@ -150,7 +150,7 @@ fn sparse_tensors_are_compared_as_such() {
     assert_eq!(found[0].kind, DifferenceKind::Entries);
 }
 
-/// The distance covers all elements, also if the first difference comes after megabytes of equal elements.
+/// The distance covers all elements, even if the first difference comes after megabytes of equal elements.
 #[test]
 fn the_distance_is_over_all_elements() {
     let folder = tempfile::tempdir().unwrap();

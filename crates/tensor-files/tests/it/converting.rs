@@ -200,7 +200,7 @@ fn b14_names_go_beside_a_file_without_names() {
     assert!(lints.iter().any(|lint| lint.message.contains("is not used")));
 }
 
-/// Two other tensors that replace a file do not get the names of the old tensors.
+/// If a file is replaced by one with two other tensors, these do not get the names of the old tensors.
 #[test]
 fn b14_names_go_with_the_file_that_had_them() {
     let folder = tempfile::tempdir().unwrap();
@@ -386,8 +386,8 @@ fn dtypes_that_become_bits_are_named() {
     assert_eq!(bits.losses(), [Loss::DType("half".into(), "f16".into())]);
 }
 
-/// If a trainer replaces its checkpoint while it is converted in place, the new checkpoint and its names file
-/// stay.
+/// If a trainer replaces its checkpoint while it is being converted in place, the new checkpoint and its
+/// names file are kept.
 #[test]
 fn a_file_that_took_the_sources_name_meanwhile_stays() {
     let folder = tempfile::tempdir().unwrap();

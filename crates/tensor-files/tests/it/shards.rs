@@ -149,7 +149,7 @@ fn an_index_that_lies_is_refused() {
         ErrorKind::BadName
     );
 
-    // Faults that cannot lead to wrong data are notes, not errors.
+    // Faults that cannot lead to wrong data are reported as lints, not as errors.
     let notes = |from: &str, to: &str| {
         assert!(good.contains(from), "{good}");
         fs::write(&index, good.replacen(from, to, 1)).unwrap();
@@ -364,7 +364,7 @@ fn files_of_gguf_have_no_index() {
         &Metadata::from([("format".to_owned(), "pt".to_owned())])
     );
     assert_eq!(whole.notes().count(), 0);
-    // A single file that is made from all shards, or from one of them, is an independent model.
+    // A single file that is converted from all shards, or from one of them, is an independent model.
     let target = format("gguf").unwrap();
     let merged = folder.path().join("merged.gguf");
     let convert = |reader: &dyn TensorReader| {
