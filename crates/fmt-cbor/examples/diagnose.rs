@@ -1,4 +1,4 @@
-//! Prints a file of CBOR in diagnostic notation.
+//! Prints a CBOR file in diagnostic notation.
 //!
 //! ```sh
 //! cargo run --package fmt-cbor --example diagnose -- value.cbor

@@ -279,8 +279,8 @@ pub(crate) enum Event<'e> {
     Text(&'e str),
     /// A whole byte string.
     Bytes(&'e [u8]),
-    /// An item ends inside an array, a map or a tag. `more` says whether more items follow, `was_key` whether
-    /// the ended item was a key.
+    /// An item ends inside an array, a map or a tag. `more` is true if more items follow, and `was_key` is
+    /// true if the ended item was a key.
     Next { more: bool, was_key: bool },
     /// An array, a map or a tag ends.
     End(Nesting),

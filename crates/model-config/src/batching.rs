@@ -17,8 +17,8 @@ pub(crate) struct Batching {
 pub(crate) enum WrittenRows {
     Written,
     Omitted,
-    /// The configuration has no `max_batch_size`, so the number of written dimensions decides for each
-    /// tensor.
+    /// The configuration has no `max_batch_size`, so for each tensor, the number of written dimensions shows
+    /// whether they include the batch dimension.
     Either,
 }
 

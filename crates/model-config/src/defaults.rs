@@ -19,7 +19,7 @@ pub struct Defaults {
     pub decoupled: bool,
     /// Whether requests are batched only if the configuration has `dynamic_batching` (default false).
     pub joined_only_when_told: bool,
-    /// Whether requests are batched if the configuration does not say (default: not batched).
+    /// Whether requests are batched if the configuration does not specify it (default: not batched).
     pub joining: Joining,
     /// Inputs without a batch dimension; their first dimension may be fixed (default none).
     pub shared_inputs: Vec<String>,
@@ -72,7 +72,7 @@ impl Defaults {
         }
     }
 
-    /// Sets whether requests are batched if the configuration does not say.
+    /// Sets whether requests are batched if the configuration does not specify it.
     #[must_use]
     pub fn with_joining(self, joining: Joining) -> Self {
         Self { joining, ..self }

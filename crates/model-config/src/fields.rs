@@ -1,4 +1,4 @@
-//! The fields of Triton's model configuration. The table says for each field whether it is implemented,
+//! The fields of Triton's model configuration. The table defines for each field whether it is implemented,
 //! ignored or rejected. docs/models.md has the same table, and a test compares them.
 //!
 //! A field that this server does not implement is rejected if ignoring it would change responses. Otherwise
@@ -63,7 +63,7 @@ const UINT32: Kind = Int(0, u32::MAX as i128);
 const UINT64: Kind = Int(0, u64::MAX as i128);
 /// A dimension; -1 stands for a free dimension.
 const DIM: Kind = Int(-1, i64::MAX as i128);
-/// Maximum number of instances. A larger number is taken for a mistake.
+/// Maximum number of instances. A larger number is treated as a mistake.
 pub(crate) const MAX_INSTANCES: u64 = 1024;
 const INSTANCES: Kind = Int(0, MAX_INSTANCES as i128);
 

@@ -1,4 +1,5 @@
-//! Checks the configured inputs and outputs against those of the model, and narrows the model's to them.
+//! Checks the configured inputs and outputs against those of the model, and narrows the model's metadata
+//! accordingly.
 
 use oip_types::{ModelMetadata, ShapePattern, TensorMetadata};
 
@@ -19,7 +20,8 @@ pub(crate) struct NarrowedTensors {
 }
 
 impl NarrowedTensors {
-    /// Narrows the tensors of `model`. `rows` says whether written dimensions include the batch dimension.
+    /// Narrows the tensors of `model`. `rows` specifies whether written dimensions include the batch
+    /// dimension.
     pub(crate) fn of(
         written: &WrittenConfig,
         model: &ModelMetadata,

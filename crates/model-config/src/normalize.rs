@@ -407,7 +407,7 @@ mod tests {
         text("input { name: \"x\" allow_ragged_batch: false }").unwrap();
     }
 
-    /// MR-15: errors about invalid values contain the position and the value.
+    /// Errors about invalid values contain the position and the value.
     #[test]
     fn mr_15_wrong_values_say_where_and_what() {
         for (written, expected) in [

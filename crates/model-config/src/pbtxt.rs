@@ -385,7 +385,7 @@ mod tests {
         }
     }
 
-    /// MR-15: nesting is bounded, in every form.
+    /// Nesting is bounded, in every form.
     #[test]
     fn mr_15_nesting_is_bounded() {
         for open in ["a {", "a: {", "a: [{", "a <"] {

@@ -30,7 +30,7 @@ pub struct WrittenConfig {
     pub outputs: Vec<WrittenTensor>,
     /// Whether the model's file is mapped instead of read.
     pub is_mapped: bool,
-    /// The maximum batch size; `None` if the field is absent, which does not mean 0.
+    /// The maximum batch size; `None` if the field is absent, which is not the same as 0.
     pub max_batch_size: Option<u32>,
     /// Warnings for the operator about unknown fields and fields without effect.
     pub warnings: Vec<String>,
@@ -229,7 +229,7 @@ fn parse(text: &str, syntax: Syntax) -> Result<Node, ConfigError> {
     }
 }
 
-/// Returns whether a parameter selects that the model's file is mapped.
+/// Returns whether a parameter requests that the model's file be mapped.
 fn is_mapped(config: &ModelConfig) -> Result<bool, ConfigError> {
     let mapped = config.parameters.get("mapped");
     match mapped.map(|mapped| mapped.string_value.as_str()) {
@@ -528,7 +528,7 @@ mod tests {
         }
     }
 
-    /// MR-15: inputs of any size, depth and length give a result quickly.
+    /// Inputs of any size, depth and length give a result quickly.
     #[test]
     fn mr_15_configurations_are_bounded() {
         let start = std::time::Instant::now();

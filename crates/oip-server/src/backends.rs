@@ -43,7 +43,8 @@ pub(crate) struct BackendConfig {
 }
 
 impl BackendConfig {
-    /// Creates the settings. Without the option, a variable names the library of ONNX Runtime.
+    /// Creates the settings. Without the option `--onnxruntime`, the environment variable `ORT_DYLIB_PATH`
+    /// gives the path of the library.
     pub(crate) fn new(options: &Options, budget: ByteBudget) -> Self {
         let mut runtimes = options.runtimes.clone();
         runtimes.onnxruntime = runtimes.onnxruntime.or_else(|| {
@@ -299,7 +300,7 @@ fn found_gpus(runtime: &backend_onnx::OnnxRuntime, choice: backend_onnx::GpuChoi
 mod tests {
     use super::*;
 
-    /// `--max-batch-tokens` reaches the text models of worker processes, from the configuration file too.
+    /// Worker processes use `--max-batch-tokens` for text models, even if the configuration file sets it.
     #[test]
     fn workers_get_the_largest_batch_of_text_models() {
         let options = Options::from_file("max-batch-tokens = 7\nthreads = 3").unwrap();

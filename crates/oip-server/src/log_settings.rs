@@ -24,7 +24,7 @@ pub(crate) struct LogControl {
     filter: reload::Handle<LogFilter, Registry>,
 }
 
-/// The effective levels, as the base levels and the clients' changes.
+/// The effective levels: the base levels, and the clients' changes to them.
 struct Settings {
     /// The levels set by `--log`.
     base: Targets,
@@ -111,7 +111,7 @@ impl Logging for LogControl {
             changed.set(name, value)?;
         }
         if changed != now.changes {
-            // Logged under the old settings, so that the log shows why it becomes silent.
+            // Logged under the old settings, so that the log shows why it goes silent.
             let shown: Vec<String> = changes
                 .iter()
                 .map(|(name, value)| format!("{name}={value}"))

@@ -166,7 +166,7 @@ impl<'a> MakeWriter<'a> for LogWriter {
 pub(crate) struct Line<'a> {
     writer: &'a LogWriter,
     bytes: Vec<u8>,
-    /// Maximum length; the rest is truncated.
+    /// Maximum length; a longer line is truncated.
     most: usize,
 }
 

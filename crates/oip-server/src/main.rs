@@ -1,7 +1,7 @@
 //! `oip-server`: serves the models in a directory with the Open Inference Protocol over HTTP and gRPC.
 //!
 //! The binary only combines libraries: it turns options into a configuration, creates an engine and two
-//! transports from it, and runs them until a signal.
+//! transports from it, and runs them until a signal arrives.
 
 mod allocator;
 mod backends;

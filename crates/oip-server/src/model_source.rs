@@ -19,7 +19,7 @@ pub(crate) struct ModelSources {
     /// The name of the only model, if it is set.
     pub(crate) name: Option<String>,
     pub(crate) source: SourceOptions,
-    /// The files that may be loaded; `None` once the repository has taken the list.
+    /// The files that may be loaded; `None` after the list has been moved into the repository.
     pub(crate) digests: Option<RequiredDigests>,
     pub(crate) backends: BackendConfig,
 }

@@ -2,10 +2,10 @@
 //!
 //! The crate `ort` runs a session through `&mut self`, so a program that serves many requests would need a
 //! session per concurrent run. Each session would have its own copy of the weights. Sharing weights between
-//! sessions does not work: ONNX Runtime's transpose optimizer rewrites them for one session only (silently
-//! wrong numbers), and its quantized operators refuse them. ONNX Runtime itself allows concurrent calls of
-//! `Run` for one session: its documentation says so, its own bindings do it, and the library locks execution
-//! providers that do not support it. This crate makes that one call.
+//! sessions does not work: ONNX Runtime's transpose optimizer rewrites them for one session only (which
+//! silently gives wrong numbers), and its quantized operators refuse them. ONNX Runtime itself allows
+//! concurrent calls of `Run` for one session: its documentation says so, its own bindings do it, and the
+//! library locks execution providers that do not support it. This crate makes that one call.
 //!
 //! It also limits the memory for the values of all sessions of an environment ([`limit_memory`]), and stores
 //! the names of inputs and outputs as C strings, so that runs do not convert them.

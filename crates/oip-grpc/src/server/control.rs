@@ -1,5 +1,5 @@
 //! Messages of all calls except inference, which `tonic` reads and `prost` decodes. These messages are small,
-//! and their decoded size is charged before they are decoded.
+//! and their decoded size is charged to the call's lease before they are decoded.
 
 use std::{
     error::Error,
@@ -32,7 +32,7 @@ const DECODED: u64 = 48;
 /// buffer exists too.
 const GROWING: u64 = 4;
 
-/// The memory charged for the messages of a call until its response.
+/// The charge for the memory of a call's messages, held until the response.
 #[derive(Clone)]
 pub(crate) struct ControlCharge(Arc<Mutex<Charge>>);
 
@@ -41,7 +41,7 @@ impl ControlCharge {
         Ok(Self(Arc::new(Mutex::new(lease.charge(0)?))))
     }
 
-    /// Charges a message, or the received part of a message. A call's messages are decoded one at a time, so
+    /// Charges a message, or its received part, to the lease. A call's messages are decoded one at a time, so
     /// only the largest message counts.
     fn cover(&self, seen: MessagePart) -> Result<(), ServiceError> {
         let most = |bytes: usize| bytes.min(MAX_MESSAGE) as u64;
@@ -107,8 +107,8 @@ impl Messages {
 }
 
 pin_project! {
-    /// A request body that charges its messages: the received bytes as they arrive, and the decoded size
-    /// before decoding.
+    /// A request body that charges its messages to the call's lease: the received bytes as they arrive, and
+    /// the decoded size before decoding.
     pub struct ControlBody<B> {
         #[pin]
         inner: B,
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(budget.used(), 0);
     }
 
-    /// A message that announces many bytes is charged only for the bytes that have arrived.
+    /// A message that announces many bytes counts toward the budget only with the bytes that have arrived.
     #[test]
     fn messages_are_charged_as_they_come() {
         let budget = ByteBudget::new(1 << 20);

@@ -75,7 +75,7 @@ impl Health for HealthService {
 
 /// A stream that sends the server's status when the stream starts, and on every change.
 struct Watch {
-    /// The service to watch; `None` for an unknown service, which gRPC allows to watch.
+    /// The service to watch; `None` for an unknown service, which gRPC allows clients to watch.
     health: Option<Arc<dyn InferenceService>>,
     is_draining: watch::Receiver<bool>,
     /// The slot that the watcher occupies, if concurrent streams are limited.

@@ -1,5 +1,5 @@
-//! Charges the messages of all responses except inference responses until their last byte is sent, because a
-//! client that does not read responses occupies memory.
+//! Charges the messages of all responses except inference responses to the call's lease until their last byte
+//! is sent, because a client that does not read responses occupies memory.
 
 use std::{
     future::poll_fn,
@@ -17,7 +17,7 @@ use tonic::Status;
 
 use super::status;
 
-/// Frames up to this size are not charged, so health responses need no budget.
+/// Frames up to this size are not charged to the lease, so health responses need no budget.
 const SMALL: usize = 1 << 10;
 
 /// The charge for a response that is not encoded yet, stored in the response's extensions.
@@ -32,7 +32,7 @@ impl ListCharge {
     }
 }
 
-/// A body whose frames are charged when they are encoded.
+/// A body whose frames are charged to the lease when they are encoded.
 struct LeasedBody {
     body: tonic::body::Body,
     lease: Lease,
@@ -41,8 +41,8 @@ struct LeasedBody {
     has_ended: bool,
 }
 
-/// Charges the messages of a response. The first message is encoded immediately, so that a response that
-/// exceeds the budget becomes a plain error status. Most responses have a single message.
+/// Charges the messages of a response to `lease`. The first message is encoded immediately, so that a
+/// response that exceeds the budget becomes a plain error status. Most responses have a single message.
 ///
 /// # Errors
 /// See [`Lease::charge`].

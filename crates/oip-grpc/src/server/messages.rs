@@ -35,7 +35,7 @@ pub(crate) struct Message {
     pub(crate) lease: Lease,
     /// The message's compression, if any.
     pub(crate) compression: Option<Compression>,
-    /// The message, which holds its charge.
+    /// The message's bytes, which hold their charge.
     pub(crate) bytes: Bytes,
 }
 
@@ -283,8 +283,8 @@ mod tests {
         [&[0][..], &len.to_be_bytes(), &vec![7; len as usize]].concat()
     }
 
-    /// LC-10: each message is charged for exactly its own bytes however the body is split, and nothing is
-    /// retained.
+    /// Each message counts toward the budget with exactly its own bytes, however the body is split, and
+    /// nothing is retained.
     #[tokio::test]
     async fn lc_10_each_message_of_a_stream_has_its_own_bytes() {
         let lens = [0u32, 3, 300, 1];

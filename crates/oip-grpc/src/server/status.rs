@@ -94,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    /// GR-17: parses valid and malformed timeouts.
+    /// Parses valid and malformed timeouts.
     #[test]
     fn gr_17_timeouts() {
         for (value, expected) in [

@@ -178,7 +178,7 @@ struct Driver<B> {
     /// The client's rights; `None` if they are unlimited.
     grant: Option<Grant>,
     closes_on_error: bool,
-    /// Notes about all requests of the stream.
+    /// Notes on the processing of all requests of the stream.
     notes: Option<Arc<RequestNotes>>,
     /// The stream's slot, if concurrent streams are limited.
     place: Option<CallPlace>,
@@ -283,7 +283,7 @@ where
         }
     }
 
-    /// Starts a request, unless the stream just lost its slot.
+    /// Starts a request, unless the stream has just lost its slot.
     fn start(&mut self, message: Message) -> Result<(), Status> {
         self.messages.set_resting_place(None);
         if std::mem::take(&mut self.is_resting) && !self.place.as_ref().is_none_or(CallPlace::work) {

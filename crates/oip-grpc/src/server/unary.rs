@@ -59,7 +59,8 @@ where
     if let Some(region) = head.extensions.get::<oip_service::ConnectionRegion>() {
         lease.use_memory_of(region);
     }
-    // The headers are freed now: the message may take long to arrive, and small headers are not charged.
+    // The headers are freed now: the message may take long to arrive, and small headers are not charged to
+    // the budget.
     drop(head);
     if let Some(notes) = notes {
         lease.set_notes(notes);

@@ -70,7 +70,8 @@ async fn answer_encoding(
         .headers
         .get("grpc-encoding")
         .map(|encoding| encoding.to_str().unwrap().to_owned());
-    // The message's flag decides; the header may be present for an uncompressed message.
+    // The message's flag determines whether it is compressed; the header may be present for an uncompressed
+    // message.
     (body[0] == 1).then(|| encoding.unwrap())
 }
 
@@ -119,7 +120,7 @@ async fn a_client_reads_what_it_asked_for() {
     }
 }
 
-/// LC-10: a compressed message counts with its decompressed size.
+/// A compressed message counts toward the budget with its decompressed size.
 #[tokio::test]
 async fn lc_10_decompressed_messages_count() {
     let budget = ByteBudget::new(20_000);

@@ -188,7 +188,7 @@ async fn wrong_slices_are_refused() {
     }
 }
 
-/// LC-10: copies out of shared memory count like message bytes.
+/// Copies out of shared memory count toward the budget like message bytes.
 #[tokio::test]
 async fn lc_10_copies_of_shared_memory_count() {
     let budget = ByteBudget::new(1000);

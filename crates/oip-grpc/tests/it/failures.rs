@@ -58,7 +58,7 @@ async fn codes_of_models() {
     }
 }
 
-/// GR-19: rejects raw contents that do not match the inputs.
+/// Rejects raw contents that do not match the inputs.
 #[tokio::test]
 async fn gr_19_raw_contents_and_inputs() {
     let too_many = ModelInferRequest {
@@ -100,7 +100,7 @@ async fn gr_19_raw_contents_and_inputs() {
     .await;
 }
 
-/// GR-20: rejects raw contents of the wrong length, for each datatype.
+/// Rejects raw contents of the wrong length, for each datatype.
 #[tokio::test]
 async fn gr_20_raw_lengths() {
     for datatype in oip_service::testing::datatypes().filter_map(DataType::dtype) {
@@ -117,7 +117,7 @@ async fn gr_20_raw_lengths() {
     }
 }
 
-/// GR-21: rejects BYTES elements with wrong lengths.
+/// Rejects BYTES elements with wrong lengths.
 #[tokio::test]
 async fn gr_21_raw_bytes() {
     for (raw, message) in [
@@ -140,7 +140,7 @@ async fn gr_21_raw_bytes() {
     }
 }
 
-/// GR-23: rejects invalid shapes.
+/// Rejects invalid shapes.
 #[tokio::test]
 async fn gr_23_shapes() {
     for (shape, message) in [
@@ -169,7 +169,7 @@ async fn gr_23_shapes() {
     }
 }
 
-/// GR-24: rejects typed contents in the wrong field, out of range or of the wrong number.
+/// Rejects typed contents in the wrong field, out of range or of the wrong number.
 #[tokio::test]
 async fn gr_24_typed_contents() {
     let empty = InferTensorContents::default;
@@ -229,7 +229,7 @@ async fn gr_24_typed_contents() {
     }
 }
 
-/// GR-26: rejects unsafe and unknown names, and models that are not ready.
+/// Rejects unsafe and unknown names, and models that are not ready.
 #[tokio::test]
 async fn gr_26_names() {
     use Code::{InvalidArgument, NotFound, Unavailable};
@@ -340,7 +340,7 @@ async fn parameters() {
     }
 }
 
-/// GR-17: ends calls at their deadline, and rejects malformed deadlines.
+/// Ends calls at their deadline, and rejects malformed deadlines.
 #[tokio::test]
 async fn gr_17_deadlines() {
     let call = |timeout: &'static str| async move {
@@ -380,7 +380,7 @@ async fn gr_17_deadlines() {
     assert_eq!(test.waiting(), 0, "the work goes on");
 }
 
-/// GR-11: accepts messages of the maximum size, and rejects larger ones.
+/// Accepts messages of the maximum size, and rejects larger ones.
 #[tokio::test]
 async fn gr_11_message_limit() {
     let request = raw_x("identity_uint8", "UINT8", &[10_000], &[1; 10_000]);
@@ -396,7 +396,7 @@ async fn gr_11_message_limit() {
     }
 }
 
-/// LC-10: when the message budget is used up, the next message is rejected.
+/// When the message budget is used up, the next message is rejected.
 #[tokio::test]
 async fn lc_10_messages_share_a_budget() {
     let budget = ByteBudget::new(20_000);

@@ -1,5 +1,5 @@
-//! Tests that the memory of calls is charged before allocation, and released after the last byte of the
-//! response.
+//! Tests that the memory of calls is charged to the budget before allocation, and released after the last
+//! byte of the response.
 
 use std::{
     convert::Infallible,
@@ -86,7 +86,7 @@ async fn outputs_are_not_copied() {
     assert_eq!(response.raw_output_contents[0], output);
 }
 
-/// LC-10: a response is charged until it is sent, however slowly its client reads.
+/// A response counts toward the budget until it is sent, however slowly its client reads.
 #[tokio::test]
 async fn lc_10_answers_count_until_they_are_gone() {
     for output in [GrpcOutput::Raw, GrpcOutput::Typed] {
@@ -162,8 +162,8 @@ impl Statistics for LargeResponses {
     }
 }
 
-/// Responses of every call are charged while the client does not read them. A response that exceeds the
-/// budget is refused.
+/// Responses of every call count toward the budget while the client does not read them. A response that
+/// exceeds the budget is refused.
 #[tokio::test]
 async fn answers_of_all_calls_count_until_they_are_gone() {
     const BYTES: u64 = 300_000;
@@ -214,7 +214,7 @@ async fn answers_of_all_calls_count_until_they_are_gone() {
         drop((live, refused, rest, unread));
         assert_eq!(budget.used(), once);
 
-        // A frame that was taken from the body is charged until it is dropped.
+        // A frame that was taken from the body counts toward the budget until it is dropped.
         let mut body = first.into_body();
         let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
         let trailers = body.frame().await.unwrap().unwrap().into_trailers().unwrap();
@@ -241,7 +241,7 @@ impl Body for SilentBody {
     }
 }
 
-/// Metadata is limited like HTTP headers, and is charged if it has more than 8 KiB.
+/// Metadata is limited like HTTP headers, and counts toward the budget if it is larger than 8 KiB.
 #[tokio::test]
 async fn metadata_has_a_limit_and_counts() {
     let (config, budget) = with_budget(64 << 10);
@@ -423,7 +423,7 @@ async fn only_what_may_fit_later_is_to_be_tried_again() {
     assert_eq!(budget.used(), 0);
 }
 
-/// Messages of other calls are small, and count with their decoded size.
+/// Messages of other calls are small, and count toward the budget with their decoded size.
 #[tokio::test]
 async fn messages_of_other_calls_are_small() {
     let (config, budget) = with_budget(1 << 20);

@@ -303,7 +303,7 @@ async fn final_responses() {
     assert_eq!(stream.next().await.unwrap(), named("3", message));
 }
 
-/// GR-18: a disconnecting client cancels its requests, but not those of other clients.
+/// A disconnecting client cancels its requests, but not those of other clients.
 #[tokio::test]
 async fn gr_18_a_dropped_stream_cancels_its_requests() {
     let (service, test) = service_with(GrpcConfig::default());
@@ -324,7 +324,7 @@ async fn gr_18_a_dropped_stream_cancels_its_requests() {
     assert_eq!(test.waiting(), 1);
 }
 
-/// GR-25: the memory that a client can occupy without reading is bounded, and is released.
+/// The memory that a client can occupy without reading is bounded, and is released.
 #[tokio::test]
 async fn gr_25_a_client_that_never_reads() {
     let budget = ByteBudget::new(64 << 20);
@@ -348,7 +348,7 @@ async fn gr_25_a_client_that_never_reads() {
         .await
         .expect("requests are still read")
         .unwrap();
-    // Responses that were ready in time still arrive, followed by the reason.
+    // Responses that were ready in time still arrive, followed by the reason why the stream ends.
     let status = loop {
         match stream.next().await {
             Ok((_, error)) => assert_eq!(error, ""),
@@ -362,7 +362,7 @@ async fn gr_25_a_client_that_never_reads() {
     eventually("nothing is held", || budget.used() == 0).await;
 }
 
-/// GR-17: the call's deadline covers the whole stream.
+/// The call's deadline covers the whole stream.
 #[tokio::test]
 async fn gr_17_the_deadline_of_a_stream() {
     let (service, test) = service_with(GrpcConfig::default());
@@ -397,7 +397,7 @@ async fn gr_17_the_deadline_of_a_stream() {
     assert_eq!(status.code(), Code::InvalidArgument);
 }
 
-/// GR-11: a message that is too large ends the stream after the pending responses.
+/// A message that is too large ends the stream after the pending responses.
 #[tokio::test]
 async fn gr_11_message_limit_of_streams() {
     let (service, _) = service_with(GrpcConfig::default().with(|config| config.max_message_bytes = 1000));
@@ -408,7 +408,7 @@ async fn gr_11_message_limit_of_streams() {
     assert_eq!(stream.end().await.0, Code::ResourceExhausted);
 }
 
-/// LC-10: messages of a stream count individually, not all together.
+/// Messages of a stream count toward the budget individually, not all together.
 #[tokio::test]
 async fn lc_10_messages_of_a_stream_share_the_budget() {
     let budget = ByteBudget::new(20_000);
@@ -426,7 +426,7 @@ async fn lc_10_messages_of_a_stream_share_the_budget() {
     eventually("all bytes are given back", || budget.used() == 0).await;
 }
 
-/// LC-02: streams end gracefully when the server stops.
+/// Streams end gracefully when the server stops.
 #[tokio::test]
 async fn lc_02_streams_are_drained() {
     let (service, _) = service_with(GrpcConfig::default());
@@ -469,7 +469,7 @@ impl Body for Parts {
     }
 }
 
-/// GR-05: half a message does not occupy memory forever, while a stream may be silent between messages.
+/// Half a message does not occupy memory forever, while a stream may be silent between messages.
 #[tokio::test(start_paused = true)]
 async fn gr_05_half_a_message_in_a_stream() {
     let budget = ByteBudget::new(1 << 20);
@@ -491,7 +491,8 @@ async fn gr_05_half_a_message_in_a_stream() {
     assert!(timeout(Duration::from_secs(3600), body.frame()).await.is_err());
     parts.send(frame.slice(..20)).await.unwrap();
     assert!(timeout(Duration::from_secs(290), body.frame()).await.is_err());
-    // The whole message is charged, because its length is at most four times the bytes that have arrived.
+    // The whole message counts toward the budget, because its length is at most four times the bytes that
+    // have arrived.
     assert_eq!(budget.used(), message.len() as u64);
     let trailers = timeout(Duration::from_secs(20), body.frame())
         .await
@@ -509,7 +510,7 @@ async fn gr_05_half_a_message_in_a_stream() {
     eventually("its bytes are given back", || budget.used() == 0).await;
 }
 
-/// GR-18: cancelling a unary call cancels its work.
+/// Cancelling a unary call cancels its work.
 #[tokio::test]
 async fn gr_18_a_dropped_call_cancels_its_request() {
     let (mut client, test) = client_with(GrpcConfig::default());

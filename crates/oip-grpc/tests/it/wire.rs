@@ -90,7 +90,7 @@ async fn raw_inputs_are_slices_of_the_message() {
     assert_eq!(second - first, a.len() + 2, "copied");
 }
 
-/// GR-12: rejects frames whose compression is unknown or contradicts the headers.
+/// Rejects frames whose compression is unknown or contradicts the headers.
 #[tokio::test]
 async fn gr_12_compression_flags() {
     let good = good().encode_to_vec();
@@ -109,7 +109,7 @@ async fn gr_12_compression_flags() {
     assert_eq!(code, Some(13), "what is no gzip");
 }
 
-/// GR-13: a decompression bomb is rejected.
+/// A decompression bomb is rejected.
 #[tokio::test]
 async fn gr_13_compressed_messages() {
     let gzip = |data: &[u8]| {
@@ -126,7 +126,7 @@ async fn gr_13_compressed_messages() {
     assert_eq!(post(INFER, &headers, framed(1, &bomb)).await, ok(8, message));
 }
 
-/// GR-14: rejects messages that are not protobuf.
+/// Rejects messages that are not protobuf.
 #[tokio::test]
 async fn gr_14_broken_messages() {
     let good = good().encode_to_vec();
@@ -164,7 +164,7 @@ async fn gr_14_broken_messages() {
     );
 }
 
-/// GR-15: rejects strings that are not UTF-8.
+/// Rejects strings that are not UTF-8.
 #[tokio::test]
 async fn gr_15_names_that_are_not_utf8() {
     let message = framed(0, &[0x0a, 0x01, 0xff]);
@@ -177,7 +177,7 @@ async fn gr_15_names_that_are_not_utf8() {
     );
 }
 
-/// GR-16: rejects requests that are not gRPC, and unknown methods.
+/// Rejects requests that are not gRPC, and unknown methods.
 #[tokio::test]
 async fn gr_16_what_is_no_call() {
     let frame = framed(0, &good().encode_to_vec());

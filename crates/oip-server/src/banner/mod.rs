@@ -87,7 +87,7 @@ fn next_steps(models: &[ModelStatus], addresses: &ReachableAddresses) -> String 
     let mut text = String::new();
     let begin = |text: &mut String, way: &Way| {
         text.push_str("\ntry:\n");
-        // Notes are comments, so that all lines can be pasted at once.
+        // Notes are printed as shell comments, so that all lines can be pasted at once.
         for note in &way.notes {
             let _ = writeln!(text, "  # {note}");
         }

@@ -126,8 +126,9 @@ fn reasons(model: &ModelStatus) -> impl Iterator<Item = String> {
     lines.into_iter().flatten()
 }
 
-/// Returns the widths of the columns. The columns of inputs and of outputs share the width that the other
-/// columns leave of `total`. If one needs less than half of it, the other gets the rest.
+/// Returns the widths of the columns. The columns of inputs and of outputs share the part of `total` that the
+/// other columns do not need. If one of the two needs less than half of that width, the other gets the
+/// remainder.
 fn widths(rows: &[Row], total: usize) -> [usize; TITLES.len()] {
     let mut widths = std::array::from_fn(|column| {
         let cells = rows.iter().map(|row| row[column].chars().count());

@@ -43,7 +43,7 @@ use crate::{
     traffic::{AccessLog, Records, Totals},
 };
 
-/// Counters of parts other than the engine.
+/// Counters of all components except the engine.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) dropped: Arc<DropCounters>,
@@ -62,8 +62,8 @@ pub(crate) struct Metrics {
     engine: Arc<Engine>,
     /// The request memory budget of both transports.
     budget: ByteBudget,
-    /// Memory for the page when the request budget is exhausted, because an overloaded server is the one to
-    /// be inspected.
+    /// Memory for the page when the request budget is exhausted, because operators need the metrics most
+    /// while the server is overloaded.
     reserve: ByteBudget,
     /// The thread pool that renders the page.
     cpu: CpuPool,
@@ -340,7 +340,7 @@ mod tests {
             .collect()
     }
 
-    /// A response that the client does not read stays charged to the budget.
+    /// A response counts toward the budget until the client reads it.
     #[tokio::test]
     async fn metrics_count_until_they_are_sent() {
         let (server, budget, _repository) = server_with(ByteBudget::new(1 << 20));
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(budget.used(), 0);
     }
 
-    /// LC-17: 100,000 requests with unknown names and versions leave no trace in the metrics.
+    /// 100,000 requests with unknown names and versions leave no trace in the metrics.
     #[tokio::test]
     async fn lc_17_names_that_clients_make_up_are_not_shown() {
         let (server, _repository) = server();

@@ -192,7 +192,7 @@ fn labels(metrics: &VersionMetrics) -> [(&str, &str); 2] {
     [("model", &statistics.name), ("version", &statistics.version)]
 }
 
-/// Writes the families of all `versions`, which are those with a load attempt.
+/// Writes the families of all `versions`: those that the server has tried to load.
 pub(super) fn write_states(text: &mut Families<'_>, versions: &[ModelStatus]) {
     let mut samples = text.family(&READY);
     for status in versions {

@@ -86,7 +86,7 @@ impl Access {
 }
 
 impl AccessOptions {
-    /// Validates the options. `knows_clients` says whether all clients need a certificate.
+    /// Validates the options. `knows_clients` specifies whether all clients need a certificate.
     pub(crate) fn resolve(&self, knows_clients: bool) -> Result<Access, Failure> {
         let restricted = |option: &str,
                           texts: &[String],

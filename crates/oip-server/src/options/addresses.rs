@@ -190,7 +190,7 @@ pub(crate) struct Addresses {
 }
 
 /// Environment variables that hosting platforms use to set the port, most specific first: Vertex AI's, then
-/// the one of Knative, Cloud Run and many others.
+/// the one that Knative, Cloud Run and many others use.
 const PORT_VARIABLES: [&str; 2] = ["AIP_HTTP_PORT", "PORT"];
 
 /// Default permissions of Unix sockets: read and write for owner and group.
@@ -199,7 +199,7 @@ const SOCKET_MODE: SocketMode = SocketMode(0o660);
 const DEFAULT_HOST: &str = "127.0.0.1";
 
 impl Addresses {
-    /// Resolves the options, with environment variables as fallback.
+    /// Resolves the options, with environment variables as a fallback.
     pub(crate) fn resolve(
         options: &AddressOptions,
         environment: &dyn Fn(&str) -> Option<String>,
@@ -291,7 +291,7 @@ fn of_platform(
     Ok(Some((name, place)))
 }
 
-/// Returns the wildcard addresses: dual-stack if IPv6 is available, else IPv4.
+/// Returns the wildcard addresses: dual-stack if IPv6 is available, otherwise IPv4.
 fn everywhere(port: u16) -> Vec<SocketAddr> {
     vec![
         (Ipv6Addr::UNSPECIFIED, port).into(),
@@ -347,7 +347,7 @@ impl Reader<'_> {
         Ok(Some(self.place(option, with_port(host, port), at)))
     }
 
-    /// Parses an address. Returns how it is shown, and where it is; `None` if it is `none`.
+    /// Parses an address. Returns its form for messages, and its endpoint; `None` for the value `none`.
     fn read_address(&self, text: &str, port: Option<u16>) -> Result<Option<(String, Endpoint)>, Failure> {
         // A host without a port, as in Triton: the port comes from another option, or is the default.
         if text.parse::<IpAddr>().is_ok() || text == "localhost" {

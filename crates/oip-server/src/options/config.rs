@@ -96,7 +96,8 @@ impl Config {
     }
 }
 
-/// Adds the options of the configuration file. Returns also its path if it determines the log levels.
+/// Adds the options of the configuration file. Also returns the file's path if the file determines the log
+/// levels.
 fn with_file(options: Options) -> Result<(Options, Option<PathBuf>), Failure> {
     let Some(path) = options.config.clone() else {
         return Ok((options, None));

@@ -1,10 +1,10 @@
-//! Memory that clients share with the server over Unix sockets, for both transports. Only Linux has it.
+//! Memory that clients share with the server over Unix sockets, for both transports. Available only on Linux.
 
 use oip_grpc::GrpcConfig;
 use oip_http::HttpConfig;
 use oip_listen::ConnectionLimits;
 
-/// Lets clients share memory. A region has at most `max_bytes`.
+/// Allows clients to share memory, in regions of at most `max_bytes` each.
 #[cfg(target_os = "linux")]
 pub(super) fn allow(
     http: &mut HttpConfig,

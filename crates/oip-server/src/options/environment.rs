@@ -7,7 +7,7 @@ pub(super) fn variable(option: &str) -> String {
     format!("OIP_{}", option.replace('-', "_").to_uppercase())
 }
 
-/// Returns a warning for each variable in `names` whose name starts with `OIP_` and that is no option of
+/// Returns a warning for each variable in `names` whose name starts with `OIP_` and that is not an option of
 /// `command`.
 ///
 /// Ignores variables such as `OIP_SERVER_SERVICE_HOST`, which Kubernetes sets for a service named
@@ -36,7 +36,7 @@ pub(super) fn unknown_variables(command: &Command, names: impl Iterator<Item = S
     warnings
 }
 
-/// Returns the known name that `name` may be a misspelling of.
+/// Returns the known name of which `name` may be a misspelling.
 pub(super) fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     /// The threshold that clap uses for options.
     const ALIKE: f64 = 0.8;

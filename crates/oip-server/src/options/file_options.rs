@@ -82,13 +82,14 @@ impl From<GrpcForm> for GrpcOutput {
 /// A setting, as shown in the help.
 struct FileSetting {
     name: &'static str,
-    /// Example value in TOML, which shows also the value's type.
+    /// Example value in TOML, which also shows the value's type.
     example: &'static str,
-    /// Description of the setting, in pieces of a line.
+    /// Description of the setting, one line per element.
     about: Vec<&'static str>,
 }
 
-/// Describes all settings of [`FileOptions`]: a line of the file, and below it what the setting does.
+/// Describes all settings of [`FileOptions`]: an example line of the file, and below it a description of the
+/// setting.
 const FILE_SETTINGS: &[&str] = &[
     r#"cpu-threads = 4
     threads that parse, print and compress large bodies [default: the number of cores]
@@ -127,7 +128,8 @@ otlp-metrics-interval = "1m"
     time between two pushes, from 1s to 1h [default: by OTEL_METRIC_EXPORT_INTERVAL, else 1m]"#,
 ];
 
-/// Lists of the settings whose items are separated by commas on the command line.
+/// The settings whose value is a list. On a command line, users separate the items of such a list with
+/// commas.
 const COMMA_LISTS: [&str; 1] = ["capture-models"];
 
 fn settings() -> Vec<FileSetting> {

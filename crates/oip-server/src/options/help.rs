@@ -63,8 +63,8 @@ fn place(option: &str) -> Option<(&'static str, usize)> {
         })
 }
 
-/// Arranges a command's options under headings, and hides most of them from the short help. Their environment
-/// variables set them too. Other options stay unchanged.
+/// Arranges a command's options under headings, and hides most of them from the short help. Makes the options
+/// settable by their environment variables as well. Leaves other options unchanged.
 pub(crate) fn arranged(command: Command) -> Command {
     command.mut_args(|argument| {
         let long = argument.get_long().unwrap_or_default().to_owned();

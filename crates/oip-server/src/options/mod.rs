@@ -227,7 +227,7 @@ mod tests {
                 Some(&*variable),
                 "{name}"
             );
-            // A configuration file names no other one.
+            // A configuration file cannot refer to another one.
             if name == "config" {
                 continue;
             }

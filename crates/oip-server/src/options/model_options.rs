@@ -113,7 +113,7 @@ impl ModelOptions {
     }
 
     /// Returns the engine's configuration. Models whose runs take at most `in_place_time` run on the thread
-    /// that has the request. `queue_size` limits the requests that wait for one model version.
+    /// that received the request. `queue_size` limits the requests that wait for one model version.
     pub(super) fn engine(
         self,
         in_place_time: Option<HumanDuration>,
@@ -163,7 +163,7 @@ impl ModelOptions {
     }
 }
 
-/// Returns the operator's promise, which `--allow-mapped-models` expresses.
+/// Returns the operator's promise, given with `--allow-mapped-models`, not to change or truncate model files.
 #[expect(unsafe_code, reason = "files are the operator's")]
 fn operators_word() -> Promise {
     // SAFETY: the operator guarantees that the models' files are not changed or truncated. This program does

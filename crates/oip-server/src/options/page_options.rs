@@ -26,7 +26,7 @@ pub(crate) struct PageOptions {
 
 merged!(PageOptions: allow_metrics allow_console allow_console_log);
 
-/// Which pages and pushes show the server's work.
+/// The pages that are served, and the metrics that are pushed.
 pub(crate) struct PageConfig {
     /// Whether `/metrics` is served.
     pub(crate) metrics: bool,
@@ -40,8 +40,8 @@ pub(crate) struct PageConfig {
 const CONSOLE_LOG_LINES: usize = 500;
 
 impl PageOptions {
-    /// Returns the buffer of recent log lines, if the console may show them. `is_local` says whether only
-    /// this machine reaches the console.
+    /// Returns the buffer of recent log lines, if the console may show them. `is_local` specifies whether
+    /// only this machine can reach the console.
     pub(super) fn log_tail(&self, is_local: bool) -> Option<LogTail> {
         let is_shown = self.allow_console.unwrap_or(true) && self.allow_console_log.unwrap_or(is_local);
         is_shown.then(|| LogTail::new(CONSOLE_LOG_LINES))

@@ -78,8 +78,8 @@ pub(crate) struct TransportConfig {
 }
 
 impl TransportOptions {
-    /// Returns the transports' configuration. `http_is_local` and `admin_is_local` say whether only this
-    /// machine reaches the addresses for HTTP and for administration.
+    /// Returns the transports' configuration. `http_is_local` and `admin_is_local` specify whether only this
+    /// machine can reach the addresses for HTTP and for administration.
     pub(super) fn resolve(
         &self,
         file: &FileOptions,

@@ -1,4 +1,4 @@
-//! Tells people, the log and systemd where the server listens, and which models it serves.
+//! Announces on the console, in the log and to systemd where the server listens, and which models it serves.
 
 use std::time::Instant;
 
@@ -13,10 +13,10 @@ use crate::{
     telemetry::LIFE_CYCLE,
 };
 
-/// Announces the progress of the start.
+/// Announces the progress of startup.
 pub(super) struct Announcer {
     addresses: ReachableAddresses,
-    /// Whether people read the output.
+    /// Whether the output is for people to read.
     is_text: bool,
     /// When the program started.
     begun: Instant,

@@ -1,11 +1,11 @@
-//! What the parts of the server share while it starts.
+//! State that the components of the server share during startup.
 
 use std::time::Instant;
 
 use super::runtimes::Runtimes;
 use crate::telemetry::Log;
 
-/// What every part of the server may use while it starts.
+/// State that every component of the server may use during startup.
 pub(super) struct StartContext<'a> {
     pub(super) runtimes: &'a Runtimes,
     pub(super) log: &'a Log,

@@ -9,7 +9,7 @@ use axum::http::Extensions;
 use oip_listen::{Lasting, StreamPlace};
 use oip_service::{CallPlace, KeptPlace};
 
-/// Returns the gRPC calls that stay open for long and are mostly idle.
+/// Returns the gRPC calls that stay open for a long time and are mostly idle.
 pub(crate) fn lasting() -> Lasting {
     Lasting::new(oip_grpc::LASTING, |place| {
         let mut extensions = Extensions::new();

@@ -40,7 +40,7 @@ impl Listening {
         })
     }
 
-    /// Returns the addresses as clients reach them.
+    /// Returns the addresses at which clients reach the server.
     pub(super) fn reachable(&self, guard: &Guard, has_console: bool) -> ReachableAddresses {
         let except = |other: AddressProtocol| {
             let sockets = self.sockets.iter();
@@ -92,7 +92,7 @@ impl BoundSocket {
     }
 }
 
-/// Listens at an address; a Unix socket gets the permissions `unix_socket_mode`. Must run on the runtime that
+/// Listens on an address; a Unix socket gets the permissions `unix_socket_mode`. Must run on the runtime that
 /// accepts the connections.
 fn bind(place: &Place, is_admin: bool, unix_socket_mode: u32) -> Result<BoundSocket, Failure> {
     let listener = match &place.at {

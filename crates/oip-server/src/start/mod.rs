@@ -1,5 +1,5 @@
-//! The running server: starts everything that the configuration enables, serves until a signal, and shuts
-//! down in order.
+//! The running server: starts everything that the configuration enables, serves until a signal arrives, and
+//! shuts down in order.
 
 mod announcer;
 mod context;
@@ -30,7 +30,7 @@ use crate::{
     telemetry::{self, LIFE_CYCLE, Log},
 };
 
-/// Serves until a signal, and returns the exit code.
+/// Serves until a signal arrives, and returns the exit code.
 pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     let begun = Instant::now();
     let log = telemetry::start(config.log.clone())?;
@@ -52,7 +52,7 @@ pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     outcome
 }
 
-/// Serves until a signal. Returns true if no connection or model had to be cut.
+/// Serves until a signal arrives. Returns true if all connections were closed and all models stopped in time.
 fn serve_until_signal(config: Config, log: &Log, begun: Instant) -> Result<bool, Failure> {
     let runtimes = Runtimes::start()?;
     let context = StartContext {

@@ -20,7 +20,7 @@ pub(super) struct Models {
 }
 
 impl Models {
-    /// Starts to load the models of `repositories`.
+    /// Starts loading the models of `repositories`.
     pub(super) fn start(repositories: Repositories, config: EngineConfig) -> Self {
         Self {
             passed_over: repositories.passed_over(),

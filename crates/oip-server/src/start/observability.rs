@@ -15,15 +15,15 @@ use crate::{
     traffic::{Aliases, Load, Traffic, Transport},
 };
 
-/// The running observation.
+/// The observability of a running server.
 pub(super) struct Observability {
-    /// The observation of each request.
+    /// The settings for observing requests.
     pub(super) traffic: Arc<Traffic>,
     pushed: Option<MetricsPush>,
 }
 
 impl Observability {
-    /// Starts to count and to observe requests. Returns also the pages that are served next to the protocol's
+    /// Starts counting and observing requests. Also returns the pages that are served next to the protocol's
     /// paths.
     pub(super) fn start(
         models: &Models,

@@ -59,8 +59,8 @@ pub(super) enum StartupOutcome {
 /// clients wait in the listen backlog.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Opens the repositories and reads the identity table. If this takes long, serves health checks meanwhile,
-/// and rejects other requests because the server is starting.
+/// Opens the repositories and reads the identity table. If this takes long, serves health checks in the
+/// meantime, and rejects all other requests because the server is still starting.
 pub(super) async fn read(
     config: Config,
     listening: &Listening,
@@ -123,7 +123,7 @@ fn joined<T>(result: Result<T, JoinError>) -> T {
     result.unwrap_or_else(|lost| resume_unwind(lost.into_panic()))
 }
 
-/// Serves health checks at the sockets, which stay open for the complete server.
+/// Serves health checks on the sockets, which stay open for the complete server.
 fn serve_health(
     listening: &Listening,
     config: TransportConfig,

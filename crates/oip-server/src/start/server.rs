@@ -1,4 +1,4 @@
-//! The complete server: starts its parts, serves until a signal, and shuts down in order.
+//! The complete server: starts its parts, serves until a signal arrives, and shuts down in order.
 
 use std::{
     sync::Arc,
@@ -102,8 +102,8 @@ impl Server {
         })
     }
 
-    /// Serves until the first termination signal. Then reports not ready for the shutdown delay, and drains.
-    /// Returns true if no connection or model had to be cut.
+    /// Serves until the first termination signal. Then reports for the shutdown delay that the server is not
+    /// ready, and drains. Returns true if all connections were closed and all models stopped in time.
     pub(super) async fn run_until_signal(mut self, log_end: &LogEnd) -> bool {
         let signal = loop {
             match self.signals.next().await {
@@ -121,7 +121,8 @@ impl Server {
     }
 }
 
-/// Serves for the shutdown delay, and drains. Returns true if nothing had to be cut.
+/// Serves for the shutdown delay, and drains. Returns true if all connections were closed and all models
+/// stopped in time.
 async fn end(
     engine: Arc<Engine>,
     transports: Transports,

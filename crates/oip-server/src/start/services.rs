@@ -25,7 +25,7 @@ use crate::{
 /// The services of all addresses.
 pub(super) struct Services {
     rest: HttpService,
-    /// The same with the host names of the admin address.
+    /// The same service, but with the host names of the admin address.
     admin_rest: HttpService,
     calls: GrpcService,
     gates: Gates,
@@ -58,7 +58,7 @@ impl Services {
         }
     }
 
-    /// Serves at all sockets.
+    /// Serves on all sockets.
     pub(super) fn serve(self, sockets: Vec<BoundSocket>, mut acceptor: Acceptor<'_>) -> Transports {
         for socket in sockets {
             self.serve_at(socket, &mut acceptor);

@@ -16,8 +16,9 @@ pub(crate) struct Signals {
     interrupt: Signal,
     /// SIGHUP; `None` if the system does not allow handling it.
     hangup: Option<Signal>,
-    /// Signals that are handled only so that they do not end the process: the one for the file size limit of
-    /// a log, and SIGUSR1 and SIGUSR2, with which tools ask other servers to reopen logs or dump state.
+    /// Signals that are handled only so that they do not end the process: SIGALRM, SIGXFSZ (sent when a log
+    /// reaches the file size limit), and SIGUSR1 and SIGUSR2, with which tools ask other servers to reopen
+    /// logs or dump state.
     _survived: Vec<Signal>,
 }
 

@@ -35,7 +35,8 @@ impl Transports {
         self.shutdown.drain();
     }
 
-    /// Waits until all connections are closed, and cuts them after `patience`. Returns how many were cut.
+    /// Waits until all connections are closed, and cuts off the remaining ones after `patience`. Returns how
+    /// many were cut off.
     pub(super) async fn finish(self, patience: Duration) -> usize {
         let finishing = async {
             let mut cut = 0;
@@ -66,8 +67,8 @@ pub(super) struct Acceptor<'a> {
 }
 
 impl<'a> Acceptor<'a> {
-    /// Creates an acceptor. All addresses share `limits`, except that the admin address has connections of
-    /// its own.
+    /// Creates an acceptor. All addresses share `limits`, except that the admin address has its own limit on
+    /// connections.
     pub(super) fn new(runtimes: &'a Runtimes, tls: Option<&Tls>, limits: &ConnectionLimits) -> Self {
         Self {
             runtimes,
@@ -87,7 +88,7 @@ impl<'a> Acceptor<'a> {
         }
     }
 
-    /// Accepts connections at a socket. `make` creates the service of a connection.
+    /// Accepts connections on a socket. `make` creates the service of a connection.
     pub(super) fn serve<S, B>(
         &mut self,
         socket: BoundSocket,

@@ -37,7 +37,7 @@ pub(crate) struct Exchange {
     /// Whether the whole response was passed to the connection, so that the client can have received it.
     is_whole: AtomicBool,
     traced: Option<TraceContext>,
-    /// For the access log and traces.
+    /// Facts for the access log and traces.
     facts: Option<Box<Facts>>,
 }
 
@@ -89,7 +89,7 @@ impl Exchange {
         }))
     }
 
-    /// Returns the notes about the request's processing.
+    /// Returns the notes on the request's processing, for the access log and traces.
     pub(super) fn notes(&self) -> Option<Arc<RequestNotes>> {
         Some(self.facts.as_ref()?.notes.clone())
     }

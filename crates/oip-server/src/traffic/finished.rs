@@ -21,7 +21,7 @@ pub(super) struct Facts {
     pub(super) start: Instant,
     pub(super) peer: Option<SocketAddr>,
     pub(super) method: Method,
-    /// The truncated path of an unknown route.
+    /// The truncated path, if the route is unknown.
     pub(super) path: Option<String>,
     pub(super) request_id: Option<String>,
     /// The trace id.
@@ -29,7 +29,7 @@ pub(super) struct Facts {
     pub(super) notes: Arc<RequestNotes>,
 }
 
-/// A request after its end.
+/// A finished request.
 pub(super) struct Finished<'a> {
     pub(super) transport: Transport,
     pub(super) route: &'static str,

@@ -12,8 +12,8 @@ use crate::percent::percent_encoded;
 pub(crate) struct Aliases(Vec<(String, PathAndQuery)>);
 
 impl Aliases {
-    /// Creates the aliases for a server with one model: always `SageMaker`'s, and Vertex AI's if its
-    /// environment variables are set.
+    /// Creates the aliases: Vertex AI's if its environment variables are set and, for a server with one
+    /// model, `SageMaker`'s. Vertex AI's alias for predictions also needs a server with one model.
     ///
     /// `/invocations` accepts V2 requests, as in Triton. Vertex AI's predictions use V1.
     pub(crate) fn new(only_model: Option<&str>, environment: &dyn Fn(&str) -> Option<String>) -> Self {
@@ -40,7 +40,7 @@ impl Aliases {
         }
     }
 
-    /// Replaces the path of a request by its target, if the path is an alias.
+    /// Replaces the path of a request with its target, if the path is an alias.
     pub(crate) fn apply<B>(&self, request: &mut Request<B>) {
         let path = request.uri().path();
         let Some((_, meant)) = self.0.iter().find(|(alias, _)| alias == path) else {

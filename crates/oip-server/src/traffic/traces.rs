@@ -1,4 +1,5 @@
-//! Traces inference requests: decides which ones are sampled, and converts their notes to spans.
+//! Traces inference requests: decides which ones are sampled, and converts the recorded stages of a request
+//! to spans.
 
 use std::{
     borrow::Cow,

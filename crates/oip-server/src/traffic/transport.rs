@@ -1,4 +1,4 @@
-//! The transports that requests are counted and logged by.
+//! The transports by which requests are counted and logged.
 
 /// The transport of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

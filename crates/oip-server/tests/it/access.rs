@@ -232,7 +232,7 @@ async fn the_table_holds_over_grpc() {
             model_name: "closed".into(),
             ..Default::default()
         },
-        // In KServe's definition, this field has the model's name.
+        // In KServe's definition, this field contains the model's name.
         RepositoryModelUnloadRequest {
             repository_name: "closed".into(),
             ..Default::default()

@@ -62,7 +62,7 @@ async fn get_over_http2_with(address: std::net::SocketAddr, path: &str, bytes: u
     (status, read)
 }
 
-// Clients must continue while the test waits for the server's exit.
+// Clients must keep running while the test waits for the server to exit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn one_port_answers_everything() {
     let folder = tempfile::tempdir().unwrap();
@@ -92,7 +92,7 @@ async fn one_port_answers_everything() {
     assert_eq!(server.wait(Duration::from_secs(20)).code(), Some(0));
 }
 
-/// HT-12: header limits are the same for both HTTP versions, and errors are JSON in both.
+/// Header limits are the same for both HTTP versions, and errors are JSON in both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn ht_12_headers_have_the_same_limit_in_both_versions_of_http() {
     let folder = tempfile::tempdir().unwrap();
@@ -167,7 +167,7 @@ fn a_transport_can_be_switched_off() {
     );
 }
 
-/// Returns the output up to the loading of all models.
+/// Returns the output until all models are loaded.
 fn printed_until_loaded(child: &mut Child) -> String {
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     let mut printed = String::new();
@@ -260,8 +260,8 @@ async fn ports_of_platforms_count_where_no_option_says_otherwise() {
     );
 }
 
-/// Paths of hosting platforms for a single named model; the identity table applies to them as to their
-/// targets.
+/// Hosting platforms' paths call the server's only model; the identity table applies to them as it does to
+/// their targets.
 #[test]
 fn paths_of_platforms_reach_the_only_model() {
     let folder = tempfile::tempdir().unwrap();

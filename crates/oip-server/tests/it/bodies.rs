@@ -59,15 +59,15 @@ fn head(line: &str) -> Vec<u8> {
     format!("POST {INFER} HTTP/1.1\r\nHost: x\r\n{line}\r\n\r\n").into_bytes()
 }
 
-/// Returns whether the connection is closed, in whatever way.
+/// Returns whether the connection is closed, be it cleanly or with an error.
 fn is_closed(stream: &mut TcpStream) -> bool {
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).is_ok() && rest.is_empty()
         || matches!(stream.read(&mut [0]), Err(error) if error.kind() != std::io::ErrorKind::WouldBlock)
 }
 
-/// HT-07: a body announced as too large is rejected immediately, and a client that waits for the status 100
-/// gets an error instead.
+/// A body announced as too large is rejected immediately, and a client that waits for the status 100 gets an
+/// error instead.
 #[test]
 fn ht_07_announced_bodies_are_refused_before_they_come() {
     let server = server();
@@ -101,7 +101,7 @@ fn ht_07_announced_bodies_are_refused_before_they_come() {
     assert_eq!(try_receive(&mut stream).unwrap().status, 400);
 }
 
-/// HT-08: an endless body is rejected at the limit, and the connection is closed.
+/// An endless body is rejected at the limit, and the connection is closed.
 #[test]
 fn ht_08_endless_bodies_end_at_the_limit() {
     let server = server();
@@ -133,8 +133,8 @@ fn ht_08_endless_bodies_end_at_the_limit() {
     assert_eq!(server.get("/v2/health/live").status, 200);
 }
 
-/// HT-09: a body that arrives byte by byte takes the memory of its bytes rather than of its chunks, and
-/// nothing is retained.
+/// A body that arrives byte by byte takes the memory of its bytes rather than of its chunks, and nothing is
+/// retained.
 #[test]
 fn ht_09_many_chunks() {
     let server = server();
@@ -173,7 +173,7 @@ fn ht_09_many_chunks() {
     );
 }
 
-/// HT-40: sends a body full of numbers, with datatypes whose elements are larger than their digits.
+/// Sends a body full of numbers, with datatypes whose elements are larger than their digits.
 #[test]
 fn ht_40_numbers_that_grow_when_they_are_read() {
     const LIMIT: usize = 8 << 20;

@@ -143,7 +143,7 @@ async fn boosters_answer_over_both_transports_as_their_packages_do() {
     }
 }
 
-/// Boosters process rows independently. All interfaces report the same about batching: both transports,
+/// Boosters process rows independently. All interfaces describe batching in the same way: both transports,
 /// isolated processes, and the startup output.
 #[tokio::test]
 async fn it_is_said_whether_requests_are_joined_and_why() {

@@ -1,4 +1,4 @@
-//! LC-07: startup errors are one line, with an exit code.
+//! Startup errors are one line, with an exit code.
 
 use std::{
     fs,
@@ -440,7 +440,7 @@ fn json_logs_name_what_is_not_served() {
     );
 }
 
-/// `check` loads like the server and opens no port; a single file is a model.
+/// `check` loads models as the server does, and opens no port; a single file is a model.
 #[test]
 fn models_are_checked_before_they_are_served() {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models");

@@ -57,7 +57,7 @@ impl TestServer {
         Client(stream)
     }
 
-    /// Opens a connection with a region of `bytes`; returns the connection with the client's view of the
+    /// Opens a connection with a region of `bytes`; returns the connection and the client's view of the
     /// region.
     fn with_region(&self, bytes: u64) -> (Client, File) {
         let memory = memory(bytes, SIZE);
@@ -385,7 +385,7 @@ fn surplus_descriptors_do_not_accumulate() {
         assert!(body.contains("expected one descriptor"), "{body}");
         clients.push(client);
     }
-    // Descriptors come with a request that does not register a region, and with all later ones.
+    // Descriptors are sent with a request that does not register a region, and with all later ones.
     let mut client = served.connect();
     for _ in 0..100 {
         client.pass(HEALTH, &[good.as_fd(); 50]);
@@ -394,7 +394,8 @@ fn surplus_descriptors_do_not_accumulate() {
     client.pass(REGISTER, &[good.as_fd()]);
     assert_eq!(client.answer().0, 400);
     clients.push(client);
-    // One descriptor comes before the registration, in pieces, and some come after it.
+    // The registration is sent in pieces, with one descriptor at first and several at the end; many later
+    // requests also have descriptors.
     let mut client = served.connect();
     let (start, end) = REGISTER.split_at(20);
     client.pass(start, &[good.as_fd()]);
@@ -408,7 +409,7 @@ fn surplus_descriptors_do_not_accumulate() {
     assert_eq!(client.ask(&echo("$connection", 0, 1)).0, 200);
     assert_eq!(served.mappings(), 1);
     clients.push(client);
-    // Descriptors come with half a request, and with pipelined requests.
+    // Descriptors are sent with half a request, and with pipelined requests.
     let mut client = served.connect();
     client.pass("POST /v2/conn", &[good.as_fd(); 200]);
     clients.push(client);

@@ -143,8 +143,8 @@ fn the_described_examples_work() {
     }
 }
 
-/// The console's form starts with the model's own example if the model accepts it; otherwise the log
-/// explains.
+/// The console's form starts with the model's own example if the model accepts it; otherwise the log explains
+/// why not.
 #[cfg(feature = "tensors")]
 #[test]
 fn models_bring_their_example() {

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::support::Server;
 
-/// Offset of the weights; the file before them is a hole.
+/// Offset of the weights; the file has a hole before them.
 const OFFSET: u64 = (2 << 30) + 4096;
 
 /// Encodes a length-delimited protobuf field.

@@ -33,7 +33,7 @@ fn config(server: &Server) -> Value {
     server.get("/v2/models/digits/config").json()
 }
 
-/// The value of `--gpus` is not a choice of GPUs.
+/// Rejects a value of `--gpus` that does not select GPUs.
 #[test]
 fn an_invalid_choice_of_gpus_is_a_usage_error() {
     let (code, line) = failing(&["--gpus", "first", "models"]);
@@ -73,7 +73,7 @@ fn a_demand_for_a_gpu_is_a_reason() {
     assert!(!metrics.contains("nv_gpu_"), "{metrics}");
 }
 
-/// The log, the configuration and the metrics show what a model runs on, also for isolated models.
+/// The log, the configuration and the metrics show what a model runs on, even if the model is isolated.
 #[test]
 fn what_a_model_runs_on_is_shown() {
     let Some(library) = library() else {

@@ -36,7 +36,7 @@ async fn is_live(client: &mut Client) -> Result<bool, Status> {
     Ok(answer.into_inner().live)
 }
 
-/// GR-10: metadata beyond the limit is rejected, and the server continues.
+/// Metadata beyond the limit is rejected, and the server continues.
 #[tokio::test]
 async fn gr_10_metadata_beyond_the_limit() {
     let (server, _folder) = empty_server();
@@ -47,7 +47,7 @@ async fn gr_10_metadata_beyond_the_limit() {
         request
     };
     let mut good = client(&server).await;
-    // Tokens of large organisations exceed 8 KiB.
+    // Some large organisations' tokens exceed 8 KiB.
     assert!(good.server_live(with(31 << 10)).await.unwrap().get_ref().live);
     let status = good.server_live(with(33 << 10)).await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted);
@@ -65,7 +65,7 @@ async fn gr_10_metadata_beyond_the_limit() {
     assert!(is_live(&mut good).await.unwrap());
 }
 
-/// GR-22: with all file descriptors used up, the gRPC port neither spins nor dies, and recovers.
+/// With all file descriptors used up, the gRPC port neither spins nor dies, and recovers.
 #[test]
 fn gr_22_no_file_descriptors_left() {
     let (server, _folder) = Server::with_descriptors(64, 64, &[]);
@@ -109,7 +109,7 @@ impl Stream for Requests {
     }
 }
 
-/// LC-02: a stream that its client keeps open does not block the shutdown.
+/// A stream that its client keeps open does not block the shutdown.
 // The client must be able to respond to the server's GOAWAY while the test waits for the process.
 #[tokio::test(flavor = "multi_thread")]
 async fn lc_02_open_streams_are_closed_by_a_drain() {

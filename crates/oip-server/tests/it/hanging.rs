@@ -1,5 +1,4 @@
-//! Tests MD-05 and LC-08 as clients see them over both transports: a model that hangs, and a model that is
-//! not loaded yet.
+//! Tests what clients see over both transports when a model hangs, and when a model is not loaded yet.
 
 use std::{
     io::{Read, Write},
@@ -30,7 +29,7 @@ use tonic::Code;
 use tower::ServiceExt;
 
 /// Identity models. `hangs` ignores cancellation and blocks until it is released, and `loads` does not finish
-/// loading before that. `promises` declares that its run time is bounded, but hangs for the input 13.
+/// loading until then. `promises` declares that its run time is bounded, but hangs for the input 13.
 struct HangingBackend(Arc<AtomicBool>);
 
 impl Backend for HangingBackend {
@@ -292,9 +291,9 @@ impl Connection {
     }
 }
 
-/// The worst case of a model on a transport's thread: it declared short runs, and hangs. The transport has
-/// one thread more than may run models, so all other requests are served: on existing and new connections,
-/// over both transports, for the same model and others.
+/// The worst case of a model that runs on a transport's thread: it has declared that its runs are short, but
+/// hangs. The transport has one more thread than may run models, so all other requests are served: on
+/// existing and new connections, over both transports, for the same model and others.
 #[test]
 fn md_05_a_model_that_hangs_on_a_transports_thread_takes_its_own_connection_only() {
     let runtime = |name: &str, threads| {

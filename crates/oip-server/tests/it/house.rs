@@ -57,7 +57,7 @@ fn an_example_repository_serves_at_once() {
     assert!(run(&["init", empty.to_str().unwrap()]).status.success());
 }
 
-/// Runs a line of the banner in a shell, or nothing if its program is missing: `curl` may not be installed,
+/// Runs a line of the banner in a shell, unless the line's program is missing: `curl` may not be installed,
 /// and `tensor` is built only when the whole workspace is tested.
 fn paste(line: &str, variables: &[(&str, &str)]) -> Option<String> {
     let folder = Path::new(env!("CARGO_BIN_EXE_oip-server")).parent().unwrap();

@@ -57,7 +57,7 @@ fn label(server: &Server, model: &str) -> serde_json::Value {
     answer.json()["outputs"][0]["data"].clone()
 }
 
-/// MD-04: isolated models respond, survive an external kill, recover, and shut down cleanly.
+/// Isolated models respond, survive an external kill, recover, and shut down cleanly.
 #[test]
 fn md_04_models_in_processes_of_their_own() {
     let mut server = Server::start(&examples().join("models"), &["--isolate-models"]);
@@ -105,7 +105,7 @@ fn md_04_models_in_processes_of_their_own() {
     assert!(after.iter().all(|(pid, _)| !is_alive(*pid)), "{after:?}");
 }
 
-/// MD-04: a killed server leaves no workers behind.
+/// A killed server leaves no workers behind.
 #[test]
 fn md_04_a_killed_server_leaves_no_worker() {
     let mut server = Server::start(&examples().join("models"), &["--isolate-models=true"]);
@@ -121,8 +121,8 @@ fn md_04_a_killed_server_leaves_no_worker() {
     }
 }
 
-/// MR-16: a model that exceeds its memory limit is not loaded, and the reason is reported; the server and
-/// other models continue.
+/// A model that exceeds its memory limit is not loaded, and the reason is reported; the server and other
+/// models continue.
 #[test]
 fn mr_16_a_limit_that_is_too_small() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Tests startup, drain and exit.
+//! Tests startup, draining and exit.
 
 use std::{
     io::{Read, Write},
@@ -19,8 +19,8 @@ fn empty_server(arguments: &[&str]) -> (Server, tempfile::TempDir) {
     (server, folder)
 }
 
-/// LC-01: under load, each request gets its response or is refused before it is accepted, and the process
-/// exits with 0.
+/// Under load, each request gets its response or is refused before it is accepted, and the process exits with
+/// the code 0.
 #[test]
 fn lc_01_draining_under_load_loses_nothing() {
     for _ in 0..3 {
@@ -53,7 +53,7 @@ fn lc_01_draining_under_load_loses_nothing() {
     }
 }
 
-/// LC-01: after the signal the server is not ready, but live.
+/// After the signal the server is not ready, but live.
 #[test]
 fn lc_01_a_draining_server_says_so() {
     let (mut server, _folder) = empty_server(&[]);
@@ -74,8 +74,8 @@ fn lc_01_a_draining_server_says_so() {
     assert_eq!(server.wait(Duration::from_secs(10)).code(), Some(0));
 }
 
-/// LC-01: with a delay, clients that check readiness, like load balancers, see neither errors nor refused or
-/// closed connections.
+/// With a shutdown delay, clients that check readiness, like load balancers, see neither errors nor refused
+/// or closed connections.
 #[test]
 fn lc_01_with_a_delay_nothing_is_even_refused() {
     for _ in 0..3 {
@@ -103,7 +103,7 @@ fn lc_01_with_a_delay_nothing_is_even_refused() {
             .collect();
         thread::sleep(Duration::from_millis(50));
         server.signal("TERM");
-        // The load balancer polls, and then needs a moment.
+        // The load balancer polls readiness, and then needs a moment to react.
         while server.get("/readyz").status == 200 {
             thread::sleep(Duration::from_millis(10));
         }
@@ -119,8 +119,8 @@ fn lc_01_with_a_delay_nothing_is_even_refused() {
     }
 }
 
-/// LC-02: stalled clients delay the shutdown up to the drain timeout; the exit code reports that connections
-/// were cut.
+/// Stalled clients delay the shutdown up to the drain timeout; the exit code reports that connections were
+/// cut.
 #[test]
 fn lc_02_stalled_clients_end_with_the_drain_timeout() {
     let (mut server, _folder) = empty_server(&["--drain-timeout", "2s"]);
@@ -144,7 +144,7 @@ fn lc_02_stalled_clients_end_with_the_drain_timeout() {
     assert_eq!(status.code(), Some(1));
 }
 
-/// LC-03: the second signal ends the process immediately.
+/// The second signal ends the process immediately.
 #[test]
 fn lc_03_a_second_signal_ends_at_once() {
     for second in ["TERM", "INT"] {
@@ -164,7 +164,7 @@ fn lc_03_a_second_signal_ends_at_once() {
         assert_eq!(server.wait(Duration::from_secs(5)).code(), Some(130));
         assert!(start.elapsed() < Duration::from_secs(1));
     }
-    // A second signal also ends the process during the delay, while a reload signal does not.
+    // A second signal also ends the process during the shutdown delay, while a reload signal does not.
     let (mut server, _folder) = empty_server(&["--shutdown-delay", "60s"]);
     for signal in ["TERM", "HUP"] {
         server.signal(signal);
@@ -175,7 +175,7 @@ fn lc_03_a_second_signal_ends_at_once() {
     assert_eq!(server.wait(Duration::from_secs(5)).code(), Some(130));
 }
 
-/// LC-15: the server survives signals that must not end the process.
+/// The server survives signals that must not end the process.
 #[test]
 fn lc_15_other_signals_are_survived() {
     let (server, _folder) = empty_server(&[]);
@@ -186,7 +186,7 @@ fn lc_15_other_signals_are_survived() {
     assert_eq!(server.get("/v2/health/live").status, 200);
 }
 
-/// LC-16: an unread log does not block the server.
+/// An unread log does not block the server.
 #[test]
 fn lc_16_a_log_that_nobody_reads() {
     let folder = tempfile::tempdir().unwrap();
@@ -221,7 +221,7 @@ fn lc_16_a_log_that_nobody_reads() {
     }
 }
 
-/// LC-16: the last log lines are written before the process exits, however it exits.
+/// The last log lines are written before the process exits, however it exits.
 #[test]
 fn lc_16_the_last_lines_are_written() {
     for (signals, code, last) in [
@@ -251,7 +251,7 @@ fn lc_16_the_last_lines_are_written() {
     }
 }
 
-/// LC-06: a killed server can be restarted on the same port.
+/// A killed server can be restarted on the same port.
 #[test]
 fn lc_06_the_port_is_free_again_after_a_kill() {
     let (mut server, folder) = empty_server(&[]);

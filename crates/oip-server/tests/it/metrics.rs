@@ -165,7 +165,7 @@ fn what_happened_is_counted() {
     assert_eq!(failed.len(), 2, "{failed:?}");
 }
 
-/// A body in transit counts towards the budget.
+/// A body in transit counts toward the budget.
 #[test]
 fn bodies_in_work_are_shown() {
     let (server, _folder) = server(&[]);
@@ -257,7 +257,7 @@ fn metrics_can_be_taken_away() {
     assert_eq!(infer(&server, &rows(&[1])), 200);
 }
 
-/// LC-17: sends unknown names over a connection, as clients do; `src/metrics/mod.rs` tests all 100,000 names.
+/// Sends unknown names over a connection, as clients do; `src/metrics/mod.rs` tests all 100,000 names.
 #[test]
 fn lc_17_many_names_over_a_connection() {
     let (server, _folder) = server(&[]);
@@ -332,7 +332,7 @@ fn the_page_of_documentation_lists_what_there_is() {
         assert!(help.ends_with('.'), "{name}: {help}");
     }
     let is_elsewhere = |name: &String| !cfg!(target_os = "linux") && name.starts_with("process_");
-    // These metrics exist only with ONNX Runtime, and with GPUs.
+    // These metrics exist only with ONNX Runtime or with GPUs.
     let is_of_onnx_runtime =
         |name: &String| name.starts_with("nv_gpu_") || name == "oip_model_execution_provider";
     rows.retain(|name, _| !is_elsewhere(name) && !is_of_onnx_runtime(name));

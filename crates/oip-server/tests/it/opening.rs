@@ -1,4 +1,4 @@
-//! The server while its models and keys are being read.
+//! Tests the server while it is reading its models and keys.
 
 use std::{
     io::{Read, Write},
@@ -187,7 +187,7 @@ async fn a_server_is_live_and_ends_at_a_signal_while_its_models_are_fetched() {
     assert_eq!(server.wait().code(), Some(0));
 }
 
-/// The line on the second signal is in the log although the process exits at once.
+/// The line about the second signal is in the log, although the process exits at once.
 #[test]
 fn a_second_signal_ends_a_starting_server_at_once() {
     let cache = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! GR-27: calls available in both transports, described once, sent through both, with the same outcome.
+//! Calls that both transports support are described once and sent over both, with the same outcome.
 
 mod calls;
 mod failures;

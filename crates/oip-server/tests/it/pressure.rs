@@ -7,7 +7,7 @@ use std::{
 
 use crate::support::{Server, connect, send, try_receive};
 
-/// HT-42: with all file descriptors used up, the server neither spins nor dies, and recovers.
+/// With all file descriptors used up, the server neither spins nor dies, and recovers.
 #[test]
 fn ht_42_no_file_descriptors_left() {
     let (server, _folder) = Server::with_descriptors(64, 64, &[]);
@@ -37,8 +37,8 @@ fn ht_42_no_file_descriptors_left() {
     }
 }
 
-/// Shared memory regions hold a descriptor each, but leave most descriptors to connections; a surplus region
-/// gets an error.
+/// Shared memory regions hold a descriptor each, but leave most descriptors to connections; a region beyond
+/// the limit is rejected.
 #[test]
 #[cfg(target_os = "linux")]
 fn regions_of_shared_memory_do_not_use_up_the_descriptors() {
@@ -85,8 +85,8 @@ fn assert_refused(requests: &[String], statuses: &[u16]) {
     assert_eq!(server.get("/v2/health/live").status, 200);
 }
 
-/// HT-10: rejects malformed chunk sizes. The model `m` does not exist: a request whose body is not needed
-/// gets status 404, and then the connection is closed.
+/// Rejects malformed chunk sizes. The model `m` does not exist: a request whose body is not needed gets
+/// status 404, and then the connection is closed.
 #[test]
 fn ht_10_chunks_that_are_none() {
     let chunked = |rest: &str| format!("{POST}Transfer-Encoding: chunked\r\n\r\n{rest}");
@@ -102,7 +102,7 @@ fn ht_10_chunks_that_are_none() {
     );
 }
 
-/// HT-11: rejects two lengths, malformed lengths and unknown codings.
+/// Rejects two lengths, malformed lengths and unknown codings.
 #[test]
 fn ht_11_lengths_that_contradict() {
     let with = |headers: &str| format!("{POST}{headers}\r\n\r\nabcd");
@@ -117,7 +117,8 @@ fn ht_11_lengths_that_contradict() {
         ],
         &[400],
     );
-    // With both headers the coding wins, and a repeated length is unambiguous: such requests may succeed.
+    // With both headers, the coding takes precedence, and a repeated length is unambiguous: such requests may
+    // succeed.
     assert_refused(
         &[
             with("Content-Length: 4\r\nTransfer-Encoding: chunked"),
@@ -127,7 +128,7 @@ fn ht_11_lengths_that_contradict() {
     );
 }
 
-/// HT-12, HT-13: rejects invalid HTTP heads, and heads without a host.
+/// Rejects invalid HTTP heads, and heads without a host.
 #[test]
 fn ht_12_ht_13_heads_that_are_no_http() {
     assert_refused(
@@ -145,7 +146,7 @@ fn ht_12_ht_13_heads_that_are_no_http() {
     );
 }
 
-/// HT-06: rejects too many headers, and an endless line.
+/// Rejects too many headers, and an endless line.
 #[test]
 fn ht_06_heads_that_are_too_large() {
     let headers: String = (0..101).map(|index| format!("h{index}: x\r\n")).collect();

@@ -1,4 +1,4 @@
-//! Tests that pushed metrics are the same as `/metrics`, also when that path is disabled.
+//! Tests that pushed metrics are the same as `/metrics`, even when that path is disabled.
 
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 

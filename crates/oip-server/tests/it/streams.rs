@@ -30,7 +30,7 @@ use serde_json::{Value, json};
 use tensor_core::Shape;
 use tonic::{Code, Request, Streaming, codegen::Service, transport::Channel};
 
-/// A model that counts from 0 to its input in string responses. Inputs from `FAILS` up fail at the end,
+/// A model that counts from 0 to its input in string responses. Inputs of at least `FAILS` fail at the end,
 /// `LARGE` sends endless 64 KiB responses, and `SLOW` sends one response and waits for its request to end.
 struct CountingBackend(Arc<RunLog>);
 
@@ -191,7 +191,7 @@ impl StreamServer {
         self.seen.ended.load(Ordering::SeqCst)
     }
 
-    /// Waits until the model has finished `count` requests, and the budget has no memory in use.
+    /// Waits until the model has finished `count` requests, and no memory of the budget is in use.
     fn wait_until_ended(&self, count: usize) {
         let start = Instant::now();
         while self.ended() < count || self.budget.used() > 0 {
@@ -530,7 +530,7 @@ fn what_waits_for_an_instance_stays_charged_with_its_parameters() {
     let answers = house.runtime.block_on(async {
         let text = ParameterChoice::StringParam("x".repeat(MIB as usize));
         // The waiting request has typed contents: a raw tensor would be a slice of the message, and would
-        // keep the whole message charged.
+        // keep the whole message counted toward the budget.
         let mut waits = with_parameter(request("", 1), "text", text);
         waits.raw_input_contents.clear();
         let contents = InferTensorContents {
@@ -548,7 +548,7 @@ fn what_waits_for_an_instance_stays_charged_with_its_parameters() {
         );
         thread::sleep(Duration::from_millis(1));
     }
-    // Memory charged for decoding is released during this pause.
+    // Memory that decoding charged to the budget is released during this pause.
     thread::sleep(Duration::from_millis(200));
     assert!(house.budget.used() >= MIB, "{} bytes held", house.budget.used());
     drop((held, answers));

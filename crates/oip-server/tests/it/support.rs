@@ -39,7 +39,7 @@ impl ConfigFile {
 pub(crate) fn command(repository: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
     command.arg("--model-repository").arg(repository);
-    // Some options in the environment are meant only for tests with ONNX Runtime.
+    // This variable is meant only for tests with ONNX Runtime.
     command
         .env_remove("ORT_DYLIB_PATH")
         .args(["--http-address", "127.0.0.1:0", "--grpc-address", "127.0.0.1:0"])

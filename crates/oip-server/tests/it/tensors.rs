@@ -216,7 +216,7 @@ async fn what_cannot_be_had_is_told_alike() {
     }
 }
 
-/// MR-10, MR-11: a mapped model is not read, and outlives its file's name.
+/// A mapped model is not read into memory, and can still run after its file has been deleted.
 #[cfg(target_os = "linux")]
 #[test]
 fn mr_11_a_file_is_mapped_where_operator_and_configuration_say_so() {

@@ -177,7 +177,7 @@ fn both_transports_are_encrypted() {
     }
 }
 
-/// Makes a request over TLS and HTTP/2: a GET, or with a body a POST in the style of gRPC.
+/// Sends a request over TLS and HTTP/2: a GET without a body, or a POST in the style of gRPC with one.
 fn over_http2(
     certificates: &Certificates,
     address: SocketAddr,

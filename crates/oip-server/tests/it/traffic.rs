@@ -302,7 +302,8 @@ async fn balancers_get_load_reports() {
     assert!(report.to_str().unwrap().starts_with("TEXT "), "{report:?}");
 }
 
-/// Both transports on one port are logged, and neither writes to a file that was rotated before SIGHUP.
+/// Requests over both transports on one port are logged, and neither transport writes to a file that was
+/// rotated before SIGHUP.
 #[tokio::test]
 async fn the_file_is_opened_again_on_request() {
     let folder = tempfile::tempdir().unwrap();

@@ -196,7 +196,7 @@ struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Returns the tokens of `text`. Each match is charged to `pace` like a scan of the remaining text.
+    /// Returns the tokens of `text`. Each match counts in `pace` like a scan of the remaining text.
     fn tokens<'t>(&self, text: &'t str, pace: &mut Pace) -> Result<Vec<&'t str>> {
         let mut tokens: Vec<&str> = Vec::new();
         match &self.method {
@@ -272,7 +272,7 @@ impl Kernel for Tokenizer {
             rows.push(tokens);
         }
         let most = rows.iter().map(Vec::len).max().unwrap_or(0);
-        // As in ONNX Runtime, there are no marks if no row has a token.
+        // As in ONNX Runtime, STX and ETX are left out if no row has a token.
         let marks = self.marks && most > 0;
         let width = if marks { most + 2 } else { most };
         if rows.len().saturating_mul(width) > MAX_TOKENS {

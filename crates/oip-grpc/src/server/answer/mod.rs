@@ -38,7 +38,7 @@ pub(crate) enum Envelope {
     Stream,
 }
 
-/// A response whose size is computed but which is not written yet.
+/// A response whose size has been computed, but which has not been written yet.
 pub(crate) struct Answer {
     /// The response without its outputs.
     head: ModelInferResponse,
@@ -131,7 +131,8 @@ impl Answer {
         }
     }
 
-    /// Writes the message in its frame. Allocations are charged first; tensors have separate charges.
+    /// Writes the message in its frame. Buffers are charged to the lease before they are allocated; tensors
+    /// have their own charges.
     ///
     /// # Errors
     /// Returns the errors of the lease.

@@ -9,13 +9,13 @@ use prost::encoding;
 /// Maximum size of a buffer in bytes; longer output uses several.
 const PIECE: usize = 256 << 10;
 
-/// Buffers up to this size are not charged, like HTTP response heads.
+/// Buffers up to this size are not charged to the lease, like HTTP response heads.
 const UNCHARGED: usize = 512;
 
 /// Tensors up to this size are copied into the buffer, which is cheaper than a separate frame.
 const JOINED: usize = 4 << 10;
 
-/// Writes a message. Allocations are charged first.
+/// Writes a message. Buffers are charged to the lease before they are allocated.
 pub(super) struct Pieces<'l> {
     lease: &'l Lease,
     done: Vec<Bytes>,

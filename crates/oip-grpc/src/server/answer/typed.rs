@@ -40,7 +40,7 @@ impl TypedContents {
         let elements = match value {
             TensorValue::Bytes(tensor) => Elements::Strings(tensor.clone()),
             TensorValue::Fixed(tensor) if tensor.bytes().is_empty() => {
-                // Returns `None` for an empty tensor, too, if its datatype has no typed form.
+                // Also returns `None` for an empty tensor if its datatype has no typed form.
                 field_of(tensor.spec().dtype())?;
                 Elements::None
             }

@@ -6,8 +6,8 @@ use oip_types::ServiceError;
 
 use super::cursor::Failure;
 
-/// Memory that a request may use in addition to its message without being charged, like its task and its
-/// HTTP/2 stream.
+/// Memory that a request may use in addition to its message without a charge to its lease, such as its task
+/// and its HTTP/2 stream.
 const UNCHARGED: u64 = 4 << 10;
 
 /// Granularity of charges in bytes, so that small items do not each access the budget.
@@ -53,7 +53,7 @@ impl<'l> Account<'l> {
         self.lease
     }
 
-    /// Charges memory for small items, such as names, before they are allocated.
+    /// Charges memory for small items, such as names, to the lease before they are allocated.
     pub(super) fn take(&mut self, bytes: u64) -> Result<(), Failure> {
         self.taken = self.taken.saturating_add(bytes);
         let missing = self.taken.saturating_sub(UNCHARGED + self.charge.bytes());
@@ -63,7 +63,7 @@ impl<'l> Account<'l> {
         Ok(())
     }
 
-    /// Charges work for `bytes` examined.
+    /// Counts the examination of `bytes` as work.
     pub(super) fn work(&mut self, bytes: usize) -> Result<(), Failure> {
         match self.left.checked_sub(bytes as u64) {
             Some(left) => {
@@ -85,7 +85,7 @@ impl<'l> Account<'l> {
         }
     }
 
-    /// Returns the charge for small items, which the caller keeps as long as they live.
+    /// Returns the charge for small items, which the caller keeps for as long as they exist.
     pub(super) fn into_charge(self) -> Charge {
         self.charge
     }

@@ -130,7 +130,7 @@ impl WireType {
     }
 }
 
-/// The unread rest of a message.
+/// The unread remainder of a message.
 #[derive(Clone, Copy)]
 pub(super) struct Cursor<'m>(&'m [u8]);
 

@@ -195,7 +195,7 @@ impl<'m> Elements<'m> {
         size: u64,
         account: &mut Account<'_>,
     ) -> Result<Bytes, Failure> {
-        // Copying reads every element a second time, so the input's length is charged as work again.
+        // Copying reads every element a second time, so the input's length counts as work again.
         account.work(self.input.len())?;
         let charge = account.lease().charge(size)?;
         let mut out = Vec::new();

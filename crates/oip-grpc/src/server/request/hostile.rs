@@ -66,7 +66,7 @@ fn contents(tag: u32, packed: &[u8]) -> Vec<u8> {
 }
 
 /// A message with very many empty inputs, outputs or raw contents, of two bytes each, is rejected at the
-/// limit, when only the outline is allocated.
+/// limit, before anything but the outline is allocated.
 #[test]
 fn too_many_things_are_refused_before_they_are_built() {
     for (part, message) in [
@@ -95,7 +95,7 @@ fn too_many_things_are_refused_before_they_are_built() {
     }
 }
 
-/// Parameters are kept only up to the limit, also for each input.
+/// Parameters are kept only up to the limit, which also applies to each input.
 #[test]
 fn parameters_are_bounded() {
     let mut entries = Vec::new();
@@ -196,8 +196,8 @@ fn decoded_tensors_have_a_limit() {
     assert!(allocated < 16 << 10, "{allocated} bytes");
 }
 
-/// The lease is charged before decoding, both for messages that never fit and for messages that do not fit
-/// now.
+/// Tensors are charged to the lease before they are decoded, whether the message can never fit into the
+/// budget or merely does not fit now.
 #[test]
 fn decoded_tensors_are_charged() {
     let message = with_input("INT64", &[1 << 20], &contents(3, &vec![7; 1 << 20]));
@@ -215,7 +215,7 @@ fn decoded_tensors_are_charged() {
     assert_eq!(budget.used(), 0);
 }
 
-/// Long names and parameters are charged too.
+/// Long names and parameters are also charged to the lease.
 #[test]
 fn names_are_charged() {
     let mut input = Vec::new();

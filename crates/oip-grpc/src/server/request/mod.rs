@@ -79,7 +79,7 @@ impl Echo {
     }
 }
 
-/// Decodes requests within limits, and charges their memory.
+/// Decodes requests within limits, and charges their memory to the lease.
 pub(crate) struct Reader<'r> {
     pub(crate) limits: &'r RequestLimits,
     pub(crate) output: GrpcOutput,
@@ -184,7 +184,7 @@ impl Reader<'_> {
         Ok((request, wants_raw, wants_empty_final.unwrap_or(false)))
     }
 
-    /// Decodes parameters. The outline has charged their memory.
+    /// Decodes parameters. Their memory was charged to the lease when the outline was built.
     fn parameters(&self, entries: Entries<'_>) -> Result<Parameters, ServiceError> {
         self.limits.check_parameters(entries.len())?;
         let read = |(name, value): (&str, Value<'_>)| {

@@ -1,4 +1,4 @@
-//! Traces and metrics that are sent to a collector of OpenTelemetry.
+//! Traces and metrics that are sent to an OpenTelemetry collector.
 
 mod metrics;
 mod pushed;

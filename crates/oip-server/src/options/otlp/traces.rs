@@ -29,7 +29,7 @@ pub(crate) struct TraceOptions {
     pub(crate) otlp_attribute: Vec<String>,
 }
 
-/// Settings of a trace export that is not started yet.
+/// Settings of a trace export that has not been started yet.
 #[derive(Debug)]
 pub(crate) struct TraceConfig {
     exporter: ExporterConfig,
@@ -37,8 +37,8 @@ pub(crate) struct TraceConfig {
 }
 
 impl TraceOptions {
-    /// Returns the trace configuration if traces are enabled. `has_metrics` says whether metrics are exported
-    /// with the same resource attributes.
+    /// Returns the trace configuration if traces are enabled. `has_metrics` specifies whether metrics are
+    /// exported with the same resource attributes.
     pub(crate) fn resolve(
         self,
         has_metrics: bool,

@@ -2,9 +2,9 @@
 //! configuration file overrides them.
 //!
 //! Platforms set such variables for all programs, so unsupported values cause warnings, as OpenTelemetry
-//! specifies. After one for an exporter, endpoint or protocol, the signal is not sent. After one for a sampler
-//! or interval, the default applies. Invalid headers, attributes and certificates are fatal: data would be
-//! sent without a token, without its resource attributes, or to the wrong receiver.
+//! specifies. If an exporter, endpoint or protocol is unsupported, the signal is not sent. If a sampler or
+//! interval is unsupported, the default applies. Invalid headers, attributes and certificates are fatal: data
+//! would be sent without a token, without its resource attributes, or to the wrong receiver.
 
 use std::{env, time::Duration};
 
@@ -14,9 +14,9 @@ use crate::failure::Failure;
 
 /// A kind of data that is sent to a collector.
 pub(crate) struct Signal {
-    /// The signal's part in the names of variables.
+    /// The part of the variables' names that identifies the signal.
     pub(crate) name: &'static str,
-    /// What happens if a variable names no usable collector, for a warning.
+    /// What happens if a variable does not name a usable collector, as text for a warning.
     if_unusable: &'static str,
 }
 
@@ -36,7 +36,7 @@ const SAMPLER: &str = "OTEL_TRACES_SAMPLER";
 const SAMPLER_ARGUMENT: &str = "OTEL_TRACES_SAMPLER_ARG";
 
 impl Signal {
-    /// Returns the collector that the configuration file names, or else a variable.
+    /// Returns the collector that the configuration file names, or else the one that a variable names.
     pub(crate) fn endpoint(
         &self,
         setting: &str,

@@ -9,8 +9,8 @@ use attack_kit::{
 
 use super::TestServer;
 
-/// All bodies of this attack are valid: each request succeeds or is told to retry, and none is rejected as
-/// malformed.
+/// All bodies of this attack are valid: each request succeeds or gets an error that asks the client to retry,
+/// and none is rejected as malformed.
 #[test]
 fn bodies_that_grow_a_thousandfold() {
     let attacked = TestServer::start(&[]);
@@ -33,8 +33,8 @@ fn bodies_that_grow_a_thousandfold_of_clients_that_leave() {
     );
 }
 
-/// Announced lengths occupy no memory: well-behaved clients succeed next to bodies that announce eight times
-/// the budget.
+/// No memory is allocated for announced lengths: well-behaved clients succeed alongside bodies that announce
+/// eight times the budget.
 #[test]
 fn announced_bodies_that_drip() {
     let attacked = TestServer::start(&[]);

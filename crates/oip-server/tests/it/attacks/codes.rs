@@ -42,8 +42,8 @@ fn what_can_never_fit() {
     .unwrap();
 }
 
-/// A request that does not fit into the budget while others hold it is told to retry, and succeeds once they
-/// end.
+/// A request that does not fit into the budget while others hold it gets an error that asks the client to
+/// retry, and succeeds once they end.
 #[test]
 fn what_does_not_fit_now() {
     let attacked = TestServer::start(&[]);
@@ -87,7 +87,7 @@ fn what_does_not_fit_now() {
     .unwrap();
 }
 
-/// Returns whether the gRPC response advises to retry, with a delay in milliseconds.
+/// Returns whether the gRPC response asks the client to retry after a delay in milliseconds.
 fn may_come_again(answer: &attack_kit::grpc::Answer) -> bool {
     let pause = answer.trailers.get("grpc-retry-pushback-ms");
     pause

@@ -92,7 +92,7 @@ impl TestServer {
         (tally, seen)
     }
 
-    /// Waits until the budget is fully released after all clients disconnected.
+    /// Waits until the budget is fully released after all clients have disconnected.
     fn assert_settles(&self, name: &str) {
         let start = Instant::now();
         loop {

@@ -116,7 +116,7 @@ pub(super) fn with_parameter(name: &str, value: Parameter) -> Neutral {
     }
 }
 
-/// Requests the one output with parameters.
+/// Returns a request for the only output, with these parameters.
 pub(super) fn with_output(values: &[(&str, Parameter)]) -> Neutral {
     let output = Output {
         parameters: parameters(values),
