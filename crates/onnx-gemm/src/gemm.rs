@@ -3,7 +3,7 @@
 use crate::{
     BlockedGemm, Order, Pace, PackedMatrix, copy_line,
     gemv::{gemv, indirect_gemv},
-    microkernel::PANEL,
+    microkernel::{GROUP, PANEL},
     pack::pack_rows,
     shapes::expect_product,
 };
@@ -51,7 +51,7 @@ pub fn gemm<P: Pace>(
         }
         return Ok(());
     }
-    if rows >= FEW_ROWS && b.len() <= PACKED {
+    if rows >= FEW_ROWS && depth * columns.next_multiple_of(GROUP) <= PACKED {
         pace.spend(b.len() as u64)?;
         let packed = PackedMatrix::new(b, [depth, columns], Order::RowMajor);
         return packed.multiply_columns(a, c, [columns, 0], pace);

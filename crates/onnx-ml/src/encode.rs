@@ -8,7 +8,7 @@ use onnx_tensor::prelude::*;
 use onnx_tensor::{
     cancelling::{PART, Pace},
     elements,
-    faults::{BadInput, Refusal},
+    faults::{BadInput, Limit, Refusal},
     node::Attributes,
     node::Node,
     operator::{Compute, Fact, Kernel, kernel},
@@ -47,7 +47,9 @@ pub fn vectorizer(node: &Node) -> Result<Box<dyn Compute>> {
         .try_fold(0usize, |sum, &width| sum.checked_add(width));
     match width.filter(|&width| width <= MAX_WIDTH) {
         Some(width) => Ok(kernel(FeatureVectorizer { widths, width })),
-        None => bail!(Refusal(format!("has more than {MAX_WIDTH} features"))),
+        None => bail!(Limit(format!(
+            "the inputdimensions are more than {MAX_WIDTH} in sum, which is the limit"
+        ))),
     }
 }
 

@@ -36,7 +36,9 @@ pub fn below_limit(name: &str, number: i64) -> Result<usize> {
     const LIMIT: i64 = (1 << 24) - 1;
     match number {
         0..=LIMIT => Ok(number as usize),
-        ..0 => bail!(Refusal(format!("the attribute '{name}' is {number}, expected 0 or more"))),
+        ..0 => bail!(Refusal(format!(
+            "the attribute '{name}' is {number}, expected 0 or more"
+        ))),
         _ => bail!(Limit(format!(
             "the attribute '{name}' is {number}, beyond the limit of {LIMIT}"
         ))),

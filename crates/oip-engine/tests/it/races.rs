@@ -179,15 +179,16 @@ fn mr_24_loading_and_unloading_leaks_nothing() {
     }
     let this = std::env::current_exe().unwrap();
     let mut command = std::process::Command::new(this);
-    let name = "control::mr_24_loading_and_unloading_leaks_nothing";
+    let name = "races::mr_24_loading_and_unloading_leaks_nothing";
     let output = command
         .args(["--exact", name, "--nocapture"])
         .env(VARIABLE, folder.path())
         .output()
         .unwrap();
+    let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(
-        output.status.success(),
-        "{}",
+        output.status.success() && stdout.contains("1 passed"),
+        "{stdout}{}",
         String::from_utf8_lossy(&output.stderr)
     );
 }

@@ -4,12 +4,7 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use onnx_tensor::{
-    cancelling::Pace,
-    faults::{Refusal, Unsupported},
-    node::Node,
-    operator::Compute,
-};
+use onnx_tensor::{cancelling::Pace, faults::Unsupported, node::Node, operator::Compute};
 use onnx_tensor::{
     elements::{of_type, tensor},
     node::Attributes,
@@ -19,17 +14,16 @@ use onnx_tensor::{
 /// Builds the operator `EyeLike`.
 pub fn eye_like(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
-    let element_type =
-        match attributes.has("dtype") {
-            false => None,
-            true => {
-                let code = i32::try_from(attributes.int("dtype", 0))?;
-                let element_type = ElementType::from_code(code);
-                Some(element_type.ok_or_else(|| {
-                    Unsupported::Here(format!("the attribute 'dtype' is {code}, which is not supported"))
-                })?)
-            }
-        };
+    let element_type = match attributes.has("dtype") {
+        false => None,
+        true => {
+            let code = i32::try_from(attributes.int("dtype", 0))?;
+            let element_type = ElementType::from_code(code);
+            Some(element_type.ok_or_else(|| {
+                Unsupported::Here(format!("the attribute 'dtype' is {code}, which is not supported"))
+            })?)
+        }
+    };
     Ok(kernel(EyeLike {
         element_type,
         diagonal: attributes.int("k", 0),

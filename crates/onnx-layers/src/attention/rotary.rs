@@ -7,7 +7,7 @@ use onnx_tensor::prelude::*;
 
 use onnx_tensor::{
     cancelling::Pace,
-    faults::{BadInput, Unsupported, ensure_input},
+    faults::{BadInput, Unsupported, below_limit, ensure_input},
     node::Node,
     operator::Compute,
 };
@@ -22,9 +22,8 @@ pub fn rotary_embedding(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let is_own = !node.domain.is_empty();
     let size = |name: &str| -> Result<usize> {
-        let size = usize::try_from(attributes.int(name, 0)).ok();
-        size.filter(|&size| size < 1 << 24)
-            .with_context(|| format!("{name} must be from 0 to 2^24"))
+        let size = attributes.int(name, 0);
+        below_limit(name, size)
     };
     if attributes.int("is_packed_batching", 0) != 0 {
         bail!(Unsupported::Here(

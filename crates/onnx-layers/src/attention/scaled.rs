@@ -8,7 +8,7 @@ use onnx_tensor::prelude::*;
 use crate::{least_work::PRODUCTS, norm::softmax, split_products::products};
 use onnx_tensor::{
     cancelling::{PART, Pace},
-    faults::{BadInput, Limit, Unsupported, ensure_input},
+    faults::{BadInput, Limit, Unsupported, below_limit, ensure_input},
     node::Node,
     operator::Compute,
     size, split,
@@ -25,12 +25,7 @@ pub fn attention(node: &Node) -> Result<Box<dyn Compute>> {
     let heads = |name: &str| -> Result<Option<usize>> {
         match attributes.int(name, 0) {
             0 => Ok(None),
-            heads => {
-                let heads = usize::try_from(heads).ok().filter(|&heads| heads < 1 << 24);
-                Ok(Some(
-                    heads.with_context(|| format!("{name} must be from 0 to 2^24"))?,
-                ))
-            }
+            heads => below_limit(name, heads).map(Some),
         }
     };
     let mode = attributes.int("qk_matmul_output_mode", 0);

@@ -9,7 +9,7 @@ use crate::matmul::contraction::{Multiply, Operand, contracted};
 use onnx_tensor::{
     cancelling::Pace,
     elements::{Factor, elements},
-    faults::{Misfit, Refusal, unsupported},
+    faults::{Limit, Misfit, Refusal, unsupported},
     node::Attributes,
     node::Node,
     operator::{Compute, Fact},
@@ -68,11 +68,17 @@ impl Einsum {
 
     /// Assigns letters to the dimensions of inputs with these ranks.
     fn letters(&self, ranks: &[usize]) -> Result<Letters> {
-        if ranks.len() != self.inputs.len() || ranks.len() > MAX_FACTORS {
+        if ranks.len() != self.inputs.len() {
             bail!(Refusal(format!(
-                "has {} inputs for an equation of {}, expected as many, and at most {MAX_FACTORS}",
+                "has {} inputs for an equation of {}, expected as many",
                 ranks.len(),
                 self.inputs.len()
+            )));
+        }
+        if ranks.len() > MAX_FACTORS {
+            bail!(Limit(format!(
+                "has {} inputs, beyond the limit of {MAX_FACTORS}",
+                ranks.len()
             )));
         }
         // The number of indices that the ellipsis of each input represents.

@@ -68,7 +68,7 @@ pub fn packed_experts(node: &Node) -> Result<Box<dyn Compute>> {
                 block,
                 scales: attributes
                     .position(weights + 1)
-                    .context("fc1_scales, fc2_scales or fc3_scales is not given")?,
+                    .with_context(|| format!("fc{}_scales is not given", number + 1))?,
                 zero_points: attributes.position(11 + number),
             }),
         })

@@ -7,7 +7,7 @@ use onnx_tensor::prelude::*;
 use crate::pool::pooling;
 use onnx_tensor::{
     cancelling::{PART, Pace},
-    faults::{Misfit, Refusal, Unsupported},
+    faults::{Misfit, Refusal, Unsupported, below_limit},
     node::Node,
     operator::Compute,
 };
@@ -18,11 +18,8 @@ use onnx_tensor::{
 };
 
 fn power(attributes: Attributes<'_>) -> Result<f32> {
-    let power = attributes.int("p", 2);
-    ensure!(
-        (1..1 << 24).contains(&power),
-        "the attribute 'p' is {power}, expected a positive number"
-    );
+    let power = below_limit("p", attributes.int("p", 2))?;
+    ensure!(power > 0, "the attribute 'p' is 0, expected a positive number");
     Ok(power as f32)
 }
 
@@ -99,12 +96,15 @@ pub fn lp_pool(node: &Node) -> Result<Box<dyn Compute>> {
         } else {
             given.to_vec()
         };
-        let fits = given.len() == count && given.iter().all(|number| (least..1 << 24).contains(number));
+        let fits = given.len() == count && given.iter().all(|&number| number >= least);
         ensure!(
             fits,
-            "the attribute '{name}' is {given:?}, expected {count} numbers"
+            "the attribute '{name}' is {given:?}, expected {count} numbers of {least} or more"
         );
-        Ok(given.into_iter().map(|number| number as usize).collect())
+        given
+            .into_iter()
+            .map(|number| below_limit(name, number))
+            .collect()
     };
     let rank = sizes.len();
     let kernels = numbers("kernel_shape", rank, 1, 1)?;

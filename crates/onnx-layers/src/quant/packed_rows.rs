@@ -26,10 +26,10 @@ pub fn packed_rows(node: &Node) -> Result<Box<dyn Compute>> {
     // Nodes of ONNX Runtime's domain read packed elements. For all other nodes, 4-bit constants are already
     // widened to bytes.
     let is_wide = node.domain != "com.microsoft";
-    let is_known = matches!(bits, 4 | 8) && attributes.int("gather_axis", 0) == 0;
-    if !is_known || (is_wide && bits != 4) {
+    let axis = attributes.int("gather_axis", 0);
+    if !matches!(bits, 4 | 8) || (is_wide && bits != 4) || axis != 0 {
         bail!(Unsupported::Here(format!(
-            "has {bits} bits, expected the 'bits' 4 or 8, and a 'gather_axis' of 0"
+            "'bits' is {bits} and 'gather_axis' is {axis}, expected 4 or 8 bits, and axis 0"
         )));
     }
     ensure!(

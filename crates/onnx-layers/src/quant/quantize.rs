@@ -31,8 +31,8 @@ pub fn quantize(node: &Node) -> Result<Box<dyn Compute>> {
             i32::try_from(code)
                 .ok()
                 .and_then(element_type_of)
-                .with_context(|| {
-                    Unsupported::Anywhere(format!(
+                .ok_or_else(|| {
+                    Unsupported::Here(format!(
                         "the output_dtype is {code}, only integers of 8 and 16 bits are supported"
                     ))
                 })?,

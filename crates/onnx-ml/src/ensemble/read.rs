@@ -5,7 +5,11 @@ use std::collections::HashMap;
 use flat_forest::{Aggregate, Test, TreeNode, Trees, TreesBuilder};
 use onnx_tensor::prelude::*;
 
-use onnx_tensor::{elements, faults::Refusal, node::Attributes};
+use onnx_tensor::{
+    elements,
+    faults::{Limit, Refusal},
+    node::Attributes,
+};
 
 /// Reads the trees of a node. `prefix` is the prefix of the leaf attributes.
 pub(crate) fn trees(
@@ -250,8 +254,11 @@ const MAX_TARGETS: i64 = 1 << 20;
 pub(crate) fn targets(attributes: Attributes<'_>) -> Result<usize> {
     match attributes.int("n_targets", 1) {
         targets @ 1..=MAX_TARGETS => Ok(targets as usize),
-        targets => bail!(Refusal(format!(
-            "has {targets} targets, expected 1 to {MAX_TARGETS}"
+        targets @ ..1 => bail!(Refusal(format!(
+            "the attribute 'n_targets' is {targets}, expected 1 or more"
+        ))),
+        targets => bail!(Limit(format!(
+            "the attribute 'n_targets' is {targets}, beyond the limit of {MAX_TARGETS}"
         ))),
     }
 }

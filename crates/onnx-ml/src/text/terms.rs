@@ -10,7 +10,7 @@ use onnx_tensor::prelude::*;
 
 use onnx_tensor::{
     cancelling::Pace,
-    faults::{BadInput, Unsupported},
+    faults::{BadInput, Limit, Unsupported},
     node::Node,
     operator::Compute,
     size,
@@ -130,9 +130,14 @@ pub fn tf_idf(node: &Node) -> Result<Box<dyn Compute>> {
     let (shortest, longest) = (number("min_gram_length")?, number("max_gram_length")?);
     let skips = number("max_skip_count")?;
     ensure!(
-        (1..=longest).contains(&shortest) && longest <= MAX_GRAM && skips <= MAX_SKIPS,
-        "min_gram_length is {shortest}, max_gram_length {longest} and max_skip_count {skips}"
+        (1..=longest).contains(&shortest),
+        "min_gram_length is {shortest} and max_gram_length {longest}, expected 1 or more, in ascending order"
     );
+    if longest > MAX_GRAM || skips > MAX_SKIPS {
+        bail!(Limit(format!(
+            "max_gram_length is {longest} and max_skip_count {skips}, beyond the limits of {MAX_GRAM} and {MAX_SKIPS}"
+        )));
+    }
     let texts = attributes.texts("pool_strings")?;
     let pool: Vec<Word> = match texts.is_empty() {
         false => texts.into_iter().map(Word::Text).collect(),
@@ -180,7 +185,11 @@ pub fn tf_idf(node: &Node) -> Result<Box<dyn Compute>> {
         .map(|&column| usize::try_from(column))
         .collect::<Result<_, _>>()?;
     let width = columns.iter().max().map_or(0, |most| most + 1);
-    ensure!(width <= MAX_WIDTH, "{width} columns");
+    if width > MAX_WIDTH {
+        bail!(Limit(format!(
+            "the ngram_indexes give {width} columns, beyond the limit of {MAX_WIDTH}"
+        )));
+    }
     let weights = attributes.floats("weights").to_vec();
     ensure!(
         weights.is_empty() || weights.len() == columns.len(),

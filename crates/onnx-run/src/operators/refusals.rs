@@ -239,7 +239,7 @@ fn by_condition() -> Vec<(Refused, &'static [&'static str])> {
                 .without(5)
                 .int("hidden_size", 2)
                 .text("direction", "backward"),
-            &["(DynamicQuantizeLSTM)"],
+            &["'direction' is 'backward'"],
         ),
         (
             refused("QuantizeLinear")
