@@ -68,7 +68,8 @@ pub(crate) fn run(subject: Subject, more: &[String]) -> Result<()> {
     }
 }
 
-/// Returns the arguments in `more`. Adds defaults, which select a small network over HTTP and gRPC.
+/// Returns the arguments in `more`, preceded by `--with-options`. Unless `more` contains `--only`, also
+/// selects a small network.
 fn with_defaults(more: &[String]) -> Vec<String> {
     let mut all = vec!["--with-options".to_owned()];
     if !more.iter().any(|option| option.starts_with("--only")) {
@@ -127,8 +128,8 @@ fn text(more: &[String]) -> Result<()> {
 /// The packages of the Python server to compare with.
 const RIVAL: &[&str] = &["httptools", "orjson", "starlette", "uvicorn", "uvloop"];
 
-/// Measures the cost of a request to the server, and optionally of a request to bare echo servers, which is
-/// the minimum cost.
+/// Measures the cost of a request to the server, and optionally the cost of a request to bare echo servers,
+/// which is the lower bound.
 fn cost_of_requests(with_floors: bool, more: &[String]) -> Result<()> {
     let echoes = [("oip-listen", "echo"), ("oip-grpc", "bare_echo")];
     for (package, echo) in echoes.into_iter().filter(|_| with_floors) {

@@ -128,7 +128,7 @@ const CHECKS: &[Check] = &[
         ],
         usual: 48,
     },
-    // Checks the server with the tool in the same program, as the wheel contains it.
+    // Checks the server with the tool in the same program, as in the wheel.
     Check {
         name: "both programs in one",
         arguments: &["clippy", "--package", "oip-server", "--features", "tool"],

@@ -44,7 +44,7 @@ pub(crate) fn uses(root: &Path, from: &str, to: &str) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Formats a line about a file that uses items of another file.
+/// Formats a line about a file that uses items from another file.
 fn takes(from: &Path, names: &BTreeSet<String>, to: &Path) -> String {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     format!(
@@ -55,7 +55,7 @@ fn takes(from: &Path, names: &BTreeSet<String>, to: &Path) -> String {
     )
 }
 
-/// The items that one file uses of another: for each using file, the defining files with their items.
+/// The items that files use from other files: for each using file, the defining files with their items.
 type Arrows = BTreeMap<PathBuf, BTreeMap<PathBuf, BTreeSet<String>>>;
 
 fn circles(arrows: &Arrows) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! Lists the crates that are linked into a program, with version, licence and checksum.
+//! Lists the crates that are linked into a program, with their versions, licences and checksums.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::workspace;
 
-/// The crates that are linked into some programs for one target.
+/// The crates that are linked into a set of programs for one target.
 pub(crate) struct Components {
     metadata: Metadata,
     roots: Vec<PackageId>,

@@ -73,7 +73,7 @@ fn check_crates_named(document: &str, text: &str, crates: &BTreeSet<String>, bro
     }
 }
 
-/// Checks that README.md has the figures of the latest run of the zoo.
+/// Checks that README.md contains the figures of the latest zoo run.
 fn check_figures(broken: &mut Vec<String>) -> Result<()> {
     let said = zoo::summary(&read("docs/measured/zoo.md"))?;
     // Line breaks in README.md are ignored.

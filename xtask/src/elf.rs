@@ -69,7 +69,7 @@ const DYNAMIC: u64 = 6;
 const LIBRARY_NEEDED: u64 = 1;
 const END: u64 = 0;
 
-/// The header of a section, as far as it is used.
+/// The fields of a section header that are used here.
 struct Section {
     offset: u64,
     size: u64,
@@ -263,8 +263,8 @@ pub(crate) mod tests {
     #[test]
     fn files_that_end_early_are_errors() {
         let file = file();
-        // Truncations of the last 16 bytes are left out: of the last section header only the type is read, so
-        // these truncations have no effect.
+        // Truncations of the last 16 bytes are left out: only the type is read from the last section header,
+        // so these truncations have no effect.
         for length in 4..file.len() - 16 {
             assert!(oldest(&file[..length]).is_err(), "{length}");
         }

@@ -49,7 +49,7 @@ pub(crate) struct Options {
 
 /// The directory of the suite.
 const SUITE: &str = "xtask/interop";
-/// The directory of the virtual environment. It is kept, because creating it takes long.
+/// The directory of the virtual environment. It is kept, because creating it takes a long time.
 const ENVIRONMENT: &str = "target/interop-venv";
 
 /// Builds and starts the servers and runs the suite. Returns an error if any check fails.

@@ -1,5 +1,5 @@
 //! Generates each library's README.md from the crate-level documentation, so that both have the same text.
-//! Handwritten READMEs stay.
+//! Handwritten READMEs are left unchanged.
 
 use std::{fs, path::PathBuf};
 
@@ -194,7 +194,7 @@ fn text_of_link(text: &str) -> String {
     kind.map_or_else(|| text.to_owned(), |name| format!("`{name}"))
 }
 
-/// Appends a part of a line. Merges adjacent pieces of inline code.
+/// Appends a piece of a line. Merges adjacent pieces of inline code.
 fn join(line: &mut String, part: &str) {
     match part.strip_prefix('`').filter(|_| line.ends_with('`')) {
         Some(rest) => {
@@ -205,7 +205,7 @@ fn join(line: &mut String, part: &str) {
     }
 }
 
-/// Replaces links to Rust items in a line by their text.
+/// Replaces links to Rust items in a line with their text.
 fn without_paths(line: &str) -> String {
     let (mut plain, mut rest) = (String::new(), line);
     while let Some(start) = rest.find('[') {

@@ -1,9 +1,9 @@
 //! Generates the committed files of `schemas/*.fbs`.
 //!
-//! The FlatBuffers compiler is a C++ program. Building it takes minutes, cmake and a C++ compiler. Therefore
-//! it is an optional dependency behind the feature `flatc`, which is needed only for changing a schema. The
-//! generated file records the digests of the schema and of itself, so that anybody can check that neither was
-//! changed alone.
+//! The FlatBuffers compiler is a C++ program. Building it takes minutes and needs cmake and a C++ compiler.
+//! Therefore it is an optional dependency behind the feature `flatc`, which is needed only for changing a
+//! schema. The generated file records the digests of the schema and of itself, so that anybody can check that
+//! neither was changed alone.
 
 use std::{fs, path::PathBuf};
 

@@ -83,8 +83,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Compares the documentation of a library's two states, the file `document` of each. Returns the tool's
-/// report if the library has breaking changes.
+/// Compares the documentation of two states of a library; `document` is the file name in both. Returns the
+/// tool's report if the library has breaking changes.
 fn breaking_changes(folder: &Path, document: &str) -> Result<Option<String>> {
     let (before, after) = (
         folder.join("before").join(document),
@@ -156,7 +156,7 @@ fn document(root: &Path, folder: &Path, state: &str) -> Result<Vec<Library>> {
             .iter()
             .flat_map(|library| ["--package", library.package.as_str()])
     };
-    // The compiled libraries must be removed too, because the other state's sources may have older
+    // The compiled libraries must also be removed, because the other state's sources may have older
     // timestamps.
     let cleaned = Command::new(env!("CARGO"))
         .args(["clean", "--quiet", "--target-dir"])

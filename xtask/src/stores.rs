@@ -56,7 +56,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Creates the virtual environment, and installs Azurite and s3s-fs. Installs everything anew when the
+/// Creates the virtual environment, and installs Azurite and s3s-fs. Reinstalls everything when the
 /// requirements change.
 fn install(options: &Options, folder: &Path) -> Result<PathBuf> {
     let python = folder.join("bin/python");

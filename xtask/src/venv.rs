@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// Creates a fake Python that creates environments and records the version that it was started as.
+    /// Creates a fake Python that reports `version`, creates environments, and records its version for each.
     fn python(folder: &Path, version: &str) -> String {
         let program = folder.join(version);
         let script = format!(

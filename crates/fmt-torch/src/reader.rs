@@ -34,7 +34,7 @@ pub struct TorchReader {
     foreign: Vec<String>,
     lints: Vec<Lint>,
     names: NameTable,
-    /// The start offsets of storages whose checksums were verified.
+    /// The start offsets of storages whose checksums have been verified.
     sound: Mutex<HashSet<u64>>,
 }
 

@@ -268,7 +268,7 @@ impl CheckpointContents {
     }
 }
 
-/// Returns a storage that no tensor uses as a one-dimensional tensor; an untyped storage as bytes.
+/// Represents a storage that no tensor uses as a one-dimensional tensor, of bytes if the storage is untyped.
 fn whole_storage(storage: &Storage) -> StoredTensor {
     let elements = match storage.elements {
         Elements::Untyped => Elements::Known(DType::U8),
@@ -301,7 +301,7 @@ fn shape_of(tensor: &StoredTensor, name: &str, limits: &Limits) -> Result<Shape,
     Shape::new(&tensor.dims).map_err(|error| wrong(ErrorKind::Overflow, &error.to_string()))
 }
 
-/// Returns the end of the tensor's last element in bytes, relative to the storage; `None` if it overflows.
+/// Returns the byte offset of the end of the tensor's last element in the storage; `None` if it overflows.
 fn end_of_elements(tensor: &StoredTensor) -> Option<u64> {
     if tensor.dims.contains(&0) {
         return Some(0);
@@ -312,15 +312,15 @@ fn end_of_elements(tensor: &StoredTensor) -> Option<u64> {
     last.checked_add(1)?.checked_mul(tensor.elements.size())
 }
 
-/// Sets why the elements of `entry` cannot be read, if its dtype or the operation `pending` is the reason.
+/// Records why the elements of `entry` cannot be read, if its dtype or the operation `pending` is the reason.
 fn note_unsupported(entry: &mut Entry, pending: Option<LazyOperation>) {
     if let Some(pending) = pending {
         let step = match pending {
             LazyOperation::Conj => "conj",
             LazyOperation::Neg => "neg",
         };
-        // The stored elements are those before the operation, so they must not be copied either. An unknown
-        // dtype prevents that.
+        // The stored elements are those before the operation, so they must not even be copied, which an
+        // unknown dtype prevents.
         entry.dtype = StoredDType::Unknown(format!("{} before {step}()", entry.dtype));
         let reason =
             format!("its elements are those before {step}(); call resolve_{step}() and save it again");

@@ -225,7 +225,8 @@ mod tests {
 
     use super::*;
 
-    /// A file with a terabyte of zeros between its start and its end, which counts the bytes that are read.
+    /// A file with a terabyte of zeros between its start and its end. It counts the bytes that are read from
+    /// it.
     struct Huge {
         head: &'static [u8],
         end: Vec<u8>,

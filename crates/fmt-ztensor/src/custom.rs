@@ -7,7 +7,7 @@ use fmt_core::{Error, ErrorKind};
 
 use crate::layout::Key;
 
-/// A field of a tensor's entry that the specification lacks: a key and any CBOR value.
+/// A field of a tensor's entry that the specification does not define: a key and any CBOR value.
 ///
 /// ```
 /// use fmt_ztensor::{CborValue, CustomField};

@@ -23,7 +23,7 @@ pub(crate) struct Index {
     names: NameTable,
 }
 
-/// Data of an entry that [`Entry`] lacks.
+/// The values of an entry for which [`Entry`] has no field.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Details {
     pub(crate) fields: Fields,

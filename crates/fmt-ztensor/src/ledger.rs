@@ -43,7 +43,7 @@ pub(crate) enum Checksum {
     Absent,
     /// The checksum as a string, as written in the edited file.
     Text(String),
-    /// A checksum that the writer computes once all bytes are written; a placeholder until then.
+    /// A checksum that the writer computes once all bytes have been written; a placeholder until then.
     Computed(Claim),
 }
 
@@ -89,7 +89,7 @@ impl Ledger {
         }
     }
 
-    /// Creates a ledger from the tensors of a file that is edited.
+    /// Creates a ledger from the tensors of a file being edited.
     pub(crate) fn resume<'a>(
         options: &WriteOptions,
         entries: impl Iterator<Item = (&'a Entry, &'a Details)>,
@@ -253,7 +253,8 @@ impl Ledger {
 
     /// Returns the maximum size of the index with `record` in place of the record `number`.
     fn bound_with(&self, number: usize, record: &Record) -> u64 {
-        // The subtraction cannot underflow: the bound of a record does not grow after the record was added.
+        // The subtraction cannot underflow: the bound of a record does not grow after the record has been
+        // added.
         self.index_bound - self.records[number].index_bound() + record.index_bound()
     }
 
@@ -265,7 +266,7 @@ impl Ledger {
             .ok_or_else(|| Error::new(ErrorKind::OutOfBounds, "there is no such tensor").of_tensor(name))
     }
 
-    /// Sets the location and checksum of a tensor whose bytes are written.
+    /// Sets the location and checksum of a tensor whose bytes have been written.
     pub(crate) fn settle(&mut self, number: usize, offset: u64, size: u64, checksum: Option<Claim>) {
         let record = &mut self.records[number];
         record.place = Place::Written { offset, size };
@@ -347,7 +348,7 @@ impl Ledger {
             };
             let (offset, size) = match root.place {
                 Place::Written { offset, size } => (offset, size),
-                // Unreachable: the index is encoded only when all bytes are written.
+                // Unreachable: the index is encoded only after all bytes have been written.
                 _ => (0, 0),
             };
             encode_record(&mut out, record, offset, size, &root.checksum);

@@ -15,12 +15,12 @@ use crate::{CustomField, layout::ALIGNMENT};
 /// ```
 #[derive(Clone, Debug)]
 pub struct WriteOptions {
-    /// Storage options of tensors that are written without options of their own.
+    /// Storage options of tensors for which the caller passes none.
     pub tensors: TensorOptions,
     /// Alignment of data: a power of two from 64 to [`WriteOptions::MAX_ALIGNMENT`] (default 64).
     pub alignment: u64,
-    /// Whether to omit the key `layout`, which the specification lacks but all published readers of version
-    /// 0.1 require (Z1).
+    /// Whether to omit the key `layout`, which the specification does not define but all published readers of
+    /// version 0.1 require (Z1).
     pub strict_spec: bool,
     /// Limits of the expected readers: a file that they would reject is not written.
     pub limits: Limits,

@@ -20,8 +20,9 @@ use crate::{
 /// An open zTensor file.
 ///
 /// Opening reads and validates both ends of the file and the index, in time and memory proportional to the
-/// index. Then a raw little-endian tensor is one range of the source: a slice without a copy in memory, or
-/// one read of a file. Compressed and big-endian tensors are decoded or byte-swapped into new memory.
+/// index. After that, a raw little-endian tensor is one range of the source: a slice without a copy in
+/// memory, or one read of a file. Compressed and big-endian tensors are decoded or byte-swapped into new
+/// memory.
 ///
 /// ```
 /// use fmt_core::TensorReader;
@@ -61,8 +62,8 @@ use crate::{
 /// or contain zero bytes, tensors may share parts of their data, and an empty index means no tensors (Z9,
 /// Z10, Z11, Z24).
 ///
-/// [`Entry::attributes`] has the custom fields as strings: text unchanged, all other values in diagnostic
-/// notation. [`ZtensorReader::fields`] returns the original values.
+/// [`Entry::attributes`] contains the custom fields as strings: text unchanged, all other values in
+/// diagnostic notation. [`ZtensorReader::fields`] returns the original values.
 pub struct ZtensorReader {
     source: Arc<dyn ByteSource>,
     /// The start of the index.

@@ -67,7 +67,7 @@ pub struct ZtensorWriter<W> {
 /// Storage of a tensor whose bytes are still expected.
 struct Pending {
     len: u64,
-    /// The offset of the tensor's bytes, once the first byte was written.
+    /// The offset of the tensor's bytes, once the first byte has been written.
     offset: u64,
     compression: Option<Compression>,
     checksum: Option<ChecksumKind>,
@@ -183,7 +183,7 @@ impl<W: Write> ZtensorWriter<W> {
         self.put(bytes)
     }
 
-    /// Writes `bytes` to the pending tensors, and completes empty tensors that are next.
+    /// Writes `bytes` to the pending tensors, and completes the empty tensors that follow.
     fn put(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
         while let Some(piece) = self.outstanding.take(&mut bytes) {
             if piece.begins {
@@ -333,7 +333,7 @@ fn turn_around<W: Write>(
     }
     let (whole, rest) = bytes.split_at(bytes.len() - bytes.len() % width);
     let mut turned = Vec::with_capacity(whole.len().min(PIECE));
-    // Elements have 2, 4 or 8 bytes, so no piece splits an element.
+    // Elements are 2, 4 or 8 bytes wide, so no piece splits an element.
     for piece in whole.chunks(PIECE) {
         turned.clear();
         turned.extend_from_slice(piece);

@@ -30,7 +30,7 @@ pub(super) struct Response {
 }
 
 impl Response {
-    /// Returns the error message, or else the beginning of the body.
+    /// Returns the error message, or the beginning of the body if there is none.
     pub(super) fn reason(&self) -> String {
         let said = serde_json::from_slice::<Value>(&self.body).ok();
         let said = said.and_then(|said| Some(said.get("error")?.as_str()?.to_owned()));

@@ -1,5 +1,5 @@
-//! Tests failures: a killed worker, a request that exceeds the memory, memory occupied by other processes,
-//! and invalid configurations. The server must still respond after each of them.
+//! Tests failures: a killed worker, a request that exceeds the available memory, memory occupied by other
+//! processes, and invalid configurations. The server must still respond after each of them.
 
 use std::{process::Command, thread, time::Duration};
 

@@ -47,7 +47,7 @@ impl Request {
 }
 
 /// Returns the median latency in milliseconds with one caller, over about 1.5 s and at least three requests,
-/// after a warm-up request. Several requests are sent in turn.
+/// after a warm-up request. If there are several requests, they are sent in turn.
 pub(super) fn median(server: &Server, model: &str, requests: &[Request], patience: Duration) -> Result<f64> {
     let mut client = Client::connect(&server.address, PATIENCE)?;
     let requests: Vec<Vec<Input>> = requests.iter().map(|request| request.inputs()).collect();

@@ -36,8 +36,8 @@ pub(super) struct Machine {
     pub(super) at: u64,
 }
 
-/// Bytes charged for a value on the stack, in a list or in the memo: twice its size, since vectors may
-/// reserve up to twice the needed capacity.
+/// Bytes counted toward the memory budget for a value on the stack, in a list or in the memo: twice its size,
+/// since vectors may reserve up to twice the needed capacity.
 pub(super) const VALUE: u64 = 2 * size_of::<Value>() as u64;
 const NODE: u64 = 2 * size_of::<Node>() as u64;
 
@@ -79,7 +79,7 @@ impl Machine {
     }
 
     pub(super) fn push(&mut self, value: Value) -> Result<bool, Error> {
-        // Stack capacity is charged once and kept when values are popped.
+        // Stack capacity is charged to the budget once, and kept when values are popped.
         if self.stack.len() >= self.deepest {
             self.charge(VALUE)?;
             self.deepest = self.stack.len() + 1;

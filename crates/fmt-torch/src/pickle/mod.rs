@@ -34,7 +34,7 @@ pub(crate) fn run(input: &mut Input<'_>, most: u64, classes: Classes) -> Result<
 }
 
 impl Machine {
-    /// Reads a UTF-8 string whose length has `width` bytes.
+    /// Reads a UTF-8 string whose length is stored in `width` bytes.
     fn text(&mut self, width: u64, input: &mut Input<'_>) -> Result<bool, Error> {
         let len = input.number(width, OPERAND)?;
         self.charge(len.saturating_mul(2))?;
@@ -43,7 +43,7 @@ impl Machine {
         self.push_node(Node::Text(text.into()))
     }
 
-    /// Reads a Python 2 string, which need not be UTF-8, whose length has `width` bytes.
+    /// Reads a Python 2 string, which need not be UTF-8, and whose length is stored in `width` bytes.
     fn string(&mut self, width: u64, input: &mut Input<'_>) -> Result<bool, Error> {
         let len = input.number(width, OPERAND)?;
         self.charge(len.saturating_mul(2))?;
@@ -54,7 +54,7 @@ impl Machine {
         })
     }
 
-    /// Skips bytes whose length has `width` bytes, and pushes a placeholder.
+    /// Skips bytes whose number is stored in `width` bytes, and pushes a placeholder.
     fn bytes(&mut self, width: u64, input: &mut Input<'_>) -> Result<bool, Error> {
         let len = input.number(width, OPERAND)?;
         self.charge(len)?;
@@ -74,7 +74,7 @@ impl Machine {
         Ok(false)
     }
 
-    /// Pushes a value of the memo.
+    /// Pushes a value from the memo.
     fn recall(&mut self, key: u64) -> Result<bool, Error> {
         let value = u32::try_from(key)
             .ok()
@@ -207,7 +207,8 @@ impl Machine {
         self.push(Value::Float(f64::from_bits(bits.swap_bytes())))
     }
 
-    /// Reads an integer of any size, whose length has `width` bytes. Integers beyond 8 bytes are skipped.
+    /// Reads an integer of any size, whose length is stored in `width` bytes. Integers beyond 8 bytes are
+    /// skipped.
     fn long(&mut self, width: u64, input: &mut Input<'_>) -> Result<bool, Error> {
         let len = input.number(width, OPERAND)?;
         if len > 8 {

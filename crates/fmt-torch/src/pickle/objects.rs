@@ -78,7 +78,7 @@ impl Machine {
                          lenient reading passes over what is not known",
                     )
                     .found(QuotedName(&full));
-                // Charges the memory of the name and of the error's strings.
+                // Charges the memory for the name and for the error's strings to the budget.
                 self.charge(2 * full.len() as u64 + 1024)?;
                 // The placeholder gets the number of the next node.
                 let number = u32::try_from(self.built.nodes.len());
@@ -175,8 +175,8 @@ impl Machine {
         }
     }
 
-    /// Calls the function of a tensor of a subclass. `arguments` are the function, the class, the function's
-    /// arguments and the attributes.
+    /// Calls the function that rebuilds a tensor that has attributes or belongs to a subclass. `arguments`
+    /// are the function, the class, the function's arguments and the attributes.
     fn call_from_type(&mut self, arguments: &[Value], depth: u32) -> Result<bool, Error> {
         let [callable, class, arguments, ref rest @ ..] = *arguments else {
             return Err(self.malformed("the arguments of a tensor of a type"));
@@ -256,7 +256,7 @@ impl Machine {
             storage.elements
         };
         let offset = u64::try_from(*offset).map_err(|_| self.malformed("the offset of a tensor"))?;
-        // In the arguments, the metadata follows the hooks, or for a typed tensor the dtype.
+        // In the arguments, the metadata follows the hooks or, for a typed tensor, the dtype.
         let pending = match rest
             .get(if is_typed { 3 } else { 2 })
             .map(|notes| self.built.node(*notes))

@@ -108,8 +108,8 @@ fn bombs_are_bounded() {
     assert_eq!(contents[0].1, Err(ErrorKind::TooLarge));
 }
 
-/// Many tensors share a metadata dictionary, which is scanned for each of them; each scan is charged like
-/// memory.
+/// Many tensors share a metadata dictionary, which is scanned for each of them; each scan counts toward the
+/// memory budget.
 #[test]
 fn notes_that_many_tensors_share_are_bounded() {
     let open = |pairs: usize, tensors: usize| {

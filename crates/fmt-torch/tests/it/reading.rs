@@ -158,7 +158,8 @@ fn nested_values_have_names() {
     assert_eq!(reader.foreign_parts(), ["model/code/x.py"]);
 }
 
-/// A program that starts with other files, as exporters write it, is recognized by PyTorch's padding.
+/// A `TorchScript` program that starts with other files, as some exporters write it, is recognized by
+/// PyTorch's padding.
 #[test]
 fn programs_with_other_files_in_front_are_recognised() {
     use std::io::Write;
@@ -323,7 +324,7 @@ fn tensors_beside_others_that_are_not_read() {
     });
     let refused = open(file).unwrap_err();
     assert!(refused.to_string().contains("'mylib.rebuild'"), "{refused}");
-    // A class that is only mentioned is rejected, too.
+    // A class that is only mentioned is also rejected.
     let file = beside(|pickle| pickle.global("mylib", "Config"));
     let refused = open(file).unwrap_err();
     assert!(refused.to_string().contains("'mylib.Config'"), "{refused}");

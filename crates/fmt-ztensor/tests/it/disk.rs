@@ -150,7 +150,7 @@ fn fs_07_fs_08_what_is_no_file() {
     assert_eq!(kind(&path(&"n".repeat(5000))), ErrorKind::Io);
 }
 
-/// FS-09, FS-10: the source fails at the n-th read, for every n. A failed read must not return partial data.
+/// The source fails at the n-th read, for every n. A failed read must not return partial data.
 #[test]
 fn fs_09_every_read_fails_once() {
     struct Failing {
@@ -228,7 +228,7 @@ impl Write for Full {
     }
 }
 
-/// WR-02, WR-06: the sink becomes full after any number of bytes, or accepts one byte at a time.
+/// The sink becomes full after any number of bytes, or accepts one byte at a time.
 #[test]
 fn wr_02_wr_06_sinks_that_are_full_or_slow() {
     let write = |room: usize, piece: usize| {
@@ -279,7 +279,7 @@ fn wr_08_a_panic_on_the_way() {
     check_sample(&ZtensorReader::from_path(&path).unwrap());
 }
 
-/// WR-09: an incompletely written file causes an error: truncated, with a zeroed sector, or with zeroed data.
+/// An incompletely written file causes an error: truncated, with a zeroed sector, or with zeroed data.
 #[test]
 fn wr_09_torn_files() {
     let whole = sample_file();
@@ -303,8 +303,8 @@ fn wr_09_torn_files() {
     assert!((0..3).all(|index| reader.verify(index).is_err()));
 }
 
-/// WR-11: the writer rejects what the format cannot store before it writes anything; see also the rules Z12,
-/// Z20 and Z27.
+/// The writer rejects what the format cannot store before it writes anything; see also the rules Z12, Z20 and
+/// Z27.
 #[test]
 fn wr_11_refused_before_the_first_byte() {
     let mut out = Vec::new();
@@ -492,7 +492,7 @@ fn z28_appending_and_editing_in_place() {
     assert_eq!(names(folder.path()), ["a.zt"]);
 }
 
-/// WR-01: the power fails after any byte of a change in place.
+/// The power fails after any byte of a change in place.
 #[test]
 fn wr_01_a_change_in_place_is_undone() {
     let folder = tempfile::tempdir().unwrap();

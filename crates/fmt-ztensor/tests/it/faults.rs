@@ -1,5 +1,5 @@
-//! Limits on hostile files, one test per numbered case. Most files are in the corpus; these tests check facts
-//! that the corpus's verdicts do not contain.
+//! Limits on hostile files, one test per case. Most files are in the corpus; these tests check facts that the
+//! corpus's verdicts do not contain.
 
 use std::{
     fs::File,
@@ -41,7 +41,7 @@ fn message(file: &[u8]) -> String {
     open(file).unwrap_err().to_string()
 }
 
-/// Returns the error of reading the file's only tensor.
+/// Reads the file's only tensor, and returns the error.
 fn failure(file: &[u8]) -> Error {
     open(file).unwrap().tensor(0).unwrap_err()
 }
@@ -84,8 +84,7 @@ fn zt_03_lengths_of_the_index() {
     );
 }
 
-/// ZT-04, FS-06: files that consist almost entirely of a hole are opened or rejected quickly and in little
-/// memory.
+/// Files that consist almost entirely of a hole are opened or rejected quickly and in little memory.
 #[test]
 fn zt_04_sparse_files_with_large_claims() {
     let mut file = tempfile::tempfile().unwrap();
@@ -220,7 +219,7 @@ fn zt_16_overlaps() {
     );
 }
 
-/// ZT-17, ZT-30: the memory budget for decoding covers all tensors of a file together.
+/// The memory budget for decoding covers all tensors of a file together.
 #[test]
 fn zt_17_zt_30_loading_everything_has_a_budget() {
     const MIB: usize = 1 << 20;
@@ -362,7 +361,7 @@ fn zt_24_scalars_and_nothing() {
     assert!(read(&zstd_of(&frame(&[]), 0), "z").is_empty());
 }
 
-/// Compressed data of 32,774 bytes decodes to 1 GiB, although the tensor has four bytes.
+/// Compressed data of 32,774 bytes decodes to 1 GiB, although the tensor is four bytes.
 #[test]
 fn zt_25_bombs() {
     // A run-length block takes four bytes and decodes to 128 KiB.

@@ -49,7 +49,7 @@ fn bases() -> Vec<Vec<u8>> {
 }
 
 /// Opens and reads each file on a small stack, and checks the memory that opening takes. Returns the number
-/// of files that opened and the total.
+/// of files that could be opened, and the total.
 fn open_all(files: impl Iterator<Item = Vec<u8>> + Send) -> (usize, usize) {
     let work = move || {
         let (mut opened, mut total) = (0, 0);
@@ -76,7 +76,7 @@ fn open_all(files: impl Iterator<Item = Vec<u8>> + Send) -> (usize, usize) {
     })
 }
 
-/// ZT-37: every truncation, every flipped bit, and random combinations of changes.
+/// Tests every truncation, every flipped bit, and random combinations of changes.
 #[test]
 fn zt_37_a_hundred_thousand_mutants() {
     const EACH: usize = 20_000;
@@ -101,7 +101,7 @@ fn zt_37_a_hundred_thousand_mutants() {
     );
 }
 
-/// ZT-37: sets each field to each of many unusual values.
+/// Sets each field to each of many unusual values in turn.
 #[test]
 fn zt_37_each_field_with_each_value() {
     let keys = [
@@ -165,8 +165,8 @@ fn zt_37_each_field_with_each_value() {
     open_all(files.into_iter());
 }
 
-/// ZT-38: compares this crate's reader with an independent CBOR reader. A difference means that one of the
-/// readers is wrong.
+/// Compares this crate's reader with an independent CBOR reader. A difference means that one of the readers
+/// is wrong.
 #[test]
 fn zt_38_another_cbor_reader_sees_the_same() {
     let corpus = corpus::cases().into_iter();
@@ -232,7 +232,7 @@ fn compare_entry(reader: &ZtensorReader, number: usize, map: &[(Value, Value)]) 
     }
 }
 
-/// ZT-38: the same comparison with `tests/python/ztensor_reader.py`, if `ZTENSOR_PYTHON` names a Python
+/// Makes the same comparison with `tests/python/ztensor_reader.py`, if `ZTENSOR_PYTHON` names a Python
 /// interpreter that has the package `zstandard`.
 #[test]
 fn zt_38_the_reader_in_python_judges_alike() {
