@@ -418,7 +418,7 @@ fn tensors(folder: &Path, prefix: &str) -> Vec<Option<TensorValue>> {
         .collect()
 }
 
-/// Reads a tensor file. Returns `None` if it is not a tensor, or if the protocol does not have its type.
+/// Reads a tensor file. Returns `None` if it is not a tensor, or if the protocol does not support its type.
 fn read(path: &Path) -> Option<TensorValue> {
     let tensor = TensorProto::decode(Bytes::from(fs::read(path).unwrap())).ok()?;
     let dims: Vec<u64> = tensor.dims.iter().map(|&dim| dim as u64).collect();

@@ -13,7 +13,7 @@ use onnx_graph::{Dim, Error, Port, Signature};
 /// later.
 ///
 /// # Errors
-/// Returns [`Invalid`](onnx_graph::ErrorKind::Invalid) when an input gets larger than tensors may be.
+/// Returns [`Invalid`](onnx_graph::ErrorKind::Invalid) when an input would be larger than a tensor may be.
 pub(crate) fn fix(signature: &mut Signature, cx: &LoadContext) -> Result<(), Error> {
     let mut named: HashMap<String, u64> = HashMap::new();
     let mut batch = None;
@@ -21,7 +21,7 @@ pub(crate) fn fix(signature: &mut Signature, cx: &LoadContext) -> Result<(), Err
         let Some((written, dims)) = cx.input_dims.get(&port.name).zip(port.dims.as_mut()) else {
             continue;
         };
-        // Without `max_batch_size`, the number of configured dimensions tells whether they include the first
+        // Without `max_batch_size`, the number of configured dimensions shows whether they include the first
         // dimension of the model.
         let skipped = match dims.len().checked_sub(written.len()) {
             Some(1) => 1,
@@ -116,7 +116,7 @@ mod tests {
         let all: &[Case<'_>] = &[
             (0, &[1, 3, 48, 320], [Some(1), Some(3), Some(48), Some(320)]),
             (0, &[-1, 3, 48, -1], [None, Some(3), Some(48), None]),
-            // With a `max_batch_size` of 0, the number of configured dimensions tells whether they include
+            // With a `max_batch_size` of 0, the number of configured dimensions shows whether they include
             // the first one.
             (0, &[3, 48, 320], [None, Some(3), Some(48), Some(320)]),
             (8, &[3, 48, 320], [None, Some(3), Some(48), Some(320)]),

@@ -12,8 +12,8 @@ pub(crate) fn of(element_type: FileType) -> DataType {
     }
 }
 
-/// Returns the element type in which the kernels compute a datatype; `None` for datatypes that the kernels do
-/// not support, such as BF16.
+/// Returns the element type that the kernels use for a datatype; `None` for datatypes that the kernels do not
+/// support, such as BF16.
 pub(crate) fn computed(datatype: DataType) -> Option<ElementType> {
     onnx_run::computed(match datatype {
         DataType::Bytes => FileType::String,

@@ -1,4 +1,4 @@
-//! Cancels runs, and creates the errors of runs that ended early.
+//! Cancels runs, and creates the errors for runs that ended early.
 
 use std::sync::Arc;
 

@@ -21,10 +21,10 @@ use crate::{
 /// Loads ONNX models with the built-in runtime, or with ONNX Runtime if it is available.
 ///
 /// A model's configuration selects the runtime in its field `runtime`: `onnxruntime`, `built-in`, or `auto`,
-/// which is the built-in one unless that refuses the model. The default is ONNX Runtime if available, else
-/// the built-in runtime. The model parameter `intra_op_thread_count` is the maximum number of threads per
-/// run; 0 means all threads. The default is 1 with ONNX Runtime, and all idle threads with the built-in
-/// runtime.
+/// which is the built-in one unless that refuses the model. The default is ONNX Runtime if available,
+/// otherwise the built-in runtime. The model parameter `intra_op_thread_count` is the maximum number of
+/// threads per run; 0 means all threads. The default is 1 with ONNX Runtime, and all idle threads with the
+/// built-in runtime.
 #[derive(Clone, Debug, Default)]
 pub struct OnnxBackend {
     runtime: Option<OnnxRuntime>,

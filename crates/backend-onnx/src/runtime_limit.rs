@@ -36,8 +36,8 @@ impl Error for RuntimeLimit {
 /// The beginning of the hint in a refusal when ONNX Runtime can run the model.
 pub(crate) const OTHER_RUNTIME: &str = "ONNX Runtime can run this: ";
 
-/// Adds suggestions to an error whose only cause is a [`RuntimeLimit`]: ONNX Runtime if that has all
-/// operators of the model (`how` says how to enable it), and a different export.
+/// Adds suggestions to an error whose only cause is a [`RuntimeLimit`]: ONNX Runtime if it supports all
+/// operators of the model (`how` explains how to enable it), and a different export.
 pub(crate) fn with_ways_out(error: ServiceError, model: &ModelProto, how: &str) -> ServiceError {
     let limit = error.source().and_then(<dyn Error>::downcast_ref::<RuntimeLimit>);
     let Some(limit) = limit.filter(|_| structure::check(model).is_ok()) else {

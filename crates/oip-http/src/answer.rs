@@ -82,7 +82,7 @@ pub(crate) struct EncodedAnswer {
 }
 
 impl EncodedAnswer {
-    /// Creates an uncompressed body: JSON, then the binary tensors without copying.
+    /// Creates an uncompressed body: JSON, followed by the binary tensors, which are not copied.
     pub(crate) fn plain(body: EncodedPieces) -> Self {
         Self {
             header_length: body.header_length(),
@@ -112,8 +112,8 @@ pub(crate) fn inference(encoded: EncodedAnswer) -> Response {
     response
 }
 
-/// A body of known length in several buffers, which are sent without being copied into one. Each buffer is
-/// charged to the request until it is sent.
+/// A body of known length in several buffers, which are sent without being copied into one. Each buffer
+/// counts toward the request's budget until it is sent.
 struct Parts(VecDeque<Bytes>);
 
 impl http_body::Body for Parts {

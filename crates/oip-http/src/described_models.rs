@@ -39,7 +39,7 @@ pub(crate) fn ready_models(
         .collect()
 }
 
-/// Returns the description extended by `models`.
+/// Returns the description with `models` added.
 ///
 /// # Errors
 /// [`Internal`](oip_types::ErrorCode::Internal) if the static description is not a JSON object; a test

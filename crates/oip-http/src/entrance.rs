@@ -101,7 +101,7 @@ pin_project! {
         Admitted {
             #[pin]
             answer: CatchPanic<F>,
-            // The configuration whose memory budget is charged for the response; `None` if the handler
+            // The configuration with the memory budget to charge the response to; `None` if the handler
             // charges it.
             lease_by: Option<Arc<HttpConfig>>,
         },
@@ -115,7 +115,7 @@ impl<F: Future> EntranceFuture<F> {
         }
     }
 
-    /// Creates a future for a response whose handler charges it.
+    /// Creates a future for a response that its handler charges to a budget.
     pub(crate) fn admitted(answer: F) -> Self {
         Self::Admitted {
             answer: catch_panic(answer),
@@ -123,7 +123,7 @@ impl<F: Future> EntranceFuture<F> {
         }
     }
 
-    /// Creates a future that charges the response.
+    /// Creates a future that charges the response to the budget in `config`.
     fn leasing(answer: F, config: Arc<HttpConfig>) -> Self {
         Self::Admitted {
             answer: catch_panic(answer),

@@ -239,7 +239,7 @@ async fn elsewhere(
     app: &App,
     work: impl FnOnce() -> Result<Response, ServiceError> + Send + 'static,
 ) -> Result<Response, ServiceError> {
-    /// Assumed number of bytes that the work reads; makes it a small job in the pool's queue.
+    /// Assumed number of bytes that the work reads, so that it counts as a small job in the pool's queue.
     const BYTES: u64 = 64 << 10;
     let lease = Lease::new(&app.config.budget, &app.config.time);
     let guard = lease.guard();

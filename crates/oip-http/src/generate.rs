@@ -1,8 +1,8 @@
 //! Triton's generate extension: inference with plain JSON, for text models.
 //!
-//! Members of a request are inputs, if the model has an input of that name, or else parameters. Members of a
-//! response are outputs. The request is rewritten as a protocol request and decoded like one, so there is one
-//! set of rules for tensors.
+//! Members of a request are inputs, if the model has an input of that name, and parameters otherwise. Members
+//! of a response are outputs. The request is rewritten as a protocol request and decoded like one, so there
+//! is one set of rules for tensors.
 
 use std::{
     convert::Infallible,
@@ -40,8 +40,8 @@ use crate::{
     leased::mark,
 };
 
-/// Maximum size in bytes of a request, and of a response's tensors. The limit is ample for text; `infer` does
-/// not have it.
+/// Maximum size in bytes of a request, and of a response's tensors. The limit is ample for text; `infer` has
+/// no such limit.
 const MAX_BYTES: usize = 1 << 20;
 
 /// Maximum number of values in a response; the connection's thread encodes them as JSON.
@@ -214,7 +214,8 @@ impl Events {
         if error.code() == ErrorCode::Internal {
             tracing::error!(error = error.report(), "a request failed");
         }
-        // An error event is not charged: its message is short, and the budget may be exhausted.
+        // An error event does not count toward the budget: its message is short, and the budget may be
+        // exhausted.
         Some(framed(&error_body(&error)).into())
     }
 
@@ -266,7 +267,7 @@ impl http_body::Body for Events {
     }
 }
 
-/// Creates an event, charged to its request until it is sent.
+/// Creates an event that counts toward its request's budget until it is sent.
 fn event(json: &[u8], lease: &Lease) -> Result<Bytes, ServiceError> {
     let charge = lease.charge(json.len() as u64 + 8)?;
     Ok(charge.own(framed(json)))

@@ -65,7 +65,7 @@ fn bytes(headers: &HeaderMap) -> usize {
 #[derive(Clone)]
 struct HeadCharge(#[expect(dead_code, reason = "it is given back when it is dropped")] Arc<Charge>);
 
-/// Heads up to this size are covered by the connection's own budget, in bytes.
+/// Maximum size in bytes of a head that the connection's own budget covers.
 const SMALL: usize = 8 << 10;
 
 /// Charges a large head to the request budget for as long as the request holds it.

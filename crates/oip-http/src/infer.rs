@@ -48,7 +48,7 @@ const LARGE: usize = 64 << 10;
 const QUICK_COPY: u64 = 256 << 10;
 
 /// Binary data larger than this is decoded off the reactor thread if its elements are all visited (BYTES), or
-/// if it is copied (a raw body). Numbers stay in the body without copying.
+/// if it is copied (a raw body). Numbers are left in the body, without being copied.
 const LARGE_BYTES: usize = 1 << 20;
 
 /// Handles an inference request if its model is ready. The request body for an unknown model is not read.
@@ -122,7 +122,7 @@ where
     Ok(answer::inference(encoded))
 }
 
-/// Attaches the notes and the shared memory of a request's connection to its lease.
+/// Attaches the record of a request's phases, and the shared memory of its connection, to its lease.
 fn attach(lease: &Lease, extensions: &Extensions, model: ModelRef<'_>) {
     if let Some(notes) = extensions.get::<Arc<RequestNotes>>() {
         notes.set_model(model.name());
@@ -193,7 +193,7 @@ where
     Box::pin(app.config.cpu.run(lease, bytes, inflating)).await
 }
 
-/// Decodes a request, off the reactor thread if that takes long.
+/// Decodes a request, off the reactor thread if decoding takes a long time.
 async fn decode(
     app: &App,
     model: ModelRef<'_>,
@@ -296,7 +296,7 @@ fn decode_now(
     decode_request_with(model, body, header_length, &app.config.limits, shared, lease)
 }
 
-/// Encodes a response and compresses it as negotiated, off the reactor thread if that takes long.
+/// Encodes a response and compresses it as negotiated, off the reactor thread if that takes a long time.
 async fn encode(
     app: &App,
     response: InferResponse,

@@ -21,13 +21,13 @@ use crate::{HttpConfig, answer};
 #[derive(Clone, Copy)]
 struct OwnsCharge;
 
-/// Bodies up to this size are not charged, so health responses need no budget.
+/// Bodies up to this size in bytes do not count toward the budget, so health responses need none.
 const SMALL: u64 = 1 << 10;
 
 /// Charges a response's body to a lease, for as long as any byte of the body is in memory. Call this function
 /// on the pool thread that creates the body, not only when the response reaches its connection.
 ///
-/// Bodies of unknown length pass through unchanged, since these bodies charge their own data.
+/// Bodies of unknown length pass through unchanged, since they charge their own data to the budget.
 ///
 /// # Errors
 /// See [`Lease::charge`].
@@ -46,7 +46,8 @@ pub(crate) fn mark(mut response: Response) -> Response {
     response
 }
 
-/// Charges the response's body. Returns an error response if the budget is exhausted.
+/// Charges the response's body to the budget in `config`. Returns an error response if the budget is
+/// exhausted.
 pub(crate) fn leased_or_refused(response: Response, config: &HttpConfig) -> Response {
     let lease = Lease::new(&config.budget, &config.time);
     leased(response, &lease).unwrap_or_else(|failure| answer::error(&failure))

@@ -10,7 +10,8 @@ use crate::app::App;
 
 /// Maximum number of models listed.
 const NAMED: usize = 5;
-/// Assumed number of bytes that listing the models reads; makes it a small job in the pool's queue.
+/// Assumed number of bytes that listing the models reads, so that it counts as a small job in the pool's
+/// queue.
 const JOB_BYTES: u64 = 64 << 10;
 
 /// Checks that a model is ready.
@@ -42,7 +43,7 @@ pub(crate) async fn with_names(
     let Ok(names) = names(app).await else {
         return error;
     };
-    // If the name is known, the version is unknown or the model is unloaded.
+    // A known name means that the version is unknown or the model is unloaded.
     let is_unknown = names
         .binary_search_by(|name| name.as_str().cmp(model.name()))
         .is_err();

@@ -10,7 +10,7 @@ use crate::content_encoding::ContentEncoding;
 /// The client's preferences for an inference response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ResponsePreferences {
-    /// Whether the response must be JSON only, even if the request wants binary outputs.
+    /// Whether the response must be JSON only, even if the request asks for binary outputs.
     pub(crate) json_only: bool,
     /// The preferred supported compression, if any.
     pub(crate) encoding: Option<ContentEncoding>,
@@ -45,7 +45,8 @@ impl ResponsePreferences {
         ];
         let known =
             known.map(|(encoding, names)| (encoding, names, weight_of(names).or(unnamed).unwrap_or(0)));
-        // Compression must be preferred to no compression. Among equal weights the first encoding is used.
+        // Compression must be preferred to no compression. Of encodings with equal weights, the first is
+        // used.
         let least = identity.unwrap_or(0);
         let best = known.iter().map(|(_, _, weight)| *weight).max().unwrap_or(0);
         let place = |names: &[&str]| {

@@ -19,10 +19,10 @@ use crate::head::HEADER_LENGTH;
 /// Reads a body of at most `limit` bytes.
 ///
 /// A body whose declared length exceeds the limit or the total budget is rejected before it is read. The
-/// bytes of other bodies are charged as they arrive, so that clients that declare a large length and send
-/// little do not occupy memory. A body in a single frame is not copied. Several frames are copied into one
-/// buffer, which grows up to the declared length and is padded so that binary tensors after the JSON are
-/// aligned.
+/// bytes of other bodies are charged to the request's lease as they arrive, so that clients that declare a
+/// large length and send little do not occupy memory. A body in a single frame is not copied. Several frames
+/// are copied into one buffer, which grows up to the declared length and is padded so that binary tensors
+/// after the JSON are aligned.
 pub(crate) async fn read_body<B>(
     headers: &HeaderMap,
     body: B,

@@ -98,8 +98,8 @@ fn with_routes(mut router: Router, app: &App, is_wanted: impl Fn(&str) -> bool) 
     router
 }
 
-/// Handles requests by their [`Route`]. The router compares the path only to tell these requests from those
-/// of other routes: the handler and the model are the ones that were authorized.
+/// Handles requests by their [`Route`]. The router compares the path only to distinguish these requests from
+/// those for other routes: the handler and the model are the ones that were authorized.
 fn by_route(app: &App) -> MethodRouter {
     let handlers = PATHS.iter().filter_map(|path| {
         let handler = handler(path)?.fallback(method_not_allowed);

@@ -45,7 +45,7 @@ pub fn service(service: Arc<dyn InferenceService>, config: HttpConfig) -> HttpSe
 }
 
 /// Creates the REST API with the additional routes `more`. Checks of heads, unknown paths and wrong methods
-/// apply to them too.
+/// also apply to them.
 ///
 /// A fallback of `more` is replaced.
 ///

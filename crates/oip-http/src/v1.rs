@@ -80,7 +80,7 @@ async fn predicted(app: &App, route: &Route, request: Request) -> Result<Respons
     Ok(mark(answer::inference(encoded)))
 }
 
-/// Decodes a request, off the reactor thread if that takes long.
+/// Decodes a request, off the reactor thread if decoding takes a long time.
 async fn decode(
     app: &App,
     model: ModelRef<'_>,
@@ -100,7 +100,7 @@ async fn decode(
     run(&app.config.cpu, lease, bytes, decoding).await
 }
 
-/// Estimates the work of encoding a tensor as nested lists, in bytes; empty lists count too.
+/// Estimates the work of encoding a tensor as nested lists, in bytes; empty lists also count.
 fn printing(value: &TensorValue) -> usize {
     const LIST: u64 = 16;
     let mut lists = 0u64;
@@ -113,7 +113,7 @@ fn printing(value: &TensorValue) -> usize {
     value.raw().len().saturating_add(lists)
 }
 
-/// Encodes a response, off the reactor thread if that takes long.
+/// Encodes a response, off the reactor thread if encoding takes a long time.
 async fn encode(
     app: &App,
     response: InferResponse,

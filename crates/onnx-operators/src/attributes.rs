@@ -344,7 +344,7 @@ fn usual(attribute: &str) -> Option<AttributeType> {
     })
 }
 
-/// Returns whether the integers of an attribute may exceed 32 bits, because they are data, or bounds that get
+/// Returns whether the integers of an attribute may exceed 32 bits, because they are data, or bounds that are
 /// clamped. Integers of all other attributes are sizes, axes, indices and counts of 32 bits.
 #[must_use]
 pub fn holds_any_number(attribute: &str) -> bool {

@@ -78,7 +78,7 @@ pub enum Runs {
     Kernel,
     /// The built-in runtime itself runs the operator: subgraphs, sequences, optional values, constants.
     Steps,
-    /// The built-in runtime replaces the operator by other operators.
+    /// The built-in runtime replaces the operator with other operators.
     Rewritten,
     /// Only other runtimes support the operator. Its row still lists its properties.
     Elsewhere,
@@ -95,8 +95,8 @@ pub enum Rows {
     Mixed,
     /// The operator is random: outputs differ even for equal inputs.
     Random,
-    /// Whether rows stay independent depends on attributes, shapes and axes. A rule in the code of the proof
-    /// decides; without a rule, the proof fails.
+    /// Whether rows stay independent depends on attributes, shapes and axes. The code of the proof has a rule
+    /// for the operator; without a rule, the proof fails.
     ByRule,
 }
 
@@ -214,7 +214,7 @@ impl Operator {
         self
     }
 
-    /// Marks an operator that the runtime's steps run.
+    /// Marks an operator that the built-in runtime itself runs, without a kernel.
     pub(crate) const fn by_steps(mut self) -> Self {
         self.runs = Runs::Steps;
         self

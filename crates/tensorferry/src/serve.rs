@@ -180,7 +180,7 @@ fn serve_grpc(
     (tokio::spawn(serving), tokio::spawn(draining).abort_handle())
 }
 
-/// Gives unused memory of finished requests back to the system, every 5 seconds.
+/// Returns unused memory of finished requests to the system every 5 seconds.
 async fn trim(budget: ByteBudget) {
     let mut ticks = interval(Duration::from_secs(5));
     loop {

@@ -144,7 +144,7 @@ pub(super) fn words(message: &str) -> String {
     const LONGEST: usize = 400;
     let text = message.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut text = text.as_str();
-    // Takes the reason of a nested error: `[ONNXRuntimeError] : 1 : FAIL : tensor.cc:58 Compute why`.
+    // Extracts the reason from a nested error: `[ONNXRuntimeError] : 1 : FAIL : tensor.cc:58 Compute why`.
     if let Some((_, inner)) = text.rsplit_once("[ONNXRuntimeError] : ") {
         text = inner.splitn(3, " : ").nth(2).unwrap_or(inner);
     }

@@ -87,7 +87,7 @@ impl OnnxRuntime {
             }
             None => {}
         }
-        // The crate `ort` panics if a library exports the expected names and misbehaves.
+        // The crate `ort` panics if a library exports the expected names but misbehaves.
         let (environment, providers) = catch_unwind(AssertUnwindSafe(|| start(&found)))
             .unwrap_or(Err(StartError::Panic))
             .map_err(|error| failed(&error.to_string()))?;

@@ -157,8 +157,8 @@ impl Model for OrtModel {
         Capabilities::default().with(|capabilities| {
             capabilities.runtime = Some("onnxruntime".to_owned());
             capabilities.row_independence = self.rows.clone();
-            // On a GPU, one instance makes the largest batches; several instances would only wait for each
-            // other.
+            // On a GPU, a single instance gets the largest batches; several instances would only wait for
+            // each other.
             let placement = self.devices.placement();
             capabilities.instances = (!placement.gpus.is_empty()).then_some(1);
             capabilities.placement = Some(placement.clone());
@@ -211,8 +211,8 @@ struct Opening<'l> {
 }
 
 impl Opening<'_> {
-    /// Creates the sessions of a model after rewriting its traps. If the rewrite fails, the original model is
-    /// opened, unless the caller can start a separate process for it.
+    /// Creates the sessions of a model after rewriting the operators that could crash the process. If the
+    /// rewrite fails, the original model is opened, unless the caller can start a separate process for it.
     fn open(&self, model: &ModelProto) -> Result<(OnDevices, DisarmOutcome), ServiceError> {
         let mut disarmed = DisarmOutcome::default();
         if traps::are_there(model) {

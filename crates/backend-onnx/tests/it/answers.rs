@@ -37,7 +37,8 @@ fn models_answer_as_recorded(runtime: Runtime) {
     assert!(wrong.is_empty(), "{runtime:?}: {wrong:#?}");
 }
 
-/// A model takes batches of all sizes. The outputs of a row are the same alone and in a batch.
+/// A model accepts batches of all sizes. The outputs for a row are the same whether it is sent alone or in a
+/// batch.
 #[test]
 fn rows_are_answered_alone_as_they_are_together() {
     for &runtime in runtimes() {
@@ -68,7 +69,8 @@ fn rows_are_answered_alone(runtime: Runtime) {
             continue;
         }
         let expected = infer(&*model, request.clone()).unwrap();
-        // Skips models that compute the first dimension of an output, which then is not the batch.
+        // Skips models that compute the first dimension of an output, because that dimension is not the
+        // batch.
         if expected
             .iter()
             .any(|output| output.value.shape().dims()[0] != count)
@@ -89,7 +91,7 @@ fn rows_are_answered_alone(runtime: Runtime) {
     assert!(checked > 70, "{checked}");
 }
 
-/// An empty batch gives an empty output, or an error that the model does not support empty batches.
+/// An empty batch gives an empty output, or an error saying that the model does not support empty batches.
 #[test]
 fn no_rows_are_a_batch_too() {
     let names = [

@@ -55,7 +55,7 @@ fn try_out(runtime: Runtime, content: Vec<u8>, name: &str) -> Fate {
     fate.unwrap_or_else(|_| panic!("{name}: loading or running hangs"))
 }
 
-/// MR-08: truncated files, empty files, and files of other formats are refused.
+/// Truncated files, empty files, and files of other formats are refused.
 #[test]
 fn mr_08_partial_files_are_refused() {
     for &runtime in runtimes() {
@@ -79,7 +79,7 @@ fn partial_files_are_refused(runtime: Runtime) {
     );
 }
 
-/// MD-01: damaged models are refused, or run; none crashes the process, hangs or takes unbounded memory.
+/// Damaged models are refused, or run; none crashes the process, hangs or takes unbounded memory.
 #[test]
 fn md_01_damaged_models_do_no_harm() {
     for &runtime in runtimes() {
@@ -113,7 +113,7 @@ fn damaged_models_do_no_harm(runtime: Runtime) {
     assert!(panicked.is_empty(), "{panicked:?}");
 }
 
-/// MD-02: excessively nested and large structures are refused quickly.
+/// Excessively nested and large structures are refused quickly.
 #[test]
 fn md_02_deep_and_large_structures_are_refused() {
     for &runtime in runtimes() {
@@ -122,7 +122,7 @@ fn md_02_deep_and_large_structures_are_refused() {
 }
 
 fn deep_and_large_structures_are_refused(runtime: Runtime) {
-    // Graphs nested in node attributes, written by hand since no library nests this deep.
+    // Graphs nested in node attributes, written by hand since no library nests this deeply.
     let mut graph = Vec::new();
     for _ in 0..10_000 {
         // Attribute: g (6). Node: attribute (5). Graph: node (1).

@@ -1,6 +1,6 @@
 //! Finds the files of `tests/fixtures` by their names alone; each is in its operator's directory.
 //!
-//! The unit tests include this module too.
+//! The unit tests also include this module.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -155,7 +155,7 @@ fn concatenated(a: &TensorValue, b: &TensorValue) -> Option<TensorValue> {
 
 /// Compares with a tolerance, since rounding may depend on the number of rows.
 fn is_close(expected: &TensorValue, found: &TensorValue) -> bool {
-    // A fast path, since some responses have gigabytes.
+    // A fast path, since some responses are gigabytes in size.
     if expected.shape() == found.shape() && expected.raw() == found.raw() {
         return true;
     }

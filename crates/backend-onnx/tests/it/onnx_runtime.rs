@@ -74,8 +74,7 @@ fn empty_inputs_that_would_end_the_process_are_refused() {
     );
 }
 
-/// MD-02, MD-05: a loop of 2^62 rounds ends at the deadline or when it is cancelled, and its session still
-/// works.
+/// A loop of 2^62 iterations ends at the deadline or when it is cancelled, and its session still works.
 #[test]
 fn md_05_runs_without_end_are_ended() {
     if !is_there() {
@@ -110,7 +109,7 @@ fn md_05_runs_without_end_are_ended() {
     assert_eq!(error.code(), ErrorCode::DeadlineExceeded, "{}", error.report());
 }
 
-/// MD-05: a hanging run does not block other runs of the same session.
+/// A hanging run does not block other runs of the same session.
 #[test]
 fn md_05_a_run_that_hangs_leaves_the_others_alone() {
     if !is_there() {

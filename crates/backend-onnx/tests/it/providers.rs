@@ -17,7 +17,7 @@ const CUDA: &str = "CUDAExecutionProvider";
 const OPENVINO: &str = "OpenVINOExecutionProvider";
 const CPU: &str = "CPUExecutionProvider";
 
-/// Loads ONNX Runtime if its library has `provider` exactly when `is_there` is true.
+/// Loads ONNX Runtime if its library has `provider`, or, with `is_there` false, if it lacks `provider`.
 fn library(provider: &str, is_there: bool) -> Option<OnnxRuntime> {
     onnx_runtime().filter(|library| library.providers().iter().any(|name| name == provider) == is_there)
 }
@@ -169,7 +169,8 @@ fn libraries_of_cuda_that_are_missing_are_named_with_what_brings_them() {
     );
 }
 
-/// OpenVINO on the CPU returns the same outputs as ONNX Runtime's own operators, in concurrent runs too.
+/// OpenVINO on the CPU returns the same outputs as ONNX Runtime's own operators, including in concurrent
+/// runs.
 #[test]
 fn openvino_answers_as_the_cpu_does() {
     let Some(library) = library(OPENVINO, true) else {

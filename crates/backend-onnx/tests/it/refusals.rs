@@ -129,7 +129,7 @@ fn what_onnx_runtime_loads_of_it_is_known() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// MR-04: a model that refers to external files is refused before the server checks whether they exist.
+/// A model that refers to external files is refused before the server checks whether they exist.
 #[test]
 fn mr_04_external_data_is_refused_and_not_looked_for() {
     let content = file("external_data.onnx");

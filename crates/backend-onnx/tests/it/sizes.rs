@@ -28,7 +28,7 @@ fn refusal(model: &dyn Model, dims: &[u64]) -> String {
     error.to_string()
 }
 
-/// A model that only takes even sizes refuses odd ones each time as a client error, and other requests
+/// A model that only accepts even sizes refuses odd ones with a client error each time, and other requests
 /// succeed.
 #[test]
 fn a_shape_that_the_model_cannot_take_is_the_clients_mistake() {
@@ -72,7 +72,7 @@ fn many_shapes_are_answered() {
     }
 }
 
-/// The metadata of an output is true for all sizes.
+/// The metadata of an output is correct for all sizes.
 #[test]
 fn metadata_fixes_only_what_the_file_does() {
     let model = Runtime::BuiltIn.model("halved_and_doubled");

@@ -14,7 +14,7 @@ fn count_to(count: i64) -> InferRequest {
     InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("n", count)
 }
 
-/// MD-02, MD-05: a loop of 2^62 rounds ends at the deadline, or when it is cancelled.
+/// A loop of 2^62 iterations ends at the deadline, or when it is cancelled.
 #[test]
 fn md_05_loops_without_end_are_ended() {
     let model = Runtime::BuiltIn.model("loop");
@@ -33,7 +33,8 @@ fn md_05_loops_without_end_are_ended() {
     assert_eq!(outputs[0].value.as_fixed().unwrap().to_vec::<i64>().unwrap(), [3]);
 }
 
-/// A bounded model's run time follows from the shapes alone, so it may run where other requests wait for it.
+/// The shapes alone determine the run time of a bounded model, so it may run on a thread that other requests
+/// need.
 #[test]
 fn runs_whose_sizes_follow_from_values_are_not_bounded() {
     for (name, is_bounded) in [

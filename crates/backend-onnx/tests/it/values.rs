@@ -140,7 +140,7 @@ fn sizes_without_bound_are_the_clients_mistake() {
     );
 }
 
-/// Replaces the sizes, axes, depths and steps in requests by absurd numbers. None of them causes a server
+/// Replaces the sizes, axes, depths and steps in requests with absurd numbers. None of them causes a server
 /// error or a huge allocation.
 #[test]
 fn absurd_sizes_that_are_asked_for_are_the_clients_mistake() {
@@ -617,7 +617,7 @@ fn sizes_that_are_too_large_are_the_clients_mistake() {
     ]);
 }
 
-/// Indices, a shape or a condition repeat a string of a megabyte some thousand times.
+/// Indices, a shape or a condition repeat a string of one megabyte thousands of times.
 #[test]
 fn texts_that_take_too_much_memory_together_are_the_clients_mistake() {
     let shape = |dims: &[u64]| tensor_core::Shape::new(dims).unwrap();

@@ -119,7 +119,7 @@ where
         lease.set_notes(notes.clone());
     }
     let mut laps = lease.laps();
-    // Deadline errors name no model until it is known.
+    // Deadline errors do not name the model until it is known.
     let nameless = ModelRef::new("text", None)?;
     let decoded = async {
         let body = receive(&app, &head.headers, body, app.config.max_body_bytes, &lease).await?;

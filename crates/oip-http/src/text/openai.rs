@@ -144,7 +144,7 @@ fn print(
     serde_json::to_vec(&answer).map_err(|error| ServiceError::internal(error.to_string()))
 }
 
-/// Normalizes a vector to unit length; zero vectors stay unchanged.
+/// Normalizes a vector to unit length; zero vectors are left unchanged.
 pub(super) fn unit(row: &[f32]) -> Vec<f32> {
     let length = row
         .iter()

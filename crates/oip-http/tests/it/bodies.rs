@@ -181,7 +181,7 @@ async fn json_requests_of_every_datatype() {
     }
 }
 
-/// HT-17: the content type is ignored, because clients send arbitrary types.
+/// The content type is ignored, because clients send arbitrary types.
 #[tokio::test]
 async fn ht_17_content_types_are_not_looked_at() {
     let app = app();
@@ -198,7 +198,7 @@ async fn ht_17_content_types_are_not_looked_at() {
     }
 }
 
-/// HT-09: chunking makes no difference.
+/// Chunking makes no difference.
 #[tokio::test]
 async fn ht_09_bodies_in_pieces() {
     let app = app();
@@ -238,7 +238,7 @@ async fn compressed_bodies() {
     }
 }
 
-/// HT-38: rejects compressed bodies that are too large, corrupt or in a different format.
+/// Rejects compressed bodies that are too large, corrupt or in a different format.
 #[tokio::test]
 async fn ht_38_compressed_bodies_are_bounded() {
     let (app, _) = app_with(HttpConfig::default().with(|config| config.max_body_bytes = 1 << 20));
@@ -286,7 +286,7 @@ async fn ht_38_compressed_bodies_are_bounded() {
     }
 }
 
-/// HT-07: accepts bodies up to the limit, and rejects larger ones.
+/// Accepts bodies up to the limit, and rejects larger ones.
 #[tokio::test]
 async fn ht_07_the_limit_for_bodies() {
     let json = x("FP32", "[1]", "[1]");
@@ -311,7 +311,7 @@ async fn ht_07_the_limit_for_bodies() {
     assert_eq!(answer.error(), "the body may have 67108864 bytes, found 67108865");
 }
 
-/// HT-08: cuts an endless body without a declared length at the limit.
+/// Cuts an endless body without a declared length at the limit.
 #[tokio::test]
 async fn ht_08_endless_bodies_are_cut_at_the_limit() {
     let (app, _) = app_with(HttpConfig::default().with(|config| config.max_body_bytes = 1 << 20));
@@ -320,7 +320,7 @@ async fn ht_08_endless_bodies_are_cut_at_the_limit() {
     assert_eq!(answer.error(), "the body may have 1048576 bytes, found more");
 }
 
-/// HT-39: rejects a decompression bomb with an unsupported encoding.
+/// Rejects a decompression bomb with an unsupported encoding.
 #[tokio::test]
 async fn ht_39_zstd_is_not_offered() {
     let headers = [("content-encoding", "zstd")];
@@ -333,7 +333,7 @@ async fn ht_39_zstd_is_not_offered() {
     );
 }
 
-/// HT-40: JSON that expands when decoded is bounded too.
+/// JSON that expands when it is decoded is also limited.
 #[tokio::test]
 async fn ht_40_decoded_json_is_bounded() {
     let limits = RequestLimits::default().with(|limits| limits.tensor_bytes = 800);
@@ -345,7 +345,7 @@ async fn ht_40_decoded_json_is_bounded() {
     }
 }
 
-/// LC-10: when the budget is used up, the next body is rejected before it is read.
+/// When the budget is used up, the next body is rejected before it is read.
 #[tokio::test]
 async fn lc_10_bodies_share_a_budget() {
     let budget = ByteBudget::new(100_000);
@@ -396,7 +396,7 @@ async fn large_json_takes_the_same_way() {
     );
 }
 
-/// HT-41: encodes values that JSON cannot represent as the configuration says, or rejects them.
+/// Encodes values that JSON cannot represent as the configuration says, or rejects them.
 #[tokio::test]
 async fn ht_41_values_without_a_json_form() {
     let request = x("FP32", "[1]", "[1]");
@@ -455,7 +455,7 @@ async fn deadlines() {
     assert_eq!(service.waiting(), 0, "the work goes on");
 }
 
-/// HT-44: dropping a request cancels the service's work.
+/// Dropping a request cancels the service's work.
 #[tokio::test]
 async fn ht_44_a_dropped_request_is_dropped_work() {
     let (app, service) = app_with(HttpConfig::default());

@@ -279,8 +279,8 @@ const ONLY_REFUSED: [&str; 10] = [
     "/v2/repository/{repository}/models/{model}/unload",
 ];
 
-/// HT-14: every path has exactly the described methods, plus `HEAD` where it has `GET`. Other methods are
-/// rejected with a list of the allowed ones. The router and the description cover the same paths.
+/// Every path has exactly the described methods, plus `HEAD` where it has `GET`. Other methods are rejected
+/// with a list of the allowed ones. The router and the description cover the same paths.
 #[tokio::test]
 async fn ht_14_every_path_has_the_methods_that_are_described() {
     let description = description();
@@ -653,7 +653,7 @@ async fn the_description_shows_a_client_its_own_models() {
     assert!(!none.contains("/v2/models/matrix") && !none.contains("identity_fp32"));
 }
 
-/// The description is charged until the client has read it.
+/// The description counts toward the budget until the client has read it.
 #[tokio::test]
 async fn the_description_is_charged_until_it_is_sent() {
     let config = HttpConfig::default();

@@ -246,7 +246,7 @@ async fn ids_come_back_or_are_made() {
     assert_eq!(made.len(), 3);
 }
 
-/// HT-14: rejects unsupported methods.
+/// Rejects unsupported methods.
 #[tokio::test]
 async fn ht_14_methods() {
     let app = app();
@@ -290,7 +290,7 @@ async fn ht_14_methods() {
     }
 }
 
-/// HT-15: rejects unknown paths, and path traversal.
+/// Rejects unknown paths, and path traversal.
 #[tokio::test]
 async fn ht_15_paths() {
     let app = app();
@@ -340,7 +340,7 @@ async fn ht_15_paths() {
     assert_eq!(get(&app, "/v2/models/%252e").await.status, StatusCode::NOT_FOUND);
 }
 
-/// HT-16: rejects invalid versions.
+/// Rejects invalid versions.
 #[tokio::test]
 async fn ht_16_versions() {
     let app = app();

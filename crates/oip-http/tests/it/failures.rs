@@ -67,7 +67,7 @@ async fn the_body_is_judged_whatever_is_wrong_with_it() {
     }
 }
 
-/// HT-36, HT-37: rejects invalid lengths in the binary extension.
+/// Rejects invalid lengths in the binary extension.
 #[tokio::test]
 async fn ht_36_header_lengths_and_sizes() {
     let app = app();
@@ -98,7 +98,7 @@ async fn ht_36_header_lengths_and_sizes() {
     assert!(answer.error().contains("1 bytes of binary data are left over"));
 }
 
-/// HT-06: rejects oversized heads.
+/// Rejects oversized heads.
 #[tokio::test]
 async fn ht_06_large_heads() {
     let app = app();
@@ -124,7 +124,7 @@ async fn ht_06_large_heads() {
     }
 }
 
-/// HT-13: HTTP/1.1 requires exactly one Host.
+/// HTTP/1.1 requires exactly one Host.
 #[tokio::test]
 async fn ht_13_hosts() {
     let app = app();
@@ -146,7 +146,7 @@ async fn ht_13_hosts() {
     }
 }
 
-/// HT-45: untrusted names cannot break out of their line, or inflate a response.
+/// Untrusted names cannot break out of their line, or inflate a response.
 #[tokio::test]
 async fn ht_45_hostile_names_are_escaped_and_cut() {
     let (app, _) = app_with(HttpConfig::default());
@@ -161,7 +161,7 @@ async fn ht_45_hostile_names_are_escaped_and_cut() {
     );
 }
 
-/// HT-30: rejects wrong names of inputs and outputs.
+/// Rejects wrong names of inputs and outputs.
 #[tokio::test]
 async fn ht_30_names() {
     let app = app();
@@ -201,7 +201,7 @@ async fn ht_30_names() {
     }
 }
 
-/// HT-46: errors reveal nothing internal.
+/// Errors reveal nothing internal.
 #[tokio::test]
 async fn ht_46_errors_say_nothing_of_the_inside() {
     let app = app();

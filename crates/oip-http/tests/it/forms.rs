@@ -158,7 +158,7 @@ async fn raw_bodies_are_the_data_of_the_one_input() {
     assert!(text.ends_with(b"\x05\0\0\0hello"));
 }
 
-/// HT-36: rejects raw bodies that do not match the model.
+/// Rejects raw bodies that do not match the model.
 #[tokio::test]
 async fn ht_36_raw_bodies_that_do_not_fit_the_model() {
     let app = app();

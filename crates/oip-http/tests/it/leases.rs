@@ -1,5 +1,5 @@
-//! Tests that request memory is charged before allocation, and released with the last byte, however the
-//! request ends.
+//! Tests that request memory is charged to the budget before it is allocated, and released with the last
+//! byte, however the request ends.
 
 use std::{
     collections::VecDeque,
@@ -55,7 +55,7 @@ async fn echo_unread(app: &HttpService, bytes: usize, accept_json: bool) -> Resp
     app.clone().oneshot(request).await.unwrap()
 }
 
-/// An unread response stays charged until it is dropped.
+/// An unread response counts toward the budget until it is dropped.
 #[tokio::test]
 async fn answers_that_are_not_read_count() {
     const BYTES: usize = 3 << 20;
@@ -70,7 +70,7 @@ async fn answers_that_are_not_read_count() {
     assert_eq!(third.headers()["retry-after"], "1");
     drop(third);
 
-    // A frame that was taken stays charged until it is dropped.
+    // A frame that was read from the body counts toward the budget until it is dropped.
     let mut body = first.into_body();
     let mut frames = VecDeque::new();
     while let Some(frame) = body.frame().await {
@@ -88,8 +88,8 @@ async fn answers_that_are_not_read_count() {
     assert_eq!(budget.used(), 0);
 }
 
-/// Responses of every kind stay charged while a client does not read them. A response that exceeds the budget
-/// is refused.
+/// Responses of every kind count toward the budget while a client does not read them. A response that exceeds
+/// the budget is refused.
 #[tokio::test]
 async fn responses_without_tensors_count_until_they_are_gone() {
     const BYTES: usize = 300 << 10;
@@ -137,7 +137,7 @@ async fn responses_without_tensors_count_until_they_are_gone() {
         assert_eq!(ask(&app, path).await.unwrap().status(), StatusCode::OK, "{path}");
     }
     drop(unread);
-    // A slice of a frame keeps the whole frame charged.
+    // While a slice of a frame exists, the whole frame counts toward the budget.
     let body = first.into_body().collect().await.unwrap().to_bytes();
     let last = body.slice(BYTES - 1..);
     drop(body);
@@ -146,8 +146,8 @@ async fn responses_without_tensors_count_until_they_are_gone() {
     assert_eq!(budget.used(), 0);
 }
 
-/// Paths that need decoding go through the router, which charges responses. Inference responses charge
-/// themselves, and are not charged twice.
+/// Requests whose paths need decoding go through the router, which charges responses to the budget. Inference
+/// responses have already been charged, and are not charged twice.
 #[tokio::test]
 async fn responses_of_inference_count_once() {
     const BYTES: usize = 100_000;
@@ -175,7 +175,7 @@ async fn responses_of_inference_count_once() {
     assert_eq!(budget.used(), 0);
 }
 
-/// A head over 8 KiB is charged while its request runs.
+/// A head over 8 KiB counts toward the budget while its request runs.
 #[tokio::test]
 async fn large_heads_count() {
     let (app, budget) = app_within(60 << 10, HttpConfig::default());
@@ -231,7 +231,7 @@ async fn large_json_is_printed_within_the_budget() {
     assert_eq!(budget.used(), 0);
 }
 
-/// Memory for decompression is charged before it is used.
+/// Memory for decompression is charged to the budget before it is used.
 #[tokio::test]
 async fn bombs_are_stopped_by_the_budget() {
     let bomb = gzip(&vec![b' '; 32 << 20]);

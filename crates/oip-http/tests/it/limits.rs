@@ -19,7 +19,7 @@ const CONTROL: [(&str, &str); 5] = [
     ("/v2/systemsharedmemory/region/r/register", "key"),
 ];
 
-/// HT-20: nesting is limited in every body, in known and in ignored members.
+/// Nesting is limited in every body, in known and in ignored members.
 #[tokio::test]
 async fn ht_20_deep_bodies_are_refused_at_once() {
     let app = app();

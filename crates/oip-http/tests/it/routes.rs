@@ -228,8 +228,8 @@ fn models_that_run_are_those_that_were_allowed() {
     assert!(asked > 0);
 }
 
-/// Two matchers compare the path, axum's (to tell it from a program's other routes) and this crate's; their
-/// results must be equal.
+/// The path is matched twice, by axum (to distinguish it from a program's other routes) and by this crate;
+/// both results must be equal.
 #[test]
 fn axum_finds_the_same_path_and_names() {
     let mut router = Router::new();
@@ -276,7 +276,8 @@ fn axum_finds_the_same_path_and_names() {
     });
 }
 
-/// The route that an outer layer read is run, even if the path was rewritten afterwards.
+/// The request is handled by the route that an outer layer has read, even if the path was rewritten
+/// afterwards.
 #[tokio::test]
 async fn a_path_that_is_rewritten_behind_the_gate_changes_nothing() {
     for (read, rewritten, status, asked) in [

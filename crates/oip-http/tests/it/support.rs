@@ -52,7 +52,7 @@ impl Answer {
         let object = json.as_object().unwrap();
         assert_eq!(object.len(), 1, "{json}");
         let message = object["error"].as_str().unwrap().to_owned();
-        // HT-46: the error reveals no internals.
+        // The error reveals no internals.
         assert!(
             !message.contains("src/") && !message.contains(".rs") && !message.contains("/home"),
             "{message}"

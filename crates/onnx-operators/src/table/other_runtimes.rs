@@ -1,5 +1,5 @@
 //! Rows of the operator table for operators without a kernel in the built-in runtime: those that it replaces
-//! by other operators, and those that only other runtimes support.
+//! with other operators, and those that only other runtimes support.
 
 use crate::operator::{Operator, contributed, ml, op};
 

@@ -87,7 +87,7 @@ impl Accelerator {
 
 /// Returns the known name with a similar spelling, if any.
 fn nearest(name: &str, known: &[Accelerator]) -> Option<&'static str> {
-    /// Longer names are not compared: they are no misspellings, and comparing takes time.
+    /// Longer names are not compared: they are not misspellings, and comparing takes time.
     const MAX_NAME: usize = 64;
     if name.len() > MAX_NAME {
         return None;

@@ -20,7 +20,7 @@ const PT_DYNAMIC: u32 = 2;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
 
-/// Maximum bytes to read of the dynamic section, and of a name.
+/// Maximum number of bytes to read from the dynamic section, and from a name.
 const MOST_DYNAMIC: u64 = 64 << 10;
 const MOST_NAME: usize = 256;
 
@@ -57,7 +57,7 @@ fn read(file: &mut File) -> io::Result<Vec<String>> {
         .map(|entry| (u64_at(entry, 0), u64_at(entry, 8)))
         .take_while(|(tag, _)| *tag != 0)
         .collect();
-    // Converts the table's memory address into a file offset by its segment.
+    // Converts the table's memory address into a file offset, using the segment that contains it.
     let strings = entries.iter().find(|(tag, _)| *tag == DT_STRTAB);
     let strings = strings.and_then(|(_, address)| {
         let holds = |segment: &&Segment| {

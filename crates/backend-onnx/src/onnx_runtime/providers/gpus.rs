@@ -19,7 +19,7 @@ pub struct Gpus {
     seen: Option<Vec<Gpu>>,
 }
 
-/// A GPU of this machine, by the vendor's name.
+/// A GPU of this machine, with the vendor's name for it.
 ///
 /// ```
 /// assert_eq!(backend_onnx::Gpu::new("NVIDIA H100").name, "NVIDIA H100");
@@ -27,7 +27,7 @@ pub struct Gpus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Gpu {
-    /// The vendor's name of the GPU.
+    /// The vendor's name for the GPU.
     pub name: String,
 }
 
@@ -157,7 +157,7 @@ impl Gpus {
         let free = self.free_to_take();
         let seen = || Self::new(GpuChoice::All).with_seen_of(self).free_to_take();
         let found = if free.is_empty() { seen() } else { free };
-        // GPU 0 if there is none: the library then reports the error.
+        // Chooses GPU 0 if there is none, so that the library reports the error.
         if found.is_empty() { vec![0] } else { found }
     }
 

@@ -59,7 +59,7 @@ impl Libraries {
         }
     }
 
-    /// Tries to load all libraries. Returns those that cannot be loaded, with how to install them.
+    /// Tries to load all libraries. Returns those that cannot be loaded, and how to install each of them.
     pub(crate) fn missing(&self) -> Vec<Missing> {
         let names = needed(&self.provider);
         let cuda = names.iter().find_map(|name| name.strip_prefix("libcudart.so."));

@@ -114,7 +114,7 @@ fn installed(site_packages: &Path) -> Vec<(String, String)> {
 }
 
 fn read(path: &Path) -> Option<String> {
-    /// Maximum bytes to read; the file has only three lines.
+    /// Maximum number of bytes to read; the file has only three lines.
     const MOST: u64 = 64 << 10;
     let mut text = String::new();
     fs::File::open(path)

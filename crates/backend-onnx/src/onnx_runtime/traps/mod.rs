@@ -1,6 +1,6 @@
-//! Handles values that crash the process inside ONNX Runtime's operators. The graph is rewritten before ONNX
-//! Runtime reads it, so that such values give a correct result or an error. A model for which no rewrite is
-//! known needs a separate process.
+//! Handles traps: values that crash the process inside ONNX Runtime's operators. The graph is rewritten
+//! before ONNX Runtime reads it, so that such values give a correct result or an error. A model for which no
+//! rewrite is known needs a separate process.
 //!
 //! `cargo xtask zoo --extremes` searches for such values; the rules are in [`table`].
 
@@ -39,20 +39,20 @@ pub(super) struct DisarmOutcome {
     pub(super) filled: BTreeMap<String, String>,
     /// Whether any node of the model was rewritten.
     pub(super) is_changed: bool,
-    /// Why the model needs a separate process: a trap without a known rewrite.
+    /// Why the model needs a separate process, such as a trap without a known rewrite.
     pub(super) unguarded: Option<String>,
     /// An error in the file that would crash any process that runs it.
     pub(super) refused: Option<String>,
 }
 
-/// Returns whether a model has operators with known traps, in its functions and subgraphs too.
+/// Returns whether a model has operators with known traps, including those in its functions and subgraphs.
 pub(super) fn are_there(model: &ModelProto) -> bool {
     let functions = model.functions.iter().flat_map(|function| &function.node);
     let mut nodes = functions.chain(model.graph.iter().flat_map(|graph| &graph.node));
     nodes.any(|node| any_node(node, &table::may_trap))
 }
 
-/// Rewrites the known traps of a model.
+/// Rewrites the operators with known traps in a model.
 pub(super) fn disarm(model: &mut ModelProto) -> DisarmOutcome {
     let mut disarmed = DisarmOutcome::default();
     let domains = ["", "ai.onnx.ml", table::MICROSOFT];

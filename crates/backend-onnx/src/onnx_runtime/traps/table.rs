@@ -8,10 +8,10 @@ pub(super) const MICROSOFT: &str = "com.microsoft";
 /// Maximum rank of a tensor.
 const MAX_RANK: i64 = 32;
 
-/// Maximum samples per cell of `RoiAlign`, in one direction.
+/// Maximum number of samples per cell of `RoiAlign`, in one direction.
 const MAX_SAMPLES: i64 = 1 << 16;
 
-/// Maximum targets of a regressor. Each row takes memory for all targets, whatever the file's size.
+/// Maximum number of targets of a regressor. Each row takes memory for all targets, whatever the file's size.
 const MAX_TARGETS: i64 = 1 << 20;
 
 /// The valid column counts of one `FeatureVectorizer` input. ONNX Runtime sums the counts of all inputs.
@@ -29,7 +29,7 @@ pub(super) enum Need {
 /// How the rewrite handles a node of an operator.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// No trap is known, so the node stays as it is.
+    /// No value is known to crash the operator, so the node is left unchanged.
     None,
     /// Integer division: traps on the smallest integer divided by -1, and on division by 0.
     Division,
@@ -133,8 +133,8 @@ pub(super) fn rule(node: &NodeProto) -> Rule {
             Rule::Process("which values end the process is not known of this operator")
         }
         ("" | "ai.onnx.ml" | MICROSOFT, _) => Rule::None,
-        // Other domains of ONNX Runtime, for its optimizer and for training. Operators of all further domains
-        // are functions of the file.
+        // Other domains of ONNX Runtime, for its optimizer and for training. Operators in any other domain
+        // are functions defined in the file.
         (domain, _) if domain.starts_with("com.m") || domain.starts_with("ai.onnx.") => {
             Rule::Process("which values end the process is not known of the operators of this domain")
         }
@@ -181,7 +181,8 @@ fn integer(attribute: &AttributeProto) -> i64 {
     attribute.i
 }
 
-/// ONNX Runtime's own operators in which `cargo xtask zoo --extremes` finds no trap.
+/// ONNX Runtime's own operators for which `cargo xtask zoo --extremes` finds no value that crashes the
+/// process.
 const TRIED: &[&str] = &[
     "BiasGelu",
     "CDist",
