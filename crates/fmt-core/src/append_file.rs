@@ -379,7 +379,7 @@ mod tests {
 
     /// The process crashes at any byte of the appended data, or before or after all of it.
     #[test]
-    fn wr_01_a_crash_is_undone() {
+    fn a_crash_is_undone() {
         let Fixture { path, opened, .. } = &fixture();
         for crashed in ["old.", "old. ne", "old. new."] {
             fs::write(path, crashed).unwrap();

@@ -483,7 +483,7 @@ mod tests {
     /// Where supported, a file being written has no name, so a killed process leaves no file behind.
     #[cfg(target_os = "linux")]
     #[test]
-    fn wr_01_a_killed_process_leaves_nothing() {
+    fn a_killed_process_leaves_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let mut file = AtomicFile::create(&folder.path().join("a")).unwrap();
         file.write_all(b"new").unwrap();
@@ -538,7 +538,7 @@ mod tests {
     /// Writes to a target that is a directory, a link, or a file with special permissions.
     #[cfg(unix)]
     #[test]
-    fn wr_10_what_stands_in_the_targets_place() {
+    fn what_stands_in_the_targets_place() {
         use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
         for kind in KINDS {
@@ -622,7 +622,7 @@ mod tests {
 
     /// With two writers to one target, the result is one of the two files, complete.
     #[test]
-    fn wr_07_two_writers() {
+    fn two_writers() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("a");
         for _ in 0..200 {
@@ -643,7 +643,7 @@ mod tests {
 
     /// A panic while writing removes the temporary file.
     #[test]
-    fn wr_08_a_panic_removes_the_temporary_file() {
+    fn a_panic_removes_the_temporary_file() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("a");
         let writing = std::panic::catch_unwind(|| {

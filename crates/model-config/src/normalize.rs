@@ -409,7 +409,7 @@ mod tests {
 
     /// Errors about invalid values contain the position and the value.
     #[test]
-    fn mr_15_wrong_values_say_where_and_what() {
+    fn wrong_values_say_where_and_what() {
         for (written, expected) in [
             (
                 "max_batch_size: -1",

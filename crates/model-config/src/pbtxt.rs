@@ -387,7 +387,7 @@ mod tests {
 
     /// Nesting is bounded, in every form.
     #[test]
-    fn mr_15_nesting_is_bounded() {
+    fn nesting_is_bounded() {
         for open in ["a {", "a: {", "a: [{", "a <"] {
             let error = read(&open.repeat(10_000)).unwrap_err();
             assert!(error.to_string().ends_with("nested deeper than 32"), "{error}");

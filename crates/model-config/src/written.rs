@@ -530,7 +530,7 @@ mod tests {
 
     /// Inputs of any size, depth and length give a result quickly.
     #[test]
-    fn mr_15_configurations_are_bounded() {
+    fn configurations_are_bounded() {
         let start = std::time::Instant::now();
         let large = "# padding\n".repeat(1 << 20);
         assert_eq!(pbtxt(&large).unwrap_err(), "it is larger than 1048576 bytes");
@@ -551,7 +551,7 @@ mod tests {
 
     /// Damaged configurations give errors or valid configurations, never panics.
     #[test]
-    fn mr_15_damaged_configurations_are_only_errors() {
+    fn damaged_configurations_are_only_errors() {
         let good = "name: \"größe\\x41\\u00e4\" max_batch_size: 0x8 # so\n\
             input [ { name: \"X\" data_type: TYPE_FP32 dims: [ -1, 3 ] } ]\n\
             parameters { key: 'a' value: < string_value: \"b\" 'c' > }\n\

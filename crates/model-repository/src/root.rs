@@ -395,7 +395,7 @@ mod tests {
     /// A directory that is replaced with a link after its path was resolved is not followed, with or without
     /// kernel support.
     #[test]
-    fn mr_03_what_is_swapped_after_it_was_resolved_is_not_followed() {
+    fn what_is_swapped_after_it_was_resolved_is_not_followed() {
         let outside = folder(&["1/x"]);
         let folder = folder(&["m/1/x"]);
         let root = Root::open(folder.path()).unwrap();

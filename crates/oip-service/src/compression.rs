@@ -209,7 +209,7 @@ mod tests {
 
     /// Decompression bombs, truncated bodies, and bodies that are not in the declared format are refused.
     #[test]
-    fn ht_38_hostile_compressed_bodies() {
+    fn hostile_compressed_bodies() {
         let lease = Lease::unlimited();
         let code = |compression, body: &[u8], limit| {
             inflate(&lease, compression, body, limit).map_err(|error| error.code())

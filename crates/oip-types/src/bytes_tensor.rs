@@ -155,7 +155,7 @@ mod tests {
 
     /// Rejects hostile raw forms.
     #[test]
-    fn gr_21_cut_and_lying_lengths_are_refused() {
+    fn cut_and_lying_lengths_are_refused() {
         let one = Shape::vector(1);
         for (raw, message) in [
             (

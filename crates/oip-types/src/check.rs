@@ -408,7 +408,7 @@ mod tests {
 
     /// A model that violates its own metadata causes an internal error.
     #[test]
-    fn md_06_broken_promises_are_the_servers_fault() {
+    fn broken_promises_are_the_servers_fault() {
         let y = || InferOutput::new("y", floats(&[3]));
         for (given, message) in [
             (vec![y()], "the model did not give its output 'z' (BOOL[1])"),

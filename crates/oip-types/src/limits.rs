@@ -130,7 +130,7 @@ mod tests {
 
     /// Rejects invalid dimensions.
     #[test]
-    fn gr_23_hostile_dimensions_are_refused() {
+    fn hostile_dimensions_are_refused() {
         let limits = RequestLimits::default();
         for dims in [
             &[-1][..],

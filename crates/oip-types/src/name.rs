@@ -101,7 +101,7 @@ mod tests {
 
     /// Rejects names that could escape the repository's directory.
     #[test]
-    fn mr_01_unsafe_names_are_refused() {
+    fn unsafe_names_are_refused() {
         let long = "a".repeat(256);
         for name in [
             "../etc",
@@ -133,7 +133,7 @@ mod tests {
 
     /// Accepts odd but harmless names.
     #[test]
-    fn mr_02_odd_names_are_allowed() {
+    fn odd_names_are_allowed() {
         for name in [
             "...", "..m", "m..1", "m.v1", "größe", "模型", "a b", "-1", "01", "v10",
         ] {

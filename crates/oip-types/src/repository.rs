@@ -175,7 +175,7 @@ mod tests {
 
     /// Load requests with files are rejected.
     #[test]
-    fn mr_05_files_in_load_requests_are_refused() {
+    fn files_in_load_requests_are_refused() {
         let string = |text: &str| ParameterValue::String(text.to_owned());
         let load = |name: &str, value| LoadOptions::read(Parameters::from([(name.to_owned(), value)]));
         assert_eq!(

@@ -581,7 +581,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn md_04_pauses_double_from_the_fifth_death_on() {
+    fn pauses_double_from_the_fifth_death_on() {
         let seconds = |crashes| pause_after(crashes).map(|pause| pause.as_secs());
         assert_eq!([0, 1, 4].map(seconds), [None; 3]);
         assert_eq!(

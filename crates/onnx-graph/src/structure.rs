@@ -435,7 +435,7 @@ mod tests {
 
     /// External data is refused in every part of a file in which ONNX Runtime might look for it.
     #[test]
-    fn mr_04_external_data_is_refused_in_every_place() {
+    fn external_data_is_refused_in_every_place() {
         let mut in_node = model(vec![node("x", "y")]);
         in_node.graph.as_mut().unwrap().node[0]
             .attribute

@@ -157,7 +157,7 @@ mod tests {
     /// A replaced or deleted file stays readable for programs that have mapped it.
     #[test]
     #[expect(unsafe_code, reason = "the files are this test's own")]
-    fn fs_04_replaced_and_deleted_files_stay_mapped() {
+    fn replaced_and_deleted_files_stay_mapped() {
         let folder = tempfile::tempdir().unwrap();
         let (path, other) = (folder.path().join("a"), folder.path().join("b"));
         fs::write(&path, vec![1; 10_000]).unwrap();

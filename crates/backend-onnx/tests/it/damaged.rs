@@ -57,13 +57,13 @@ fn try_out(runtime: Runtime, content: Vec<u8>, name: &str) -> Fate {
 
 /// Truncated files, empty files, and files of other formats are refused.
 #[test]
-fn mr_08_partial_files_are_refused() {
+fn partial_files_are_refused() {
     for &runtime in runtimes() {
-        partial_files_are_refused(runtime);
+        expect_refused_partial_files(runtime);
     }
 }
 
-fn partial_files_are_refused(runtime: Runtime) {
+fn expect_refused_partial_files(runtime: Runtime) {
     let whole = file("random_forest.onnx");
     for part in [0, 1, whole.len() / 10, whole.len() / 2, whole.len() - 1] {
         let fate = try_out(runtime, whole[..part].to_vec(), "random_forest");
@@ -81,13 +81,13 @@ fn partial_files_are_refused(runtime: Runtime) {
 
 /// Damaged models are refused, or run; none crashes the process, hangs or takes unbounded memory.
 #[test]
-fn md_01_damaged_models_do_no_harm() {
+fn damaged_models_do_no_harm() {
     for &runtime in runtimes() {
-        damaged_models_do_no_harm(runtime);
+        expect_no_harm_of_damaged_models(runtime);
     }
 }
 
-fn damaged_models_do_no_harm(runtime: Runtime) {
+fn expect_no_harm_of_damaged_models(runtime: Runtime) {
     let names = names(".request.json");
     let (mut refused, mut loaded, mut panicked) = (0, 0, Vec::new());
     for round in 0..15 {
@@ -115,13 +115,13 @@ fn damaged_models_do_no_harm(runtime: Runtime) {
 
 /// Excessively nested and large structures are refused quickly.
 #[test]
-fn md_02_deep_and_large_structures_are_refused() {
+fn deep_and_large_structures_are_refused() {
     for &runtime in runtimes() {
-        deep_and_large_structures_are_refused(runtime);
+        expect_refused_structures(runtime);
     }
 }
 
-fn deep_and_large_structures_are_refused(runtime: Runtime) {
+fn expect_refused_structures(runtime: Runtime) {
     // Graphs nested in node attributes, written by hand since no library nests this deeply.
     let mut graph = Vec::new();
     for _ in 0..10_000 {

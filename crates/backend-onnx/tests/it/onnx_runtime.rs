@@ -76,7 +76,7 @@ fn empty_inputs_that_would_end_the_process_are_refused() {
 
 /// A loop of 2^62 iterations ends at the deadline or when it is cancelled, and its session still works.
 #[test]
-fn md_05_runs_without_end_are_ended() {
+fn runs_without_end_are_ended() {
     if !is_there() {
         return;
     }
@@ -111,7 +111,7 @@ fn md_05_runs_without_end_are_ended() {
 
 /// A hanging run does not block other runs of the same session.
 #[test]
-fn md_05_a_run_that_hangs_leaves_the_others_alone() {
+fn a_run_that_hangs_leaves_the_others_alone() {
     if !is_there() {
         return;
     }

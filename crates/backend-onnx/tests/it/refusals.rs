@@ -131,7 +131,7 @@ fn what_onnx_runtime_loads_of_it_is_known() {
 
 /// A model that refers to external files is refused before the server checks whether they exist.
 #[test]
-fn mr_04_external_data_is_refused_and_not_looked_for() {
+fn external_data_is_refused_and_not_looked_for() {
     let content = file("external_data.onnx");
     let locations = ["../../secret", "/etc/passwd!", "a/../../bcde", "/dev/stdin!!"];
     for (location, &runtime) in locations

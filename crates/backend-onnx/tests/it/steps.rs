@@ -16,7 +16,7 @@ fn count_to(count: i64) -> InferRequest {
 
 /// A loop of 2^62 iterations ends at the deadline, or when it is cancelled.
 #[test]
-fn md_05_loops_without_end_are_ended() {
+fn loops_without_end_are_ended() {
     let model = Runtime::BuiltIn.model("loop");
     let start = Instant::now();
     let token = CancelToken::new(Some(start + Duration::from_millis(100)));

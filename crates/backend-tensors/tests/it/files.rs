@@ -199,7 +199,7 @@ fn names_beside_a_file_are_used() {
 /// The file with the tensor names is not read through a link, and a pipe in its place does not block.
 #[cfg(unix)]
 #[test]
-fn mr_03_names_behind_a_link_are_refused() {
+fn names_behind_a_link_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("secret");
     fs::write(&secret, r#"{"names":["secret"]}"#).unwrap();

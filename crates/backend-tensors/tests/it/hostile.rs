@@ -30,7 +30,7 @@ const QUICKLY: Duration = Duration::from_secs(5);
 
 /// Truncated files and other formats are refused quickly, with the format's reason.
 #[test]
-fn mr_08_broken_files_are_refused() {
+fn broken_files_are_refused() {
     let refused = |name: &str, content: Bytes| {
         let len = content.len();
         let start = Instant::now();
@@ -74,7 +74,7 @@ fn thousands_of_mutants() {
 
 /// The decoded size is checked before decoding. This file is a few KB in size and decodes to 1 GiB of zeros.
 #[test]
-fn mr_16_more_than_there_is_memory_for() {
+fn more_than_there_is_memory_for() {
     let mut writer = ZtensorWriter::new(Vec::new(), WriteOptions::default()).unwrap();
     let zeros = Tensor::from_vec(Shape::new(&[1 << 10, 1 << 16]).unwrap(), vec![0u8; 1 << 26]).unwrap();
     let options = TensorOptions {

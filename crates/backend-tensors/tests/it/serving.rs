@@ -81,7 +81,7 @@ fn a_file_in_a_version_folder_is_a_model() {
 
 /// A version that fails to load does not affect one that loads.
 #[test]
-fn mr_08_a_good_version_serves_beside_a_broken_one() {
+fn a_good_version_serves_beside_a_broken_one() {
     let good = file("model.zt", &[("embed", &embed())]);
     let (engine, _folder) = engine(&[
         ALL_VERSIONS,
@@ -103,7 +103,7 @@ fn mr_08_a_good_version_serves_beside_a_broken_one() {
 /// The file is read, not mapped, so truncating it has no effect on the server: no signal, and the same
 /// responses.
 #[test]
-fn mr_10_a_served_file_is_truncated() {
+fn a_served_file_is_truncated() {
     let table: Vec<u32> = (0..1 << 20).collect();
     let table = Tensor::from_vec(Shape::new(&[1 << 12, 1 << 8]).unwrap(), table).unwrap();
     for name in ["model.zt", "model.safetensors", "model.tbuf", "model.npz"] {

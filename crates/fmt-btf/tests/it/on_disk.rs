@@ -26,7 +26,7 @@ fn in_folder(test: impl FnOnce(&Path)) {
 /// Reading a file that is truncated while it is open returns a complete tensor, or an error that says that
 /// the file changed.
 #[test]
-fn fs_01_a_file_that_becomes_shorter() {
+fn a_file_that_becomes_shorter() {
     in_folder(|folder| {
         let path = folder.join("a.btf");
         let tensor = counting(DType::I64, &[1 << 17]);
@@ -60,7 +60,7 @@ fn fs_01_a_file_that_becomes_shorter() {
 
 /// The file is truncated after its length was queried and before it is read.
 #[test]
-fn fs_02_a_file_that_is_empty_when_it_is_read() {
+fn a_file_that_is_empty_when_it_is_read() {
     in_folder(|folder| {
         let path = folder.join("a.btf");
         fs::write(&path, ForgedRecord::plain().file()).unwrap();
@@ -73,7 +73,7 @@ fn fs_02_a_file_that_is_empty_when_it_is_read() {
 
 /// A reader returns bytes as they are at the time of reading; a sparse tensor is validated on each read.
 #[test]
-fn fs_03_a_file_that_is_overwritten() {
+fn a_file_that_is_overwritten() {
     in_folder(|folder| {
         let path = folder.join("a.btf");
         let bytes = ForgedRecord::coo(&[4], &[1, 2], &[5, 6]).file();
@@ -94,7 +94,7 @@ fn fs_03_a_file_that_is_overwritten() {
 
 /// Readers keep the old contents of a replaced file that they have open.
 #[test]
-fn fs_04_a_file_that_is_replaced() {
+fn a_file_that_is_replaced() {
     in_folder(|folder| {
         let (path, other) = (folder.join("a.btf"), folder.join("b.btf"));
         let (old, new) = (counting(DType::I8, &[100]), counting(DType::F32, &[2]));
@@ -109,7 +109,7 @@ fn fs_04_a_file_that_is_replaced() {
 
 /// The file has a hole of a terabyte between two records.
 #[test]
-fn fs_06_a_sparse_file_of_a_terabyte() {
+fn a_sparse_file_of_a_terabyte() {
     in_folder(|folder| {
         let path = folder.join("a.btf");
         let far = 1u64 << 40;
@@ -133,7 +133,7 @@ fn fs_06_a_sparse_file_of_a_terabyte() {
 /// The path is not a regular file.
 #[cfg(unix)]
 #[test]
-fn fs_07_what_is_no_file() {
+fn what_is_no_file() {
     in_folder(|folder| {
         let socket = folder.join("socket");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
@@ -151,7 +151,7 @@ fn fs_07_what_is_no_file() {
 
 /// The file cannot be opened.
 #[test]
-fn fs_08_files_that_cannot_be_opened() {
+fn files_that_cannot_be_opened() {
     in_folder(|folder| {
         for path in [folder.join("missing.btf"), folder.join("x".repeat(300))] {
             assert_eq!(BtfReader::from_path(&path).unwrap_err().kind(), Io);
@@ -186,7 +186,7 @@ impl ByteSource for Failing {
 
 /// The n-th read fails, for each n, and no partial data is returned.
 #[test]
-fn fs_09_every_read_fails_once() {
+fn every_read_fails_once() {
     let bytes: Bytes = file(&[
         ForgedRecord::plain(),
         ForgedRecord::coo(&[3, 4], &[0, 1, 2, 3], &[5, 6]),
@@ -223,7 +223,7 @@ fn fs_09_every_read_fails_once() {
 
 /// If a file grows after it was opened, the reader still uses the length at opening.
 #[test]
-fn fs_11_a_file_that_grows() {
+fn a_file_that_grows() {
     in_folder(|folder| {
         let path = folder.join("a.btf");
         fs::write(&path, ForgedRecord::plain().file()).unwrap();
@@ -240,7 +240,7 @@ fn fs_11_a_file_that_grows() {
 
 /// Many threads use one reader.
 #[test]
-fn fs_12_many_threads() {
+fn many_threads() {
     in_folder(|folder| {
         let path = folder.join("a.btf");
         let tensors: Vec<_> = (0..50).map(|len| counting(DType::U16, &[len, 3])).collect();

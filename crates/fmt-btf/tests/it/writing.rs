@@ -66,7 +66,7 @@ fn whole() -> Vec<u8> {
 
 /// Pieces of any length, from any thread, give the same file.
 #[test]
-fn wr_12_the_same_tensors_give_the_same_bytes() {
+fn the_same_tensors_give_the_same_bytes() {
     let (whole, bytes) = (whole(), all_bytes());
     assert_eq!(open(&whole).unwrap().len(), 9);
     assert_eq!(open(&whole).unwrap().lints().unwrap().len(), 1); // u64
@@ -134,7 +134,7 @@ fn write_to(sink: &mut Sink) -> Result<u64, fmt_core::Error> {
 
 /// The disk becomes full after any number of bytes.
 #[test]
-fn wr_02_a_sink_that_is_full_anywhere() {
+fn a_sink_that_is_full_anywhere() {
     let whole = whole();
     for room in 0..=whole.len() {
         let mut sink = Sink {
@@ -149,7 +149,7 @@ fn wr_02_a_sink_that_is_full_anywhere() {
 }
 
 #[test]
-fn wr_06_a_sink_that_takes_a_byte_at_a_time() {
+fn a_sink_that_takes_a_byte_at_a_time() {
     let whole = whole();
     let mut sink = Sink {
         taken: Vec::new(),
@@ -162,7 +162,7 @@ fn wr_06_a_sink_that_takes_a_byte_at_a_time() {
 
 /// Too few or too many bytes are written.
 #[test]
-fn wr_11_bytes_that_do_not_fit_the_plan() {
+fn bytes_that_do_not_fit_the_plan() {
     let bytes = all_bytes();
     let writer = || BtfWriter::new(Vec::new(), records(), WriteOptions::default()).unwrap();
     for len in 0..bytes.len() {
@@ -177,7 +177,7 @@ fn wr_11_bytes_that_do_not_fit_the_plan() {
 }
 
 #[test]
-fn wr_11_tensors_that_were_not_announced() {
+fn tensors_that_were_not_announced() {
     let (a, b) = (counting(DType::I8, &[3]), counting(DType::I8, &[3, 1]));
     let mut writer = BtfWriter::new(Vec::new(), vec![(&a).into()], WriteOptions::default()).unwrap();
     let error = writer.tensor(&b).unwrap_err();
@@ -211,7 +211,7 @@ fn wr_11_tensors_that_were_not_announced() {
 
 /// A file is saved over the file that its tensors are read from.
 #[test]
-fn fs_05_saving_over_the_file_that_is_being_read() {
+fn saving_over_the_file_that_is_being_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.btf");
     let tensor = counting(DType::F64, &[1000]);

@@ -105,7 +105,7 @@ fn is_io(outcome: Result<(), Error>, says: &str, code: u32) {
 }
 
 #[test]
-fn wr_03_a_file_that_does_not_reach_the_disk_is_not_published() {
+fn a_file_that_does_not_reach_the_disk_is_not_published() {
     let (outcome, folder) = replace(b"new", |file, descriptor| {
         fail(libc::SYS_fsync, EIO, &[(Eq, descriptor)]);
         file.persist()
@@ -119,7 +119,7 @@ fn wr_03_a_file_that_does_not_reach_the_disk_is_not_published() {
 /// writing. The bytes must therefore be written again: publishing consumes the file, and a retry starts a new
 /// one.
 #[test]
-fn wr_03_trying_again_writes_again() {
+fn trying_again_writes_again() {
     let (outcome, folder) = replace(b"lost", |file, descriptor| {
         let folder = fs::read_link(format!("/proc/self/fd/{descriptor}")).unwrap();
         let target = folder.with_file_name("a");
@@ -140,7 +140,7 @@ fn wr_03_trying_again_writes_again() {
 /// When the directory cannot be synced, the new file already has its final name. A power failure may undo the
 /// rename, so `persist` returns an error.
 #[test]
-fn wr_03_a_folder_that_does_not_reach_the_disk_is_no_success() {
+fn a_folder_that_does_not_reach_the_disk_is_no_success() {
     let (outcome, folder) = replace(b"new", |file, descriptor| {
         fail(libc::SYS_fsync, EIO, &[(Ne, descriptor)]);
         file.persist()
@@ -153,7 +153,7 @@ fn wr_03_a_folder_that_does_not_reach_the_disk_is_no_success() {
 /// `fsync` has already reported deferred write errors, so an error from `close` does not matter: the complete
 /// file is published.
 #[test]
-fn wr_03_an_error_of_close_comes_after_the_bytes_are_safe() {
+fn an_error_of_close_comes_after_the_bytes_are_safe() {
     let (outcome, folder) = replace(b"new", |file, descriptor| {
         fail(libc::SYS_close, EIO, &[(Eq, descriptor)]);
         file.persist()
@@ -165,7 +165,7 @@ fn wr_03_an_error_of_close_comes_after_the_bytes_are_safe() {
 
 /// Small content stays in the buffer until it is published; for large content, writing fails earlier.
 #[test]
-fn wr_02_a_full_disk_leaves_the_target() {
+fn a_full_disk_leaves_the_target() {
     let (outcome, folder) = replace(b"new", |file, descriptor| {
         fail(libc::SYS_write, ENOSPC, &[(Eq, descriptor)]);
         file.persist()
@@ -203,7 +203,7 @@ fn append(breaking: impl FnOnce(&[RawFd]) + Send + 'static) -> (Result<(), Error
 }
 
 #[test]
-fn wr_02_wr_03_a_change_in_place_that_fails_is_undone() {
+fn wr_03_a_change_in_place_that_fails_is_undone() {
     for (call, error) in [
         (libc::SYS_write, ENOSPC),
         (libc::SYS_fdatasync, EIO),
@@ -221,7 +221,7 @@ fn wr_02_wr_03_a_change_in_place_that_fails_is_undone() {
 /// If even the truncation cannot be synced, the journal is kept, so that a later process can truncate the
 /// file.
 #[test]
-fn wr_03_a_change_in_place_that_cannot_be_undone_keeps_its_journal() {
+fn a_change_in_place_that_cannot_be_undone_keeps_its_journal() {
     let (outcome, folder) = append(|files| {
         files
             .iter()
@@ -237,7 +237,7 @@ fn wr_03_a_change_in_place_that_cannot_be_undone_keeps_its_journal() {
 
 /// A journal that reappears after a power failure would undo a change that was reported as successful.
 #[test]
-fn wr_03_a_change_in_place_counts_when_the_journal_is_gone_from_the_disk() {
+fn a_change_in_place_counts_when_the_journal_is_gone_from_the_disk() {
     let (outcome, folder) = append(|files| {
         let others: Vec<_> = files.iter().map(|file| (Ne, *file)).collect();
         fail(libc::SYS_fsync, EIO, &others);

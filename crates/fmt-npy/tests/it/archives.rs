@@ -207,7 +207,7 @@ fn n13_names_that_cannot_be_written() {
 }
 
 #[test]
-fn wr_12_the_same_tensors_give_the_same_bytes() {
+fn the_same_tensors_give_the_same_bytes() {
     let tensors = [
         counting(DType::F64, &[3]),
         counting(DType::U8, &[0, 2]),
@@ -229,7 +229,7 @@ fn wr_12_the_same_tensors_give_the_same_bytes() {
 
 /// The sink becomes full after any number of bytes.
 #[test]
-fn wr_02_a_sink_that_is_full() {
+fn a_sink_that_is_full() {
     let tensor = counting(DType::U8, &[50]);
     let len = written(&Npz, &[("a", &tensor)], usize::MAX).len();
     for room in 0..len {
@@ -250,7 +250,7 @@ fn wr_02_a_sink_that_is_full() {
 
 /// An abandoned file does not look complete: the archive's directory is missing.
 #[test]
-fn wr_08_a_writer_that_is_dropped() {
+fn a_writer_that_is_dropped() {
     let tensor = counting(DType::U8, &[50]);
     let plan = || Plan {
         entries: vec![PlannedEntry::dense("a", tensor.spec().clone()); 1],

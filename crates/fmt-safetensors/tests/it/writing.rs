@@ -23,7 +23,7 @@ fn spec(dims: &[u64]) -> TensorSpec {
 
 /// Invalid plans are rejected before the first byte is written.
 #[test]
-fn wr_11_what_the_format_cannot_hold() {
+fn what_the_format_cannot_hold() {
     assert_eq!(refused(&[("a", spec(&[1])), ("a", spec(&[2]))]), Duplicate);
     assert_eq!(refused(&[("__metadata__", spec(&[1]))]), BadName);
     assert_eq!(refused(&[(&"n".repeat(65537), spec(&[1]))]), BadName);
@@ -62,7 +62,7 @@ fn wr_11_what_the_format_cannot_hold() {
 }
 
 #[test]
-fn wr_11_bytes_that_do_not_fit() {
+fn bytes_that_do_not_fit() {
     let writer =
         || SafetensorsWriter::new(Vec::new(), &[("a".into(), spec(&[3]))], &Metadata::new()).unwrap();
     assert_eq!(writer().finish().unwrap_err().kind(), SizeMismatch);
@@ -75,7 +75,7 @@ fn wr_11_bytes_that_do_not_fit() {
 
 /// Pieces of any length give the same file.
 #[test]
-fn wr_12_the_same_tensors_give_the_same_bytes() {
+fn the_same_tensors_give_the_same_bytes() {
     let metadata: Metadata = [("z".into(), "1".into()), ("a".into(), "\u{1F600}\"\n".into())].into();
     let tensors = DType::ALL.map(|dtype| (dtype.name(), counting(dtype, &[3, 1])));
     let borrowed: Vec<_> = tensors.iter().map(|(name, tensor)| (*name, tensor)).collect();
@@ -111,7 +111,7 @@ fn wr_12_the_same_tensors_give_the_same_bytes() {
 
 /// A file is saved over the file that its tensors are read from.
 #[test]
-fn fs_05_saving_over_the_file_that_is_being_read() {
+fn saving_over_the_file_that_is_being_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.safetensors");
     let tensor = counting(DType::BF16, &[1000]);
@@ -129,7 +129,7 @@ fn fs_05_saving_over_the_file_that_is_being_read() {
 
 /// The sink becomes full after any number of bytes.
 #[test]
-fn wr_02_a_sink_that_is_full() {
+fn a_sink_that_is_full() {
     let tensor = counting(DType::U8, &[50]);
     let len = written(&[("a", &tensor)], &Metadata::new()).len();
     for room in 0..len {

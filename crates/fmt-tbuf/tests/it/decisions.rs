@@ -553,7 +553,7 @@ fn tensors_of_bytes_in_memory_are_slices_of_them() {
 
 /// Misaligned data is not viewed in place, but copied.
 #[test]
-fn tb_25_misaligned_data() {
+fn misaligned_data() {
     let mut aligned = Forge::of(&[ForgedTensor::new("a", 2, &[2], 5, 16)]).file();
     // The data is at offset 5 of the file, so its alignment depends on that of the allocation. The test
     // allows for both.

@@ -248,7 +248,7 @@ fn a_lenient_editor_cannot_mend_names_that_occur_twice() {
 }
 
 #[test]
-fn wr_01_a_change_in_place_that_is_given_up_leaves_the_old_file() {
+fn a_change_in_place_that_is_given_up_leaves_the_old_file() {
     let (folder, path) = file_of_two(WriteOptions::default());
     let before = fs::read(&path).unwrap();
     let mut writer = TbufEditor::open(&path).unwrap().append_in_place().unwrap();
@@ -268,7 +268,7 @@ fn wr_01_a_change_in_place_that_is_given_up_leaves_the_old_file() {
 
 /// The process is killed at any point of a change in place.
 #[test]
-fn wr_01_recovery_after_any_prefix_of_a_change_in_place() {
+fn recovery_after_any_prefix_of_a_change_in_place() {
     let (_folder, path) = file_of_two(WriteOptions::default());
     let before = fs::read(&path).unwrap();
     let mut writer = TbufEditor::open(&path).unwrap().append_in_place().unwrap();
@@ -321,7 +321,7 @@ fn a_journal_that_does_not_fit_changes_nothing() {
 }
 
 #[test]
-fn wr_07_one_change_in_place_at_a_time() {
+fn one_change_in_place_at_a_time() {
     let (_folder, path) = file_of_two(WriteOptions::default());
     let first = TbufEditor::open(&path).unwrap().append_in_place().unwrap();
     let second = TbufEditor::open(&path).unwrap();

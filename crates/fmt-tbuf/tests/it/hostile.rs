@@ -25,19 +25,19 @@ fn kind(bytes: &[u8]) -> Option<ErrorKind> {
 }
 
 #[test]
-fn tb_01_nothing() {
+fn nothing() {
     assert_eq!(kind(b""), Some(ErrorKind::Truncated));
 }
 
 #[test]
-fn tb_02_up_to_eleven_bytes() {
+fn up_to_eleven_bytes() {
     for len in 1..12 {
         assert_eq!(kind(&small()[..len]), Some(ErrorKind::Truncated));
     }
 }
 
 #[test]
-fn tb_03_the_first_magic() {
+fn the_first_magic() {
     for version in b'0'..=b'9' {
         let mut file = small();
         file[3] = version;
@@ -50,7 +50,7 @@ fn tb_03_the_first_magic() {
 }
 
 #[test]
-fn tb_04_the_last_magic_is_named() {
+fn the_last_magic_is_named() {
     let mut file = small();
     file.push(0);
     let error = open(&file).unwrap_err();
@@ -59,7 +59,7 @@ fn tb_04_the_last_magic_is_named() {
 }
 
 #[test]
-fn tb_05_a_size_that_is_not_there_is_not_allocated() {
+fn a_size_that_is_not_there_is_not_allocated() {
     let file = [&b"TBS1"[..], &u32::MAX.to_le_bytes(), b"TBS1"].concat();
     let mut opened = None;
     let allocated = allocation_counter::measure(|| opened = Some(open(&file).map(drop)));
@@ -68,7 +68,7 @@ fn tb_05_a_size_that_is_not_there_is_not_allocated() {
 }
 
 #[test]
-fn tb_06_the_index_may_begin_at_byte_four_but_not_before() {
+fn the_index_may_begin_at_byte_four_but_not_before() {
     let forge = Forge {
         data: Vec::new(),
         tensors: None,
@@ -86,7 +86,7 @@ fn tb_06_the_index_may_begin_at_byte_four_but_not_before() {
 }
 
 #[test]
-fn tb_07_an_index_too_short_to_be_one() {
+fn an_index_too_short_to_be_one() {
     for size in 0..8 {
         let mut file = small();
         let at = file.len() - 8;
@@ -97,7 +97,7 @@ fn tb_07_an_index_too_short_to_be_one() {
 
 /// Every word of an index is replaced with malicious words.
 #[test]
-fn tb_08_09_10_offsets_that_lead_astray() {
+fn offsets_that_lead_astray() {
     let forge = Forge::of(&[ForgedTensor::plain(), ForgedTensor::new("b", 7, &[2, 2], 16, 4)]);
     let (index, _) = forge.index();
     let mut rejected = 0;
@@ -120,7 +120,7 @@ fn tb_08_09_10_offsets_that_lead_astray() {
 }
 
 #[test]
-fn tb_11_one_long_name_listed_nearly_a_million_times() {
+fn one_long_name_listed_nearly_a_million_times() {
     let mut forge = Forge::of(&[ForgedTensor::new(&"n".repeat(1 << 20), 7, &[1], 4, 1)]);
     forge.repeats = 999_000;
     let file = Bytes::from(forge.file());
@@ -128,7 +128,7 @@ fn tb_11_one_long_name_listed_nearly_a_million_times() {
 }
 
 #[test]
-fn tb_12_more_tensors_than_there_can_be() {
+fn more_tensors_than_there_can_be() {
     let mut forge = Forge::new();
     forge.repeats = 1_000_000;
     assert_quick_rejection(Bytes::from(forge.file()), ErrorKind::TooLarge);
@@ -146,7 +146,7 @@ fn assert_quick_rejection(file: Bytes, expected: ErrorKind) {
 }
 
 #[test]
-fn tb_12_a_hundred_thousand_tensors() {
+fn a_hundred_thousand_tensors() {
     let names: Vec<String> = (0..100_000)
         .map(|number| format!("layer.{number}.weight"))
         .collect();
@@ -166,7 +166,7 @@ fn tb_12_a_hundred_thousand_tensors() {
 }
 
 #[test]
-fn tb_13_texts_that_are_none() {
+fn texts_that_are_none() {
     for text in [&b"\xff\xfe"[..], b"\xc0\x80", b"\xed\xa0\x80"] {
         assert_eq!(
             kind(&Forge::with(|tensor| tensor.name = Some(text.to_vec()))),
@@ -180,7 +180,7 @@ fn tb_13_texts_that_are_none() {
 }
 
 #[test]
-fn tb_14_what_may_be_absent() {
+fn what_may_be_absent() {
     assert_eq!(
         kind(
             &Forge {
@@ -211,7 +211,7 @@ fn tb_14_what_may_be_absent() {
 }
 
 #[test]
-fn tb_15_dtypes_that_are_none() {
+fn dtypes_that_are_none() {
     for number in [0, 11, 127, -128] {
         let file = Forge::of(&[
             ForgedTensor {
@@ -240,7 +240,7 @@ fn tb_15_dtypes_that_are_none() {
 }
 
 #[test]
-fn tb_16_data_in_the_magic() {
+fn data_in_the_magic() {
     for offset in 0..4 {
         assert_eq!(
             kind(&Forge::with(|tensor| tensor.offset = Some(offset))),
@@ -250,7 +250,7 @@ fn tb_16_data_in_the_magic() {
 }
 
 #[test]
-fn tb_17_data_up_to_the_index_and_beyond() {
+fn data_up_to_the_index_and_beyond() {
     let at = |offset, size: u32| kind(&Forge::of(&[ForgedTensor::new("a", 7, &[size], offset, size)]).file());
     assert_eq!(at(0xffff_fff0, 0x20), Some(ErrorKind::OutOfBounds));
     assert_eq!(at(32, 33), Some(ErrorKind::OutOfBounds));
@@ -258,7 +258,7 @@ fn tb_17_data_up_to_the_index_and_beyond() {
 }
 
 #[test]
-fn tb_18_sizes_that_are_not_the_shapes() {
+fn sizes_that_are_not_the_shapes() {
     for size in [23, 25, 0] {
         let file = Forge::of(&[ForgedTensor::new("a", 1, &[2, 3], 4, size)]).file();
         assert_eq!(kind(&file), Some(ErrorKind::SizeMismatch));
@@ -266,7 +266,7 @@ fn tb_18_sizes_that_are_not_the_shapes() {
 }
 
 #[test]
-fn tb_19_products_that_overflow() {
+fn products_that_overflow() {
     for shape in [&[65536; 5][..], &[1 << 31, 2, u32::MAX], &[1 << 31, 1 << 31, 4]] {
         let file = Forge::of(&[ForgedTensor::new("a", 1, shape, 4, 0)]).file();
         assert_eq!(kind(&file), Some(ErrorKind::Overflow));
@@ -274,7 +274,7 @@ fn tb_19_products_that_overflow() {
 }
 
 #[test]
-fn tb_20_nothing_and_scalars() {
+fn nothing_and_scalars() {
     for (shape, size) in [(&[0][..], 0), (&[3, 0], 0), (&[], 4)] {
         let file = Forge::of(&[ForgedTensor::new("a", 1, shape, 4, size)]).file();
         assert_eq!(kind(&file), None);
@@ -283,7 +283,7 @@ fn tb_20_nothing_and_scalars() {
 }
 
 #[test]
-fn tb_21_ranks() {
+fn ranks() {
     for (rank, expected) in [
         (64, None),
         (65, Some(ErrorKind::TooLarge)),
@@ -306,7 +306,7 @@ fn tb_21_ranks() {
 }
 
 #[test]
-fn tb_22_duplicates() {
+fn duplicates() {
     let pair = |a: ForgedTensor, b: ForgedTensor| kind(&Forge::of(&[a, b]).file());
     let other = ForgedTensor::new("b", 1, &[3], 16, 12);
     let same_name = ForgedTensor {
@@ -324,7 +324,7 @@ fn tb_22_duplicates() {
 }
 
 #[test]
-fn tb_23_ids_that_are_not_the_names_and_not_in_order() {
+fn ids_that_are_not_the_names_and_not_in_order() {
     let mut tensors: Vec<_> = (0..20u32)
         .map(|number| ForgedTensor::new(&format!("t{number}"), 7, &[1], 4 + number, 1))
         .collect();
@@ -342,7 +342,7 @@ fn tb_23_ids_that_are_not_the_names_and_not_in_order() {
 }
 
 #[test]
-fn tb_24_overlaps() {
+fn overlaps() {
     let pair = |a: (u32, u32), b: (u32, u32)| {
         let tensor = |name: &str, (start, end): (u32, u32)| {
             ForgedTensor::new(name, 7, &[end - start], start, end - start)
@@ -360,7 +360,7 @@ fn tb_24_overlaps() {
 }
 
 #[test]
-fn tb_26_other_files_in_holes() {
+fn other_files_in_holes() {
     let polyglots = cases().into_iter().filter(|case| case.name.starts_with("tb-26"));
     for case in polyglots {
         let reader = open(&case.bytes).unwrap();
@@ -414,7 +414,7 @@ fn varied() -> Vec<u8> {
 }
 
 #[test]
-fn tb_27_every_truncation_and_every_flipped_bit() {
+fn every_truncation_and_every_flipped_bit() {
     let file = varied();
     for len in 0..file.len() {
         assert!(open(&file[..len]).is_err(), "{len} bytes");
@@ -507,7 +507,7 @@ fn a_second_reader_agrees() {
 }
 
 #[test]
-fn tb_29_names() {
+fn names() {
     for name in ["a\0b", &"n".repeat(65537)] {
         assert_eq!(
             kind(&Forge::with(|tensor| tensor.name = Some(name.into()))),
@@ -534,7 +534,7 @@ fn tb_29_names() {
 /// Files of the reference implementation are read: packed tensors in any order, an index at any offset, and,
 /// in later versions, a table of operations.
 #[test]
-fn tb_30_files_of_the_first_implementation() {
+fn files_of_the_first_implementation() {
     let forge = Forge {
         data: (0..25).collect(),
         operations: Some(0),

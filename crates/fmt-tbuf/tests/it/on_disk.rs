@@ -23,7 +23,7 @@ fn big() -> Vec<u8> {
 }
 
 #[test]
-fn fs_01_truncated_after_opening() {
+fn truncated_after_opening() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.tbuf");
     fs::write(&path, big()).unwrap();
@@ -43,7 +43,7 @@ fn fs_01_truncated_after_opening() {
 }
 
 #[test]
-fn fs_02_truncated_while_it_is_opened() {
+fn truncated_while_it_is_opened() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.tbuf");
     fs::write(&path, small()).unwrap();
@@ -59,7 +59,7 @@ fn fs_02_truncated_while_it_is_opened() {
 }
 
 #[test]
-fn fs_03_overwritten_while_it_is_read() {
+fn overwritten_while_it_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.tbuf");
     fs::write(&path, big()).unwrap();
@@ -77,7 +77,7 @@ fn fs_03_overwritten_while_it_is_read() {
 }
 
 #[test]
-fn fs_04_replaced_while_it_is_open() {
+fn replaced_while_it_is_open() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.tbuf");
     fs::write(&path, small()).unwrap();
@@ -92,7 +92,7 @@ fn fs_04_replaced_while_it_is_open() {
 /// A file is saved over the file that its tensors are read from, which may be mapped.
 #[test]
 #[expect(unsafe_code, reason = "the file is this test's own")]
-fn fs_05_saved_to_where_it_was_read_from() {
+fn saved_to_where_it_was_read_from() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.tbuf");
     fs::write(&path, big()).unwrap();
@@ -114,7 +114,7 @@ fn fs_05_saved_to_where_it_was_read_from() {
 
 /// The file is a sparse file of a terabyte with a valid start and end.
 #[test]
-fn fs_06_sparse_files() {
+fn sparse_files() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.tbuf");
     let file = fs::File::create(&path).unwrap();
@@ -138,7 +138,7 @@ fn fs_06_sparse_files() {
 }
 
 #[test]
-fn fs_07_what_is_no_file() {
+fn what_is_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     assert_eq!(
@@ -192,7 +192,7 @@ impl ByteSource for Failing {
 }
 
 #[test]
-fn fs_09_every_read_may_fail() {
+fn every_read_may_fail() {
     for reads in 0..6 {
         let source = Failing {
             bytes: small().into(),
@@ -213,7 +213,7 @@ fn fs_09_every_read_may_fail() {
 
 /// A user-defined source that returns fewer bytes than requested causes an error.
 #[test]
-fn fs_10_short_reads() {
+fn short_reads() {
     struct Short(Bytes);
     impl ByteSource for Short {
         fn len(&self) -> u64 {
@@ -230,7 +230,7 @@ fn fs_10_short_reads() {
 }
 
 #[test]
-fn fs_11_grown_after_opening() {
+fn grown_after_opening() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.tbuf");
     fs::write(&path, small()).unwrap();
@@ -245,7 +245,7 @@ fn fs_11_grown_after_opening() {
 }
 
 #[test]
-fn fs_12_many_threads_read_one_file() {
+fn many_threads_read_one_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.tbuf");
     let tensors: Vec<_> = (0..100u64)
@@ -269,7 +269,7 @@ fn fs_12_many_threads_read_one_file() {
 
 /// If writing is abandoned at any point, the old file remains.
 #[test]
-fn wr_08_given_up_on_the_way() {
+fn given_up_on_the_way() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.tbuf");
     fs::write(&path, small()).unwrap();

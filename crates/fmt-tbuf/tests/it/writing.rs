@@ -50,7 +50,7 @@ impl Write for Counter {
 /// Of three tensors of 2 GiB each, the third would start at 4 GiB, so all are refused before anything is
 /// written. Two tensors are accepted.
 #[test]
-fn tb_28_more_than_32_bits_can_place() {
+fn more_than_32_bits_can_place() {
     let entry = |name: &str| PlannedEntry::dense(name, spec(DType::U8, &[1 << 31]));
     let plan = |names: &[&str]| Plan {
         entries: names.iter().map(|name| entry(name)).collect(),
@@ -85,7 +85,7 @@ fn tb_28_more_than_32_bits_can_place() {
 }
 
 #[test]
-fn wr_02_a_sink_without_room() {
+fn a_sink_without_room() {
     let tensors = [
         ("a", counting(DType::F32, &[3])),
         ("b", counting(DType::U8, &[100])),
@@ -116,7 +116,7 @@ fn wr_02_a_sink_without_room() {
 }
 
 #[test]
-fn wr_06_a_sink_that_takes_a_byte_at_a_time() {
+fn a_sink_that_takes_a_byte_at_a_time() {
     let a = counting(DType::F32, &[3]);
     let mut sink = Sink {
         room: usize::MAX,
@@ -132,7 +132,7 @@ fn wr_06_a_sink_that_takes_a_byte_at_a_time() {
 /// After a power failure, a part of the file may be missing on disk and read as zeros. Such a file is
 /// invalid, unless only tensor data is missing.
 #[test]
-fn wr_09_torn_files() {
+fn torn_files() {
     let tensors: Vec<_> = (0..40)
         .map(|number| (format!("tensor.{number}"), counting(DType::F32, &[20])))
         .collect();
@@ -157,7 +157,7 @@ fn wr_09_torn_files() {
 }
 
 #[test]
-fn wr_11_what_cannot_be_written_leaves_no_trace() {
+fn what_cannot_be_written_leaves_no_trace() {
     let mut sink = Sink {
         room: usize::MAX,
         at_a_time: usize::MAX,
@@ -216,7 +216,7 @@ fn too_few_and_too_many_bytes() {
 }
 
 #[test]
-fn wr_12_the_same_tensors_give_the_same_bytes() {
+fn the_same_tensors_give_the_same_bytes() {
     let write = || {
         let tensors: Vec<_> = (0..50)
             .map(|number| (format!("t{number}"), counting(DType::I16, &[number])))

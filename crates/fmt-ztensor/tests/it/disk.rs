@@ -61,7 +61,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn fs_01_fs_02_truncated_after_opening() {
+fn fs_02_truncated_after_opening() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.zt");
     for len in [0, 64, 100, 4096] {
@@ -86,7 +86,7 @@ fn fs_01_fs_02_truncated_after_opening() {
 }
 
 #[test]
-fn fs_03_overwritten_while_open() {
+fn overwritten_while_open() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.zt");
     fs::write(&path, sample_file()).unwrap();
@@ -100,7 +100,7 @@ fn fs_03_overwritten_while_open() {
 }
 
 #[test]
-fn fs_04_fs_11_replaced_and_grown_files() {
+fn fs_11_replaced_and_grown_files() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.zt");
     fs::write(&path, sample_file()).unwrap();
@@ -121,7 +121,7 @@ fn fs_04_fs_11_replaced_and_grown_files() {
 }
 
 #[test]
-fn fs_05_saved_over_itself() {
+fn saved_over_itself() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.zt");
     fs::write(&path, sample_file()).unwrap();
@@ -138,7 +138,7 @@ fn fs_05_saved_over_itself() {
 }
 
 #[test]
-fn fs_07_fs_08_what_is_no_file() {
+fn fs_08_what_is_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     std::os::unix::fs::symlink("loop", path("loop")).unwrap();
@@ -152,7 +152,7 @@ fn fs_07_fs_08_what_is_no_file() {
 
 /// The source fails at the n-th read, for every n. A failed read must not return partial data.
 #[test]
-fn fs_09_every_read_fails_once() {
+fn every_read_fails_once() {
     struct Failing {
         bytes: Bytes,
         left: std::sync::atomic::AtomicI64,
@@ -195,7 +195,7 @@ fn fs_09_every_read_fails_once() {
 }
 
 #[test]
-fn fs_12_many_threads_on_one_reader() {
+fn many_threads_on_one_reader() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.zt");
     fs::write(&path, sample_file()).unwrap();
@@ -230,7 +230,7 @@ impl Write for Full {
 
 /// The sink becomes full after any number of bytes, or accepts one byte at a time.
 #[test]
-fn wr_02_wr_06_sinks_that_are_full_or_slow() {
+fn wr_06_sinks_that_are_full_or_slow() {
     let write = |room: usize, piece: usize| {
         let sink = Full {
             room,
@@ -264,7 +264,7 @@ fn wr_02_wr_06_sinks_that_are_full_or_slow() {
 }
 
 #[test]
-fn wr_08_a_panic_on_the_way() {
+fn a_panic_on_the_way() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.zt");
     fs::write(&path, sample_file()).unwrap();
@@ -281,7 +281,7 @@ fn wr_08_a_panic_on_the_way() {
 
 /// An incompletely written file causes an error: truncated, with a zeroed sector, or with zeroed data.
 #[test]
-fn wr_09_torn_files() {
+fn torn_files() {
     let whole = sample_file();
     for len in 0..whole.len() {
         assert!(open(&whole[..len]).is_err(), "{len}");
@@ -306,7 +306,7 @@ fn wr_09_torn_files() {
 /// The writer rejects what the format cannot store before it writes anything; see also the rules Z12, Z20 and
 /// Z27.
 #[test]
-fn wr_11_refused_before_the_first_byte() {
+fn refused_before_the_first_byte() {
     let mut out = Vec::new();
     let mut writer = ZtensorWriter::new(&mut out, WriteOptions::default()).unwrap();
     assert_eq!(
@@ -494,7 +494,7 @@ fn z28_appending_and_editing_in_place() {
 
 /// The power fails after any byte of a change in place.
 #[test]
-fn wr_01_a_change_in_place_is_undone() {
+fn a_change_in_place_is_undone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.zt");
     let old = file_of(&W, &[w()]);

@@ -78,7 +78,7 @@ fn open_all(files: impl Iterator<Item = Vec<u8>> + Send) -> (usize, usize) {
 
 /// Tests every truncation, every flipped bit, and random combinations of changes.
 #[test]
-fn zt_37_a_hundred_thousand_mutants() {
+fn a_hundred_thousand_mutants() {
     const EACH: usize = 20_000;
     let bases = bases();
     for base in &bases {
@@ -103,7 +103,7 @@ fn zt_37_a_hundred_thousand_mutants() {
 
 /// Sets each field to each of many unusual values in turn.
 #[test]
-fn zt_37_each_field_with_each_value() {
+fn each_field_with_each_value() {
     let keys = [
         "name",
         "offset",
@@ -168,7 +168,7 @@ fn zt_37_each_field_with_each_value() {
 /// Compares this crate's reader with an independent CBOR reader. A difference means that one of the readers
 /// is wrong.
 #[test]
-fn zt_38_another_cbor_reader_sees_the_same() {
+fn another_cbor_reader_sees_the_same() {
     let corpus = corpus::cases().into_iter();
     let corpus = corpus.filter(|file| !matches!(file.verdict, Verdict::Reject(..)));
     let bases: Vec<_> = corpus.map(|file| file.bytes).chain(bases()).collect();
@@ -235,7 +235,7 @@ fn compare_entry(reader: &ZtensorReader, number: usize, map: &[(Value, Value)]) 
 /// Makes the same comparison with `tests/python/ztensor_reader.py`, if `ZTENSOR_PYTHON` names a Python
 /// interpreter that has the package `zstandard`.
 #[test]
-fn zt_38_the_reader_in_python_judges_alike() {
+fn the_reader_in_python_judges_alike() {
     let Some(python) = std::env::var_os("ZTENSOR_PYTHON") else {
         return;
     };

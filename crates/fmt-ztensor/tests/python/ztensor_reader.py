@@ -8,7 +8,7 @@ It exists to disagree: where it and the crate judge a file differently, one of t
 
 A hundred thousand mutants, judged by both:
 
-    ZTENSOR_PYTHON=python3 ZTENSOR_MUTANTS=20000 cargo test -p fmt-ztensor --test it zt_38
+    ZTENSOR_PYTHON=python3 ZTENSOR_MUTANTS=20000 cargo test -p fmt-ztensor --test it reader_in_python
 
 Needs Python 3.9 and nothing else; with the package `zstandard` compressed tensors are decoded, otherwise only their frames'
 heads are looked at and files in `damaged/` whose damage is deeper are skipped.

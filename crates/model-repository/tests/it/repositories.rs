@@ -87,7 +87,7 @@ fn kserves_layout() {
 
 /// A directory in which other files take the place of a model file is reported with the reason.
 #[test]
-fn mr_06_folders_without_a_model_say_why() {
+fn folders_without_a_model_say_why() {
     let folder = repository(&[
         ("empty/readme.txt", ""),
         ("no_file/1/readme.txt", ""),
@@ -196,7 +196,7 @@ fn files_of_other_frameworks_are_named() {
 /// Symbolic links out of the repository are not followed; links within it are.
 #[cfg(unix)]
 #[test]
-fn mr_03_links_out_are_refused() {
+fn links_out_are_refused() {
     let outside = repository(&[("1/model.word", "secret")]);
     let folder = repository(&[("good/1/model.word", "echo")]);
     let root = folder.path();
@@ -231,7 +231,7 @@ fn mr_03_links_out_are_refused() {
 /// Only regular files are opened.
 #[cfg(unix)]
 #[test]
-fn fs_07_folders_and_pipes_are_no_models() {
+fn folders_and_pipes_are_no_models() {
     let folder = repository(&[("folder/1/model.word/x", ""), ("pipe/1/readme.txt", "")]);
     let pipe = folder.path().join("pipe/1/model.word");
     assert!(

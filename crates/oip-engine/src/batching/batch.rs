@@ -391,7 +391,7 @@ mod tests {
     /// Requests with more rows than `max_batch_size`, or whose inputs have different numbers of rows, are
     /// refused.
     #[test]
-    fn ht_31_batches_that_cannot_be_are_refused_by_name() {
+    fn batches_that_cannot_be_are_refused_by_name() {
         let message = |rows, other| {
             let request = InferRequest::new(ModelRef::new("m", None).unwrap())
                 .with_input("x", matrix(rows, 3))

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn md_05_threads_are_lost_some_time_after_all_have_given_up_and_until_they_come_back() {
+    fn threads_are_lost_some_time_after_all_have_given_up_and_until_they_come_back() {
         let watch = HangWatch::new(2, Duration::from_secs(5));
         let [one, other] = [CancelToken::new(None), CancelToken::new(None)];
         let now = Instant::now();

@@ -164,7 +164,7 @@ fn values(answer: InferResult) -> Result<Vec<i32>, ErrorCode> {
 }
 
 #[test]
-fn md_09_the_delay_is_kept_and_a_full_batch_does_not_wait() {
+fn the_delay_is_kept_and_a_full_batch_does_not_wait() {
     let delay = Duration::from_millis(5);
     let bench = Bench::new(
         2,
@@ -290,7 +290,7 @@ fn queues_have_times_and_sizes_as_configured() {
 
 /// If batching is configured, outputs with a different number of rows than the batch are an internal error.
 #[test]
-fn md_06_outputs_without_the_batchs_rows_are_internal_errors() {
+fn outputs_without_the_batchs_rows_are_internal_errors() {
     let bench = Bench::new(1, 8, DynamicBatching::default());
     let held = bench.hold();
     let answers = [&[-10][..], &[-12], &[-11, SHORT]].map(|x| bench.submit(x, 0, None));
@@ -310,7 +310,7 @@ fn md_06_outputs_without_the_batchs_rows_are_internal_errors() {
 
 /// A request with more rows than the maximum batch size is refused.
 #[test]
-fn ht_31_more_rows_than_configured_are_refused() {
+fn more_rows_than_configured_are_refused() {
     let bench = Bench::new(1, 2, DynamicBatching::default());
     let error = block_on(bench.submit(&[0, 0, 0], 0, None)).unwrap_err();
     assert_eq!(error.code(), ErrorCode::InvalidArgument);
@@ -392,7 +392,7 @@ impl Model for Trap {
 
 /// A panic outside the model's code loses one request, and the thread continues.
 #[test]
-fn md_03_a_panic_outside_of_the_model_ends_no_thread() {
+fn a_panic_outside_of_the_model_ends_no_thread() {
     let tensor = |name: &str| TensorMetadata::new(name, DataType::INT32, &[-1]);
     let metadata = ModelMetadata::new(
         "m",

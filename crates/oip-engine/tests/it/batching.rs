@@ -91,7 +91,7 @@ fn requests_of_many_rows_run_too() {
 
 /// A model that panics on one input, in a batch of 8.
 #[test]
-fn md_03_a_panic_in_a_batch_is_one_requests_error() {
+fn a_panic_in_a_batch_is_one_requests_error() {
     let (engine, gate, _, _folder) = gated(|x| match x.contains(&13) {
         true => panic!("13 at src/secret.rs"),
         false => Ok(double(x)),
@@ -116,7 +116,7 @@ fn md_03_a_panic_in_a_batch_is_one_requests_error() {
 
 /// One bad request is batched with 31 good ones.
 #[test]
-fn md_08_a_bad_request_does_not_spoil_its_neighbours() {
+fn a_bad_request_does_not_spoil_its_neighbours() {
     let (engine, gate, batches, _folder) = gated(|x| match x.contains(&13) {
         true => Err(ServiceError::invalid("13 is out of range")),
         false => Ok(double(x)),
@@ -176,7 +176,7 @@ fn some_of_joined_requests_fail_without_another_run() {
 
 /// Outputs with a different number of rows than the batch are not assigned to any request.
 #[test]
-fn md_06_a_model_is_not_joined_any_more_whose_outputs_have_other_rows_than_its_inputs() {
+fn a_model_is_not_joined_any_more_whose_outputs_have_other_rows_than_its_inputs() {
     // The model drops values up to 10, so the first dimension of output `y` is not the batch dimension,
     // although the model declares it as such.
     let (engine, gate, batches, _folder) = gated(|x| Ok(x.iter().copied().filter(|x| *x > 10).collect()));
@@ -222,7 +222,7 @@ fn md_06_a_model_is_not_joined_any_more_whose_outputs_have_other_rows_than_its_i
 
 /// A client disconnects while its request is queued, and another while its request runs in a batch of four.
 #[test]
-fn gr_18_a_client_that_leaves_is_dropped_from_the_batch_and_the_others_are_exact() {
+fn a_client_that_leaves_is_dropped_from_the_batch_and_the_others_are_exact() {
     let running = Gate::default();
     let (engine, gate, batches, _folder) = gated({
         let running = running.clone();
@@ -298,7 +298,7 @@ fn a_client_that_leaves_makes_room_in_the_queue() {
 ///
 /// Each client sends 10,000 requests in optimized builds, otherwise 3,000.
 #[test]
-fn md_07_no_row_astray() {
+fn no_row_astray() {
     const CLIENTS: i32 = 64;
     let rounds = if cfg!(debug_assertions) { 3_000 } else { 10_000 };
     let largest = Arc::new(Mutex::new(0));

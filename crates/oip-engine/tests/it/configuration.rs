@@ -192,7 +192,7 @@ fn what_does_not_fit_is_told() {
 
 /// A configuration of 10 MB is not read; odd but valid configurations are.
 #[test]
-fn mr_15_configurations_of_any_kind_end_in_a_reason() {
+fn configurations_of_any_kind_end_in_a_reason() {
     let start = Instant::now();
     for (config, expected) in [
         (
@@ -340,7 +340,7 @@ fn a_version_may_have_labels_of_its_own() {
 /// warm-up data.
 #[cfg(unix)]
 #[test]
-fn mr_03_side_files_are_confined() {
+fn side_files_are_confined() {
     use std::os::unix::fs::symlink;
 
     let outside = repository(&[("secret", "root:x:0:0")]);
@@ -390,7 +390,7 @@ fn warm_up_requests_run_before_the_model_is_ready() {
 
 /// A model whose warm-up fails is not ready, and the index has the reason.
 #[test]
-fn md_11_a_failed_warm_up_keeps_the_model_from_being_ready() {
+fn a_failed_warm_up_keeps_the_model_from_being_ready() {
     for (word, input, expected) in [
         (
             "fails on 13",
@@ -455,7 +455,7 @@ fn md_11_a_failed_warm_up_keeps_the_model_from_being_ready() {
 /// An unreadable file or directory makes only its own model unavailable, with the reason.
 #[cfg(unix)]
 #[test]
-fn mr_07_folders_and_files_that_may_not_be_read() {
+fn folders_and_files_that_may_not_be_read() {
     use std::os::unix::fs::PermissionsExt;
 
     let folder = repository(&[
@@ -491,7 +491,7 @@ fn mr_07_folders_and_files_that_may_not_be_read() {
 /// A file larger than the memory limit is not read.
 #[cfg(target_os = "linux")]
 #[test]
-fn mr_16_models_larger_than_the_memory_are_refused() {
+fn models_larger_than_the_memory_are_refused() {
     let folder = repository(&[("m/1/model.word", "")]);
     let file = fs::OpenOptions::new()
         .write(true)
@@ -510,7 +510,7 @@ fn mr_16_models_larger_than_the_memory_are_refused() {
 
 /// Many models, many versions, deep trees and cyclic links.
 #[test]
-fn mr_14_ten_thousand_models_and_a_thousand_versions() {
+fn ten_thousand_models_and_a_thousand_versions() {
     // Use a memory file system if available: this many directories take a minute on a disk.
     let memory = Path::new("/dev/shm");
     let folder = if memory.is_dir() {

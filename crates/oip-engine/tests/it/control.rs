@@ -153,7 +153,7 @@ fn models_to_load_at_start() {
 
 /// Path-like names never reach the file system; unusual but valid names do.
 #[test]
-fn mr_01_names_are_checked_at_every_door() {
+fn names_are_checked_at_every_door() {
     let folder = repository(&[
         ("in/1/model.word", "echo"),
         ("..m/1/model.word", "echo"),
@@ -213,7 +213,7 @@ fn mr_01_names_are_checked_at_every_door() {
 
 /// A configuration in a load request cannot contain paths, and an invalid one changes nothing.
 #[test]
-fn mr_05_configurations_by_request_name_no_paths() {
+fn configurations_by_request_name_no_paths() {
     let folder = repository(&[
         ("m/1/model.word", "echo"),
         ("m/1/other.word", "gives nothing"),
@@ -254,7 +254,7 @@ fn mr_05_configurations_by_request_name_no_paths() {
 
 /// A configuration in a load request can repeat the program that runs a model, but not change it.
 #[test]
-fn mr_05_configurations_by_request_choose_no_program() {
+fn configurations_by_request_choose_no_program() {
     let parameter = |value: &str| format!(r#"{{"parameters": {{"python": {{"string_value": "{value}"}}}}}}"#);
     let folder = repository(&[
         ("m/1/model.word", "echo"),
@@ -301,7 +301,7 @@ fn loading_by_request_must_be_allowed() {
 /// For a truncated file, an empty file and random bytes, the reason is reported promptly, and the previous
 /// version continues.
 #[test]
-fn mr_08_a_failed_reload_leaves_the_old_one_serving() {
+fn a_failed_reload_leaves_the_old_one_serving() {
     let folder = repository(&[("m/1/model.word", "echo")]);
     let engine = explicit(folder.path(), &["m"]);
     for word in ["broken", "panics while loading"] {
@@ -356,7 +356,7 @@ fn mr_08_a_failed_reload_leaves_the_old_one_serving() {
 /// A served file is replaced by renaming under load: every request is answered, by the old version until the
 /// new one is ready.
 #[test]
-fn mr_09_replacing_a_served_model_fails_no_request() {
+fn replacing_a_served_model_fails_no_request() {
     let folder = repository(&[("m/1/model.word", "adds 1000")]);
     let engine = explicit(folder.path(), &["m"]);
     let (is_over, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
@@ -397,7 +397,7 @@ fn mr_09_replacing_a_served_model_fails_no_request() {
 
 /// Changes to the file of a served model have no effect.
 #[test]
-fn mr_10_truncating_a_served_file_changes_no_answer() {
+fn truncating_a_served_file_changes_no_answer() {
     let folder = repository(&[("m/1/model.word", "adds 5")]);
     let engine = explicit(folder.path(), &["m"]);
     let file = fs::OpenOptions::new()
@@ -411,7 +411,7 @@ fn mr_10_truncating_a_served_file_changes_no_answer() {
 /// A model whose directory was deleted is still served and listed in the index; loading it again reports the
 /// error.
 #[test]
-fn mr_11_a_deleted_model_goes_on() {
+fn a_deleted_model_goes_on() {
     let folder = repository(&[("m/1/model.word", "echo")]);
     let engine = explicit(folder.path(), &["m"]);
     fs::remove_dir_all(folder.path().join("m")).unwrap();
@@ -435,7 +435,7 @@ fn mr_11_a_deleted_model_goes_on() {
 
 /// A file that changes while it is being read is not loaded.
 #[test]
-fn mr_12_a_file_that_changes_while_it_is_read_is_not_loaded() {
+fn a_file_that_changes_while_it_is_read_is_not_loaded() {
     let folder = repository(&[("m/1/model.word", "loads slowly")]);
     let engine = explicit(folder.path(), &[]);
     let loading = thread::spawn({
@@ -455,7 +455,7 @@ fn mr_12_a_file_that_changes_while_it_is_read_is_not_loaded() {
 
 /// Loading and unloading are idempotent, except for unknown models.
 #[test]
-fn mr_23_loading_and_unloading_twice() {
+fn loading_and_unloading_twice() {
     let folder = repository(&[("m/1/model.word", "echo"), ("file", "")]);
     let engine = explicit(folder.path(), &[]);
     unload(&engine, "m").unwrap();
@@ -485,7 +485,7 @@ fn mr_23_loading_and_unloading_twice() {
 
 /// Requests for unknown names leave no state behind.
 #[test]
-fn lc_17_names_that_clients_make_up_are_not_kept() {
+fn names_that_clients_make_up_are_not_kept() {
     let folder = repository(&[("m/1/model.word", "echo")]);
     let engine = explicit(folder.path(), &["m"]);
     for number in 0..100_000 {

@@ -90,7 +90,7 @@ fn readiness_can_be_lenient() {
 
 /// A model that is loading is known but not ready.
 #[test]
-fn lc_08_requests_before_a_model_is_ready() {
+fn requests_before_a_model_is_ready() {
     let folder = repository(&[
         ("slow/1/model.word", "never loads"),
         ("good/1/model.word", "echo"),

@@ -110,7 +110,7 @@ fn touched_files_are_not_loaded_again() {
 
 /// A broken change is reported, the previous version continues, and the fix is loaded.
 #[test]
-fn mr_08_a_broken_change_leaves_the_old_one_serving() {
+fn a_broken_change_leaves_the_old_one_serving() {
     let folder = repository(&[("m/1/model.word", "adds 1")]);
     let engine = polling(folder.path());
     write(folder.path(), "m/1/model.word", "broken");
@@ -127,7 +127,7 @@ fn mr_08_a_broken_change_leaves_the_old_one_serving() {
 
 /// A model is loaded only after its files have stopped changing.
 #[test]
-fn mr_12_a_copy_that_goes_on_is_waited_for() {
+fn a_copy_that_goes_on_is_waited_for() {
     let folder = repository(&[("m/1/model.word", "adds 1")]);
     let root = folder.path();
     let config = EngineConfig::default().with(|config| {
@@ -161,7 +161,7 @@ fn mr_12_a_copy_that_goes_on_is_waited_for() {
 
 /// Versions are added and removed under load, and no request fails.
 #[test]
-fn mr_09_rolling_versions_fail_no_request() {
+fn rolling_versions_fail_no_request() {
     let folder = repository(&[("m/1/model.word", "adds 1")]);
     let root = folder.path();
     let engine = polling(root);

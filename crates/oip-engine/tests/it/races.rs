@@ -20,10 +20,10 @@ use crate::{
     support::{WordBackend, infer, infer_within, repository, request, write, y},
 };
 
-/// MR-20: many clients load, unload and use one model. Each response is correct or reports that the model is
+/// Many clients load, unload and use one model. Each response is correct or reports that the model is
 /// not loaded, and nothing leaks.
 #[test]
-fn mr_20_loading_unloading_and_running_race() {
+fn loading_unloading_and_running_race() {
     let folder = repository(&[
         ("m/1/model.word", "adds 1000"),
         ("m/config.pbtxt", "instance_group { count: 2 }"),
@@ -67,10 +67,10 @@ fn mr_20_loading_unloading_and_running_race() {
     assert!(engine.stop(Instant::now() + Duration::from_secs(10)));
 }
 
-/// MR-21: when a model is unloaded, requests in flight are answered and new ones refused; then its memory is
+/// When a model is unloaded, requests in flight are answered and new ones refused; then its memory is
 /// freed.
 #[test]
-fn mr_21_unloading_lets_requests_in_flight_finish() {
+fn unloading_lets_requests_in_flight_finish() {
     let folder = repository(&[
         ("m/1/model.word", "sleeps"),
         ("m/config.pbtxt", "instance_group { count: 10 }"),
@@ -112,9 +112,9 @@ fn mr_21_unloading_lets_requests_in_flight_finish() {
     assert_eq!(living.load(Ordering::SeqCst), 0, "the model is still in memory");
 }
 
-/// MR-22: a load that fails or hangs affects no other model. No load starts while the server drains.
+/// A load that fails or hangs affects no other model. No load starts while the server drains.
 #[test]
-fn mr_22_loads_are_isolated_and_end_with_the_server() {
+fn loads_are_isolated_and_end_with_the_server() {
     let folder = repository(&[
         ("bad/1/model.word", "panics while loading"),
         ("good/1/model.word", "loads slowly"),
@@ -161,10 +161,10 @@ fn mr_22_loads_are_isolated_and_end_with_the_server() {
     assert!(!hanging.is_finished());
 }
 
-/// MR-24: loading and unloading a thousand times leaks nothing.
+/// Loading and unloading a thousand times leaks nothing.
 #[cfg(target_os = "linux")]
 #[test]
-fn mr_24_loading_and_unloading_leaks_nothing() {
+fn loading_and_unloading_leaks_nothing() {
     let folder = repository(&[("m/1/model.word", "echo"), ("m/labels", "a\nb")]);
     write(
         folder.path(),
@@ -179,7 +179,7 @@ fn mr_24_loading_and_unloading_leaks_nothing() {
     }
     let this = std::env::current_exe().unwrap();
     let mut command = std::process::Command::new(this);
-    let name = "races::mr_24_loading_and_unloading_leaks_nothing";
+    let name = "races::loading_and_unloading_leaks_nothing";
     let output = command
         .args(["--exact", name, "--nocapture"])
         .env(VARIABLE, folder.path())

@@ -122,7 +122,7 @@ fn a_folder_of_versions_is_one_model() {
 
 /// Changes to the files of a loaded model have no effect.
 #[test]
-fn mr_11_a_loaded_model_needs_its_files_no_more() {
+fn a_loaded_model_needs_its_files_no_more() {
     let folder = repository(&[("m/1/model.word", "echo")]);
     let (engine, _) = engine(folder.path(), EngineConfig::default());
     write(folder.path(), "m/1/model.word", "");

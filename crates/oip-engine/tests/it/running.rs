@@ -63,7 +63,7 @@ fn an_identity_model_passes_the_bytes_on() {
 
 /// A panic fails only its own request, even a thousand times in a row.
 #[test]
-fn md_03_panics_stay_with_their_request() {
+fn panics_stay_with_their_request() {
     let (engine, _, _folder) = small_engine(&[("m/1/model.word", "panics on 13")]);
     for round in 0..1000 {
         let error = infer(&engine, request("m", None, 13)).unwrap_err();
@@ -81,7 +81,7 @@ fn md_03_panics_stay_with_their_request() {
 
 /// The outputs of a model violate its metadata.
 #[test]
-fn md_06_broken_promises_are_internal_errors() {
+fn broken_promises_are_internal_errors() {
     let files = [
         ("type/1/model.word", "gives another type"),
         ("nothing/1/model.word", "gives nothing"),
@@ -149,7 +149,7 @@ fn expired_requests_are_not_run() {
 
 /// A client disconnects while its request is queued or running.
 #[test]
-fn ht_44_clients_that_leave_cost_nothing_more() {
+fn clients_that_leave_cost_nothing_more() {
     let files = [
         ("m/1/model.word", "sleeps"),
         ("c/1/model.word", "waits to be cancelled"),

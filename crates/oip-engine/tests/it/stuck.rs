@@ -20,7 +20,7 @@ use crate::{
 
 /// A model that never returns.
 #[test]
-fn md_05_threads_that_hang_are_lost_one_by_one_and_then_the_model_is_unavailable() {
+fn threads_that_hang_are_lost_one_by_one_and_then_the_model_is_unavailable() {
     let gate = Gate::default();
     let config = one_instance().with(|config| {
         config.instances = 2;
@@ -80,7 +80,7 @@ fn md_05_threads_that_hang_are_lost_one_by_one_and_then_the_model_is_unavailable
 }
 
 #[test]
-fn md_05_requests_that_wait_for_a_model_that_hangs_are_answered() {
+fn requests_that_wait_for_a_model_that_hangs_are_answered() {
     let gate = Gate::default();
     let (engine, _folder) = engine(one_instance(), {
         let gate = gate.clone();
@@ -111,7 +111,7 @@ fn md_05_requests_that_wait_for_a_model_that_hangs_are_answered() {
 
 /// One model is flooded and slow; another one and the health endpoints are not affected.
 #[test]
-fn lc_11_a_flooded_model_leaves_the_others_alone() {
+fn a_flooded_model_leaves_the_others_alone() {
     const SLOW: Duration = Duration::from_millis(30);
     let (engine, _folder) = engine(one_instance(), |x, _| {
         thread::sleep(SLOW);

@@ -286,7 +286,7 @@ mod tests {
     /// Each message counts toward the budget with exactly its own bytes, however the body is split, and
     /// nothing is retained.
     #[tokio::test]
-    async fn lc_10_each_message_of_a_stream_has_its_own_bytes() {
+    async fn each_message_of_a_stream_has_its_own_bytes() {
         let lens = [0u32, 3, 300, 1];
         let body: Vec<u8> = lens.iter().flat_map(|len| message(*len)).collect();
         for size in [1, 2, 5, 7, 300, body.len()] {

@@ -96,7 +96,7 @@ mod tests {
 
     /// Parses valid and malformed timeouts.
     #[test]
-    fn gr_17_timeouts() {
+    fn timeouts() {
         for (value, expected) in [
             ("1n", Some(Duration::from_nanos(1))),
             ("1m", Some(Duration::from_millis(1))),

@@ -122,7 +122,7 @@ async fn a_client_reads_what_it_asked_for() {
 
 /// A compressed message counts toward the budget with its decompressed size.
 #[tokio::test]
-async fn lc_10_decompressed_messages_count() {
+async fn decompressed_messages_count() {
     let budget = ByteBudget::new(20_000);
     let config = GrpcConfig::default().with(|config| config.budget = budget.clone());
     let client = client_with(config).0;

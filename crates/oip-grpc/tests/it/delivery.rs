@@ -190,7 +190,7 @@ async fn wrong_slices_are_refused() {
 
 /// Copies out of shared memory count toward the budget like message bytes.
 #[tokio::test]
-async fn lc_10_copies_of_shared_memory_count() {
+async fn copies_of_shared_memory_count() {
     let budget = ByteBudget::new(1000);
     let (mut client, _) = with_memory(GrpcConfig::default().with(|config| config.budget = budget.clone()));
     let mut request = good();

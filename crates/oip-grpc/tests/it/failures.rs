@@ -60,7 +60,7 @@ async fn codes_of_models() {
 
 /// Rejects raw contents that do not match the inputs.
 #[tokio::test]
-async fn gr_19_raw_contents_and_inputs() {
+async fn raw_contents_and_inputs() {
     let too_many = ModelInferRequest {
         raw_input_contents: vec![vec![0; 4].into(); 2],
         ..good()
@@ -102,7 +102,7 @@ async fn gr_19_raw_contents_and_inputs() {
 
 /// Rejects raw contents of the wrong length, for each datatype.
 #[tokio::test]
-async fn gr_20_raw_lengths() {
+async fn raw_lengths() {
     for datatype in oip_service::testing::datatypes().filter_map(DataType::dtype) {
         let datatype = DataType::Fixed(datatype);
         let right = 2 * datatype.dtype().unwrap().size();
@@ -119,7 +119,7 @@ async fn gr_20_raw_lengths() {
 
 /// Rejects BYTES elements with wrong lengths.
 #[tokio::test]
-async fn gr_21_raw_bytes() {
+async fn raw_bytes() {
     for (raw, message) in [
         (
             &[0xff, 0xff, 0xff, 0xff, 1][..],
@@ -142,7 +142,7 @@ async fn gr_21_raw_bytes() {
 
 /// Rejects invalid shapes.
 #[tokio::test]
-async fn gr_23_shapes() {
+async fn shapes() {
     for (shape, message) in [
         (&[-1][..], "shape [-1] has a negative dimension"),
         (
@@ -171,7 +171,7 @@ async fn gr_23_shapes() {
 
 /// Rejects typed contents in the wrong field, out of range or of the wrong number.
 #[tokio::test]
-async fn gr_24_typed_contents() {
+async fn typed_contents() {
     let empty = InferTensorContents::default;
     let ints = |ints: &[i32]| InferTensorContents {
         int_contents: ints.into(),
@@ -231,7 +231,7 @@ async fn gr_24_typed_contents() {
 
 /// Rejects unsafe and unknown names, and models that are not ready.
 #[tokio::test]
-async fn gr_26_names() {
+async fn names() {
     use Code::{InvalidArgument, NotFound, Unavailable};
     for (name, code, message) in [
         ("", InvalidArgument, "model name '' must not be empty"),
@@ -342,7 +342,7 @@ async fn parameters() {
 
 /// Ends calls at their deadline, and rejects malformed deadlines.
 #[tokio::test]
-async fn gr_17_deadlines() {
+async fn deadlines() {
     let call = |timeout: &'static str| async move {
         let mut request = Request::new(ModelInferRequest {
             model_name: "slow".into(),
@@ -382,7 +382,7 @@ async fn gr_17_deadlines() {
 
 /// Accepts messages of the maximum size, and rejects larger ones.
 #[tokio::test]
-async fn gr_11_message_limit() {
+async fn message_limit() {
     let request = raw_x("identity_uint8", "UINT8", &[10_000], &[1; 10_000]);
     let size = prost::Message::encoded_len(&request);
     for (limit, code) in [
@@ -398,7 +398,7 @@ async fn gr_11_message_limit() {
 
 /// When the message budget is used up, the next message is rejected.
 #[tokio::test]
-async fn lc_10_messages_share_a_budget() {
+async fn messages_share_a_budget() {
     let budget = ByteBudget::new(20_000);
     let (mut client, _) = client_with(GrpcConfig::default().with(|config| config.budget = budget.clone()));
     let request = raw_x("identity_uint8", "UINT8", &[10_000], &[1; 10_000]);

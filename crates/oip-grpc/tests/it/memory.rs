@@ -88,7 +88,7 @@ async fn outputs_are_not_copied() {
 
 /// A response counts toward the budget until it is sent, however slowly its client reads.
 #[tokio::test]
-async fn lc_10_answers_count_until_they_are_gone() {
+async fn answers_count_until_they_are_gone() {
     for output in [GrpcOutput::Raw, GrpcOutput::Typed] {
         let (config, budget) = with_budget(8 << 20);
         let message = raw_x("identity_int64", "INT64", &[100_000], &vec![0xff; 800_000]).encode_to_vec();

@@ -305,7 +305,7 @@ async fn final_responses() {
 
 /// A disconnecting client cancels its requests, but not those of other clients.
 #[tokio::test]
-async fn gr_18_a_dropped_stream_cancels_its_requests() {
+async fn a_dropped_stream_cancels_its_requests() {
     let (service, test) = service_with(GrpcConfig::default());
     let gone = Conversation::open(service.clone(), &[]).await;
     let mut stays = Conversation::open(service, &[]).await;
@@ -326,7 +326,7 @@ async fn gr_18_a_dropped_stream_cancels_its_requests() {
 
 /// The memory that a client can occupy without reading is bounded, and is released.
 #[tokio::test]
-async fn gr_25_a_client_that_never_reads() {
+async fn a_client_that_never_reads() {
     let budget = ByteBudget::new(64 << 20);
     let time = TimeLimits::default().with(|time| time.default = Duration::from_millis(300));
     let (service, _) = service_with(GrpcConfig::default().with(|config| {
@@ -364,7 +364,7 @@ async fn gr_25_a_client_that_never_reads() {
 
 /// The call's deadline covers the whole stream.
 #[tokio::test]
-async fn gr_17_the_deadline_of_a_stream() {
+async fn the_deadline_of_a_stream() {
     let (service, test) = service_with(GrpcConfig::default());
     let mut stream = Conversation::open(service.clone(), &[("grpc-timeout", "200m")]).await;
     stream.send("1", good()).await;
@@ -399,7 +399,7 @@ async fn gr_17_the_deadline_of_a_stream() {
 
 /// A message that is too large ends the stream after the pending responses.
 #[tokio::test]
-async fn gr_11_message_limit_of_streams() {
+async fn message_limit_of_streams() {
     let (service, _) = service_with(GrpcConfig::default().with(|config| config.max_message_bytes = 1000));
     let mut stream = Conversation::open(service, &[]).await;
     stream.send("1", good()).await;
@@ -410,7 +410,7 @@ async fn gr_11_message_limit_of_streams() {
 
 /// Messages of a stream count toward the budget individually, not all together.
 #[tokio::test]
-async fn lc_10_messages_of_a_stream_share_the_budget() {
+async fn messages_of_a_stream_share_the_budget() {
     let budget = ByteBudget::new(20_000);
     let (service, _) = service_with(GrpcConfig::default().with(|config| config.budget = budget.clone()));
     let mut stream = Conversation::open(service.clone(), &[]).await;
@@ -428,7 +428,7 @@ async fn lc_10_messages_of_a_stream_share_the_budget() {
 
 /// Streams end gracefully when the server stops.
 #[tokio::test]
-async fn lc_02_streams_are_drained() {
+async fn streams_are_drained() {
     let (service, _) = service_with(GrpcConfig::default());
     let mut idle = Conversation::open(service.clone(), &[]).await;
     let mut busy = Conversation::open(service.clone(), &[]).await;
@@ -471,7 +471,7 @@ impl Body for Parts {
 
 /// Half a message does not occupy memory forever, while a stream may be silent between messages.
 #[tokio::test(start_paused = true)]
-async fn gr_05_half_a_message_in_a_stream() {
+async fn half_a_message_in_a_stream() {
     let budget = ByteBudget::new(1 << 20);
     let (mut service, _) = service_with(GrpcConfig::default().with(|config| config.budget = budget.clone()));
     let (parts, receiver) = mpsc::channel(4);
@@ -512,7 +512,7 @@ async fn gr_05_half_a_message_in_a_stream() {
 
 /// Cancelling a unary call cancels its work.
 #[tokio::test]
-async fn gr_18_a_dropped_call_cancels_its_request() {
+async fn a_dropped_call_cancels_its_request() {
     let (mut client, test) = client_with(GrpcConfig::default());
     let call = timeout(Duration::from_millis(50), client.model_infer(to("slow")));
     assert!(call.await.is_err());

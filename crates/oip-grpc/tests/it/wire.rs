@@ -92,7 +92,7 @@ async fn raw_inputs_are_slices_of_the_message() {
 
 /// Rejects frames whose compression is unknown or contradicts the headers.
 #[tokio::test]
-async fn gr_12_compression_flags() {
+async fn compression_flags() {
     let good = good().encode_to_vec();
     assert_eq!(post(INFER, &[GRPC], framed(0, &good)).await, ok(0, ""));
     let no_encoding =
@@ -111,7 +111,7 @@ async fn gr_12_compression_flags() {
 
 /// A decompression bomb is rejected.
 #[tokio::test]
-async fn gr_13_compressed_messages() {
+async fn compressed_messages() {
     let gzip = |data: &[u8]| {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
         std::io::Write::write_all(&mut encoder, data).unwrap();
@@ -128,7 +128,7 @@ async fn gr_13_compressed_messages() {
 
 /// Rejects messages that are not protobuf.
 #[tokio::test]
-async fn gr_14_broken_messages() {
+async fn broken_messages() {
     let good = good().encode_to_vec();
     // The message contains nested groups in an unknown field.
     let nested = [0x7b; 101];
@@ -166,7 +166,7 @@ async fn gr_14_broken_messages() {
 
 /// Rejects strings that are not UTF-8.
 #[tokio::test]
-async fn gr_15_names_that_are_not_utf8() {
+async fn names_that_are_not_utf8() {
     let message = framed(0, &[0x0a, 0x01, 0xff]);
     assert_eq!(
         post(INFER, &[GRPC], message).await,
@@ -179,7 +179,7 @@ async fn gr_15_names_that_are_not_utf8() {
 
 /// Rejects requests that are not gRPC, and unknown methods.
 #[tokio::test]
-async fn gr_16_what_is_no_call() {
+async fn what_is_no_call() {
     let frame = framed(0, &good().encode_to_vec());
     for path in ["/inference.GRPCInferenceService/Nope", "/nope.Nope/Nope", "/"] {
         assert_eq!(post(path, &[GRPC], frame.clone()).await, ok(12, ""), "{path}");

@@ -183,7 +183,7 @@ async fn json_requests_of_every_datatype() {
 
 /// The content type is ignored, because clients send arbitrary types.
 #[tokio::test]
-async fn ht_17_content_types_are_not_looked_at() {
+async fn content_types_are_not_looked_at() {
     let app = app();
     for content_type in [
         "text/plain",
@@ -200,7 +200,7 @@ async fn ht_17_content_types_are_not_looked_at() {
 
 /// Chunking makes no difference.
 #[tokio::test]
-async fn ht_09_bodies_in_pieces() {
+async fn bodies_in_pieces() {
     let app = app();
     let json = x("INT32", "[4]", "[1,-2,3,-4]");
     for size in [1, 2, 7, 1000] {
@@ -240,7 +240,7 @@ async fn compressed_bodies() {
 
 /// Rejects compressed bodies that are too large, corrupt or in a different format.
 #[tokio::test]
-async fn ht_38_compressed_bodies_are_bounded() {
+async fn compressed_bodies_are_bounded() {
     let (app, _) = app_with(HttpConfig::default().with(|config| config.max_body_bytes = 1 << 20));
     let bomb = gzip(&vec![b' '; (1 << 20) + 1]);
     assert!(bomb.len() < 10_000);
@@ -288,7 +288,7 @@ async fn ht_38_compressed_bodies_are_bounded() {
 
 /// Accepts bodies up to the limit, and rejects larger ones.
 #[tokio::test]
-async fn ht_07_the_limit_for_bodies() {
+async fn the_limit_for_bodies() {
     let json = x("FP32", "[1]", "[1]");
     for (limit, status) in [
         (json.len() - 1, StatusCode::PAYLOAD_TOO_LARGE),
@@ -313,7 +313,7 @@ async fn ht_07_the_limit_for_bodies() {
 
 /// Cuts an endless body without a declared length at the limit.
 #[tokio::test]
-async fn ht_08_endless_bodies_are_cut_at_the_limit() {
+async fn endless_bodies_are_cut_at_the_limit() {
     let (app, _) = app_with(HttpConfig::default().with(|config| config.max_body_bytes = 1 << 20));
     let answer = infer_with(&app, "identity_fp32", &[], Body::new(EndlessBody)).await;
     assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
@@ -322,7 +322,7 @@ async fn ht_08_endless_bodies_are_cut_at_the_limit() {
 
 /// Rejects a decompression bomb with an unsupported encoding.
 #[tokio::test]
-async fn ht_39_zstd_is_not_offered() {
+async fn zstd_is_not_offered() {
     let headers = [("content-encoding", "zstd")];
     let answer = infer_with(&app(), "identity_fp32", &headers, Body::new(StalledBody)).await;
     assert_eq!(answer.status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
@@ -335,7 +335,7 @@ async fn ht_39_zstd_is_not_offered() {
 
 /// JSON that expands when it is decoded is also limited.
 #[tokio::test]
-async fn ht_40_decoded_json_is_bounded() {
+async fn decoded_json_is_bounded() {
     let limits = RequestLimits::default().with(|limits| limits.tensor_bytes = 800);
     let (app, _) = app_with(HttpConfig::default().with(|config| config.limits = limits));
     for (count, status) in [(100, StatusCode::OK), (101, StatusCode::PAYLOAD_TOO_LARGE)] {
@@ -347,7 +347,7 @@ async fn ht_40_decoded_json_is_bounded() {
 
 /// When the budget is used up, the next body is rejected before it is read.
 #[tokio::test]
-async fn lc_10_bodies_share_a_budget() {
+async fn bodies_share_a_budget() {
     let budget = ByteBudget::new(100_000);
     let (app, _) = app_with(HttpConfig::default().with(|config| config.budget = budget.clone()));
     let taken = budget.take(99_950).unwrap();
@@ -398,7 +398,7 @@ async fn large_json_takes_the_same_way() {
 
 /// Encodes values that JSON cannot represent as the configuration says, or rejects them.
 #[tokio::test]
-async fn ht_41_values_without_a_json_form() {
+async fn values_without_a_json_form() {
     let request = x("FP32", "[1]", "[1]");
     for (rule, data) in [
         (NonFinite::Null, "[null,null,null]"),
@@ -457,7 +457,7 @@ async fn deadlines() {
 
 /// Dropping a request cancels the service's work.
 #[tokio::test]
-async fn ht_44_a_dropped_request_is_dropped_work() {
+async fn a_dropped_request_is_dropped_work() {
     let (app, service) = app_with(HttpConfig::default());
     let request = Request::post("/v2/models/slow/infer")
         .header("host", "x")

@@ -282,7 +282,7 @@ const ONLY_REFUSED: [&str; 10] = [
 /// Every path has exactly the described methods, plus `HEAD` where it has `GET`. Other methods are rejected
 /// with a list of the allowed ones. The router and the description cover the same paths.
 #[tokio::test]
-async fn ht_14_every_path_has_the_methods_that_are_described() {
+async fn every_path_has_the_methods_that_are_described() {
     let description = description();
     let app = app();
     let mut described: Vec<&String> = object(&description["paths"]).keys().collect();

@@ -248,7 +248,7 @@ async fn ids_come_back_or_are_made() {
 
 /// Rejects unsupported methods.
 #[tokio::test]
-async fn ht_14_methods() {
+async fn methods() {
     let app = app();
     for path in [
         "/v2",
@@ -292,7 +292,7 @@ async fn ht_14_methods() {
 
 /// Rejects unknown paths, and path traversal.
 #[tokio::test]
-async fn ht_15_paths() {
+async fn paths() {
     let app = app();
     for path in [
         "/",
@@ -342,7 +342,7 @@ async fn ht_15_paths() {
 
 /// Rejects invalid versions.
 #[tokio::test]
-async fn ht_16_versions() {
+async fn versions() {
     let app = app();
     for version in ["-1", "01", "1e3", "99999999999999999999", "latest"] {
         assert_eq!(

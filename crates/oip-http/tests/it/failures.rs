@@ -69,7 +69,7 @@ async fn the_body_is_judged_whatever_is_wrong_with_it() {
 
 /// Rejects invalid lengths in the binary extension.
 #[tokio::test]
-async fn ht_36_header_lengths_and_sizes() {
+async fn header_lengths_and_sizes() {
     let app = app();
     let body = x("FP32", "[1]", "[1]");
     for length in [
@@ -100,7 +100,7 @@ async fn ht_36_header_lengths_and_sizes() {
 
 /// Rejects oversized heads.
 #[tokio::test]
-async fn ht_06_large_heads() {
+async fn large_heads() {
     let app = app();
     let target = |bytes: usize| format!("/v2?{}", "a".repeat(bytes - "/v2?".len()));
     assert_eq!(get(&app, &target(8192)).await.status, StatusCode::OK);
@@ -126,7 +126,7 @@ async fn ht_06_large_heads() {
 
 /// HTTP/1.1 requires exactly one Host.
 #[tokio::test]
-async fn ht_13_hosts() {
+async fn hosts() {
     let app = app();
     for (hosts, version, status) in [
         (0, Version::HTTP_11, StatusCode::BAD_REQUEST),
@@ -148,7 +148,7 @@ async fn ht_13_hosts() {
 
 /// Untrusted names cannot break out of their line, or inflate a response.
 #[tokio::test]
-async fn ht_45_hostile_names_are_escaped_and_cut() {
+async fn hostile_names_are_escaped_and_cut() {
     let (app, _) = app_with(HttpConfig::default());
     let name = format!("x\\u001b[2J\\n{}", "a".repeat(100_000));
     let body = format!(
@@ -163,7 +163,7 @@ async fn ht_45_hostile_names_are_escaped_and_cut() {
 
 /// Rejects wrong names of inputs and outputs.
 #[tokio::test]
-async fn ht_30_names() {
+async fn names() {
     let app = app();
     let x = |name: &str| format!(r#"{{"name":"{name}","datatype":"FP32","shape":[1],"data":[1]}}"#);
     let takes = "the model takes 'x' (FP32[-1])";
@@ -203,7 +203,7 @@ async fn ht_30_names() {
 
 /// Errors reveal nothing internal.
 #[tokio::test]
-async fn ht_46_errors_say_nothing_of_the_inside() {
+async fn errors_say_nothing_of_the_inside() {
     let app = app();
     let good = x("FP32", "[1]", "[1]");
     let mut answers = Vec::new();

@@ -160,7 +160,7 @@ async fn raw_bodies_are_the_data_of_the_one_input() {
 
 /// Rejects raw bodies that do not match the model.
 #[tokio::test]
-async fn ht_36_raw_bodies_that_do_not_fit_the_model() {
+async fn raw_bodies_that_do_not_fit_the_model() {
     let app = app();
     for (model, body, error) in [
         (

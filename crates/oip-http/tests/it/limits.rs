@@ -21,7 +21,7 @@ const CONTROL: [(&str, &str); 5] = [
 
 /// Nesting is limited in every body, in known and in ignored members.
 #[tokio::test]
-async fn ht_20_deep_bodies_are_refused_at_once() {
+async fn deep_bodies_are_refused_at_once() {
     let app = app();
     for (path, member) in CONTROL {
         for member in [member, "unknown"] {

@@ -13,7 +13,7 @@ use crate::support::{PATIENCE, Server, limits, read_answer, read_to_end};
 
 /// Under load, every request that a client managed to send gets a response.
 #[test]
-fn lc_01_nothing_accepted_is_lost() {
+fn nothing_accepted_is_lost() {
     for _ in 0..5 {
         let server = Server::start(Protocol::Http1, limits());
         let clients: Vec<_> = (0..4)
@@ -60,7 +60,7 @@ fn client(address: SocketAddr) -> usize {
 
 /// Stalled clients do not delay a shutdown once the server cuts connections.
 #[test]
-fn lc_02_stalled_clients_cannot_hold_up_a_shutdown() {
+fn stalled_clients_cannot_hold_up_a_shutdown() {
     let patient = || {
         limits().with(|limits| {
             limits.head_timeout = Duration::from_secs(1000);
@@ -97,7 +97,7 @@ fn lc_02_stalled_clients_cannot_hold_up_a_shutdown() {
 
 /// A client with an idle connection is asked to close it, and gets a response if it has just sent a request.
 #[test]
-fn lc_05_idle_connections_are_told_to_close() {
+fn idle_connections_are_told_to_close() {
     let server = Server::start(Protocol::Http1, limits());
     let mut late = server.send("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");
     let mut idle = server.send("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");

@@ -19,7 +19,7 @@ fn assert_timely(elapsed: Duration) {
 
 /// A connection is cut when its client sends nothing, or only an HTTP/2 preface.
 #[test]
-fn ht_02_silence_is_cut() {
+fn silence_is_cut() {
     let server = Server::start(Protocol::Http1, limits());
     for opening in ["", "PRI * HT"] {
         let (elapsed, answer) = time_until_closed(server.send(opening));
@@ -31,7 +31,7 @@ fn ht_02_silence_is_cut() {
 
 /// A connection is cut when its client sends only half a request head.
 #[test]
-fn ht_01_half_a_head_is_cut() {
+fn half_a_head_is_cut() {
     let server = Server::start(Protocol::Http1, limits());
     for opening in ["GET /v2 HTTP/1.1\r\nHost: x\r\nX-a: ", "G"] {
         let (elapsed, answer) = time_until_closed(server.send(opening));
@@ -54,7 +54,7 @@ fn ht_01_half_a_head_is_cut() {
 
 /// A head that fills its limit is rejected. The server waits for the end of a shorter head.
 #[test]
-fn ht_06_long_heads_are_refused() {
+fn long_heads_are_refused() {
     const LIMIT: usize = 16 << 10;
     let limits = ConnectionLimits::default().with(|limits| limits.max_head_bytes = LIMIT);
     let server = Server::start(Protocol::Http1, limits);
@@ -70,7 +70,7 @@ fn ht_06_long_heads_are_refused() {
 
 /// A connection is cut when its client sends half a head after an earlier request.
 #[test]
-fn ht_01_half_a_second_head_is_cut() {
+fn half_a_second_head_is_cut() {
     let server = Server::start(
         Protocol::Http1,
         limits().with(|limits| limits.idle_timeout = 100 * PATIENCE),
@@ -83,7 +83,7 @@ fn ht_01_half_a_second_head_is_cut() {
 
 /// A body fails when it stalls or arrives too slowly.
 #[test]
-fn ht_03_slow_bodies_are_ended() {
+fn slow_bodies_are_ended() {
     let server = Server::start(Protocol::Http1, limits());
     let head = "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n";
     let (elapsed, answer) = time_until_closed(server.send(&format!("{head}abc")));
@@ -114,7 +114,7 @@ fn ht_03_slow_bodies_are_ended() {
 
 /// The body of a conversation may pause; its connection has the usual timeouts.
 #[test]
-fn ht_03_conversations_may_pause() {
+fn conversations_may_pause() {
     let server = Server::start(
         Protocol::Http1,
         limits().with(|limits| limits.conversations = &["/echo"]),
@@ -133,7 +133,7 @@ fn ht_03_conversations_may_pause() {
 
 /// A connection is cut when its client does not read a response.
 #[test]
-fn ht_04_an_answer_that_is_not_read_is_cut() {
+fn an_answer_that_is_not_read_is_cut() {
     let server = Server::start(Protocol::Http1, limits());
     let mut stream = server.send("GET /big HTTP/1.1\r\nHost: x\r\n\r\n");
     thread::sleep(6 * PATIENCE);
@@ -145,7 +145,7 @@ fn ht_04_an_answer_that_is_not_read_is_cut() {
 
 /// An idle connection is closed after its timeout, not earlier.
 #[test]
-fn ht_05_idle_connections_are_closed() {
+fn idle_connections_are_closed() {
     let server = Server::start(Protocol::Http1, limits());
     let mut stream = server.send("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");
     read_answer(&mut stream, "hello");
@@ -172,7 +172,7 @@ fn slow_services_are_waited_for() {
 
 /// The work for a request is cancelled when its client disconnects.
 #[test]
-fn ht_44_work_for_nobody_is_given_up() {
+fn work_for_nobody_is_given_up() {
     let server = Server::start(Protocol::Http1, limits());
     drop(server.send("GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"));
     eventually("the request was not given up", || {
@@ -182,7 +182,7 @@ fn ht_44_work_for_nobody_is_given_up() {
 
 /// A half-closed client still gets a quick response.
 #[test]
-fn ht_47_a_half_closed_client_is_answered() {
+fn a_half_closed_client_is_answered() {
     let server = Server::start(Protocol::Http1, limits());
     for _ in 0..50 {
         let mut stream = server.send("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -193,7 +193,7 @@ fn ht_47_a_half_closed_client_is_answered() {
 
 /// Pipelined requests get responses in order.
 #[test]
-fn ht_43_pipelining() {
+fn pipelining() {
     let server = Server::start(Protocol::Http1, limits());
     let request =
         |body: usize| format!("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n{body:04}");
@@ -205,7 +205,7 @@ fn ht_43_pipelining() {
 
 /// Many clients connect and reset immediately.
 #[test]
-fn ht_48_a_storm_of_resets() {
+fn a_storm_of_resets() {
     let server = Server::start(Protocol::Http1, limits());
     for _ in 0..2000 {
         drop(server.send("GET /hello HTTP/1.1\r\n"));
@@ -215,7 +215,7 @@ fn ht_48_a_storm_of_resets() {
 
 /// Clients beyond the cap wait while all connections are busy.
 #[test]
-fn lc_12_connections_beyond_the_cap_wait() {
+fn connections_beyond_the_cap_wait() {
     let server = Server::start(
         Protocol::Http1,
         limits().with(|limits| {
@@ -239,7 +239,7 @@ fn lc_12_connections_beyond_the_cap_wait() {
 
 /// A connection is cut when its client sends data that is not HTTP/2 to an HTTP/2 port.
 #[test]
-fn gr_09_junk_on_the_http2_port_is_cut() {
+fn junk_on_the_http2_port_is_cut() {
     let server = Server::start(Protocol::Http2, limits());
     let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     for opening in [
@@ -256,7 +256,7 @@ fn gr_09_junk_on_the_http2_port_is_cut() {
 
 /// A connection is cut when its HTTP/2 client does not reply to pings.
 #[test]
-fn gr_08_a_dead_peer_is_cut() {
+fn a_dead_peer_is_cut() {
     let server = Server::start(
         Protocol::Http2,
         limits().with(|limits| limits.idle_timeout = 1000 * PATIENCE),

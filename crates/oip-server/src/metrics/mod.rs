@@ -370,7 +370,7 @@ mod tests {
 
     /// 100,000 requests with unknown names and versions leave no trace in the metrics.
     #[tokio::test]
-    async fn lc_17_names_that_clients_make_up_are_not_shown() {
+    async fn names_that_clients_make_up_are_not_shown() {
         let (server, _repository) = server();
         let before = series(&server).await;
         assert!(before.contains(&r#"nv_inference_count{model="digit_means",version="1"}"#.to_owned()));

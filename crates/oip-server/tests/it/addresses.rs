@@ -94,7 +94,7 @@ async fn one_port_answers_everything() {
 
 /// Header limits are the same for both HTTP versions, and errors are JSON in both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn ht_12_headers_have_the_same_limit_in_both_versions_of_http() {
+async fn headers_have_the_same_limit_in_both_versions_of_http() {
     let folder = tempfile::tempdir().unwrap();
     let mut server = Server::spawn(&mut command(folder.path(), &["--address", "127.0.0.1:0"]));
     server.wait_until_loaded();

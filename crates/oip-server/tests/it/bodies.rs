@@ -69,7 +69,7 @@ fn is_closed(stream: &mut TcpStream) -> bool {
 /// A body announced as too large is rejected immediately, and a client that waits for the status 100 gets an
 /// error instead.
 #[test]
-fn ht_07_announced_bodies_are_refused_before_they_come() {
+fn announced_bodies_are_refused_before_they_come() {
     let server = server();
     let before = resident(&server);
     for expect in ["", "\r\nExpect: 100-continue"] {
@@ -103,7 +103,7 @@ fn ht_07_announced_bodies_are_refused_before_they_come() {
 
 /// An endless body is rejected at the limit, and the connection is closed.
 #[test]
-fn ht_08_endless_bodies_end_at_the_limit() {
+fn endless_bodies_end_at_the_limit() {
     let server = server();
     let before = resident(&server);
     let mut stream = server.connect();
@@ -136,7 +136,7 @@ fn ht_08_endless_bodies_end_at_the_limit() {
 /// A body that arrives byte by byte takes the memory of its bytes rather than of its chunks, and nothing is
 /// retained.
 #[test]
-fn ht_09_many_chunks() {
+fn many_chunks() {
     let server = server();
     let send = |chunks: usize| {
         let body = [&b"1\r\nA\r\n".repeat(chunks)[..], b"0\r\n\r\n"].concat();
@@ -175,7 +175,7 @@ fn ht_09_many_chunks() {
 
 /// Sends a body full of numbers, with datatypes whose elements are larger than their digits.
 #[test]
-fn ht_40_numbers_that_grow_when_they_are_read() {
+fn numbers_that_grow_when_they_are_read() {
     const LIMIT: usize = 8 << 20;
     for datatype in ["FP32", "INT64", "FP64"] {
         let server = server_with(&["--max-request-size", "8MiB"]);

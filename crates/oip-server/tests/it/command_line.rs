@@ -11,7 +11,7 @@ use std::{
 use crate::support::{command, failing};
 
 #[test]
-fn lc_07_wrong_options() {
+fn wrong_options() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().to_str().unwrap();
     for (arguments, message) in [
@@ -117,7 +117,7 @@ fn lc_07_wrong_options() {
 }
 
 #[test]
-fn lc_07_wrong_surroundings() {
+fn wrong_surroundings() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().to_str().unwrap();
     let (code, line) = failing(&["--model-repository", "/nowhere"]);
@@ -174,7 +174,7 @@ fn lc_07_wrong_surroundings() {
 
 /// An invalid environment variable is reported as such if the command line does not set the option.
 #[test]
-fn lc_07_wrong_variables() {
+fn wrong_variables() {
     let line = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
         command
@@ -199,7 +199,7 @@ fn lc_07_wrong_variables() {
 
 /// An unusable library is fatal before any model is loaded, however it was specified.
 #[test]
-fn lc_07_wrong_libraries_for_onnx_runtime() {
+fn wrong_libraries_for_onnx_runtime() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let text = folder.join("libonnxruntime.so");
@@ -243,7 +243,7 @@ fn lc_07_wrong_libraries_for_onnx_runtime() {
 /// A library that is not ONNX Runtime is rejected: any library that the test itself loads will do.
 #[cfg(target_os = "linux")]
 #[test]
-fn lc_07_another_library_than_onnx_runtime() {
+fn another_library_than_onnx_runtime() {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let other = maps.lines().filter_map(|line| line.split_whitespace().last());
     let other = other.into_iter().find(|path| path.contains("/libc.so")).unwrap();
@@ -258,7 +258,7 @@ fn lc_07_another_library_than_onnx_runtime() {
 /// of its version.
 #[cfg(target_os = "linux")]
 #[test]
-fn lc_07_libraries_older_than_is_needed() {
+fn libraries_older_than_is_needed() {
     const LIBRARY: &str = r#"
         use std::ffi::{c_char, c_void};
 

@@ -38,7 +38,7 @@ async fn is_live(client: &mut Client) -> Result<bool, Status> {
 
 /// Metadata beyond the limit is rejected, and the server continues.
 #[tokio::test]
-async fn gr_10_metadata_beyond_the_limit() {
+async fn metadata_beyond_the_limit() {
     let (server, _folder) = empty_server();
     let with = |bytes: usize| {
         let mut request = Request::new(ServerLiveRequest {});
@@ -67,7 +67,7 @@ async fn gr_10_metadata_beyond_the_limit() {
 
 /// With all file descriptors used up, the gRPC port neither spins nor dies, and recovers.
 #[test]
-fn gr_22_no_file_descriptors_left() {
+fn no_file_descriptors_left() {
     let (server, _folder) = Server::with_descriptors(64, 64, &[]);
     let crowd: Vec<_> = (0..200).map(|_| connect(server.grpc)).collect();
     thread::sleep(Duration::from_millis(300));
@@ -112,7 +112,7 @@ impl Stream for Requests {
 /// A stream that its client keeps open does not block the shutdown.
 // The client must be able to respond to the server's GOAWAY while the test waits for the process.
 #[tokio::test(flavor = "multi_thread")]
-async fn lc_02_open_streams_are_closed_by_a_drain() {
+async fn open_streams_are_closed_by_a_drain() {
     let (mut server, _folder) = empty_server();
     let (requests, receiver) = mpsc::channel(1);
     let mut client = client(&server).await;

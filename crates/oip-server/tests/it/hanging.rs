@@ -174,7 +174,7 @@ impl Setup {
 }
 
 #[tokio::test]
-async fn lc_08_live_but_not_ready_while_a_model_is_loaded() {
+async fn live_but_not_ready_while_a_model_is_loaded() {
     let Setup {
         engine,
         is_released,
@@ -210,7 +210,7 @@ async fn lc_08_live_but_not_ready_while_a_model_is_loaded() {
 }
 
 #[tokio::test]
-async fn md_05_a_model_that_hangs_costs_504s_then_itself_and_nothing_else() {
+async fn a_model_that_hangs_costs_504s_then_itself_and_nothing_else() {
     let Setup {
         engine,
         is_released,
@@ -295,7 +295,7 @@ impl Connection {
 /// hangs. The transport has one more thread than may run models, so all other requests are served: on
 /// existing and new connections, over both transports, for the same model and others.
 #[test]
-fn md_05_a_model_that_hangs_on_a_transports_thread_takes_its_own_connection_only() {
+fn a_model_that_hangs_on_a_transports_thread_takes_its_own_connection_only() {
     let runtime = |name: &str, threads| {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         builder.thread_name(name).worker_threads(threads).enable_all();

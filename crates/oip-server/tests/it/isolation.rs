@@ -59,7 +59,7 @@ fn label(server: &Server, model: &str) -> serde_json::Value {
 
 /// Isolated models respond, survive an external kill, recover, and shut down cleanly.
 #[test]
-fn md_04_models_in_processes_of_their_own() {
+fn models_in_processes_of_their_own() {
     let mut server = Server::start(&examples().join("models"), &["--isolate-models"]);
     server.wait_until_loaded();
     let before = workers(&server);
@@ -107,7 +107,7 @@ fn md_04_models_in_processes_of_their_own() {
 
 /// A killed server leaves no workers behind.
 #[test]
-fn md_04_a_killed_server_leaves_no_worker() {
+fn a_killed_server_leaves_no_worker() {
     let mut server = Server::start(&examples().join("models"), &["--isolate-models=true"]);
     server.wait_until_loaded();
     let workers = workers(&server);
@@ -124,7 +124,7 @@ fn md_04_a_killed_server_leaves_no_worker() {
 /// A model that exceeds its memory limit is not loaded, and the reason is reported; the server and other
 /// models continue.
 #[test]
-fn mr_16_a_limit_that_is_too_small() {
+fn a_limit_that_is_too_small() {
     let folder = tempfile::tempdir().unwrap();
     for (model, config) in [
         (

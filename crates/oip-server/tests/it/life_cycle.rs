@@ -22,7 +22,7 @@ fn empty_server(arguments: &[&str]) -> (Server, tempfile::TempDir) {
 /// Under load, each request gets its response or is refused before it is accepted, and the process exits with
 /// the code 0.
 #[test]
-fn lc_01_draining_under_load_loses_nothing() {
+fn draining_under_load_loses_nothing() {
     for _ in 0..3 {
         let (mut server, _folder) = empty_server(&[]);
         let (is_over, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
@@ -55,7 +55,7 @@ fn lc_01_draining_under_load_loses_nothing() {
 
 /// After the signal the server is not ready, but live.
 #[test]
-fn lc_01_a_draining_server_says_so() {
+fn a_draining_server_says_so() {
     let (mut server, _folder) = empty_server(&[]);
     let mut stream = server.connect();
     send(&mut stream, "GET", "/v2/health/ready", &[], b"");
@@ -77,7 +77,7 @@ fn lc_01_a_draining_server_says_so() {
 /// With a shutdown delay, clients that check readiness, like load balancers, see neither errors nor refused
 /// or closed connections.
 #[test]
-fn lc_01_with_a_delay_nothing_is_even_refused() {
+fn with_a_delay_nothing_is_even_refused() {
     for _ in 0..3 {
         let (mut server, _folder) = empty_server(&["--shutdown-delay", "2s"]);
         let address = server.http;
@@ -122,7 +122,7 @@ fn lc_01_with_a_delay_nothing_is_even_refused() {
 /// Stalled clients delay the shutdown up to the drain timeout; the exit code reports that connections were
 /// cut.
 #[test]
-fn lc_02_stalled_clients_end_with_the_drain_timeout() {
+fn stalled_clients_end_with_the_drain_timeout() {
     let (mut server, _folder) = empty_server(&["--drain-timeout", "2s"]);
     let body = "POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc";
     let mut stalled = Vec::new();
@@ -146,7 +146,7 @@ fn lc_02_stalled_clients_end_with_the_drain_timeout() {
 
 /// The second signal ends the process immediately.
 #[test]
-fn lc_03_a_second_signal_ends_at_once() {
+fn a_second_signal_ends_at_once() {
     for second in ["TERM", "INT"] {
         let (mut server, _folder) = empty_server(&["--drain-timeout", "60s"]);
         // A half-open HTTP/2 connection keeps the drain waiting.
@@ -177,7 +177,7 @@ fn lc_03_a_second_signal_ends_at_once() {
 
 /// The server survives signals that must not end the process.
 #[test]
-fn lc_15_other_signals_are_survived() {
+fn other_signals_are_survived() {
     let (server, _folder) = empty_server(&[]);
     for signal in ["PIPE", "HUP", "XFSZ", "USR1", "USR2", "ALRM", "STOP", "CONT"] {
         server.signal(signal);
@@ -188,7 +188,7 @@ fn lc_15_other_signals_are_survived() {
 
 /// An unread log does not block the server.
 #[test]
-fn lc_16_a_log_that_nobody_reads() {
+fn a_log_that_nobody_reads() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = crate::support::command(folder.path(), &["--log", "trace"]);
     let mut server = Server::spawn(command.stderr(std::process::Stdio::piped()));
@@ -223,7 +223,7 @@ fn lc_16_a_log_that_nobody_reads() {
 
 /// The last log lines are written before the process exits, however it exits.
 #[test]
-fn lc_16_the_last_lines_are_written() {
+fn the_last_lines_are_written() {
     for (signals, code, last) in [
         (&["TERM"][..], 0, "oip_server::app: ended "),
         (&["TERM", "TERM"], 130, "oip_server::app: ending at once "),
@@ -253,7 +253,7 @@ fn lc_16_the_last_lines_are_written() {
 
 /// A killed server can be restarted on the same port.
 #[test]
-fn lc_06_the_port_is_free_again_after_a_kill() {
+fn the_port_is_free_again_after_a_kill() {
     let (mut server, folder) = empty_server(&[]);
     let address = server.http.to_string();
     let mut open = server.connect();

@@ -259,7 +259,7 @@ fn metrics_can_be_taken_away() {
 
 /// Sends unknown names over a connection, as clients do; `src/metrics/mod.rs` tests all 100,000 names.
 #[test]
-fn lc_17_many_names_over_a_connection() {
+fn many_names_over_a_connection() {
     let (server, _folder) = server(&[]);
     // Failures are counted by route and code, so the first one creates a series.
     let first = server.request(

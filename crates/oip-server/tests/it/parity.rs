@@ -116,7 +116,7 @@ fn assert_none(wrong: &[String]) {
 }
 
 #[tokio::test]
-async fn gr_27_every_failure_is_judged_alike() {
+async fn every_failure_is_judged_alike() {
     let mut both = BothTransports::of(Arc::default());
     let mut wrong = Vec::new();
     compare(&mut wrong, "good", None, ["", ""], &both.send(&good()).await);
@@ -132,7 +132,7 @@ async fn gr_27_every_failure_is_judged_alike() {
 }
 
 #[tokio::test]
-async fn gr_27_every_call_is_judged_alike() {
+async fn every_call_is_judged_alike() {
     // Each transport has its own service, because calls change it.
     let new = || {
         let service = TestService::default();
@@ -149,7 +149,7 @@ async fn gr_27_every_call_is_judged_alike() {
 }
 
 #[tokio::test]
-async fn gr_27_what_is_not_offered_is_said_alike() {
+async fn what_is_not_offered_is_said_alike() {
     let mut plain = BothTransports::of(Arc::new(TestService::plain()));
     let mut wrong = Vec::new();
     for (call, extension) in calls_of_extensions() {
@@ -168,7 +168,7 @@ async fn gr_27_what_is_not_offered_is_said_alike() {
 
 /// Limits that each transport enforces in its own way: sizes, budgets and compression.
 #[tokio::test]
-async fn gr_27_limits_are_judged_alike() {
+async fn limits_are_judged_alike() {
     let verdicts = |http: HttpConfig, grpc: GrpcConfig| async move {
         let request = with_input("identity_uint8", input("x", "UINT8", &[5000], &[0; 5000]));
         BothTransports::with(Arc::default(), http, grpc)

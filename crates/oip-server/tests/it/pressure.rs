@@ -9,7 +9,7 @@ use crate::support::{Server, connect, send, try_receive};
 
 /// With all file descriptors used up, the server neither spins nor dies, and recovers.
 #[test]
-fn ht_42_no_file_descriptors_left() {
+fn no_file_descriptors_left() {
     let (server, _folder) = Server::with_descriptors(64, 64, &[]);
     let crowd: Vec<_> = (0..200).map(|_| connect(server.http)).collect();
     thread::sleep(Duration::from_millis(300));
@@ -88,7 +88,7 @@ fn assert_refused(requests: &[String], statuses: &[u16]) {
 /// Rejects malformed chunk sizes. The model `m` does not exist: a request whose body is not needed gets
 /// status 404, and then the connection is closed.
 #[test]
-fn ht_10_chunks_that_are_none() {
+fn chunks_that_are_none() {
     let chunked = |rest: &str| format!("{POST}Transfer-Encoding: chunked\r\n\r\n{rest}");
     let extension = format!("1;{}\r\nA\r\n0\r\n\r\n", "x".repeat(64 << 10));
     assert_refused(
@@ -104,7 +104,7 @@ fn ht_10_chunks_that_are_none() {
 
 /// Rejects two lengths, malformed lengths and unknown codings.
 #[test]
-fn ht_11_lengths_that_contradict() {
+fn lengths_that_contradict() {
     let with = |headers: &str| format!("{POST}{headers}\r\n\r\nabcd");
     assert_refused(
         &[
@@ -130,7 +130,7 @@ fn ht_11_lengths_that_contradict() {
 
 /// Rejects invalid HTTP heads, and heads without a host.
 #[test]
-fn ht_12_ht_13_heads_that_are_no_http() {
+fn ht_13_heads_that_are_no_http() {
     assert_refused(
         &[
             "GET /v2 HTTP/1.1\r\n\r\n".to_owned(),
@@ -148,7 +148,7 @@ fn ht_12_ht_13_heads_that_are_no_http() {
 
 /// Rejects too many headers, and an endless line.
 #[test]
-fn ht_06_heads_that_are_too_large() {
+fn heads_that_are_too_large() {
     let headers: String = (0..101).map(|index| format!("h{index}: x\r\n")).collect();
     assert_refused(
         &[

@@ -219,7 +219,7 @@ async fn what_cannot_be_had_is_told_alike() {
 /// A mapped model is not read into memory, and can still run after its file has been deleted.
 #[cfg(target_os = "linux")]
 #[test]
-fn mr_11_a_file_is_mapped_where_operator_and_configuration_say_so() {
+fn a_file_is_mapped_where_operator_and_configuration_say_so() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().canonicalize().unwrap();
     for (model, configuration) in [
@@ -260,7 +260,7 @@ fn mr_11_a_file_is_mapped_where_operator_and_configuration_say_so() {
 
 /// Clients cannot enable mapping.
 #[test]
-fn mr_05_mapping_is_not_for_configurations_that_are_sent() {
+fn mapping_is_not_for_configurations_that_are_sent() {
     let folder = tempfile::tempdir().unwrap();
     let version = folder.path().join("digit_means/1");
     std::fs::create_dir_all(&version).unwrap();

@@ -410,7 +410,7 @@ mod tests {
 
     /// Rejects lone surrogates.
     #[test]
-    fn ht_19_lone_surrogates_are_refused() {
+    fn lone_surrogates_are_refused() {
         for text in [
             r#""\ud800""#,
             r#""\ud800x""#,

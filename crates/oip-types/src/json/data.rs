@@ -512,7 +512,7 @@ mod tests {
 
     /// Rejects wrong counts, ragged nesting, and nesting that contradicts the shape.
     #[test]
-    fn ht_26_wrong_counts_and_ragged_nesting() {
+    fn wrong_counts_and_ragged_nesting() {
         assert_eq!(
             message("INT32", &[3], "[1,2]"),
             "expected 3 elements for shape [3], found 2"
@@ -544,7 +544,7 @@ mod tests {
 
     /// Rejects nesting that would overflow the stack.
     #[test]
-    fn ht_20_deep_nesting_is_refused() {
+    fn deep_nesting_is_refused() {
         for depth in [65, 129, 250_000] {
             let found = message("INT32", &[1], &"[".repeat(depth));
             assert!(
@@ -556,7 +556,7 @@ mod tests {
 
     /// Rejects numbers that do not fit the datatype, and decodes large integers exactly.
     #[test]
-    fn ht_28_ranges() {
+    fn ranges() {
         for (datatype, text, shown) in [
             ("UINT8", "256", "256 does not fit UINT8"),
             ("UINT64", "-1", "-1 does not fit UINT64"),
@@ -599,7 +599,7 @@ mod tests {
 
     /// Rejects values of the wrong kind.
     #[test]
-    fn ht_29_kinds() {
+    fn kinds() {
         for (datatype, text) in [
             ("FP32", "\"1\""),
             ("BOOL", "\"true\""),

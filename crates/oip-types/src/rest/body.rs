@@ -150,7 +150,7 @@ mod tests {
 
     /// Rejects malformed lengths.
     #[test]
-    fn ht_36_header_lengths() {
+    fn header_lengths() {
         for value in [
             "99999999999",
             "-1",

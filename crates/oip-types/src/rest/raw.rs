@@ -148,7 +148,7 @@ mod tests {
 
     /// A header length of 0 marks the body as raw; its length must fit the shape.
     #[test]
-    fn ht_36_raw_bodies_that_do_not_fit() {
+    fn raw_bodies_that_do_not_fit() {
         for (datatype, dims, message) in [
             (
                 DataType::INT32,

@@ -103,7 +103,7 @@ fn null_and_empty_members_count_as_absent() {
 
 /// Rejects bodies that are not inference requests.
 #[test]
-fn ht_18_bodies_that_are_no_request() {
+fn bodies_that_are_no_request() {
     for (text, message) in [
         ("", "invalid JSON at byte 0: expected an object, found the end"),
         ("null", "invalid JSON at byte 0: expected an object, found 'n'"),
@@ -137,7 +137,7 @@ fn ht_18_bodies_that_are_no_request() {
 
 /// Rejects invalid strings as names.
 #[test]
-fn ht_19_hostile_strings() {
+fn hostile_strings() {
     assert!(refusal(&with_input(r#""name":"a\u0000b""#)).contains("NUL"));
     assert!(refusal(&with_input(r#""name":"\ud800""#)).contains("surrogate"));
     assert!(refusal(r#"{"inputs":[],"outputs":[{"name":"\u0000"}]}"#).contains("NUL"));
@@ -145,7 +145,7 @@ fn ht_19_hostile_strings() {
 
 /// Rejects nesting that would overflow the stack, anywhere in the body.
 #[test]
-fn ht_20_deep_nesting_is_refused_everywhere() {
+fn deep_nesting_is_refused_everywhere() {
     for depth in [65, 129, 250_000] {
         let deep = "[".repeat(depth);
         for text in [
@@ -166,7 +166,7 @@ fn ht_20_deep_nesting_is_refused_everywhere() {
 
 /// Rejects duplicate members.
 #[test]
-fn ht_21_duplicate_members() {
+fn duplicate_members() {
     for text in [
         r#"{"inputs":[],"inputs":[]}"#.to_owned(),
         r#"{"inputs":[],"id":"a","id":"b"}"#.to_owned(),
@@ -181,7 +181,7 @@ fn ht_21_duplicate_members() {
 
 /// Rejects shapes whose number of elements, or number of bytes, overflows.
 #[test]
-fn ht_22_ht_23_shapes_that_overflow() {
+fn ht_23_shapes_that_overflow() {
     for (shape, data) in [
         ("[16,1152921504606846978]", "[1.0]"),
         ("[4,1152921504606846978]", "[1.0]"),
@@ -196,7 +196,7 @@ fn ht_22_ht_23_shapes_that_overflow() {
 
 /// Rejects invalid shapes.
 #[test]
-fn ht_24_shapes_that_are_none() {
+fn shapes_that_are_none() {
     let ones = format!("[{}]", ["1"; 33].join(","));
     let many = format!("[{}]", vec!["1"; 1_000_000].join(","));
     for shape in [
@@ -221,7 +221,7 @@ fn ht_24_shapes_that_are_none() {
 
 /// Accepts shapes without elements, and without dimensions.
 #[test]
-fn ht_25_empty_and_scalar_shapes() {
+fn empty_and_scalar_shapes() {
     for (shape, data, count) in [
         ("[0]", "[]", 0),
         ("[2,0]", "[[],[]]", 0),
@@ -239,7 +239,7 @@ fn ht_25_empty_and_scalar_shapes() {
 
 /// Rejects unknown datatypes.
 #[test]
-fn ht_27_unknown_datatypes() {
+fn unknown_datatypes() {
     for (datatype, message) in [
         (
             "\"fp32\"",
@@ -283,7 +283,7 @@ fn the_example_of_the_specification_is_an_error() {
 
 /// Limits the number of inputs, outputs and parameters.
 #[test]
-fn ht_32_counts() {
+fn counts() {
     let input = r#"{"name":"x","shape":[1],"datatype":"UINT8","data":[1]}"#;
     let inputs = |count: usize| format!(r#"{{"inputs":[{}]}}"#, vec![input; count].join(","));
     assert_eq!(json(&inputs(256)).unwrap().request.inputs.len(), 256);
@@ -316,7 +316,7 @@ fn ht_32_counts() {
 
 /// Accepts and rejects request ids of various forms and lengths.
 #[test]
-fn ht_33_ids() {
+fn ids() {
     assert!(
         refusal(&format!(r#"{{"id":"{}","inputs":[]}}"#, "x".repeat(1 << 20))).contains("the limit is 1024")
     );
@@ -327,7 +327,7 @@ fn ht_33_ids() {
 
 /// Accepts parameters of all types, and rejects invalid ones.
 #[test]
-fn ht_34_parameters() {
+fn parameters() {
     for parameter in [
         r#""a":{}"#,
         r#""a":[1]"#,
@@ -379,7 +379,7 @@ fn binary_inputs_are_slices_of_the_body_in_order() {
 
 /// Rejects sizes of binary inputs that do not match their shapes or the body.
 #[test]
-fn ht_37_binary_sizes() {
+fn binary_sizes() {
     let cases = [
         (
             binary_input("a", 4),
@@ -459,7 +459,7 @@ fn ht_37_binary_sizes() {
 
 /// Decodes BYTES in both forms, and rejects malformed elements.
 #[test]
-fn ht_35_bytes() {
+fn bytes() {
     let big = "x".repeat(16 << 20);
     let text = with_input(&format!(
         r#""name":"x","shape":[2],"datatype":"BYTES","data":["","{big}"]"#
@@ -508,7 +508,7 @@ fn ht_35_bytes() {
 
 /// Decoded JSON has the same limit as the body.
 #[test]
-fn ht_40_decoded_data_has_a_budget() {
+fn decoded_data_has_a_budget() {
     let count = 2_000_000;
     let data = vec!["1"; count].join(",");
     let text = with_input(&format!(

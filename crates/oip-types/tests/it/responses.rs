@@ -47,7 +47,7 @@ fn json_is_flat_and_in_tritons_order() {
 
 /// The setting [`NonFinite`] determines how NaN and the infinities are encoded.
 #[test]
-fn ht_41_non_finite_floats_follow_the_rule() {
+fn non_finite_floats_follow_the_rule() {
     let outputs = || {
         vec![InferOutput::new(
             "y",

@@ -66,7 +66,7 @@ fn a_run_that_takes_longer_goes_on() {
 }
 
 #[test]
-fn md_04_a_worker_that_dies_meanwhile_is_found_and_replaced() {
+fn a_worker_that_dies_meanwhile_is_found_and_replaced() {
     for deed in ["aborts", "exits"] {
         let model = isolated(deed);
         let before = pid_of(&*model);
@@ -80,7 +80,7 @@ fn md_04_a_worker_that_dies_meanwhile_is_found_and_replaced() {
 /// A hanging run that was left to another thread is cancelled and its worker is killed, like any other
 /// hanging run.
 #[test]
-fn md_05_a_model_that_hangs_is_killed_when_nobody_waits() {
+fn a_model_that_hangs_is_killed_when_nobody_waits() {
     let grace = isolation("worker").grace(Duration::from_millis(50));
     let model = load("hangs", grace, &[("isolation", "process")]).unwrap();
     let before = pid_of(&*model);

@@ -20,7 +20,7 @@ use crate::support::{
 /// Each way to end a process fails one request, and the error says how the process ended. Another process
 /// runs the next request.
 #[test]
-fn md_04_a_model_that_ends_its_process_loses_one_request() {
+fn a_model_that_ends_its_process_loses_one_request() {
     for (deed, how) in [
         ("aborts", "it was ended by SIGABRT"),
         ("overflows its stack", "it was ended by SIGABRT, out of its stack"),
@@ -50,7 +50,7 @@ fn md_04_a_model_that_ends_its_process_loses_one_request() {
 
 /// A new process is started before the next request needs it.
 #[test]
-fn md_04_a_worker_that_is_killed_from_outside_is_replaced_at_once() {
+fn a_worker_that_is_killed_from_outside_is_replaced_at_once() {
     let model = named("killed", "echo");
     let first = workers_of("killed");
     assert_eq!(first, [pid_of(&*model)]);
@@ -67,7 +67,7 @@ fn md_04_a_worker_that_is_killed_from_outside_is_replaced_at_once() {
 
 /// After five consecutive crashes, no process is started for a pause. After the pause the model works again.
 #[test]
-fn md_04_after_five_crashes_in_a_row_there_is_a_pause() {
+fn after_five_crashes_in_a_row_there_is_a_pause() {
     let model = isolated("aborts");
     for _ in 0..4 {
         assert_eq!(infer(&*model, ACT).unwrap_err().code(), ErrorCode::Internal);
@@ -95,7 +95,7 @@ fn md_04_after_five_crashes_in_a_row_there_is_a_pause() {
 
 /// Other requests in a batch survive a crash, and other models are not affected.
 #[test]
-fn md_04_the_other_requests_and_the_other_models_are_unharmed() {
+fn the_other_requests_and_the_other_models_are_unharmed() {
     let folder = tempfile::tempdir().unwrap();
     for (model, deed) in [("bad", "segfaults"), ("good", "echo")] {
         let version = folder.path().join(model).join("1");
@@ -162,7 +162,7 @@ fn md_04_the_other_requests_and_the_other_models_are_unharmed() {
 
 /// A panic of the model does not end its process.
 #[test]
-fn md_04_a_panic_stays_what_it_is() {
+fn a_panic_stays_what_it_is() {
     let model = isolated("panics");
     let before = pid_of(&*model);
     let error = infer(&*model, ACT).unwrap_err();
@@ -175,7 +175,7 @@ fn md_04_a_panic_stays_what_it_is() {
 
 /// A crash during loading becomes the reason the model is unavailable.
 #[test]
-fn md_04_crashes_while_loading_are_why_a_model_is_not_loaded() {
+fn crashes_while_loading_are_why_a_model_is_not_loaded() {
     let parameters = [("isolation", "process")];
     for (deed, why) in [
         (
@@ -207,7 +207,7 @@ fn md_04_crashes_while_loading_are_why_a_model_is_not_loaded() {
 
 /// Cancelled requests are not run when a worker becomes available.
 #[test]
-fn md_04_who_leaves_while_there_is_no_worker_is_let_go() {
+fn who_leaves_while_there_is_no_worker_is_let_go() {
     let model = isolated("aborts");
     for _ in 0..6 {
         let _ = infer(&*model, ACT);

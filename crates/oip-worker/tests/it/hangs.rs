@@ -15,7 +15,7 @@ use crate::support::{
 
 /// A model that spins forever is killed soon after its deadline, and its instance is free again.
 #[test]
-fn md_05_a_model_that_hangs_is_killed_when_nobody_waits() {
+fn a_model_that_hangs_is_killed_when_nobody_waits() {
     let grace = Duration::from_millis(200);
     let model = load(
         "hangs",
@@ -50,7 +50,7 @@ fn md_05_a_model_that_hangs_is_killed_when_nobody_waits() {
 /// A hang does not count as a crash, because a single impatient client could then make the model unavailable
 /// to everyone else.
 #[test]
-fn md_05_impatience_makes_no_pause() {
+fn impatience_makes_no_pause() {
     let model = load(
         "hangs",
         isolation("worker").grace(Duration::ZERO),
@@ -109,7 +109,7 @@ fn requests_at_once_have_a_process_each() {
 
 /// The load timeout ends a model that never finishes loading, together with its process.
 #[test]
-fn md_05_loading_has_an_end() {
+fn loading_has_an_end() {
     let patience = Duration::from_millis(500);
     let parameters = [("isolation", "process")];
     let error = load_as(

@@ -327,7 +327,7 @@ fn receive(data: &mut UnixStream) -> u64 {
 const PROCESS: [(&str, &str); 1] = [("isolation", "process")];
 
 #[test]
-fn md_04_a_process_that_is_no_worker_is_told_apart() {
+fn a_process_that_is_no_worker_is_told_apart() {
     for role in AT_START.iter().chain(AT_LOAD) {
         let start = Instant::now();
         let error = load("echo", isolation(role), &PROCESS).err().unwrap();
@@ -339,7 +339,7 @@ fn md_04_a_process_that_is_no_worker_is_told_apart() {
 }
 
 #[test]
-fn md_04_answers_that_are_none_fail_one_request_each() {
+fn answers_that_are_none_fail_one_request_each() {
     for role in AT_INFER.iter().chain(AT_RUN) {
         let model = load("echo", isolation(role), &PROCESS).unwrap();
         for _ in 0..2 {
@@ -362,7 +362,7 @@ fn a_word_about_the_request_before_is_passed_over() {
 
 /// Malformed errors of a worker fail the request, whatever they contain.
 #[test]
-fn md_04_odd_errors_are_errors() {
+fn odd_errors_are_errors() {
     let model = load("echo", isolation("failed oddly"), &PROCESS).unwrap();
     let error = infer(&*model, 7).unwrap_err();
     assert_eq!(error.code(), ErrorCode::Internal);
@@ -371,7 +371,7 @@ fn md_04_odd_errors_are_errors() {
 
 /// A response that arrives one byte at a time does not extend the deadline.
 #[test]
-fn md_05_trickles_end_with_the_deadline() {
+fn trickles_end_with_the_deadline() {
     let model = load(
         "echo",
         isolation("trickle").grace(Duration::from_millis(100)),
@@ -410,7 +410,7 @@ impl ResponseSink for Three {
 
 /// The deadline also ends a worker that keeps sending responses although no further ones are wanted.
 #[test]
-fn md_05_parts_for_ever_end_with_the_deadline() {
+fn parts_for_ever_end_with_the_deadline() {
     let isolation = isolation("places: parts for ever").grace(Duration::from_millis(100));
     let model = load("echo", isolation, &PROCESS).unwrap();
     let start = Instant::now();
@@ -425,7 +425,7 @@ fn md_05_parts_for_ever_end_with_the_deadline() {
 
 /// A worker may send `free` only once per request, and only for a model that sends several responses.
 #[test]
-fn md_04_workers_that_are_free_at_the_wrong_time_end() {
+fn workers_that_are_free_at_the_wrong_time_end() {
     for role in AT_SEVERAL {
         let model = load("echo", isolation(role), &PROCESS).unwrap();
         for _ in 0..2 {
@@ -442,7 +442,7 @@ fn md_04_workers_that_are_free_at_the_wrong_time_end() {
 
 /// Unexpected bytes on the control socket and on standard error do not break the worker.
 #[test]
-fn md_04_noise_is_passed_over() {
+fn noise_is_passed_over() {
     let model = load(
         "echo",
         isolation("shout").grace(Duration::from_millis(100)),
@@ -458,7 +458,7 @@ fn md_04_noise_is_passed_over() {
 
 /// Responses have the same size limit as in the server's own process.
 #[test]
-fn md_10_answers_have_a_limit() {
+fn answers_have_a_limit() {
     let isolation = isolation("worker").max_answer_bytes(1 << 20);
     let model = load("large 2097152", isolation, &PROCESS).unwrap();
     let error = infer(&*model, crate::support::ACT).unwrap_err();

@@ -34,7 +34,7 @@ pub(crate) fn serve() -> ! {
 
 /// A killed server leaves no worker behind, whether the worker is idle or hangs.
 #[test]
-fn md_04_workers_end_with_their_server() {
+fn workers_end_with_their_server() {
     let mut server = process("server").stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(server.stdout.take().unwrap()).lines();
     let line = lines

@@ -11,7 +11,7 @@ use crate::support::{ACT, DeedBackend, infer, isolation, load, request, vector};
 
 /// Allocating 4 GiB under a limit of 1 GiB fails only the request that caused it, with the reason.
 #[test]
-fn md_10_a_model_that_takes_4_gib_fails_alone() {
+fn a_model_that_takes_4_gib_fails_alone() {
     let parameters = [("isolation", "process"), ("memory_limit", "1GiB")];
     let model = load("takes 4 GiB", isolation("worker"), &parameters).unwrap();
     assert_eq!(infer(&*model, 7).unwrap(), 7);
@@ -27,7 +27,7 @@ fn md_10_a_model_that_takes_4_gib_fails_alone() {
 
 /// A request that does not fit into the memory limit is refused, and the process continues.
 #[test]
-fn md_10_a_request_that_does_not_fit_is_refused() {
+fn a_request_that_does_not_fit_is_refused() {
     let parameters = [("isolation", "process"), ("memory_limit", "512 MiB")];
     let model = load("echo", isolation("worker"), &parameters).unwrap();
     let before = crate::support::pid_of(&*model);
@@ -45,7 +45,7 @@ fn md_10_a_request_that_does_not_fit_is_refused() {
 /// A model that needs more than its memory limit is not loaded, whether its file is already too large or
 /// loading it exceeds the limit. The index contains the reason, and other models are not affected.
 #[test]
-fn mr_16_a_model_that_needs_too_much_is_not_loaded() {
+fn a_model_that_needs_too_much_is_not_loaded() {
     let folder = tempfile::tempdir().unwrap();
     let large = " ".repeat(2 << 20);
     for (model, content, limit) in [

@@ -247,7 +247,7 @@ fn integers_and_bools_stay_when_floats_get_another_dtype() {
 
 /// The shell limits files to 512 or 1024 bytes, depending on the unit that its `ulimit` counts in.
 #[test]
-fn wr_05_a_target_beyond_the_limit_of_the_system_is_an_error() {
+fn a_target_beyond_the_limit_of_the_system_is_an_error() {
     let place = Place::new();
     let large = Tensor::from_vec(Shape::vector(100_000), vec![1u8; 100_000]).unwrap();
     place.write("a.tbuf", &[], &[("w", &large)]);

@@ -14,7 +14,7 @@ use crate::support::{Place, vector};
 const ROUNDS: u32 = 15;
 
 #[test]
-fn wr_01_a_killed_conversion_leaves_the_old_file_or_the_new_one() {
+fn a_killed_conversion_leaves_the_old_file_or_the_new_one() {
     let place = Place::new();
     let numbers: Vec<u32> = (0..2 << 20).collect();
     let large = Tensor::from_vec(Shape::new(&[2048, 1024]).unwrap(), numbers).unwrap();

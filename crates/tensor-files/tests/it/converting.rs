@@ -91,7 +91,7 @@ fn from_gguf_and_back() {
 
 /// Converts a file in place.
 #[test]
-fn fs_05_onto_itself() {
+fn onto_itself() {
     let folder = tempfile::tempdir().unwrap();
     let values = tensor(DType::I64, &[100]);
     let path = write(

@@ -313,7 +313,7 @@ proptest! {
     /// No request is lost or run twice, none runs after its deadline, batches respect their limits and the
     /// order, and no request waits longer than the policy allows while an instance is free.
     #[test]
-    fn md_09_every_request_leaves_once_in_time_and_in_order(
+    fn every_request_leaves_once_in_time_and_in_order(
         policy in policy(),
         events in proptest::collection::vec(event(), 1..120),
     ) {
@@ -426,7 +426,7 @@ fn preferred_sizes_are_run_at_once_and_others_wait_for_the_delay() {
 }
 
 #[test]
-fn md_09_a_group_that_waited_long_enough_goes_before_one_that_is_full_again_and_again() {
+fn a_group_that_waited_long_enough_goes_before_one_that_is_full_again_and_again() {
     let mut scheduler = scheduler(DynamicBatching {
         max_queue_delay_microseconds: 5_000,
         ..DynamicBatching::default()

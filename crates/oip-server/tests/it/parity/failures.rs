@@ -64,19 +64,19 @@ pub(super) fn failures() -> Vec<(&'static str, Neutral, ErrorCode, &'static str)
             "model 'slow': the deadline passed",
         ),
         (
-            "GR-26 dots",
+            "dots",
             to_model(".."),
             InvalidArgument,
             "model name '..' must not be a path or a hidden file's name",
         ),
         (
-            "GR-26 slash",
+            "slash",
             to_model("a/b"),
             InvalidArgument,
             "model name 'a/b' must not contain a path separator",
         ),
         (
-            "HT-16 version",
+            "version",
             Neutral {
                 version: "../1".into(),
                 ..to_model("matrix")
@@ -85,31 +85,31 @@ pub(super) fn failures() -> Vec<(&'static str, Neutral, ErrorCode, &'static str)
             "model version '../1' must not contain a path separator",
         ),
         (
-            "HT-22 overflow",
+            "overflow",
             x(&[16, (1 << 60) + 2], &[0; 4]),
             InvalidArgument,
             "model 'identity_fp32': input 'x': the element count of shape [16, 1152921504606846978] does not fit 64 bits",
         ),
         (
-            "HT-22 square",
+            "square",
             x(&[1 << 20, 1 << 20], &[0; 32]),
             InvalidArgument,
             "model 'identity_fp32': input 'x': expected 4398046511104 bytes for FP32[1048576, 1048576], found 32",
         ),
         (
-            "HT-23 byte overflow",
+            "byte overflow",
             x(&[4, (1 << 60) + 2], &[0; 4]),
             InvalidArgument,
             "model 'identity_fp32': input 'x': the byte length of FP32[4, 1152921504606846978] does not fit 64 bits",
         ),
         (
-            "HT-24 negative dimension",
+            "negative dimension",
             x(&[-5], &[0; 4]),
             InvalidArgument,
             "model 'identity_fp32': input 'x': shape [-5] has a negative dimension",
         ),
         (
-            "HT-24 rank",
+            "rank",
             x(&[1; 33], &[0; 4]),
             InvalidArgument,
             "model 'identity_fp32': input 'x': shape has 33 dimensions, the limit is 32",
@@ -121,43 +121,43 @@ pub(super) fn failures() -> Vec<(&'static str, Neutral, ErrorCode, &'static str)
             "model 'identity_fp32': input 'x': expected shape [-1], found [1, 2]",
         ),
         (
-            "GR-20 one byte short",
+            "one byte short",
             x(&[2], &[0; 7]),
             InvalidArgument,
             "model 'identity_fp32': input 'x': expected 8 bytes for FP32[2], found 7",
         ),
         (
-            "GR-20 one byte more",
+            "one byte more",
             x(&[2], &[0; 9]),
             InvalidArgument,
             "model 'identity_fp32': input 'x': expected 8 bytes for FP32[2], found 9",
         ),
         (
-            "GR-21 lying length",
+            "lying length",
             bytes(&[255, 255, 255, 255, 1]),
             InvalidArgument,
             "model 'identity_bytes': input 'x': BYTES element 0 is cut off at byte 4: expected 4294967295 bytes of data, found 1",
         ),
         (
-            "GR-21 cut prefix",
+            "cut prefix",
             bytes(&[1, 0]),
             InvalidArgument,
             "model 'identity_bytes': input 'x': BYTES element 0 is cut off at byte 0: expected 4 bytes of length, found 2",
         ),
         (
-            "GR-21 count",
+            "count",
             bytes(&[0; 8]),
             InvalidArgument,
             "model 'identity_bytes': input 'x': expected 1 BYTES elements for shape [1], found 2",
         ),
         (
-            "HT-27 spelling",
+            "spelling",
             with_input("identity_fp32", input("x", "fp32", &[2], &[0; 8])),
             InvalidArgument,
             "model 'identity_fp32': input 'x': unknown datatype 'fp32' (did you mean 'FP32'?)",
         ),
         (
-            "HT-27 unknown",
+            "unknown",
             with_input("identity_fp32", input("x", "FLOAT", &[2], &[0; 8])),
             InvalidArgument,
             "model 'identity_fp32': input 'x': unknown datatype 'FLOAT'",
@@ -169,7 +169,7 @@ pub(super) fn failures() -> Vec<(&'static str, Neutral, ErrorCode, &'static str)
             "model 'identity_fp32': input 'x': expected datatype FP32, found FP64",
         ),
         (
-            "HT-30 missing input",
+            "missing input",
             Neutral {
                 inputs: vec![],
                 ..good()
@@ -178,19 +178,19 @@ pub(super) fn failures() -> Vec<(&'static str, Neutral, ErrorCode, &'static str)
             "model 'identity_fp32': input 'x' (FP32[-1]) is missing: expected 1 inputs, found 0",
         ),
         (
-            "HT-30 unknown input",
+            "unknown input",
             with_input("identity_fp32", input("qq", "FP32", &[2], &[0; 8])),
             InvalidArgument,
             "model 'identity_fp32': unexpected input 'qq'; the model takes 'x' (FP32[-1])",
         ),
         (
-            "HT-30 input twice",
+            "input twice",
             two,
             InvalidArgument,
             "model 'identity_fp32': input 'x' is given more than once",
         ),
         (
-            "HT-30 unknown output",
+            "unknown output",
             Neutral {
                 outputs: vec![output("nope")],
                 ..good()
@@ -199,7 +199,7 @@ pub(super) fn failures() -> Vec<(&'static str, Neutral, ErrorCode, &'static str)
             "model 'identity_fp32': unexpected output 'nope'; the model gives 'y' (FP32[-1])",
         ),
         (
-            "HT-30 output twice",
+            "output twice",
             Neutral {
                 outputs: vec![output("y"); 2],
                 ..good()
@@ -208,13 +208,13 @@ pub(super) fn failures() -> Vec<(&'static str, Neutral, ErrorCode, &'static str)
             "model 'identity_fp32': output 'y' is requested more than once",
         ),
         (
-            "HT-32 too many tensors",
+            "too many tensors",
             many,
             InvalidArgument,
             "model 'identity_fp32': too many inputs and outputs: the limit is 256, found 257 or more",
         ),
         (
-            "HT-33 id",
+            "id",
             Neutral {
                 id: "x".repeat(1025),
                 ..good()
@@ -223,25 +223,25 @@ pub(super) fn failures() -> Vec<(&'static str, Neutral, ErrorCode, &'static str)
             "model 'identity_fp32': too many bytes of id: the limit is 1024, found 1025 or more",
         ),
         (
-            "HT-34 reserved parameter",
+            "reserved parameter",
             with_parameter("triton_x", Parameter::Bool(true)),
             InvalidArgument,
             "model 'identity_fp32': parameter 'triton_x': names that start with 'triton_' are reserved",
         ),
         (
-            "HT-34 timeout",
+            "timeout",
             with_parameter("timeout", Parameter::String("soon")),
             InvalidArgument,
             "parameter 'timeout': expected microseconds, found 'soon'",
         ),
         (
-            "HT-34 binary_data_output",
+            "binary_data_output",
             with_parameter("binary_data_output", Parameter::Int(1)),
             InvalidArgument,
             "model 'identity_fp32': parameter 'binary_data_output': expected true or false, found 1",
         ),
         (
-            "HT-18 no inputs where two are needed",
+            "no inputs where two are needed",
             Neutral {
                 inputs: vec![],
                 ..to_model("matrix")
@@ -250,19 +250,19 @@ pub(super) fn failures() -> Vec<(&'static str, Neutral, ErrorCode, &'static str)
             "model 'matrix': input 'a' (FP32[-1, 2]) is missing: expected 2 inputs, found 0",
         ),
         (
-            "GR-26 blank name",
+            "blank name",
             to_model(" "),
             InvalidArgument,
             "model name ' ' must not be empty",
         ),
         (
-            "HT-15 hidden name",
+            "hidden name",
             to_model(".hidden"),
             InvalidArgument,
             "model name '.hidden' must not be a path or a hidden file's name",
         ),
         (
-            "HT-16 a version of a model without versions",
+            "a version of a model without versions",
             Neutral {
                 version: "1".into(),
                 ..good()
@@ -271,61 +271,61 @@ pub(super) fn failures() -> Vec<(&'static str, Neutral, ErrorCode, &'static str)
             "model 'identity_fp32' version '1' does not exist",
         ),
         (
-            "HT-25 no elements, wrong rank",
+            "no elements, wrong rank",
             x(&[2, 0], &[]),
             InvalidArgument,
             "model 'identity_fp32': input 'x': expected shape [-1], found [2, 0]",
         ),
         (
-            "HT-25 a scalar, wrong rank",
+            "a scalar, wrong rank",
             x(&[], &[0; 4]),
             InvalidArgument,
             "model 'identity_fp32': input 'x': expected shape [-1], found []",
         ),
         (
-            "HT-26 one value short",
+            "one value short",
             with_values("FP32", &[3], json!([1.0, 2.0])),
             InvalidArgument,
             "model 'identity_fp32': input 'x': expected 3 elements for shape [3], found 2",
         ),
         (
-            "HT-26 one value more",
+            "one value more",
             with_values("FP32", &[1], json!([1.0, 2.0])),
             InvalidArgument,
             "model 'identity_fp32': input 'x': expected 1 elements for shape [1], found 2",
         ),
         (
-            "HT-26 one string more",
+            "one string more",
             with_values("BYTES", &[1], json!(["a", "b"])),
             InvalidArgument,
             "model 'identity_bytes': input 'x': expected 1 elements for shape [1], found 2",
         ),
         (
-            "HT-26 the protocol's own example: three announced, one given",
+            "the protocol's own example: three announced, one given",
             with_values("BOOL", &[3], json!([true])),
             InvalidArgument,
             "model 'identity_bool': input 'x': expected 3 elements for shape [3], found 1",
         ),
         (
-            "HT-28 UINT8",
+            "UINT8",
             with_values("UINT8", &[2], json!([255, 256])),
             InvalidArgument,
             "model 'identity_uint8': input 'x': element 1: 256 does not fit UINT8",
         ),
         (
-            "HT-28 INT8",
+            "INT8",
             with_values("INT8", &[2], json!([-128, -129])),
             InvalidArgument,
             "model 'identity_int8': input 'x': element 1: -129 does not fit INT8",
         ),
         (
-            "HT-28 UINT16",
+            "UINT16",
             with_values("UINT16", &[1], json!([65536])),
             InvalidArgument,
             "model 'identity_uint16': input 'x': element 0: 65536 does not fit UINT16",
         ),
         (
-            "HT-28 INT16",
+            "INT16",
             with_values("INT16", &[1], json!([40000])),
             InvalidArgument,
             "model 'identity_int16': input 'x': element 0: 40000 does not fit INT16",
@@ -337,7 +337,7 @@ pub(super) fn failures() -> Vec<(&'static str, Neutral, ErrorCode, &'static str)
             "model 'matrix': input 'a': expected shape [-1, 2], found [1, 3]",
         ),
         (
-            "HT-32 too many inputs",
+            "too many inputs",
             Neutral {
                 inputs: vec![good().inputs[0].clone(); 257],
                 ..good()
@@ -346,7 +346,7 @@ pub(super) fn failures() -> Vec<(&'static str, Neutral, ErrorCode, &'static str)
             "model 'identity_fp32': too many inputs and outputs: the limit is 256, found 257 or more",
         ),
         (
-            "HT-32 too many parameters",
+            "too many parameters",
             Neutral {
                 parameters: (0..257)
                     .map(|index| (format!("p{index}"), Parameter::Int(1)))
@@ -357,13 +357,13 @@ pub(super) fn failures() -> Vec<(&'static str, Neutral, ErrorCode, &'static str)
             "model 'identity_fp32': too many parameters: the limit is 256, found 257 or more",
         ),
         (
-            "HT-34 priority",
+            "priority",
             with_parameter("priority", Parameter::Int(-1)),
             InvalidArgument,
             "parameter 'priority': expected a priority of 0 or more, found -1",
         ),
         (
-            "HT-34 negative timeout",
+            "negative timeout",
             with_parameter("timeout", Parameter::Int(-1)),
             InvalidArgument,
             "parameter 'timeout': expected microseconds, found -1",

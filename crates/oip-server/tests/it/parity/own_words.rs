@@ -17,7 +17,7 @@ pub(super) fn failures_in_own_words() -> Vec<InOwnWords> {
     };
     vec![
         (
-            "HT-29 floats for integers",
+            "floats for integers",
             with_values("INT32", &[1], json!([1.5])),
             InvalidArgument,
             [
@@ -26,7 +26,7 @@ pub(super) fn failures_in_own_words() -> Vec<InOwnWords> {
             ],
         ),
         (
-            "HT-29 strings for floats",
+            "strings for floats",
             with_values("FP32", &[1], json!(["1"])),
             InvalidArgument,
             [
@@ -35,7 +35,7 @@ pub(super) fn failures_in_own_words() -> Vec<InOwnWords> {
             ],
         ),
         (
-            "HT-29 truth for integers",
+            "truth for integers",
             with_values("INT8", &[1], json!([true])),
             InvalidArgument,
             [
@@ -44,7 +44,7 @@ pub(super) fn failures_in_own_words() -> Vec<InOwnWords> {
             ],
         ),
         (
-            "HT-29 numbers for truth",
+            "numbers for truth",
             with_values("BOOL", &[1], json!([2])),
             InvalidArgument,
             [
