@@ -5,11 +5,7 @@ use std::collections::HashMap;
 use flat_forest::{Aggregate, Test, TreeNode, Trees, TreesBuilder};
 use onnx_tensor::prelude::*;
 
-use onnx_tensor::{
-    elements,
-    faults::Refusal,
-    node::Attributes,
-};
+use onnx_tensor::{elements, faults::Refusal, node::Attributes};
 
 /// Reads the trees of a node. `prefix` is the prefix of the leaf attributes.
 pub(crate) fn trees(
