@@ -69,11 +69,13 @@ mod error;
 mod files;
 mod foreign;
 mod loose;
+mod missing_file;
 mod model_directory;
 mod repositories;
 mod repository;
 mod repository_error;
 mod root;
+mod sibling_files;
 mod snapshot;
 mod upstream;
 mod version_key;
@@ -81,10 +83,11 @@ mod version_key;
 pub use crate::{
     digests::{DigestsError, RequiredDigests},
     error::{FileError, MisnamedFile, ModelError},
-    model_directory::{ModelDirectory, ModelFile, ModelVersion, SiblingFiles, VersionContent},
+    model_directory::{ModelDirectory, ModelFile, ModelVersion, VersionContent},
     repositories::{ModelNames, Repositories},
     repository::{PassedOver, Repository},
     repository_error::RepositoryError,
+    sibling_files::SiblingFiles,
     snapshot::{Digest, DigestBy, FileSubset, Snapshot},
     upstream::Upstream,
     version_key::VersionKey,

@@ -1,24 +1,22 @@
 //! A model's directory: finds its versions, files and configuration without leaving the repository.
 
 use std::{
-    cell::RefCell,
     fmt, io,
-    path::{Component, Path, PathBuf},
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
 use bytes::Bytes;
 use model_config::{HuggingFaceConfig, Syntax, WrittenConfig};
-use oip_service::{Backend, ModelFiles, available_memory};
-use oip_types::{ServiceError, check_name, model_config::VersionPolicy};
+use oip_service::{Backend, available_memory};
+use oip_types::{check_name, model_config::VersionPolicy};
 use rustix::fs::FileType;
 use tensor_mmap::Promise;
 
 use crate::{
     digests::RequiredDigests,
-    error::{FileError, MisnamedFile, ModelError},
+    error::{FileError, ModelError},
     files::{length, map, read, resolve},
-    foreign::framework,
     root::{PathTarget, Root, is_folder},
     snapshot::{Digest, DigestBy, FileSubset, Snapshot},
     version_key::VersionKey,
@@ -82,11 +80,11 @@ pub struct ModelFile {
     /// Path relative to the repository, with links resolved.
     below: PathBuf,
     /// Path relative to the repository, in which links are not resolved.
-    named: PathBuf,
+    pub(crate) named: PathBuf,
     /// Path of the file that messages show and that backends get.
     pub path: PathBuf,
     /// The directory in which the file was found, in which links are not resolved.
-    folder: PathBuf,
+    pub(crate) folder: PathBuf,
     /// The backend that loads the file.
     pub backend: Arc<dyn Backend>,
 }
@@ -178,23 +176,10 @@ impl ModelDirectory {
     }
 
     /// Reads `config.json` of the model or a subdirectory, if it is in Hugging Face's format.
-    fn hugging_face(&self, directory: &[&str]) -> Option<HuggingFaceConfig> {
+    pub(crate) fn hugging_face(&self, directory: &[&str]) -> Option<HuggingFaceConfig> {
         let names = [directory, &["config.json"]].concat();
         let bytes = self.read(&names, HuggingFaceConfig::MAX_BYTES as u64).ok()?;
         HuggingFaceConfig::recognize(std::str::from_utf8(&bytes).ok()?)
-    }
-
-    /// Returns the reason why a Hugging Face model without an ONNX export is not served. `weights` is its
-    /// weights file.
-    fn unexported(&self, version: Option<&str>, weights: Option<&ModelFile>) -> Option<ModelError> {
-        let in_version = version.and_then(|version| self.hugging_face(&[version]));
-        let model = in_version.or_else(|| self.hugging_face(&[]))?.model;
-        let export = ["onnx", "model.onnx"];
-        Some(ModelError::NotExported {
-            model,
-            weights: weights.map(|file| (FileError::name(&file.named), file.backend.name())),
-            exported: self.has(&export).then(|| export.join("/")),
-        })
     }
 
     /// Returns the content of a version for which a model file was found. A weights file whose network is
@@ -241,7 +226,7 @@ impl ModelDirectory {
 
     /// Checks the content of the file at `named` against the list of digests. The check covers the bytes that
     /// the caller uses, so replacing the file does not circumvent it.
-    fn trusted(&self, named: &Path, content: Bytes) -> Result<Bytes, FileError> {
+    pub(crate) fn trusted(&self, named: &Path, content: Bytes) -> Result<Bytes, FileError> {
         if let Some(digests) = &self.digests {
             let below = named.strip_prefix(&self.below).unwrap_or(named);
             let listed = match self.is_repository() {
@@ -263,25 +248,7 @@ impl ModelDirectory {
         self.trusted(&file.named, content)
     }
 
-    /// Returns access to the files next to a model file. The rules for model files apply.
-    #[must_use]
-    pub fn sibling_files(&self, file: &ModelFile, mapping: Option<Promise>) -> SiblingFiles<'_> {
-        SiblingFiles::new(self, file.folder.clone(), mapping)
-    }
-
-    /// Opens a file below a directory of the model. The rules for model files apply.
-    fn open_below(&self, folder: &Path, path: &str, mapping: Option<Promise>) -> Result<Bytes, FileError> {
-        if !is_inner_path(path) {
-            return Err(FileError::NoName {
-                name: path.to_owned(),
-            });
-        }
-        let named = folder.join(path);
-        let content = self.open(&resolve(&self.root, &named)?, mapping)?;
-        self.trusted(&named, content)
-    }
-
-    fn open(&self, below: &Path, mapping: Option<Promise>) -> Result<Bytes, FileError> {
+    pub(crate) fn open(&self, below: &Path, mapping: Option<Promise>) -> Result<Bytes, FileError> {
         if let Some(promise) = mapping {
             return map(&self.root, below, promise);
         }
@@ -404,7 +371,7 @@ impl ModelDirectory {
         self.select(found.collect(), &written.config.version_policy)
     }
 
-    fn subfolders(&self) -> Result<Vec<String>, ModelError> {
+    pub(crate) fn subfolders(&self) -> Result<Vec<String>, ModelError> {
         subfolders(&self.root, &self.below).map_err(ModelError::Directory)
     }
 
@@ -443,11 +410,6 @@ impl ModelDirectory {
         Ok(found)
     }
 
-    /// Returns whether a backend accepts the directory as one of its models.
-    pub(crate) fn is_accepted(&self, backend: &dyn Backend) -> bool {
-        backend.accepts(&SiblingFiles::new(self, self.below.clone(), None))
-    }
-
     /// Returns whether the directory itself contains a model file.
     pub(crate) fn has_model_file(&self, written: &WrittenConfig) -> bool {
         self.model_file(&self.below, written)
@@ -455,14 +417,14 @@ impl ModelDirectory {
     }
 
     /// Finds the model file of a version directory, and its backend.
-    fn model_file(
+    pub(crate) fn model_file(
         &self,
         folder: &Path,
         written: &WrittenConfig,
     ) -> Result<Option<Result<ModelFile, FileError>>, ModelError> {
         let found = self.candidates(written)?.into_iter().find_map(|(name, backend)| {
             let named = folder.join(name);
-            let is_accepted = || backend.accepts(&SiblingFiles::new(self, folder.to_owned(), None));
+            let is_accepted = || self.accepts_files_in(&*backend, folder);
             (self.is_there(&named) && is_accepted()).then(|| {
                 resolve(&self.root, &named).map(|below| ModelFile {
                     path: self.root.path(&below),
@@ -477,7 +439,7 @@ impl ModelDirectory {
     }
 
     /// Returns whether a directory entry exists at the path `named`, even if the entry is a dangling link.
-    fn is_there(&self, named: &Path) -> bool {
+    pub(crate) fn is_there(&self, named: &Path) -> bool {
         let (folder, name) = (named.parent().unwrap_or(Path::new("")), named.file_name());
         match self.root.resolve(folder) {
             Ok(PathTarget::Inside(real)) => self.root.stat(&real.join(name.unwrap_or_default())).is_ok(),
@@ -488,7 +450,10 @@ impl ModelDirectory {
 
     /// Returns the file names that a model with this configuration may have, with their backends, in the
     /// order of backends.
-    fn candidates<'w>(&'w self, written: &'w WrittenConfig) -> Result<Vec<Candidate<'w>>, ModelError> {
+    pub(crate) fn candidates<'w>(
+        &'w self,
+        written: &'w WrittenConfig,
+    ) -> Result<Vec<Candidate<'w>>, ModelError> {
         let named = written.backend_name();
         let is_named = |backend: &&Arc<dyn Backend>| {
             named.is_none_or(|(_, name)| backend.name() == name || backend.other_names().contains(&name))
@@ -528,195 +493,6 @@ impl ModelDirectory {
             .map(|backend| (file, Arc::clone(backend)))
             .collect())
     }
-
-    fn describe_files(&self, written: &WrittenConfig) -> Result<String, ModelError> {
-        /// Maximum number of names in a message.
-        const NAMED: usize = 4;
-        let mut files: Vec<&str> = Vec::new();
-        for (name, _) in self.candidates(written)? {
-            if !files.contains(&name) && !name.contains('/') {
-                files.push(name);
-            }
-        }
-        Ok(match files.len() {
-            // The backend defines no file names, so its models need the field `default_model_filename`.
-            0 => "file that its configuration names as default_model_filename".to_owned(),
-            1..=NAMED => files.join(" or "),
-            all => format!("{} or another of the {all} names of model files", files[0]),
-        })
-    }
-
-    /// Finds a subdirectory that is a model with versions, which shows that the directory is itself a
-    /// repository.
-    fn inner_model(&self, written: &WrittenConfig) -> Option<String> {
-        let is_model = |name: &String| {
-            let folder = self.below.join(name);
-            let versions = subfolders(&self.root, &folder).unwrap_or_default();
-            let mut versions = versions
-                .into_iter()
-                .filter(|version| version.bytes().all(|byte| byte.is_ascii_digit()));
-            versions.any(|version| {
-                let file = self.model_file(&folder.join(version), written);
-                file.is_ok_and(|file| file.is_some())
-            })
-        };
-        self.subfolders().ok()?.into_iter().find(is_model)
-    }
-
-    /// Returns the reason why a model without versions has no model file.
-    fn why_no_file(&self, written: &WrittenConfig) -> Result<ModelError, ModelError> {
-        let unexported = self.unexported(None, None);
-        let missing = || {
-            Ok(ModelError::NoFile {
-                files: self.describe_files(written)?,
-                misnamed: self.misnamed(written, None)?,
-            })
-        };
-        unexported.map_or_else(missing, Ok)
-    }
-
-    fn why_empty(&self, written: &WrittenConfig, version: Option<&String>) -> Result<ModelError, ModelError> {
-        if let Some(model) = self.inner_model(written) {
-            return Ok(ModelError::DirectoryOfModels { model });
-        }
-        let misplaced = self.model_file(&self.below, written)?.and_then(Result::ok);
-        let weights = misplaced
-            .as_ref()
-            .filter(|file| file.backend.holds_weights_only());
-        let is_weights = weights.is_some() || misplaced.is_none();
-        if let Some(unexported) = self
-            .unexported(version.map(String::as_str), weights)
-            .filter(|_| is_weights)
-        {
-            return Ok(unexported);
-        }
-        let files = self.describe_files(written)?;
-        let is_misplaced = self.model_file(&self.below, written)?.is_some();
-        let misnamed = self.misnamed(written, version)?;
-        Ok(match version.cloned() {
-            None => ModelError::NoVersion {
-                files,
-                is_misplaced,
-                misnamed,
-            },
-            Some(version) => ModelError::EmptyVersion {
-                version,
-                files,
-                is_misplaced,
-                misnamed,
-            },
-        })
-    }
-
-    /// Finds a file in the directory of the version or model that is probably meant to be the model: one with
-    /// the extension of a model file but a different name, or one of another framework.
-    fn misnamed(
-        &self,
-        written: &WrittenConfig,
-        version: Option<&String>,
-    ) -> Result<Option<MisnamedFile>, ModelError> {
-        let candidates = self.candidates(written)?;
-        let wanted = |found: &str| {
-            let extension = Path::new(found).extension()?;
-            // Many files that are not models have the extensions `json` and `txt`, so these are not reported.
-            let is_telling = extension != "json" && extension != "txt";
-            let mut names = candidates.iter().map(|(name, _)| *name);
-            names.find(|name| is_telling && Path::new(name).extension() == Some(extension))
-        };
-        let place = |folder: &str, file: &str| Path::new(folder).join(file).display().to_string();
-        let mut foreign = None;
-        let folders = [version.map(String::as_str), Some("")];
-        for folder in folders.into_iter().flatten() {
-            let entries = self.root.list(&self.below.join(folder)).unwrap_or_default();
-            let mut names = entries.iter().map(|(name, _)| name.to_string_lossy());
-            foreign = foreign.or_else(|| {
-                names.find_map(|name| {
-                    Some(MisnamedFile::Foreign {
-                        framework: framework(&name)?,
-                        found: place(folder, &name),
-                    })
-                })
-            });
-            let mut files: Vec<String> = entries
-                .into_iter()
-                .filter(|(_, kind)| *kind == FileType::RegularFile)
-                .map(|(name, _)| name.to_string_lossy().into_owned())
-                .collect();
-            files.sort();
-            let found = files.into_iter().find_map(|file| Some((wanted(&file)?, file)));
-            if let Some((wanted, file)) = found {
-                let version = match self.has_versions {
-                    true => version.map_or("1", String::as_str),
-                    false => "",
-                };
-                return Ok(Some(MisnamedFile::Known {
-                    found: place(folder, &file),
-                    wanted: place(version, wanted),
-                }));
-            }
-        }
-        Ok(foreign)
-    }
-}
-
-/// The files next to a model file, for the backend that loads it ([`Backend::gather`]).
-///
-/// ```
-/// use model_repository::{ModelDirectory, ModelFile};
-/// use oip_service::ModelFiles;
-///
-/// # fn labels(model: &ModelDirectory, file: &ModelFile) {
-/// let files = model.sibling_files(file, None);
-/// if files.has("labels.txt") && files.read("labels.txt").is_err() {
-///     println!("{}", files.into_failure().map_or(String::new(), |failure| failure.to_string()));
-/// }
-/// # }
-/// ```
-pub struct SiblingFiles<'f> {
-    model: &'f ModelDirectory,
-    folder: PathBuf,
-    mapping: Option<Promise>,
-    /// The first error of a read by the backend.
-    failed: RefCell<Option<FileError>>,
-}
-
-impl<'f> SiblingFiles<'f> {
-    fn new(model: &'f ModelDirectory, folder: PathBuf, mapping: Option<Promise>) -> Self {
-        Self {
-            model,
-            folder,
-            mapping,
-            failed: RefCell::default(),
-        }
-    }
-
-    /// Returns the first error of [`ModelFiles::read`]; it is more precise than the backend's error.
-    #[must_use]
-    pub fn into_failure(self) -> Option<FileError> {
-        self.failed.into_inner()
-    }
-}
-
-impl ModelFiles for SiblingFiles<'_> {
-    fn has(&self, path: &str) -> bool {
-        is_inner_path(path) && self.model.is_there(&self.folder.join(path))
-    }
-
-    fn read(&self, path: &str) -> Result<Bytes, ServiceError> {
-        let opened = self.model.open_below(&self.folder, path, self.mapping);
-        opened.map_err(|error| {
-            let told = ServiceError::invalid(error.to_string());
-            self.failed.borrow_mut().get_or_insert(error);
-            told
-        })
-    }
-}
-
-/// Returns whether a path is relative and consists of names only, without `..`.
-fn is_inner_path(path: &str) -> bool {
-    let mut parts = Path::new(path).components();
-    let is_plain = parts.clone().next().is_some() && parts.all(|part| matches!(part, Component::Normal(_)));
-    is_plain && !path.ends_with('/')
 }
 
 /// Lists the subdirectories in sorted order. Hidden subdirectories are skipped.
