@@ -1,8 +1,5 @@
-//! Tests values that a model does not accept, and runs that end early.
+//! Tests values that a model does not accept.
 
-use std::time::{Duration, Instant};
-
-use oip_service::CancelToken;
 use oip_types::{ErrorCode, InferRequest, TensorValue};
 use tensor_core::Tensor;
 
@@ -219,157 +216,6 @@ fn strings(elements: [&[u8]; 2]) -> InferRequest {
 }
 
 #[test]
-fn a_run_that_nobody_waits_for_ends() {
-    for &runtime in runtimes() {
-        let model = runtime.model("mlp_classifier");
-        let run = |token: &CancelToken| {
-            model
-                .infer(recorded_request("mlp_classifier"), token)
-                .unwrap_err()
-                .code()
-        };
-        let cancelled = CancelToken::new(None);
-        cancelled.cancel();
-        assert_eq!(run(&cancelled), ErrorCode::Cancelled);
-        let late = CancelToken::new(Some(Instant::now() - Duration::from_millis(1)));
-        assert_eq!(run(&late), ErrorCode::DeadlineExceeded);
-    }
-}
-
-#[test]
-fn models_can_run_at_the_same_time() {
-    for &runtime in runtimes() {
-        let model = runtime.model("random_forest");
-        let expected = infer(&*model, recorded_request("random_forest")).unwrap();
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    for _ in 0..20 {
-                        let outputs = infer(&*model, recorded_request("random_forest")).unwrap();
-                        assert_eq!(outputs[1].value.raw(), expected[1].value.raw());
-                    }
-                });
-            }
-        });
-    }
-}
-
-/// With images smaller than the window in both directions, two negative dimensions would have a positive
-/// product.
-#[test]
-fn images_smaller_than_a_window_are_refused() {
-    let model = Runtime::BuiltIn.model("window_of_any_image");
-    for (height, width) in [(1, 1), (1, 2), (2, 1), (1, 6), (0, 0), (0, 6)] {
-        let error = infer(&*model, image(height, width)).unwrap_err();
-        assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
-        let expected = "the inputs are too small for the model: a window of a convolution or pool reaches ";
-        assert!(error.to_string().contains(expected), "{error}");
-    }
-    let outputs = infer(&*model, image(3, 4)).unwrap();
-    assert_eq!(outputs[0].value.shape().dims(), [1, 64, 1, 2]);
-}
-
-/// The error reports how many channels the weights have. The metadata has the file's dimensions, since
-/// configurations repeat them.
-#[test]
-fn images_of_other_channels_are_refused() {
-    let model = Runtime::BuiltIn.model("window_of_any_channels");
-    assert_eq!(
-        model.metadata().inputs[0].shape.dims(),
-        [Some(1), None, None, None]
-    );
-    for (name, channels, expected) in [
-        (
-            "window_of_any_channels",
-            3,
-            "takes images of 6 channels, not of 3",
-        ),
-        ("window_of_two_images", 2, "takes images of 6 channels, not of 4"),
-        ("window_of_two_images", 5, "takes images of 6 channels, not of 10"),
-    ] {
-        let error = infer(&*Runtime::BuiltIn.model(name), images(channels, 4, 4)).unwrap_err();
-        assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
-        assert!(error.to_string().contains(expected), "{error}");
-    }
-}
-
-/// Images smaller than the window in some direction are an error: the output would have no elements.
-#[test]
-fn images_one_step_smaller_than_a_window_are_refused() {
-    let windows = ["window_of_any_image", "window_by_twos"]
-        .iter()
-        .chain(&POOLS[..4]);
-    let windows = windows.map(|name| (*name, [(2, 2), (2, 4), (4, 2)]));
-    // With stride 2 and rounding up, a window may start beyond the image, so only smaller images are refused.
-    for (name, sizes) in windows.chain([("max_pool_rounded_up", [(1, 1), (1, 4), (4, 1)])]) {
-        let model = Runtime::BuiltIn.model(name);
-        for (height, width) in sizes {
-            let error = infer(&*model, image(height, width)).unwrap_err();
-            assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
-            let expected =
-                "the inputs are too small for the model: a window of a convolution or pool reaches ";
-            assert!(error.to_string().contains(expected), "{name}: {error}");
-        }
-        infer(&*model, image(3, 3)).unwrap();
-    }
-}
-
-/// Models with pools of 3x3 windows, for images of any size.
-const POOLS: [&str; 5] = [
-    "average_pool_by_twos",
-    "average_pool_of_any_image",
-    "max_pool_by_twos",
-    "max_pool_of_any_image",
-    "max_pool_rounded_up",
-];
-
-#[test]
-fn images_smaller_than_a_pools_window_are_refused() {
-    for name in POOLS {
-        let model = Runtime::BuiltIn.model(name);
-        for (height, width) in [(1, 1), (1, 5), (5, 1), (2, 1)] {
-            let error = infer(&*model, image(height, width)).unwrap_err();
-            assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
-            let expected = "the inputs are too small for the model";
-            assert!(error.to_string().contains(expected), "{name}: {error}");
-        }
-    }
-}
-
-/// The size of the pooled image depends on values of the request.
-#[test]
-fn slices_smaller_than_a_window_are_refused() {
-    let model = Runtime::BuiltIn.model("window_of_a_slice");
-    let part = |ends: [i64; 2]| {
-        let corner = |places: [i64; 2]| {
-            let shape = tensor_core::Shape::new(&[2]).unwrap();
-            tensor_core::Tensor::from_vec(shape, places.to_vec()).unwrap()
-        };
-        let request = image(8, 8).with_input("starts", corner([0, 0]));
-        request.with_input("ends", corner(ends))
-    };
-    for ends in [[1, 1], [0, 0], [1, 8], [8, 1], [2, 8], [8, 2]] {
-        let error = infer(&*model, part(ends)).unwrap_err();
-        assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
-    }
-    let outputs = infer(&*model, part([4, 8])).unwrap();
-    assert_eq!(outputs[0].value.shape().dims(), [1, 64, 2, 6]);
-}
-
-#[test]
-fn images_without_pixels_are_refused() {
-    let model = Runtime::BuiltIn.model("pool_of_any_image");
-    for (height, width) in [(0, 0), (0, 4), (4, 0)] {
-        let error = infer(&*model, image(height, width)).unwrap_err();
-        assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
-        let expected = "the inputs are too small for the model";
-        assert!(error.to_string().contains(expected), "{error}");
-    }
-    let outputs = infer(&*model, image(1, 2)).unwrap();
-    assert_eq!(outputs[0].value.shape().dims(), [1, 3, 1, 1]);
-}
-
-#[test]
 fn batches_that_are_neither_the_same_nor_one_are_refused() {
     for name in ["batches_same", "batches_same_of_bytes", "batches_same_quantized"] {
         let model = Runtime::BuiltIn.model(name);
@@ -451,36 +297,6 @@ fn a_branch_without_a_condition_is_the_clients_mistake() {
 
 fn matrix<T: tensor_core::Element>(dims: [u64; 2], elements: Vec<T>) -> tensor_core::Tensor {
     tensor_core::Tensor::from_vec(tensor_core::Shape::new(&dims).unwrap(), elements).unwrap()
-}
-
-/// Boxes that do not overlap are all kept, and each is compared with all kept ones; cancelling the request
-/// ends this early.
-#[test]
-fn an_operator_that_takes_long_ends_with_its_request() {
-    let model = Runtime::BuiltIn.model("boxes_of_a_request");
-    let count = 60_000u16;
-    let corners = (0..count).flat_map(|index| {
-        let left = f32::from(index) * 2.0;
-        [0.0, left, 1.0, left + 1.0]
-    });
-    let tensor = |dims: &[u64], numbers: Vec<f32>| {
-        tensor_core::Tensor::from_vec(tensor_core::Shape::new(dims).unwrap(), numbers).unwrap()
-    };
-    let mut request = recorded_request("boxes_of_a_request");
-    request.inputs[0].value = tensor(&[1, u64::from(count), 4], corners.collect()).into();
-    request.inputs[1].value = tensor(&[1, 1, u64::from(count)], vec![0.5; usize::from(count)]).into();
-    request.inputs[2].value = {
-        let shape = tensor_core::Shape::new(&[1]).unwrap();
-        tensor_core::Tensor::from_vec(shape, vec![1i64 << 31])
-            .unwrap()
-            .into()
-    };
-    let started = Instant::now();
-    let token = CancelToken::new(Some(started + Duration::from_millis(100)));
-    let error = model.infer(request, &token).unwrap_err();
-    assert_eq!(error.code(), ErrorCode::DeadlineExceeded, "{}", error.report());
-    let taken = started.elapsed();
-    assert!(taken < Duration::from_secs(3), "{taken:?}");
 }
 
 /// Ranges are counted in their own type: FP64 cannot represent 2^53 + 1.
@@ -646,19 +462,6 @@ fn texts_that_take_too_much_memory_together_are_the_clients_mistake() {
     let pair = [long.as_bytes(), b""];
     let pair = oip_types::BytesTensor::from_elements(shape(&[2]), pair).unwrap();
     refuses_each(vec![("texts_one_hot", vec![("t", pair.into()), ("n", many())])]);
-}
-
-/// Builds a request with one image of this size.
-fn image(height: u64, width: u64) -> InferRequest {
-    images(3, height, width)
-}
-
-fn images(channels: u64, height: u64, width: u64) -> InferRequest {
-    let shape = tensor_core::Shape::new(&[1, channels, height, width]).unwrap();
-    let image = vec![1.0f32; (channels * height * width) as usize];
-    let image = tensor_core::Tensor::from_vec(shape, image).unwrap();
-    let model = oip_types::ModelRef::new("m", None).unwrap();
-    InferRequest::new(model).with_input("image", image)
 }
 
 /// `Gemm` with an infinite product gives NaN if `alpha` is 0. It does not add the bias if `beta` is 0.

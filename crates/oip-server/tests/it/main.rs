@@ -16,6 +16,7 @@ mod bodies;
 mod boosters;
 #[cfg(feature = "tensors")]
 mod capture;
+mod check;
 mod command_line;
 #[cfg(feature = "onnx")]
 #[cfg(target_os = "linux")]
@@ -39,6 +40,7 @@ mod house;
 mod isolation;
 #[cfg(feature = "tensors")]
 mod keys;
+mod library_options;
 mod life_cycle;
 #[cfg(feature = "tensors")]
 mod metrics;

@@ -266,4 +266,6 @@ fn any_node(node: &NodeProto, test: &impl Fn(&NodeProto) -> bool) -> bool {
 }
 
 #[cfg(test)]
+mod rewritten_runs;
+#[cfg(test)]
 mod tests;
