@@ -141,7 +141,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The end of the script's line about a manifest without a schema. The line begins with the kind.
+/// The script prints a manifest's kind, followed by this text, if it has no schema for the kind.
 const UNCHECKED: &str = ": NOT CHECKED";
 
 /// Validates manifests, checks that the given kinds are present, and collects the kinds that could not be

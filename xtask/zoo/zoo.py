@@ -446,7 +446,7 @@ def page(models, rows):
     by_name = {row["name"]: row for row in rows}
     lines = [
         "# Real models", "",
-        "Models from public Python packages, run by the built-in runtime (*built-in*), by a server with ONNX Runtime (*with ORT*),",
+        "Models from public Python packages, run by the built-in runtime (*built-in*), a server with ONNX Runtime (*with ORT*),",
         "and by ONNX Runtime alone. `cargo xtask zoo --page` writes this page. [ONNX models](../onnx.md) explains the reasons.", "",
         "| verdict | meaning |", "|---|---|",
         "| equal | within 0.1 % of an output's largest value, and exact for integers and strings; compared with ONNX Runtime as it is, or "

@@ -31,7 +31,7 @@ pub(crate) struct EarlyStopping {
     pub(crate) best_iteration: usize,
     /// Number of trees up to and including the best iteration.
     pub(crate) best: usize,
-    /// Number of all trees.
+    /// Total number of trees.
     pub(crate) all: usize,
 }
 

@@ -36,7 +36,7 @@ pub enum TreeError {
     /// A leaf adds to a score that rows do not have.
     #[error("a leaf adds to score {score}, rows have {count}")]
     Score {
-        /// The index of the score that does not exist.
+        /// The index of the score, which is out of range.
         score: u32,
         /// The number of scores of a row.
         count: usize,

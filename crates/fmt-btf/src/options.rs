@@ -15,7 +15,7 @@ pub struct WriteOptions {
     pub coo_code: CooCode,
     /// Whether to refuse the unsigned dtypes, which TFRT has but the specification does not name (B2).
     pub strict_spec: bool,
-    /// Limits of the expected readers: a file that they would refuse is not written.
+    /// The limits of the readers for which the file is meant. Files beyond these limits are not written.
     pub limits: Limits,
 }
 

@@ -111,8 +111,8 @@ impl Outstanding {
         })
     }
 
-    /// Checks that all bytes have arrived. For the error, `name` returns the name of a tensor, if the writer
-    /// still has it.
+    /// Checks that all bytes have arrived. `name` returns a tensor's name for the error, or `None` if the
+    /// writer no longer has it.
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] when bytes are missing.

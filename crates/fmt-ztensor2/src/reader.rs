@@ -185,7 +185,7 @@ impl ObjectsReader {
         let all = [Some(&parts.values), Some(&parts.indices), parts.indptr.as_ref()];
         let mut verdict = Verification::Ok;
         for part in all.into_iter().flatten() {
-            // The tensor's result is the weakest result of its parts.
+            // A tensor is verified only if all its parts are.
             match (self.part_blob(entry, part)?.verify()?, &verdict) {
                 (Verification::Ok, _) | (_, Verification::Unchecked) => {}
                 (other, _) => verdict = other,

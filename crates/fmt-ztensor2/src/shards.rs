@@ -56,7 +56,7 @@ impl Shards {
         })
     }
 
-    /// Returns the maximum end of blobs in a shard.
+    /// Returns the offset in a shard at which its blobs must have ended.
     pub(crate) fn data_end(&self, number: u32, version: Version) -> u64 {
         self.table[number as usize].1.saturating_sub(version.footer())
     }

@@ -232,7 +232,7 @@ mod tests {
             let error = Location::parse(text).unwrap_err().to_string();
             assert!(error.contains(why) && error.contains("expected s3://"), "{error}");
         }
-        // Messages do not repeat a signature.
+        // The error does not repeat the URL's signature, which is a secret.
         let error = Location::parse("ftp://h/x?sig=secret").unwrap_err().to_string();
         assert!(!error.contains("secret"), "{error}");
     }

@@ -76,7 +76,7 @@ pub struct FakeServer {
 }
 
 impl FakeServer {
-    /// Starts a server whose responses `answer` computes.
+    /// Starts a server that responds to each request with the result of `answer`.
     pub fn start(answer: impl Fn(&Request) -> Response + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

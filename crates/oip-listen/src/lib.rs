@@ -15,11 +15,11 @@
 //! | reads its response slowly | [`ConnectionLimits::min_send_rate`], [`ConnectionLimits::send_rate_grace`] |
 //! | sends a body that the service does not read (HTTP/1) | a short rest is consumed, otherwise the response has `Connection: close` |
 //! | disappears without closing (HTTP/2) | [`ConnectionLimits::ping_interval`] |
-//! | opens too many connections | [`ConnectionLimits::connections`]: the longest idle one is closed in favour of a new one, otherwise that waits |
+//! | opens too many connections | [`ConnectionLimits::connections`]: the one that has been idle longest is closed in favour of a new one; if none is idle, the new one waits |
 //! | opens too many streams | [`ConnectionLimits::max_streams`], [`ConnectionLimits::streams`]: streams that wait for their client are evicted in favour of new ones, otherwise new ones are refused |
 //! | sends faster than the service reads | [`ConnectionLimits::windows`] |
 //! | floods a connection with empty HTTP/2 frames | the connection is closed with `ENHANCE_YOUR_CALM` |
-//! | keeps the server busy with data | its connection yields after each 32 KiB or 128 frames, and moves to threads where it cannot delay others ([`ConnectionLimits::lanes`]) |
+//! | keeps the server busy with data | its connection yields after each 32 KiB or 128 frames (64 KiB or 256 frames if it is busy), and moves to threads where it cannot delay others ([`ConnectionLimits::lanes`]) |
 //! | does not finish a TLS handshake, or only makes handshakes | [`ConnectionLimits::head_timeout`]; handshakes run on the threads of busy connections |
 //! | exhausts the file descriptors | the accept loop backs off instead of spinning |
 //!

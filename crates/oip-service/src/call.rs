@@ -46,7 +46,7 @@ pub struct Call<'c> {
 }
 
 impl<'c> Call<'c> {
-    /// Creates a call that takes one response and gives the model no access to other models.
+    /// Creates a call for one response, without access to other models.
     #[must_use]
     pub fn new(request: InferRequest, cancel: &'c CancelToken) -> Self {
         Self {
@@ -271,8 +271,8 @@ impl Outputs {
     }
 }
 
-/// The remainder of a run that exceeded [`Call::patience`], as a blocking function. Dropping the value
-/// abandons the run.
+/// A function that waits for a run that exceeded [`Call::patience`], and returns its result. It blocks.
+/// Dropping the value abandons the run.
 pub struct RestOfRun(Box<Rest>);
 
 type Rest = dyn FnOnce(&CancelToken, &dyn OtherModels) -> Result<Vec<InferOutput>, ServiceError> + Send;

@@ -98,7 +98,7 @@ pub(crate) fn no_memory() -> ServiceError {
     ServiceError::invalid("this connection has no shared memory of its own").within(named())
 }
 
-/// Returns the name of the memory in error messages.
+/// Returns the name that error messages use for the connection's shared memory.
 pub(crate) fn named() -> String {
     format!("shared memory region {}", QuotedName(CONNECTION_REGION))
 }

@@ -237,7 +237,7 @@ impl fmt::Display for NamedModel {
 #[derive(Default)]
 struct Plans {
     each: Vec<Plan>,
-    /// Part of the connection's own region that receives the large outputs without a plan in `each`.
+    /// Where large outputs that have no plan in `each` are written: a part of the connection's own region.
     area: Option<SharedMemorySlice>,
 }
 

@@ -16,7 +16,7 @@ use crate::{Call, CancelToken, Outcome, RowIndependence};
 /// | the model | declares | uses of its [`Call`] | returns |
 /// |---|---|---|---|
 /// | gives one response | nothing | [`request`](Call::request), [`cancel`](Call::cancel) | [`Outcome::Outputs`] |
-/// | can fail some of several joined requests | [`row_independence`](Capabilities::row_independence) | [`parts`](Call::parts) | [`Outcome::Outputs`] with [`failed`](crate::Outputs::failed) |
+/// | can fail some requests of a batch | [`row_independence`](Capabilities::row_independence) | [`parts`](Call::parts) | [`Outcome::Outputs`] with [`failed`](crate::Outputs::failed) |
 /// | gives any number of responses | [`decoupled`](Capabilities::decoupled) | [`responses`](Call::responses) | [`Outcome::Streamed`] |
 /// | calls other models | nothing | [`others`](Call::others) | any |
 /// | runs elsewhere, such as in a process | [`elsewhere`](Capabilities::elsewhere) | [`patience`](Call::patience) | [`Outcome::Unfinished`] when it takes longer than that |

@@ -31,7 +31,7 @@ impl Fact {
         }
     }
 
-    /// Returns the facts of computed values.
+    /// Returns facts that describe `values`: their types, shapes and elements.
     pub fn of_values(values: &[Arc<Tensor>]) -> Vec<Self> {
         let facts = values.iter().map(|value| Self {
             constant: Some(value.clone()),

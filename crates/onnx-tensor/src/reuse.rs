@@ -11,8 +11,9 @@ use crate::{ElementType, storage::Storage};
 /// Minimum number of bytes of a value whose memory is kept. Zeroing less memory takes a negligible time.
 const LEAST: usize = 1 << 12;
 
-/// Maximum number of bytes that are kept, and of values whose memory is kept.
+/// Maximum number of bytes that are kept.
 const MOST_BYTES: usize = 16 << 20;
+/// Maximum number of values whose memory is kept.
 const MOST_VALUES: usize = 8;
 
 thread_local! {

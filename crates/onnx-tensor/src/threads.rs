@@ -242,8 +242,8 @@ impl Threads {
         }
     }
 
-    /// Works until there has been no work for a while, no run could create work, or another program has taken
-    /// the core.
+    /// Computes parts of runs until none has arrived for [`WATCH`], no run is computing, another program
+    /// needs the core, or helpers are paused.
     fn watch(&self) {
         let mut since = Instant::now();
         while since.elapsed() < WATCH {

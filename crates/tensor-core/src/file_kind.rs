@@ -96,7 +96,7 @@ impl FileKind {
             _ if starts(b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19") => Self::TorchCheckpoint,
             // A pickle of protocol 2 to 5, followed by an opcode.
             [0x80, 2..=5, opcode, ..] if *opcode != 0 => Self::Pickle,
-            // The schema version, which is 1; ONNX's version is at least 3.
+            // The schema version, which is 1; the IR version of an ONNX model is 2 or more.
             _ if starts(b"\x08\x01\x12") => Self::SavedModel,
             // The IR version, followed by a field of the model.
             [8, 2..=20, 0x12 | 0x1a | 0x22 | 0x28 | 0x32 | 0x3a | 0x42, ..] => Self::Onnx,

@@ -249,7 +249,7 @@ impl State {
             Some((_, window)) => (2 * window).min(LARGEST_WINDOW),
             None => LEAST,
         };
-        // An announcement is used up by the first pass over its range.
+        // An announced range is forgotten once a byte of it is requested, since it is fetched as a whole.
         let announced = self.announced.iter().position(|range| range.contains(&at));
         let announced = announced.and_then(|place| self.announced.remove(place));
         let announced = announced.map_or(0, |range| range.end);

@@ -167,7 +167,7 @@ impl Fresh {
     reason = "`mmap=True` is that promise, as the documentation of `safe_open` says"
 )]
 pub(crate) fn map(file: &std::fs::File) -> std::io::Result<Bytes> {
-    // SAFETY: the caller passed `mmap=True`, which is documented as the promise that no process changes or
-    // truncates the file while anything read from it lives.
+    // SAFETY: the caller passed `mmap=True`. Its documentation requires that no process changes or truncates
+    // the file while an array that was read from it is in use.
     unsafe { tensor_mmap::map(file) }
 }

@@ -95,7 +95,7 @@ fn planned(
     Ok((Plan { entries, metadata }, arrays))
 }
 
-/// Plans a tensor, and borrows its bytes.
+/// Creates the entry of a tensor in the planned file, and borrows the tensor's bytes.
 pub(crate) fn entry(
     (name, dtype, shape, array): TensorArguments<'_>,
 ) -> PyResult<(PlannedEntry, PythonBytes)> {

@@ -135,7 +135,7 @@ fn requests_that_make_no_sense_are_refused() {
     );
 }
 
-/// Row indices are small and rows are large: a request cannot make the server gather without limit.
+/// Row indices are small and rows are large, so the size of a response is limited.
 #[test]
 fn answers_are_bounded() {
     let model = model_with(&TensorsBackend::new().with_max_answer_bytes(64));

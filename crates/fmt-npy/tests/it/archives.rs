@@ -142,7 +142,8 @@ fn n11_checksums_and_lengths() {
     }
 }
 
-/// A claimed size is not allocated before it is plausible, and never beyond the limit.
+/// Memory for the size that an archive claims is allocated only if the size is plausible and within the
+/// limit.
 #[test]
 fn n11_bombs() {
     let zeros = vec![0; 1 << 20];

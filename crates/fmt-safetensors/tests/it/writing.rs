@@ -41,7 +41,8 @@ fn what_the_format_cannot_hold() {
         ]),
         TooLarge
     );
-    // The reference crate cannot read a shape whose product overflows before a dimension of 0.
+    // The crate safetensors multiplies the dimensions in order, and refuses this shape because the product
+    // overflows before it is multiplied by 0.
     assert_eq!(refused(&[("a", spec(&[1 << 63, 4, 0]))]), TooLarge);
 
     let create = |entry: PlannedEntry| {

@@ -1,5 +1,5 @@
-//! Builds the results of calls of known globals: tensors, storages, containers and attributes. No code is
-//! run.
+//! Builds the objects that a pickle creates by calling known globals: tensors, storages, containers and
+//! attributes. No code of the pickle is run.
 
 use fmt_core::{Error, ErrorKind};
 use tensor_core::QuotedName;

@@ -13,7 +13,7 @@ pub(crate) const NOT_OFFERED: Duration = Duration::from_secs(60);
 /// Delay after the server closed the connection during the registration.
 pub(crate) const BROKEN: Duration = Duration::from_secs(5);
 
-/// Delay after the server had no memory for a region.
+/// Time to wait before the next request for a region, after the server had no memory for one.
 const NO_ROOM: Duration = Duration::from_secs(1);
 
 /// A refused region: for the duration of `pause`, regions of at least `least` bytes are not requested.

@@ -388,7 +388,7 @@ fn warm_up_requests_run_before_the_model_is_ready() {
     }
 }
 
-/// A model whose warm-up fails is not ready, and the index has the reason.
+/// A model whose warm-up fails is not ready, and the repository index gives the reason.
 #[test]
 fn a_failed_warm_up_keeps_the_model_from_being_ready() {
     for (word, input, expected) in [

@@ -26,7 +26,8 @@ pub(crate) struct Messages<B> {
     limit: usize,
     budget: ByteBudget,
     time: TimeLimits,
-    /// The slot of a conversation that waits for its client and has no other work.
+    /// The stream's slot while none of its requests is running. While such a stream waits for its client, it
+    /// can be evicted in favor of a new one.
     place: Option<CallPlace>,
 }
 
@@ -74,8 +75,8 @@ where
         self.next_of(None).await
     }
 
-    /// Sets the slot of a conversation that waits for its client; a message in transit postpones eviction.
-    /// The slot `place` is `None` while the conversation has other work.
+    /// Sets the slot of a stream that waits for its client, or `None` while its requests are running. Each
+    /// received part of a message postpones the eviction.
     pub(crate) fn set_resting_place(&mut self, place: Option<CallPlace>) {
         self.place = place;
     }

@@ -249,7 +249,7 @@ async fn errors_say_nothing_of_the_inside() {
             "/dev",
             "disk on fire",
         ] {
-            // Names from the client may appear with separators only if the error is about the separators.
+            // A path that the client sent as a name may be repeated only by the error about path separators.
             let is_own_name = inside == "/etc/passwd" && text.contains("path separator");
             assert!(!text.contains(inside) || is_own_name, "{text}");
         }

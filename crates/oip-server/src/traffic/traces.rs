@@ -65,7 +65,7 @@ fn known_method(method: &str) -> &'static str {
         .unwrap_or("_OTHER")
 }
 
-/// Converts a moment of the monotonic clock to the system's time.
+/// Converts a time of the monotonic clock to wall-clock time.
 fn at(request: &Finished<'_>, instant: Instant) -> SystemTime {
     match instant.checked_duration_since(request.facts.start) {
         Some(after) => request.facts.time + after,

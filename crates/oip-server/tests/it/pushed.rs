@@ -22,7 +22,7 @@ fn server(arguments: &[&str]) -> (Server, tempfile::TempDir) {
     (server, folder)
 }
 
-/// Returns the first message that counts a request.
+/// Returns the first message whose metrics include a successful request.
 fn with_a_request(collector: &Collector) -> ReceivedMessage {
     loop {
         let posted = collector.message();

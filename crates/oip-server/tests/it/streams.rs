@@ -191,7 +191,7 @@ impl StreamServer {
         self.seen.ended.load(Ordering::SeqCst)
     }
 
-    /// Waits until the model has finished `count` requests, and no memory of the budget is in use.
+    /// Waits until the model has finished `count` requests and the whole memory budget is free again.
     fn wait_until_ended(&self, count: usize) {
         let start = Instant::now();
         while self.ended() < count || self.budget.used() > 0 {

@@ -107,7 +107,7 @@ const TABLE: &[Row<'static>] = &[
     ("POST", "/v1/models/:predict", Action::PredictV1, Some(""), None, None, PREDICT),
 ];
 
-/// Paths that no handler serves. Access rights see only that the action is unknown.
+/// Paths that no handler serves. For access control, their action is unknown.
 const UNKNOWN_PATHS: &[&str] = &[
     "",
     "*",

@@ -22,8 +22,7 @@ const ASK: u32 = 13;
 const NEXT: u32 = 15;
 const FREE: u32 = 16;
 
-/// Misbehaviors before the hello frame or in place of it. The two lists below contain misbehaviors in place
-/// of the metadata and in place of a response.
+/// What a faulty process does before, or instead of, sending the hello frame.
 const AT_START: &[&str] = &[
     "silent end",
     "text",
@@ -33,6 +32,7 @@ const AT_START: &[&str] = &[
     "no hello",
     "binary hello",
 ];
+/// What a faulty process sends instead of metadata.
 const AT_LOAD: &[&str] = &[
     "load: text",
     "load: half",
@@ -40,6 +40,7 @@ const AT_LOAD: &[&str] = &[
     "load: outputs",
     "load: other type",
 ];
+/// What a faulty process sends instead of a response.
 const AT_INFER: &[&str] = &[
     "half a head",
     "half a body",

@@ -301,7 +301,8 @@ fn renamed(nodes: &[NodeProto]) -> Growing {
     all
 }
 
-/// Maximum length of a call's number and its separators.
+/// Maximum length of the part of an inlined name that makes it unique: the number of the function's call,
+/// and separators.
 const NUMBER: usize = 24;
 
 /// Maps the names of a function's values to their names in one call.

@@ -83,7 +83,7 @@ fn copy(node: &NodeProto) -> Option<(&str, &str)> {
     }
 }
 
-/// Follows copies back, and returns the name of the value that was copied first.
+/// Returns the name of the value that `name` is a copy of, through any number of copies in a row.
 fn origin<'g>(copies: &HashMap<&'g str, &'g str>, name: &'g str) -> &'g str {
     /// Maximum number of copies to follow, since damaged graphs may have cycles, which are refused later.
     const MAX_COPIES: usize = 16;

@@ -179,7 +179,8 @@ struct Steps<'s> {
 }
 
 impl Steps<'_> {
-    /// Returns the elements of a token. Tokens of the previous step come first.
+    /// Returns the channels of the token at `index`, counted from the first token of the previous step's
+    /// state.
     fn token(&self, index: usize) -> &[f32] {
         let at = index * self.row;
         match at.checked_sub(self.before.len()) {

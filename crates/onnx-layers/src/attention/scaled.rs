@@ -69,7 +69,7 @@ pub fn attention(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// The stage of the computation whose scores are an output (`qk_matmul_output_mode`).
+/// The stage of the computation after which the scores are returned as an output (`qk_matmul_output_mode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scores {
     Products,

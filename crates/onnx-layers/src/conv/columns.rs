@@ -112,8 +112,8 @@ impl Scatter {
         }
     }
 
-    /// Returns the image offset of a line of positions, for an element of the window's outer axes; `None` in
-    /// the padding.
+    /// Returns the offset in the image of the row that window element `element` covers at row `line` of window
+    /// positions; `None` if it is in the padding. Both indices run over all axes except the last.
     fn line(&self, mut element: usize, mut line: usize) -> Option<usize> {
         let (mut place, mut stride) = (0, self.last.size);
         for axis in self.outer.iter().rev() {

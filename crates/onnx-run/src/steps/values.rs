@@ -1,4 +1,4 @@
-//! Stores the values of a run, and defines its errors.
+//! The values of a run, and the reasons why a run fails.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 

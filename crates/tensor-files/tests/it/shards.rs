@@ -100,7 +100,7 @@ fn a_checkpoint_is_replaced_as_a_whole_and_not_by_another_form() {
         let divided = convert_sharded(&*reader, safetensors, &folder.path().join(name), &shards, options);
         divided.map(drop).map_err(|error| error.kind())
     };
-    // A single file is written where shards exist, and shards where a single file exists.
+    // A single file must not replace existing shards, and shards must not replace a single file.
     assert_eq!(
         divide(1 << 20, "out/model.safetensors", &options),
         Err(ErrorKind::Exists)

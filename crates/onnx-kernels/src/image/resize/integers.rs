@@ -14,8 +14,8 @@ const COLUMNS: usize = 1 << 12;
 /// Number of channels that are interpolated at a time in integer images.
 const CHANNELS: usize = 1 << 12;
 
-/// Images with at most this many channels are interpolated in blocks of columns, and the cost of each block
-/// is counted at once.
+/// Images with at most this many channels are interpolated in blocks of columns. The steps of a block are
+/// passed to [`Pace::spend`] in one call.
 const FEW_CHANNELS: usize = 16;
 
 impl Resize {
