@@ -266,6 +266,8 @@ pub(crate) fn failing<S: AsRef<OsStr>>(arguments: &[S]) -> (i32, String) {
     command
         .args(arguments)
         .env_clear()
+        // Without an address among the arguments, any free port: tests run at the same time.
+        .env("PORT", "0")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
