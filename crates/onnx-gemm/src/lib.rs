@@ -7,7 +7,6 @@
 //! | product | for |
 //! |---|---|
 //! | [`PackedMatrix`] | FP32; the second factor is packed once and shared by many products (weights) |
-//! | [`FirstFactor`] | FP32; a first factor that several threads multiply by column ranges of the second |
 //! | [`gemm`], [`gemm_nt`] | FP32, neither factor is constant; `gemm_nt` transposes the second |
 //! | [`gemv`], [`indirect_gemv`] | FP32, one row |
 //! | [`IndirectGemm`], [`BlockedGemm`] | FP32, rows of the second factor at any offsets of one slice: convolution without im2col |
@@ -44,6 +43,8 @@ mod nbits;
 mod pace;
 mod pack;
 mod packed;
+mod panel_product;
+mod prefetch;
 mod shapes;
 mod transpose;
 
@@ -55,5 +56,5 @@ pub use int8::{PackedIntegers, integer_gemm};
 pub use nbits::BlockQuantized;
 pub use pace::{Pace, Unpaced};
 pub use pack::{copy_line, pack_columns, pack_rows, packed_len, unpack_rows};
-pub use packed::{FirstFactor, Order, PackedMatrix};
+pub use packed::{Order, PackedMatrix};
 pub use transpose::transpose;

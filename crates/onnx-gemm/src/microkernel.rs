@@ -30,18 +30,6 @@ pub(crate) struct Rows<'r> {
 }
 
 impl Rows<'_> {
-    /// Splits the rows after the given number of blocks.
-    pub(crate) fn split(&self, blocks: usize) -> (Self, Self) {
-        let (first_weights, other_weights) = self.weights.split_at(blocks * self.terms);
-        let (first_bias, other_bias) = self.bias.split_at(blocks);
-        let rows = |weights, bias| Self {
-            weights,
-            bias,
-            terms: self.terms,
-        };
-        (rows(first_weights, first_bias), rows(other_weights, other_bias))
-    }
-
     /// Adds the products of all rows and the first `columns` columns of a panel to `sums`, whose rows are
     /// `stride` elements apart. Also writes columns up to the end of the last vector. If `part.term` is 0,
     /// the sums start from the bias.

@@ -1,12 +1,13 @@
 //! Packs a constant right-hand matrix of FP32 products once, in the layout in which all products read it.
 
-use std::{borrow::Cow, ops::Range};
+use std::ops::Range;
 
 use crate::{
     Pace,
     indirect::BLOCK_ROWS,
-    microkernel::{DEPTH, GROUP, PANEL, PER_STEP, Part, Rows},
-    pack::{BLOCK, aligned, copy_line, pack_rows},
+    microkernel::{DEPTH, GROUP, PANEL, PER_STEP},
+    pack::aligned,
+    panel_product::{FEW, Lines, PanelProduct},
     shapes::{expect_matrix, expect_rows},
 };
 
@@ -86,7 +87,7 @@ impl PackedMatrix {
     }
 
     /// Returns the panel that begins at column `first`.
-    fn panel(&self, first: usize, width: usize) -> &[f32] {
+    pub(crate) fn panel(&self, first: usize, width: usize) -> &[f32] {
         &self.numbers[self.start + first * self.depth..][..width * self.depth]
     }
 
@@ -123,14 +124,13 @@ impl PackedMatrix {
     /// with one element per column. The result is bitwise identical to that of [`multiply`](Self::multiply).
     ///
     /// ```
-    /// use onnx_gemm::{FirstFactor, Order, PackedMatrix, Unpaced};
+    /// use onnx_gemm::{Order, PackedMatrix, Unpaced};
     ///
     /// let b = PackedMatrix::new(&[2.0; 100], [1, 100], Order::RowMajor);
-    /// let a = FirstFactor::new(&[1.0, 10.0], 1);
     /// let mut rows = [[0.0; 100]; 2];
     /// for columns in b.parts(2) {
     ///     let mut c: Vec<&mut [f32]> = rows.iter_mut().map(|row| &mut row[columns.clone()]).collect();
-    ///     b.multiply_part(&a, columns, &mut c, &mut Unpaced).unwrap();
+    ///     b.multiply_part(&[1.0, 10.0], columns, &mut c, &mut Unpaced).unwrap();
     /// }
     /// assert_eq!(rows, [[2.0; 100], [20.0; 100]]);
     /// ```
@@ -139,30 +139,25 @@ impl PackedMatrix {
     /// Returns the error of [`Pace::spend`].
     ///
     /// # Panics
-    /// Panics if `columns` is not a range of [`parts`](Self::parts), the depth of `a` differs, or the size of
-    /// `c` does not match.
+    /// Panics if `columns` is not a range of [`parts`](Self::parts), if `a` is not a row-major matrix with one
+    /// row of [`depth`](Self::depth) elements for each slice of `c`, or if a slice of `c` has another length
+    /// than `columns`.
     pub fn multiply_part<P: Pace>(
         &self,
-        a: &FirstFactor<'_>,
+        a: &[f32],
         columns: Range<usize>,
         c: &mut [&mut [f32]],
         pace: &mut P,
     ) -> Result<(), P::Stopped> {
         let is_part = columns.start.is_multiple_of(PANEL)
             && (columns.end.is_multiple_of(PANEL) || columns.end == self.columns);
-        let (first, rows) = (columns.start, c.len());
+        let first = columns.start;
         assert!(
             is_part && columns.start <= columns.end && columns.end <= self.columns,
             "columns {columns:?} of {} are not whole panels",
             self.columns
         );
-        assert!(
-            a.depth == self.depth && a.rows == rows,
-            "a first factor of {} by {} for a product of {rows} rows and a depth of {}",
-            a.rows,
-            a.depth,
-            self.depth
-        );
+        expect_matrix("a", a.len(), [c.len(), self.depth]);
         assert!(
             c.iter().all(|row| row.len() == columns.len()),
             "rows of another length than {}",
@@ -171,7 +166,7 @@ impl PackedMatrix {
         if self.depth == 0 {
             c.iter_mut().for_each(|row| row.fill(0.0));
         }
-        if self.depth == 0 || rows == 0 {
+        if a.is_empty() {
             return Ok(());
         }
         Product {
@@ -197,7 +192,7 @@ impl PackedMatrix {
         for (a, c) in blocks.zip(c.chunks_mut(BLOCK_ROWS * stride)) {
             Product {
                 matrix: self,
-                a: &FirstFactor::new(a, self.depth),
+                a,
                 columns: 0..self.columns,
                 pace: &mut *pace,
                 sums: RowMajor { c, stride, column },
@@ -208,49 +203,9 @@ impl PackedMatrix {
     }
 }
 
-/// The left-hand matrix of a product, packed once for several column ranges of the right-hand matrix. A
-/// matrix of up to four rows is not packed.
-#[derive(Debug)]
-pub struct FirstFactor<'a> {
-    rows: usize,
-    depth: usize,
-    /// The elements in row-major order for up to [`FEW`] rows, otherwise in the layout of [`pack_rows`].
-    numbers: Cow<'a, [f32]>,
-}
-
-impl<'a> FirstFactor<'a> {
-    /// Packs a row-major matrix whose rows have `depth` elements.
-    ///
-    /// # Panics
-    /// Panics if `matrix.len()` is not a multiple of `depth`.
-    #[must_use]
-    pub fn new(matrix: &'a [f32], depth: usize) -> Self {
-        let rows = matrix.len() / depth.max(1);
-        expect_matrix("a", matrix.len(), [rows, depth]);
-        let numbers = match rows {
-            0..=FEW => Cow::Borrowed(matrix),
-            _ => Cow::Owned(pack_rows(rows, matrix)),
-        };
-        Self { rows, depth, numbers }
-    }
-}
-
-/// The maximum number of rows of a first factor that is not packed.
-const FEW: usize = 4;
-
 /// Returns the width of the panel that begins at column `first`.
-fn width(columns: usize, first: usize) -> usize {
+fn panel_width(columns: usize, first: usize) -> usize {
     PANEL.min((columns - first).next_multiple_of(GROUP))
-}
-
-/// Stores the sums of a product.
-trait Sums {
-    /// Stores the sums of row `row` for the columns from `column` on.
-    fn store(&mut self, row: usize, column: usize, sums: &[f32]);
-
-    /// Returns the elements of all rows, from column `column` of the first row on, and the distance between
-    /// two rows. Returns `None` if the rows are not one slice.
-    fn rows(&mut self, column: usize) -> Option<(&mut [f32], usize)>;
 }
 
 /// A range of columns of a product, which begins with column `first`: one slice per row.
@@ -259,13 +214,9 @@ struct ColumnRange<'c, 'r> {
     first: usize,
 }
 
-impl Sums for ColumnRange<'_, '_> {
-    fn store(&mut self, row: usize, column: usize, sums: &[f32]) {
-        copy_line(sums, &mut self.rows[row][column - self.first..][..sums.len()]);
-    }
-
-    fn rows(&mut self, _: usize) -> Option<(&mut [f32], usize)> {
-        None
+impl Lines for ColumnRange<'_, '_> {
+    fn line(&mut self, row: usize, columns: Range<usize>) -> &mut [f32] {
+        &mut self.rows[row][columns.start - self.first..columns.end - self.first]
     }
 }
 
@@ -276,190 +227,50 @@ struct RowMajor<'c> {
     column: usize,
 }
 
-impl Sums for RowMajor<'_> {
-    fn store(&mut self, row: usize, column: usize, sums: &[f32]) {
-        copy_line(
-            sums,
-            &mut self.c[row * self.stride + self.column + column..][..sums.len()],
-        );
-    }
-
-    fn rows(&mut self, column: usize) -> Option<(&mut [f32], usize)> {
-        Some((&mut self.c[self.column + column..], self.stride))
+impl Lines for RowMajor<'_> {
+    fn line(&mut self, row: usize, columns: Range<usize>) -> &mut [f32] {
+        let start = row * self.stride + self.column;
+        &mut self.c[start + columns.start..start + columns.end]
     }
 }
 
-struct Product<'p, P, S> {
+struct Product<'p, P, L> {
     matrix: &'p PackedMatrix,
-    a: &'p FirstFactor<'p>,
+    /// The first factor, row-major.
+    a: &'p [f32],
     /// The columns to compute: a range of whole panels.
     columns: Range<usize>,
     pace: &'p mut P,
-    sums: S,
+    sums: L,
 }
 
-impl<P: Pace, S: Sums> Product<'_, P, S> {
-    fn run(self) -> Result<(), P::Stopped> {
-        match self.a.rows {
-            0..=FEW => self.few(),
-            rows => self.many(rows),
-        }
-    }
-
-    /// Computes the product of up to four rows without packing. All sums stay in registers, and the matrix is
-    /// read at the speed of memory.
-    fn few(mut self) -> Result<(), P::Stopped> {
-        let (rows, depth, end) = (self.a.rows, self.matrix.depth, self.columns.end);
-        let mut sums = [[0.0; PANEL]; FEW];
-        for first in self.columns.step_by(PANEL) {
-            let width = width(self.matrix.columns, first);
-            self.pace.spend((rows * depth * width) as u64 / PER_STEP + 1)?;
-            pulp::Arch::new().dispatch(FewRows {
-                rows: &self.a.numbers,
-                depth,
-                panel: self.matrix.panel(first, width),
-                width,
-                sums: &mut sums[..rows],
-            });
-            let used = PANEL.min(end - first);
-            for (row, sums) in sums[..rows].iter().enumerate() {
-                self.sums.store(row, first, &sums[..used]);
-            }
-        }
-        Ok(())
-    }
-
-    fn many(mut self, rows: usize) -> Result<(), P::Stopped> {
+impl<P: Pace, L: Lines> Product<'_, P, L> {
+    fn run(mut self) -> Result<(), P::Stopped> {
         let (depth, end) = (self.matrix.depth, self.columns.end);
-        let bias = vec![[0.0; BLOCK]; rows.div_ceil(BLOCK)];
-        let all = Rows {
-            weights: self.a.numbers.as_chunks::<BLOCK>().0,
-            bias: &bias,
-            terms: depth,
-        };
-        let (whole, rest) = all.split(rows / BLOCK);
-        let mut buffer = Vec::new();
-        let offsets: Vec<usize> = (0..depth).map(|term| term * GROUP).collect();
+        let rows = self.a.len() / depth;
+        // A panel that is read once, for one tile of rows, gains nothing from blocking.
+        let step = if rows <= FEW { depth } else { DEPTH };
         for first in self.columns.step_by(PANEL) {
-            let width = width(self.matrix.columns, first);
+            let width = panel_width(self.matrix.columns, first);
             self.pace.spend((rows * depth * width) as u64 / PER_STEP + 1)?;
-            let panel = self.matrix.panel(first, width);
-            let used = PANEL.min(end - first);
-            let parts = (0..depth).step_by(DEPTH).map(|term| Part {
-                term,
-                values: panel,
-                offsets: &offsets[term..depth.min(term + DEPTH)],
-                stride: GROUP * depth,
-            });
-            // The sums of whole blocks and panels are written to the product without a copy.
-            let in_place = self.sums.rows(first).filter(|_| used == PANEL);
-            let (first_row, factor) = match in_place {
-                Some((sums, stride)) => {
-                    parts
-                        .clone()
-                        .for_each(|part| whole.add(&part, used, sums, stride));
-                    (rows / BLOCK * BLOCK, &rest)
-                }
-                None => (0, &all),
+            let next = match first + width {
+                next if next < end => self.matrix.panel(next, panel_width(self.matrix.columns, next)),
+                _ => &[],
             };
-            buffer.resize(factor.bias.len() * BLOCK * PANEL, 0.0);
-            parts.for_each(|part| factor.add(&part, used, &mut buffer, PANEL));
-            for (row, sums) in (first_row..rows).zip(buffer.chunks_exact(PANEL)) {
-                self.sums.store(row, first, &sums[..used]);
+            for term in (0..depth).step_by(step) {
+                PanelProduct {
+                    a: self.a,
+                    depth,
+                    terms: term..depth.min(term + step),
+                    panel: self.matrix.panel(first, width),
+                    columns: first..end.min(first + width),
+                    sums: &mut self.sums,
+                    next,
+                }
+                .run();
             }
         }
         Ok(())
-    }
-}
-
-/// The product of up to four rows with a panel.
-struct FewRows<'f> {
-    rows: &'f [f32],
-    depth: usize,
-    panel: &'f [f32],
-    /// The column count of the panel.
-    width: usize,
-    sums: &'f mut [[f32; PANEL]],
-}
-
-impl pulp::WithSimd for FewRows<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, simd: S) {
-        match self.sums.len() {
-            1 => self.multiply::<S, 1>(simd),
-            2 => self.multiply::<S, 2>(simd),
-            3 => self.multiply::<S, 3>(simd),
-            _ => self.multiply::<S, FEW>(simd),
-        }
-    }
-}
-
-impl FewRows<'_> {
-    #[inline(always)]
-    fn multiply<S: pulp::Simd, const ROWS: usize>(self, simd: S) {
-        let Self { panel, width, .. } = self;
-        let Some(sums) = self.sums.first_chunk_mut::<ROWS>() else {
-            return;
-        };
-        let rows: [&[f32]; ROWS] = std::array::from_fn(|row| &self.rows[row * self.depth..][..self.depth]);
-        let mut column = 0;
-        while column < width {
-            let left = (width - column) / S::F32_LANES;
-            // The sums and the factors fit into AVX2's 16 registers.
-            let vectors = match (ROWS, left) {
-                (1, 6..) => 6,
-                (4, 2..) if S::F32_LANES < 16 => 2,
-                _ => left.min(3),
-            };
-            match vectors {
-                1 => add_rows::<S, ROWS, 1>(simd, &rows, panel, column, sums),
-                2 => add_rows::<S, ROWS, 2>(simd, &rows, panel, column, sums),
-                3 => add_rows::<S, ROWS, 3>(simd, &rows, panel, column, sums),
-                _ => add_rows::<S, ROWS, 6>(simd, &rows, panel, column, sums),
-            }
-            column += vectors * S::F32_LANES;
-        }
-    }
-}
-
-/// Writes the product of `ROWS` rows and `VECTORS` vectors of a panel.
-#[inline(always)]
-#[allow(
-    clippy::needless_range_loop,
-    clippy::manual_memcpy,
-    reason = "the sums stay in registers only where every index is a constant"
-)]
-fn add_rows<S: pulp::Simd, const ROWS: usize, const VECTORS: usize>(
-    simd: S,
-    rows: &[&[f32]; ROWS],
-    panel: &[f32],
-    column: usize,
-    sums: &mut [[f32; PANEL]; ROWS],
-) {
-    let depth = rows[0].len();
-    let mut registers = [[simd.splat_f32s(0.0); VECTORS]; ROWS];
-    let starts: [usize; VECTORS] = std::array::from_fn(|vector| column + vector * S::F32_LANES);
-    let groups = starts.map(|column| &panel[column / GROUP * GROUP * depth..][..GROUP * depth]);
-    for term in 0..depth {
-        let mut values = [simd.splat_f32s(0.0); VECTORS];
-        for vector in 0..VECTORS {
-            let at = term * GROUP + starts[vector] % GROUP;
-            values[vector] = S::as_simd_f32s(&groups[vector][at..at + S::F32_LANES]).0[0];
-        }
-        for row in 0..ROWS {
-            let factor = simd.splat_f32s(rows[row][term]);
-            for vector in 0..VECTORS {
-                registers[row][vector] = simd.mul_add_e_f32s(factor, values[vector], registers[row][vector]);
-            }
-        }
-    }
-    for row in 0..ROWS {
-        let (vectors, _) = S::as_mut_simd_f32s(&mut sums[row][column..column + VECTORS * S::F32_LANES]);
-        for vector in 0..VECTORS {
-            vectors[vector] = registers[row][vector];
-        }
     }
 }
 
@@ -521,7 +332,6 @@ mod tests {
                 let matrix = PackedMatrix::new(&b, [depth, columns], Order::RowMajor);
                 let mut expected = vec![f32::NAN; rows * columns];
                 matrix.multiply(&a, &mut expected, &mut Unpaced).unwrap();
-                let a = FirstFactor::new(&a, depth);
                 for count in [0, 1, 2, 3, 100] {
                     let mut found = vec![f32::NAN; rows * columns];
                     let mut written = 0;
@@ -549,9 +359,8 @@ mod tests {
     fn parts_begin_with_a_panel() {
         let matrix = PackedMatrix::new(&[0.0; 130], [1, 130], Order::RowMajor);
         let mut row = [0.0; 95];
-        let a = FirstFactor::new(&[1.0], 1);
         matrix
-            .multiply_part(&a, 1..96, &mut [&mut row], &mut Unpaced)
+            .multiply_part(&[1.0], 1..96, &mut [&mut row], &mut Unpaced)
             .unwrap();
     }
 

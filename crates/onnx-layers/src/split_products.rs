@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use onnx_gemm::{FirstFactor, PackedIntegers, PackedMatrix};
+use onnx_gemm::{PackedIntegers, PackedMatrix};
 use onnx_tensor::prelude::*;
 
 use crate::least_work::PRODUCTS;
@@ -18,7 +18,7 @@ const SLOW_ROWS: usize = 8;
 /// Minimum number of rows per part of a product, since each part reads or packs the whole right-hand matrix.
 pub(crate) const LEAST_ROWS: usize = 16;
 
-/// A product with more rows than this is split by rows instead of columns, and each part packs its own rows.
+/// A product with more rows than this is split by rows instead of columns.
 const MANY_ROWS: usize = 1 << 10;
 
 /// Returns the number of multiplications of a product.
@@ -45,10 +45,9 @@ pub(crate) fn multiply_packed(
             matrix.multiply(a, made, pace)
         });
     }
-    let first_factor = FirstFactor::new(a, depth);
     in_parts(
         strips(matrix.parts(parts), made, columns),
-        |(part, mut strips), pace| matrix.multiply_part(&first_factor, part, &mut strips, pace),
+        |(part, mut strips), pace| matrix.multiply_part(a, part, &mut strips, pace),
     )
 }
 
