@@ -143,30 +143,38 @@ impl pulp::WithSimd for Groups<'_> {
 fn row(row: &mut [f32], are_logarithms: bool, pace: &mut Pace) -> Result<()> {
     let greater = |a: f32, b: f32| if b > a { b } else { a };
     let (whole, rest) = row.split_at_mut(row.len() / LANES * LANES);
-    pace.spend(rest.len() as u64)?;
+    // The last elements are one more vector, whose padding affects neither the maximum nor the sum.
+    let mut last = [f32::NEG_INFINITY; LANES];
+    last.iter_mut().zip(&*rest).for_each(|(last, x)| *last = *x);
+    pace.spend(LANES as u64)?;
     let mut greatest = [f32::NEG_INFINITY; LANES];
+    let mut compare = |chunk: &[f32; LANES]| {
+        for (greatest, &x) in greatest.iter_mut().zip(chunk) {
+            *greatest = greater(*greatest, x);
+        }
+    };
     for part in whole.chunks(PART) {
         pace.spend(part.len() as u64)?;
-        for chunk in part.chunks_exact(LANES) {
-            for (greatest, &x) in greatest.iter_mut().zip(chunk) {
-                *greatest = greater(*greatest, x);
-            }
-        }
+        part.as_chunks().0.iter().for_each(&mut compare);
     }
-    let most = rest.iter().chain(&greatest).copied();
-    let most = most.fold(f32::NEG_INFINITY, greater);
+    compare(&last);
+    let most = folded(greatest, greater);
+    // An exponential of minus infinity would cost much time: it underflows.
+    last[rest.len()..].fill(most);
     let mut sums = [0.0f32; LANES];
     if are_logarithms {
+        let mut add = |chunk: &[f32; LANES]| {
+            for (sum, &x) in sums.iter_mut().zip(chunk) {
+                *sum += vector::exp(x - most);
+            }
+        };
         for part in whole.chunks(PART) {
             pace.spend(part.len() as u64)?;
-            for chunk in part.chunks_exact(LANES) {
-                for (sum, &x) in sums.iter_mut().zip(chunk) {
-                    *sum += vector::exp(x - most);
-                }
-            }
+            part.as_chunks().0.iter().for_each(&mut add);
         }
-        let last = rest.iter().map(|&x| vector::exp(x - most));
-        let logarithm = (sums.iter().sum::<f32>() + last.sum::<f32>()).ln();
+        let last = exponentials(&last, rest.len(), most);
+        sums.iter_mut().zip(last).for_each(|(sum, x)| *sum += x);
+        let logarithm = folded(sums, |a, b| a + b).ln();
         for part in whole.chunks_mut(PART) {
             pace.spend(part.len() as u64)?;
             part.iter_mut().for_each(|x| *x = (*x - most) - logarithm);
@@ -174,27 +182,47 @@ fn row(row: &mut [f32], are_logarithms: bool, pace: &mut Pace) -> Result<()> {
         rest.iter_mut().for_each(|x| *x = (*x - most) - logarithm);
         return Ok(());
     }
+    let mut exponentiate = |chunk: &mut [f32; LANES]| {
+        for (sum, x) in sums.iter_mut().zip(chunk) {
+            *x = vector::exp(*x - most);
+            *sum += *x;
+        }
+    };
     for part in whole.chunks_mut(PART) {
         pace.spend(part.len() as u64)?;
-        for chunk in part.chunks_exact_mut(LANES) {
-            for (sum, x) in sums.iter_mut().zip(chunk) {
-                *x = vector::exp(*x - most);
-                *sum += *x;
-            }
-        }
+        part.as_chunks_mut().0.iter_mut().for_each(&mut exponentiate);
     }
-    let mut sum = sums.iter().sum::<f32>();
-    for x in &mut *rest {
-        *x = vector::exp(*x - most);
-        sum += *x;
-    }
-    let scale = 1.0 / sum;
+    let last = exponentials(&last, rest.len(), most);
+    sums.iter_mut().zip(&last).for_each(|(sum, x)| *sum += x);
+    let scale = 1.0 / folded(sums, |a, b| a + b);
     for part in whole.chunks_mut(PART) {
         pace.spend(part.len() as u64)?;
         part.iter_mut().for_each(|x| *x *= scale);
     }
-    rest.iter_mut().for_each(|x| *x *= scale);
+    rest.iter_mut().zip(&last).for_each(|(x, last)| *x = last * scale);
     Ok(())
+}
+
+/// Returns the exponentials of the first `count` differences from `most`, and zeros.
+#[inline(always)]
+fn exponentials(values: &[f32; LANES], count: usize, most: f32) -> [f32; LANES] {
+    std::array::from_fn(|at| {
+        let x = vector::exp(values[at] - most);
+        if at < count { x } else { 0.0 }
+    })
+}
+
+/// Combines all elements, in halves.
+#[inline(always)]
+fn folded(mut values: [f32; LANES], combine: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for at in 0..half {
+            values[at] = combine(values[at], values[at + half]);
+        }
+        half /= 2;
+    }
+    values[0]
 }
 
 /// Number of rows of at most `LANES` columns between two calls of [`Pace::spend`].
