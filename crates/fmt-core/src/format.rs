@@ -57,7 +57,7 @@ pub trait Format: Send + Sync {
     fn create<'w>(&self, out: Output<'w>, plan: Plan) -> Result<BoxWriter<'w>, Error>;
 }
 
-/// How sure a format is that a file belongs to it.
+/// How likely it is that a file is of a format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sniff {
     /// The file is not of this format.

@@ -15,7 +15,7 @@
 //!   [`OutputFile`] also writes to devices and pipes; [`FileIdentity`] checks whether a path still leads to
 //!   the same file; [`Sink`] tracks the position of a writer.
 //! - [`TailFile`], [`edit_at_end`]: editors for formats whose index is at the end.
-//! - [`open_by_path_and_bytes`]: constructors of readers, by path and from memory.
+//! - [`open_by_path_and_bytes`]: a macro that generates constructors of readers, by path and from memory.
 //! - `testing` (feature `testing`): a test kit that all format crates use.
 //!
 //! The crate contains no format-specific code.

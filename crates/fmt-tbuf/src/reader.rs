@@ -65,7 +65,7 @@ impl TbufReader {
     /// Opens a file from any source.
     ///
     /// # Errors
-    /// Returns what is invalid and where; [`Error::broken_rule`] names the broken rule in
+    /// The error describes what is invalid and where; [`Error::broken_rule`] names the broken rule in
     /// docs/formats/tensorbuffers.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let range = locate_index(&*source, &options.limits)?;

@@ -71,7 +71,7 @@ struct Pending {
     offset: u64,
     compression: Option<Compression>,
     checksum: Option<ChecksumKind>,
-    /// Width in bytes of elements that must be byte-swapped; `None` if they need not be.
+    /// Width in bytes of elements that must be byte-swapped; `None` if no swapping is needed.
     turn: Option<usize>,
 }
 

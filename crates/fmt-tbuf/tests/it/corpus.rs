@@ -94,7 +94,7 @@ pub(crate) fn small() -> Vec<u8> {
     written(WriteOptions::default(), &[("a", &counting(DType::F32, &[3]))])
 }
 
-/// The worked example on the format's page is a file of the corpus.
+/// Checks that the hexdump in docs/formats/tensorbuffers.md equals a file of the corpus.
 #[test]
 fn the_pages_hexdump_is_true() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/formats/tensorbuffers.md");

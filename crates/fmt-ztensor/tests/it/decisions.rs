@@ -595,7 +595,7 @@ fn values_go_to_ciborium_and_back() {
     ]);
     let encoded = CborValue::try_from(&value).unwrap();
     assert_eq!(Value::try_from(&encoded).unwrap(), value);
-    // [`CborValue`] holds a simple value that `ciborium` has no variant for; converting the value fails.
+    // `ciborium` has no variant for simple values, so the conversion fails.
     let simple = CborValue::from_cbor([0xe0]).unwrap();
     let refused = Value::try_from(&simple).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
