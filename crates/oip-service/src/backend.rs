@@ -1,4 +1,4 @@
-//! Loading models: the trait that a backend's author implements, and its arguments.
+//! The `Backend` trait, which loads models, and its arguments.
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Instant};
 

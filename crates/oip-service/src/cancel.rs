@@ -26,7 +26,7 @@ use std::{
 pub struct CancelToken {
     cancelled: Arc<AtomicBool>,
     deadline: Option<Instant>,
-    /// Tokens that together cancel this token: this token is cancelled when all members are.
+    /// If present, this token is also cancelled once all of these tokens are cancelled.
     members: Option<Arc<[CancelToken]>>,
 }
 

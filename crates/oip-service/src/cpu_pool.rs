@@ -206,7 +206,7 @@ impl Pool {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // Updates are atomic, so lock poisoning is ignored.
+        // A panic cannot leave the queue inconsistent, so lock poisoning is ignored.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

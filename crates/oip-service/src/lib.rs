@@ -20,7 +20,7 @@
 //! };
 //! use std::sync::Arc;
 //!
-//! /// One model, `echo`, that gives back the bytes it got.
+//! /// One model, `echo`, that returns its input.
 //! struct Echo(Arc<ModelMetadata>);
 //!
 //! impl InferenceService for Echo {

@@ -147,7 +147,7 @@ impl RequestNotes {
         }
     }
 
-    /// Assigns the next number to a pipeline step that starts, and returns it; `None` if the request is not
+    /// Returns the number for a pipeline step that starts now, counted from 1; `None` if the request is not
     /// traced.
     #[must_use]
     pub fn begin_step(&self) -> Option<u32> {
@@ -183,13 +183,13 @@ impl RequestNotes {
         self.identity.get_or_init(|| shortened(identity));
     }
 
-    /// Returns the model, if the request got far enough to name it.
+    /// Returns the model, if it was recorded.
     #[must_use]
     pub fn model(&self) -> Option<&str> {
         self.model.get().map(String::as_str)
     }
 
-    /// Returns the version that ran the request, if a version ran it and has a name.
+    /// Returns the version that ran the request, if it was recorded.
     #[must_use]
     pub fn version(&self) -> Option<&str> {
         self.version.get().map(String::as_str)

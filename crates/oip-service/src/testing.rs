@@ -162,8 +162,8 @@ impl TestService {
         (!self.is_plain).then_some(&self.extensions)
     }
 
-    /// Provides memory that a client can register as the region `key`. The server can read and write the
-    /// memory.
+    /// Provides memory that clients can register as a region with the key `key`. The server can read and
+    /// write the memory.
     pub fn share(&self, key: &str, memory: Vec<u8>) {
         self.extensions.share(key, memory);
     }

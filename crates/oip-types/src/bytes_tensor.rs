@@ -31,7 +31,7 @@ pub struct BytesTensor {
 }
 
 impl BytesTensor {
-    /// Bytes of the length prefix of each element.
+    /// The size of an element's length prefix, in bytes.
     pub const LENGTH_PREFIX: usize = 4;
 
     /// Checks the raw form against the shape and keeps it without copying.

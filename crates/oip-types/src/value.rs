@@ -7,7 +7,7 @@ use crate::{BytesTensor, DataType, ServiceError};
 
 /// The value of an input or output: a tensor of fixed-width elements or of byte strings.
 ///
-/// Both are a shape and shared bytes in the protocol's raw form; the bytes match the shape.
+/// Both variants are a shape with shared bytes in the protocol's raw form, which match the shape.
 ///
 /// ```
 /// use oip_types::{DataType, TensorValue};
@@ -60,7 +60,7 @@ impl TensorValue {
     }
 
     /// Creates a value of zeros, false or empty strings, as a placeholder for elements that are elsewhere,
-    /// such as in shared memory. On most systems, memory that is never written costs nothing.
+    /// such as in shared memory. On most systems, pages that are never written take no memory.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the size overflows 64 bits, exceeds

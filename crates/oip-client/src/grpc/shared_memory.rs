@@ -110,8 +110,8 @@ impl GrpcClient {
         for output in &mut response.outputs {
             output.shared_memory = None;
         }
-        // After an error response the server may still write into the region. After a successful response the
-        // server no longer uses the region.
+        // After an error response the server may still write into the region, so the connection is reused
+        // only after a successful response.
         if !shared.connection.transport.is_closed() {
             memory.keep(shared);
         }

@@ -17,7 +17,7 @@ use crate::{
 ///
 /// # Errors
 /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when a value has no JSON form: a byte string that
-/// is not UTF-8, or a non-finite float under [`NonFinite::Error`]. Asking for binary data avoids both.
+/// is not UTF-8, or a non-finite float under [`NonFinite::Error`]. Requesting binary data avoids both errors.
 pub fn encode_response(
     response: &InferResponse,
     binary_outputs: &BinaryOutputs,
@@ -142,7 +142,7 @@ pub fn decode_response_with(
     decode(body, header_length, limits, Some(memory))
 }
 
-/// Decodes like [`decode_response`], but leaves outputs in shared memory there: their values are zeros, and
+/// Decodes like [`decode_response`], but does not read outputs in shared memory: their values are zeros, and
 /// [`InferOutput::shared_memory`] gives the location of the bytes.
 ///
 /// # Errors
