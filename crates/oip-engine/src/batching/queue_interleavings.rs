@@ -70,9 +70,8 @@ mod sync {
         }
     }
 
-    /// Behaves like `shuttle`'s condition variable, except for timed waits: these can end at any time, and
-    /// receive notifications until then. In a program with a lost-wakeup bug, notifications are lost this
-    /// way.
+    /// Behaves like `shuttle`'s condition variable, except that a timed wait can end at any time. Until its
+    /// thread runs again, such a wait still receives notifications, which exposes lost-wakeup bugs.
     #[derive(Default)]
     pub(super) struct Condvar {
         /// The waiting threads. All threads of a test run on one OS thread, so this lock is never contended.
@@ -87,7 +86,7 @@ mod sync {
             Self::default()
         }
 
-        /// Wakes any one waiter.
+        /// Wakes one randomly chosen waiter.
         pub(super) fn notify_one(&self) {
             thread::yield_now();
             let mut waiting = self.waiting.lock().unwrap();
@@ -143,7 +142,7 @@ mod sync {
 const TICK: Duration = Duration::from_millis(1);
 
 /// Returns the time of a clock that advances by a tick on each read. `shuttle` runs all threads of a test on
-/// one OS thread.
+/// one OS thread, so they share the thread-local counter.
 fn now() -> Instant {
     static START: OnceLock<Instant> = OnceLock::new();
     thread_local!(static LOOKS: Cell<u32> = const { Cell::new(0) });
@@ -151,7 +150,7 @@ fn now() -> Instant {
     *START.get_or_init(Instant::now) + TICK * looks
 }
 
-/// Creates a queue whose threads exist before its requests.
+/// Creates a queue whose threads are started by the test, before the first request.
 fn queue(instances: usize, max_queue_delay: Duration) -> Arc<Queue<u32, u32>> {
     let scheduler = scheduler(max_queue_delay);
     Arc::new(Queue::new(scheduler, instances, None, now, |queue| {

@@ -197,7 +197,7 @@ impl Lifecycle {
         }
     }
 
-    /// Returns whether the server is ready only once the model is.
+    /// Returns whether the server's readiness waits for this model.
     fn is_waited_for(&self, name: &str, cause: Cause, has_ready: bool) -> bool {
         match cause {
             // The running version serves until it is replaced.
@@ -214,7 +214,7 @@ impl Lifecycle {
         let text = reason.to_string();
         tracing::warn!(target: UNAVAILABLE, model = name, reason = text, "a model is unavailable");
         let polls = matches!(self.config.control, ModelControl::Poll { .. });
-        // A model without files may be one whose files are still being copied.
+        // With polling, a model without files may be one whose files are still being copied.
         let is_coming = polls && matches!(reason, LoadError::NoFiles);
         self.registry.fail(name, &text, is_waited_for && !is_coming);
         failed(name, reason)

@@ -1,4 +1,4 @@
-//! Takes a request to its model: checks the request, queues it, and waits for its response.
+//! Passes requests to a model: checks each request, queues it, and waits for its response.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -364,8 +364,8 @@ impl SharedModel {
         }
     }
 
-    /// Returns what the scheduler needs to know about a request. Removes the parameters that only the
-    /// scheduler reads: requests that differ only in them may be batched.
+    /// Describes a request for the scheduler. Removes the parameters that only the scheduler reads: requests
+    /// that differ only in them may be batched.
     fn ask(&self, request: &mut InferRequest, cx: &RequestContext) -> Result<Ask, ServiceError> {
         let timeout = request
             .parameters

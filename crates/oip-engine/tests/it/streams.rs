@@ -260,7 +260,8 @@ fn answers_come_in_order_to_their_end_and_none_is_one_number_of_them() {
     assert_eq!(config.max_batch_size, 0, "nothing is guessed");
 }
 
-/// There is one instance; each request frees it for the next request and then continues.
+/// There is one instance. Each request frees it after the first response and continues, so that many requests
+/// run at the same time.
 #[test]
 fn requests_go_on_beside_others_once_their_instance_is_free() {
     let (engine, seen, _folder) = house("frees its instance");
@@ -413,7 +414,8 @@ fn a_model_can_say_which_answer_is_its_last() {
     assert!(error.unwrap().message().contains("after the last one"));
 }
 
-/// Transports drop the stream after the last response, possibly before the model has returned.
+/// Transports drop the stream after the last response, possibly before the model has returned. The request
+/// still counts as successful.
 #[test]
 fn who_has_taken_the_last_answer_has_not_given_up() {
     let (engine, seen, _folder) = house("works on after its last");

@@ -412,7 +412,8 @@ impl Outgoing {
     }
 }
 
-/// Returns the first request's response, or any response of a sequence, which is unordered.
+/// Returns the response to the oldest request, or a sequence of responses to any request, because sequences
+/// are sent in no particular order.
 async fn next_answer(running: &mut VecDeque<InWork>) -> Result<EncodedResponses, RequestFailure> {
     poll_fn(|cx| {
         for at in 0..running.len() {

@@ -163,8 +163,8 @@ fn streams_beyond_the_shared_room_are_refused() {
     });
 }
 
-/// Any number of idle streams give up their slots to other streams. The service of an evicted stream ends the
-/// stream.
+/// Idle streams lose their slots when other streams need them, however many there are. The service of an
+/// evicted stream ends the stream.
 #[test]
 fn streams_that_wait_for_something_to_happen_give_way() {
     let streams = StreamCap::new(16);

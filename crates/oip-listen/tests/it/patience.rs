@@ -52,7 +52,7 @@ fn half_a_head_is_cut() {
     server.canary();
 }
 
-/// A head that fills its limit is rejected. The server waits for the end of a shorter head.
+/// A head that reaches the size limit is rejected. The server waits for the end of a shorter head.
 #[test]
 fn long_heads_are_refused() {
     const LIMIT: usize = 16 << 10;
@@ -203,7 +203,7 @@ fn pipelining() {
     }
 }
 
-/// Many clients connect and reset immediately.
+/// The server still works after many clients have connected and disconnected immediately.
 #[test]
 fn a_storm_of_resets() {
     let server = Server::start(Protocol::Http1, limits());
