@@ -84,7 +84,7 @@ impl Fact {
     }
 }
 
-/// For each present input of a node, its value if it is a constant.
+/// The present inputs of a node: the value of each constant, `None` for the others.
 pub type Constants<'c> = &'c [Option<Arc<Tensor>>];
 
 /// An operator, with its attributes. The inputs that it receives are the present ones, in the node's order.

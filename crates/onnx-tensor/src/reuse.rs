@@ -95,7 +95,7 @@ mod tests {
         f32::store(vec![1.0; count])
     }
 
-    /// Takes kept memory and returns its first element.
+    /// Takes kept memory, and returns the first element that it still contains.
     fn taken(element_type: ElementType, count: usize) -> Option<u32> {
         match take(element_type, count)? {
             Storage::U32(units) => Some(units[0]),

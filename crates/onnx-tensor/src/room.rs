@@ -2,8 +2,8 @@
 //!
 //! A run reserves the bytes of a value before the value is created. If only the node's kernel can determine
 //! the size, the kernel reserves them through [`size::admit_shape`](crate::size::admit_shape) and
-//! [`size::admit_texts`](crate::size::admit_texts), which find the account of their thread's run
-//! ([`Room::during`]).
+//! [`size::admit_texts`](crate::size::admit_texts), which charge the account ([`Room`]) of the run on their
+//! thread.
 
 use std::{
     cell::RefCell,
@@ -48,7 +48,7 @@ impl Total {
     }
 }
 
-/// The memory of one run: the bytes of its values, and the bytes reserved for further values.
+/// The memory account of one run: the bytes of its values, and the bytes reserved for further values.
 #[derive(Debug)]
 pub struct Room<'t> {
     total: &'t Total,

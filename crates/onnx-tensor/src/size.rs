@@ -79,8 +79,8 @@ pub fn limited<T>(bytes: u64, run: impl FnOnce() -> T) -> T {
     run()
 }
 
-/// Refuses a shape whose value is too large. If the current node's outputs have sizes that only their values
-/// determine, this reserves the memory ([`room::ask_for_shape`]).
+/// Refuses a shape whose value is too large. Also reserves the memory ([`room::ask_for_shape`]) if the sizes
+/// of the current node's outputs depend on values.
 ///
 /// # Errors
 /// Returns [`BadInput`] with the size, and the errors of [`admit_now`].
@@ -130,7 +130,7 @@ pub fn admit_texts(bytes: u64) -> Result<()> {
 }
 
 /// Refuses strings whose contents take too much memory. Each element comes with the number of its copies.
-/// Elements of other types have no contents; [`admit_shape`] checks their size.
+/// Only strings have contents; for other types, [`admit_shape`] checks the size.
 ///
 /// # Errors
 /// Returns the errors of [`admit_texts`].

@@ -278,7 +278,8 @@ fn most_bytes(function: &FunctionProto, node: &NodeProto, mark: usize) -> usize 
         .saturating_add(renamed.references.saturating_mul(longest_attribute))
 }
 
-/// Counts of names and attribute references in a function's nodes, from which the size of a copy is computed.
+/// How many names and attribute references a function's nodes have. The size of a copy is computed from these
+/// counts.
 #[derive(Default)]
 struct Growing {
     names: usize,

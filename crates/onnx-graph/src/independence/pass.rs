@@ -175,8 +175,8 @@ impl<'m> Pass<'m> {
         let domain = canonical_domain(&node.domain);
         let opset = self.opsets.get(domain).copied().unwrap_or(1);
         if operators::own_opset(node).is_some_and(|own| own != opset) {
-            // The node comes from a function. It is refused, because ONNX Runtime runs functions with the
-            // operator set of the model.
+            // The node comes from a function that imports a different version. It is refused, because ONNX
+            // Runtime runs functions with the model's version.
             return Err(format!("{} is of another operator set than the model", label(node)).into());
         }
         let inputs: Result<Vec<Option<Item>>, Reason> = node

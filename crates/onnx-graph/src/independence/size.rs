@@ -325,7 +325,7 @@ impl Symbols {
             .fold(self.kind_of(size).most, u128::saturating_mul)
     }
 
-    /// Returns the range of the product of the symbols of `size`.
+    /// Returns the range of the product of the symbols in `size`.
     fn kind_of(&self, size: &Size) -> Kind {
         let kinds = size
             .symbols

@@ -403,7 +403,7 @@ fn attention_over_steps_may_merge_them_with_rows() {
         y = Transpose(b) perm=1,0,2
         -> y",
     );
-    // The output keeps the rows of all steps, and the rows of one step belong to several requests.
+    // The first axis of the output merges steps and rows, so the rows of one request are not contiguous.
     dependent(
         "x: [n, s, 64]
         t = Transpose(x) perm=1,0,2
