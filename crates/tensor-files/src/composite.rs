@@ -116,7 +116,7 @@ impl Chosen {
 }
 
 impl<'r> Composite<'r> {
-    /// Creates a composite of one file. The label, such as the file's name, is for messages.
+    /// Creates a composite of one file. `label`, such as the file's name, appears in messages.
     pub fn new(label: impl Into<String>, reader: impl Into<Source<'r>>) -> Self {
         let source = reader.into();
         let all = 0..source.reader().entries().len();
@@ -153,8 +153,8 @@ impl<'r> Composite<'r> {
         composite
     }
 
-    /// Appends another file's tensors and metadata. For a key with different values the first value is kept;
-    /// see [`Composite::conflicts`].
+    /// Appends another file's tensors and metadata. If a metadata key has different values, the first one is
+    /// kept; see [`Composite::conflicts`].
     ///
     /// # Errors
     /// See [`Composite::append`].
@@ -320,7 +320,8 @@ impl<'r> Composite<'r> {
         });
     }
 
-    /// Calls `watch` with the number of tensor bytes after each read; an error of `watch` ends the reading.
+    /// Calls `watch` with the number of tensor bytes after each read; an error from `watch` becomes the
+    /// read's error.
     #[must_use]
     pub fn watched(mut self, watch: impl Fn(u64) -> Result<(), Error> + Send + Sync + 'r) -> Self {
         self.watch = Some(Box::new(watch));

@@ -142,7 +142,8 @@ fn accepted(outputs: &Outputs, format: &dyn Format) -> Result<ConvertOptions<'st
         entries: entries.collect(),
         ..Plan::default()
     };
-    // Formats that store names next to the file are rejected by their writer.
+    // A format without names rejects the plan's names here. That loss was checked above, so the error is
+    // ignored.
     match format.create(Box::new(std::io::sink()), plan).err() {
         Some(error) if error.kind() != ErrorKind::BadName => Err(error),
         _ => Ok(options),
@@ -302,7 +303,8 @@ impl Target {
         Ok(Some((path, format.about(path)?)))
     }
 
-    /// Returns the file entry for an output, or the closest one that the target can hold.
+    /// Returns an entry with which to check whether the target can hold an output, before its values are
+    /// known.
     fn entry(&self, name: &str, datatype: DataType, shape: Shape) -> Outcome<Entry> {
         match (self, datatype) {
             (Self::Lines(..), DataType::Fixed(_)) => Err(no_lines(name, datatype)),

@@ -498,7 +498,7 @@ fn tensors_are_chosen_and_renamed() {
         "b.safetensors",
     ]);
     assert_eq!(names("b.safetensors"), ["model.norm", "model.steps"]);
-    // One file has the old names and the other one the new names. Patterns match both.
+    // `hub` has the old names and `a.safetensors` the new ones, and the patterns match both.
     let same = place.good(&[
         "diff",
         "hub",

@@ -271,7 +271,7 @@ fn an_index_is_written_anew() {
     assert!(place.good(&["index", "out"]).contains("fits the files"));
     let right = std::fs::read(&path).unwrap();
 
-    // An additional tensor in the first shard, which the index lacks.
+    // Adds a tensor to the first shard that the index does not list.
     place.good(&[
         "append",
         "out/model-00001-of-00002.safetensors",

@@ -213,7 +213,7 @@ fn diff_compares_across_formats() {
     );
 }
 
-/// Colours and line width follow the terminal, which this variable simulates.
+/// Colours and line width follow the terminal, which `CLICOLOR_FORCE` and `COLUMNS` simulate.
 #[test]
 fn help_has_the_terminals_colour_and_width() {
     let help = |arguments: &[&str], variables: &[(&str, &str)]| {

@@ -92,7 +92,7 @@ const PREFERRED: [&str; 3] = [
     "pytorch_model.bin",
 ];
 
-/// The forms in which a directory contains one checkpoint.
+/// The files of one checkpoint in a directory, which can have several of these forms at once.
 #[derive(Default)]
 struct Candidate<'n> {
     file: Option<&'n str>,
@@ -287,7 +287,7 @@ mod tests {
         );
     }
 
-    /// Variants, such as half-precision floats, are named as transformers and diffusers name them.
+    /// Variants, such as fp16, are found by the names that transformers and diffusers give them.
     #[test]
     fn variants_have_names_of_their_own() {
         let whole = "diffusion_pytorch_model.safetensors.index.json";

@@ -65,8 +65,8 @@ pub struct ShardedCheckpoint {
 ///
 /// Tensors keep their order. All files are written before any is renamed to its final name. The first file is
 /// renamed last, followed only by the index. Files of the old checkpoint that the new one lacks are removed.
-/// If the process is killed meanwhile, either the old checkpoint remains, or files without the first one,
-/// which [`open`](crate::open()) refuses. The directory is created if necessary.
+/// If the process is killed before the end, either the old checkpoint remains, or files without the first
+/// one, which [`open`](crate::open()) refuses. The directory is created if necessary.
 ///
 /// # Errors
 /// The errors of [`convert`]; [`ErrorKind::Exists`] when the directory has a checkpoint of the same name in
@@ -166,8 +166,8 @@ fn adapt<'r>(
     if kept == reader.entries().len() {
         return Ok(adapted);
     }
-    // Tensors are left out, and each GGUF file contains the total number of tensors, so the files are planned
-    // again.
+    // Some tensors cannot be stored. Each GGUF file contains the total number of tensors, so all files are
+    // planned again.
     adapt_for(reader, target, parts, kept, options)
 }
 
@@ -191,7 +191,7 @@ fn adapt_for<'r>(
     adapted.collect()
 }
 
-/// Returns the losses of all files. Losses that concern the whole checkpoint, the same in every file, appear
+/// Returns the losses of all files. Losses of the whole checkpoint, which are the same for every file, appear
 /// once.
 fn merged_losses(adapted: &[(Composite<'_>, AdaptedPlan)]) -> Vec<Loss> {
     let mut losses = Vec::<Loss>::new();
@@ -218,7 +218,7 @@ fn names_needed(adapted: &[(Composite<'_>, AdaptedPlan)], target: &dyn Format) -
 /// A file with tensors, complete under a temporary name.
 struct WrittenShard {
     file: CompleteFile,
-    /// The file of names next to it, if it needs one.
+    /// The names file next to it, if the format stores no names.
     beside: Option<CompleteFile>,
 }
 
