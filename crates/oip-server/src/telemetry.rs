@@ -142,7 +142,7 @@ mod tests {
         assert!(parse_filter("inof").is_none());
     }
 
-    /// A panic of an isolated model is one log line without paths of the build machine.
+    /// Checks that a panic of an isolated model is logged in one line, without paths of the build machine.
     #[test]
     fn panics_in_workers_are_lines_of_the_log() {
         const CHILD: &str = "OIP_TEST_PANICS";

@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(budget.used(), 0);
     }
 
-    /// 100,000 requests with unknown names and versions leave no trace in the metrics.
+    /// Checks that 100,000 requests with unknown names and versions add no series to the metrics.
     #[tokio::test]
     async fn names_that_clients_make_up_are_not_shown() {
         let (server, _repository) = server();

@@ -176,8 +176,8 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
     format!("{joined} (--help shows all options)")
 }
 
-/// Returns the option, as clap names it, whose invalid value came from an environment variable, and the name
-/// of that variable.
+/// If an invalid value came from an environment variable, returns the option, as clap names it, and the
+/// variable.
 fn variable(error: &clap::Error) -> Option<(&str, String)> {
     let is_value = matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue);
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg).filter(|_| is_value) else {

@@ -71,7 +71,7 @@ impl Reloads {
             }
             reloads
         });
-        // A panic is already logged. Afterwards nothing can be reloaded any more.
+        // After a panic, which is already logged, nothing can be reloaded.
         reloading.await.unwrap_or_default()
     }
 }

@@ -145,8 +145,8 @@ fn root(traced: &TraceContext, request: &Finished<'_>) -> Span {
             root.attributes.push(("rpc.system", "grpc".into()));
             root.attributes.push(("rpc.method", request.route.into()));
             root.attributes.push(("rpc.grpc.status_code", code.into()));
-            // The codes that OpenTelemetry lists as server errors: unknown, deadline exceeded, unimplemented,
-            // internal, unavailable, data loss.
+            // Cancelled, for disconnected clients, and the codes that OpenTelemetry lists as server errors:
+            // unknown, deadline exceeded, unimplemented, internal, unavailable, data loss.
             [1, 2, 4, 12, 13, 14, 15].contains(&code)
         }
     };
