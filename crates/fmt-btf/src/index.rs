@@ -14,7 +14,7 @@ use crate::{
 
 /// The validated table and records of a file.
 ///
-/// The index is small compared with the file, whatever counts the file claims: records shared by several
+/// The index is small compared with the file, whatever counts the file declares: records shared by several
 /// table entries are stored once, and records do not overlap.
 #[derive(Debug)]
 pub(crate) struct Index {

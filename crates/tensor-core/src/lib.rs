@@ -1,7 +1,8 @@
 //! Tensors as plain values: a dtype, a shape, and row-major little-endian bytes.
 //!
 //! Files, models and network clients of this project exchange [`Tensor`]s, whose elements are in one shared
-//! [`bytes::Bytes`]. Cloning a tensor or taking rows of it costs a reference count, never a copy.
+//! [`bytes::Bytes`]. Cloning a tensor or taking rows of it increments a reference count and copies no
+//! elements.
 //!
 //! | type | description |
 //! |---|---|

@@ -17,7 +17,7 @@ use crate::support::{counting, written};
 
 pub(crate) const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus");
 
-/// Every file of `tests/corpus` equals the case that generates it, and has the expected result.
+/// Checks that every file of `tests/corpus` equals the case that generates it, and has the expected result.
 #[test]
 fn files_are_judged_as_their_cases_say() {
     let cases = cases();
