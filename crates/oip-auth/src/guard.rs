@@ -1,4 +1,4 @@
-//! Admits or refuses requests by their heads, and writes the audit log.
+//! Admits or refuses requests by their heads.
 
 use std::{
     path::{Path, PathBuf},
@@ -370,7 +370,7 @@ impl Guard {
     }
 }
 
-/// The reason why a request cannot continue yet.
+/// The reason why a request is not admitted.
 pub(crate) enum Stop {
     Refused(Refusal),
     /// The signature of the request's token must be verified first.

@@ -543,7 +543,7 @@ pub(crate) fn denied(message: impl Into<String>) -> ServiceError {
     ServiceError::new(ErrorCode::PermissionDenied, message)
 }
 
-/// Names in the table for groups of APIs.
+/// The names that the table uses for groups of APIs.
 const GROUPS: [(&str, &[Api]); 8] = [
     ("health", &[Api::Health]),
     ("metadata", &[Api::Metadata, Api::ModelConfig]),

@@ -447,7 +447,7 @@ async fn shared_memory_is_registered_and_forgotten() {
     );
 }
 
-/// Servers report unsupported extensions in different ways.
+/// Checks the error codes for extensions that a server does not offer.
 #[tokio::test]
 async fn extensions_that_are_not_offered() {
     let server = ScriptedServer::answering("404 Not Found", &[], r#"{"error":"Not Found"}"#);
