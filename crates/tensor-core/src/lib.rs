@@ -61,7 +61,7 @@
 //! ```
 //!
 //! The crate does no I/O, has no `unsafe` code and no serialisation framework; its dependencies are `bytes`,
-//! `bytemuck`, `half` and `smallvec`, and `ndarray` where it is asked for.
+//! `bytemuck`, `half` and `smallvec`, and `ndarray` if its feature is enabled.
 
 mod display;
 mod dtype;
