@@ -19,7 +19,7 @@ use crate::{
 ///
 /// Opening reads and validates the offset table and the header of every record, in time and memory
 /// proportional to the number of tensors. After that, each dense tensor is one range of the source: a slice
-/// without a copy in memory, or one read of a file.
+/// without a copy if the source is in memory, or one read of a file.
 ///
 /// Indices of sparse tensors are data: they are validated whenever the tensor is read, not when the file is
 /// opened (rules B10 and B11).

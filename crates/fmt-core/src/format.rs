@@ -13,7 +13,7 @@ pub type BoxWriter<'w> = Box<dyn TensorWriter + 'w>;
 /// The destination of the bytes that a writer produces.
 pub type Output<'w> = Box<dyn Write + Send + 'w>;
 
-/// A file format, for tools that treat all formats alike.
+/// A file format, for tools that work with any format.
 pub trait Format: Send + Sync {
     /// Returns the short name, such as `tbuf`.
     fn id(&self) -> &'static str;

@@ -9,8 +9,8 @@
 //! - [`Error`]: the failure, its position, and the expected and actual values.
 //! - [`TensorReader`], [`TensorWriter`], [`Format`]: a common interface to all formats, for tools. Each
 //!   format's crate also has concrete types, with every feature of the format.
-//! - [`Capabilities`], [`Plan::check`]: what a format can hold, as data, and whether it can hold a plan;
-//!   [`Outstanding`]: counts the bytes of a plan that have not arrived yet.
+//! - [`Capabilities`], [`Plan::check`]: the capabilities of a format as data, and a check of plans against
+//!   them; [`Outstanding`]: counts the bytes of a plan that have not arrived yet.
 //! - [`AtomicFile`], [`AppendFile`], [`HeadEditor`]: files that appear, grow or change atomically;
 //!   [`OutputFile`] also writes to devices and pipes; [`FileIdentity`] checks whether a path still leads to
 //!   the same file; [`Sink`] tracks the position of a writer.

@@ -212,7 +212,7 @@ pub enum Verification {
     UnknownChecksum(String),
 }
 
-/// A finding about a file: valid but suspicious.
+/// A warning about valid but suspicious contents of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lint {
     /// The message to show to the user.

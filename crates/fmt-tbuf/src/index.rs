@@ -1,4 +1,4 @@
-//! Parses the index from untrusted bytes to validated entries.
+//! Parses the untrusted bytes of an index into validated entries.
 
 use std::ops::Range;
 

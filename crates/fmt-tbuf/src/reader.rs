@@ -17,8 +17,8 @@ use crate::{
 /// An open TensorBuffers file.
 ///
 /// Opening reads and validates both ends of the file and the index, in time and memory proportional to the
-/// index. Then each tensor is one range of the source: a slice without a copy in memory, or one read of a
-/// file.
+/// index. After that, each tensor is one range of the source: a slice without a copy if the source is in
+/// memory, or one read of a file.
 ///
 /// ```
 /// use fmt_core::TensorReader;
@@ -84,7 +84,7 @@ impl TbufReader {
         })
     }
 
-    /// Returns the version of the format that the file claims, usually `1.0.0`. The reader ignores it.
+    /// Returns the version of the format that the file declares, usually `1.0.0`. The reader ignores it.
     #[must_use]
     pub fn version(&self) -> &str {
         &self.index.version

@@ -20,9 +20,9 @@ use crate::{
 /// An open zTensor file.
 ///
 /// Opening reads and validates both ends of the file and the index, in time and memory proportional to the
-/// index. After that, a raw little-endian tensor is one range of the source: a slice without a copy in
-/// memory, or one read of a file. Compressed and big-endian tensors are decoded or byte-swapped into new
-/// memory.
+/// index. After that, a raw little-endian tensor is one range of the source: a slice without a copy if the
+/// source is in memory, or one read of a file. Compressed and big-endian tensors are decoded or byte-swapped
+/// into new memory.
 ///
 /// ```
 /// use fmt_core::TensorReader;
@@ -143,7 +143,7 @@ impl ZtensorReader {
         Ok((entry, spec))
     }
 
-    /// Returns the blob of a tensor, from an entry that [`Self::readable`] has returned.
+    /// Returns the blob of a tensor; `entry` must come from [`Self::readable`].
     fn blob<'a>(&'a self, entry: &'a Entry, spec: &TensorSpec) -> Blob<'a> {
         Blob {
             decoding: Decoding {

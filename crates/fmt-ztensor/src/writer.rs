@@ -86,7 +86,7 @@ impl<W: Write> ZtensorWriter<W> {
         Ok(Self::resume(out, options, ledger, 0))
     }
 
-    /// Creates a writer for a complete plan: anything that the format cannot store is refused before anything
+    /// Creates a writer for a complete plan. A plan that the format cannot store is refused before any byte
     /// is written. Attributes become custom fields.
     ///
     /// # Errors
