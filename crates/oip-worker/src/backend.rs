@@ -23,7 +23,6 @@ const MEMORY_LIMIT: &str = "memory_limit";
 /// `isolation` (`process` or `none`) and `memory_limit` (bytes, such as `2GiB`). Both are removed before the
 /// configuration is passed to the wrapped backend. Without them, a model gets a separate process if its
 /// backend refuses to load it into a shared one ([`NeedsProcess`]).
-/// into a shared one ([`NeedsProcess`]).
 pub struct IsolatedBackend {
     inner: Arc<dyn Backend>,
     isolation: Arc<Isolation>,

@@ -181,7 +181,8 @@ impl Lifecycle {
         self.carry_out(&plan, versions, snapshot, config)
     }
 
-    /// Returns the error for a model without a directory, and records it if the model was there before.
+    /// Returns the error for a model without a directory, and records it unless only the client that
+    /// requested the model is affected.
     fn missing(&self, name: &str, cause: Cause, has_ready: bool, is_waited_for: bool) -> ServiceError {
         // A pipeline can name any model, so failures of unknown names are not recorded.
         if cause == Cause::Step && !has_ready {
@@ -551,7 +552,8 @@ fn operators_choice(sent: &WrittenConfig, own: &WrittenConfig) -> Option<&'stati
     ["python"].into_iter().find(is_chosen)
 }
 
-/// Determines the versions selected by the configuration that a client sent, or else by the directory's.
+/// Determines the versions selected by the configuration that a client sent, or else by the one in the
+/// directory.
 fn configured_versions(
     directory: &ModelDirectory,
     snapshot: &Snapshot,

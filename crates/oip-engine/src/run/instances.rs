@@ -305,7 +305,8 @@ impl SharedModel {
     ) -> Result<QueuedRequest<'_>, ServiceError> {
         self.metadata.check_request(&request)?;
         let ask = self.ask(&mut request, cx)?;
-        // For a model in another process, more requests can arrive while a thread waits for that process.
+        // With several clients, a request to a model in another process goes to a thread: while the thread
+        // waits for that process, more requests can arrive and form a batch.
         let is_for_caller = !self.capabilities.elsewhere || !self.company.is_likely_elsewhere();
         let measured_rows = ask.measured_rows;
         let is_quick = is_for_caller && measured_rows.is_some_and(|rows| self.quickness.is_quick(rows));
@@ -470,7 +471,7 @@ impl SharedModel {
         // The request leaves the order of responses even if it is running: later requests must not wait for a
         // response that is not sent.
         self.delivery.leave(ticket.arrival(), &self.recorder);
-        // All clients of the batch may be gone now.
+        // If this was the last client of the batch, the hang timeout starts now.
         self.hang_watch.look(Instant::now());
     }
 }

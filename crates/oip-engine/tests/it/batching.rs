@@ -252,7 +252,7 @@ fn a_client_that_leaves_is_dropped_from_the_batch_and_the_others_are_exact() {
         assert_eq!(code(block_on(answers[x as usize].take().unwrap())), Ok(2 * x));
     }
     assert_eq!(batches.lock().unwrap()[1..], [vec![0, 2, 3, 4]]);
-    // Both requests count, even the one whose rows were computed but not delivered.
+    // Both requests count as cancelled, even the one whose rows were computed but not delivered.
     assert_eq!(engine.metrics()[0].failures, [(FailureReason::Canceled, 2)]);
     assert_eq!(engine.metrics()[0].statistics.inference_stats.success.count, 4);
 }

@@ -491,7 +491,7 @@ fn the_deadline_ends_what_waits_and_what_runs() {
     let (engine, seen, _folder) = house("counts for ever");
     let soon = RequestContext::new(Some(Instant::now() + Duration::from_secs(2)));
     let mut answers = start_with(&engine, 0, soon).unwrap();
-    // No client reads the responses; the model is still notified.
+    // Although no client reads the responses, the model is notified at the deadline.
     wait_until("the model goes on", || seen.ended.load(Ordering::SeqCst) == 1);
     let (values, error) = all(&mut answers);
     assert!(values.len() <= 9, "{values:?}");
@@ -564,7 +564,7 @@ fn a_stream_ends_before_the_engine_does() {
     let refused = || block_on(engine.infer_stream(request("m", None, 1), RequestContext::new(None))).is_err();
     wait_until("requests are still taken", refused);
     assert!(engine.model_ready(model).is_ok());
-    // The request is running, and its stream is read to the end.
+    // The running request is not affected: its stream can be read to the end.
     assert_eq!(all(&mut answers).0, (1..100).collect::<Vec<_>>());
     drop(answers);
     assert!(stopping.join().unwrap());

@@ -178,7 +178,7 @@ struct Driver<B> {
     /// The client's rights; `None` if they are unlimited.
     grant: Option<Grant>,
     closes_on_error: bool,
-    /// Notes on the processing of all requests of the stream.
+    /// The record of the phases of all requests of the stream.
     notes: Option<Arc<RequestNotes>>,
     /// The stream's slot, if concurrent streams are limited.
     place: Option<CallPlace>,

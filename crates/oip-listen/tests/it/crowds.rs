@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::{PATIENCE, Server, limits, read_answer, read_to_end};
 
-/// The longest idle connection is evicted. Connections with requests in progress stay open.
+/// The connection that has been idle longest is evicted. Connections with requests in progress stay open.
 #[test]
 fn the_idlest_connection_makes_room() {
     let limits = limits().with(|limits| {

@@ -261,7 +261,7 @@ fn a_dead_peer_is_cut() {
         Protocol::Http2,
         limits().with(|limits| limits.idle_timeout = 1000 * PATIENCE),
     );
-    // A preface and an empty SETTINGS frame, then nothing, not even an acknowledgement.
+    // The client sends a preface and an empty SETTINGS frame, and then nothing, not even an acknowledgement.
     let stream = server.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0");
     assert!(time_until_closed(stream).0 < 20 * PATIENCE);
 }

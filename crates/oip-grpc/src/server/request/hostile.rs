@@ -183,7 +183,7 @@ fn typed_contents_take_what_the_tensor_takes() {
     }
 }
 
-/// The size limit for tensors, which also applies to JSON, applies to typed contents.
+/// The size limit for decoded tensors applies to typed contents as it does to JSON.
 #[test]
 fn decoded_tensors_have_a_limit() {
     let one_more = SIZE as u64 + 1;
