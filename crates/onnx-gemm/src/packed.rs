@@ -306,8 +306,8 @@ impl<P: Pace, S: Sums> Product<'_, P, S> {
         }
     }
 
-    /// Computes the product of up to four rows without packing. All sums stay in registers, and the matrix is
-    /// read at the speed of memory.
+    /// Computes the product of up to four rows without packing. All sums stay in registers, so that the time
+    /// is that of reading the matrix from memory.
     fn few(mut self) -> Result<(), P::Stopped> {
         let (rows, depth, end) = (self.a.rows, self.matrix.depth, self.columns.end);
         let mut sums = [[0.0; PANEL]; FEW];

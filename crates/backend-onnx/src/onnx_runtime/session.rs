@@ -20,8 +20,8 @@ use super::{
     providers::{Accelerator, Chosen, Libraries, advice, missing_text},
 };
 
-/// How often a run releases the memory that earlier runs left in ONNX Runtime's pool. Releasing more often
-/// costs time; never releasing would keep the peak of the largest request forever.
+/// Interval at which a run releases the memory that earlier runs left in ONNX Runtime's pool. Releasing more
+/// often costs time; never releasing would keep the peak of the largest request forever.
 const SHRINK_EVERY: Duration = Duration::from_secs(10);
 
 /// Minimum size limit in bytes for a value that constant folding computes.

@@ -152,7 +152,8 @@ mod tests {
         };
         let (o, x) = (0.0, -7.0);
         assert_eq!(masked(&[3, 9]).unwrap(), [o, o, o, x, o, o, o, o]);
-        // The ends, followed by the starts. A start after its end leaves no visible key.
+        // The mask contains the end positions, followed by the start positions. With a start after its end,
+        // no key is visible.
         assert_eq!(masked(&[3, 1, 1, 2]).unwrap(), [x, o, o, x, x, x, x, x]);
         assert!(masked(&[3, -1]).unwrap_err().is::<BadInput>());
     }

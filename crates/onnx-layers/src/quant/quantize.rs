@@ -300,7 +300,7 @@ pub(crate) fn rounded_to_bytes(values: &[f32], rounded: &mut [i16], pace: &mut P
     Ok(scale)
 }
 
-/// Returns a range that contains two ranges.
+/// Returns the smallest range that contains both ranges.
 fn widened(all: (f32, f32), part: (f32, f32)) -> (f32, f32) {
     (all.0.min(part.0), all.1.max(part.1))
 }

@@ -1,4 +1,4 @@
-//! Tests that every operator ends soon after cancellation, however large its inputs are.
+//! Tests that every operator ends soon after cancellation, even for large inputs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

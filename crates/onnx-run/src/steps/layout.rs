@@ -1,7 +1,7 @@
 //! Cancels Transposes. TensorFlow exports have a Transpose before and after each convolution, with
 //! element-wise nodes in between.
 //!
-//! A Transpose is moved past nodes that do not depend on the order of the axes, until it meets its inverse.
+//! A Transpose is moved past nodes that do not depend on the order of the axes, until it reaches its inverse.
 //! Transposes that move through common nodes form a group. A group is rewritten only if this removes
 //! Transposes.
 
@@ -651,7 +651,7 @@ mod tests {
 
     #[test]
     fn transposes_stay_where_no_fewer_are_left() {
-        // Nodes read the value both before and after the Transpose.
+        // Other nodes read the value before the Transpose, and the value after it.
         let both = [
             transpose(LAST, "x", "a"),
             node("Relu", &["a"], "b"),
@@ -682,7 +682,8 @@ mod tests {
         );
     }
 
-    /// A Transpose whose permutation has the wrong rank stays in the graph, so that the run reports it.
+    /// Checks that a Transpose whose permutation has the wrong rank stays in the graph, so that the run
+    /// reports it.
     #[test]
     fn an_order_of_other_axes_is_still_refused() {
         let nodes = vec![

@@ -182,7 +182,7 @@ mod tests {
 
     use super::*;
 
-    /// Bad input: a library is missing. The remedy names the package that contains the library.
+    /// Checks that the remedy for a missing library names the package that contains it.
     #[test]
     fn each_library_has_a_package() {
         for (name, cuda, expected) in [

@@ -236,7 +236,8 @@ fn a_decoders_first_step_runs_and_empty_words_do_not() {
     );
 }
 
-/// `NonMaxSuppression` reads the first element of its limits without checking that one exists.
+/// Runs `NonMaxSuppression` with empty limits, whose first element it reads without checking that there is
+/// one.
 #[test]
 fn inputs_without_elements_have_no_dangling_memory() {
     let Some(library) = library() else {
