@@ -89,7 +89,7 @@ fn announced_bodies_are_refused_before_they_come() {
     }
     // Nothing was allocated for the announced length.
     assert!(peak(&server) < before + (8 << 20));
-    // The server requests a body within the limit.
+    // For a body within the limit, the server sends the status 100.
     let mut stream = server.connect();
     stream
         .write_all(&head("Content-Length: 2\r\nExpect: 100-continue"))
@@ -173,7 +173,7 @@ fn many_chunks() {
     );
 }
 
-/// Sends a body full of numbers, with datatypes whose elements are larger than their digits.
+/// Checks memory use for a body of one-digit numbers, whose elements take more memory than their text.
 #[test]
 fn numbers_that_grow_when_they_are_read() {
     const LIMIT: usize = 8 << 20;
