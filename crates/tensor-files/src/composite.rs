@@ -45,7 +45,7 @@ use crate::split::remove_split;
 /// ```
 pub struct Composite<'r> {
     parts: Vec<Part<'r>>,
-    /// The selected tensors; `None` if they are exactly those of the first part, so that millions of entries
+    /// The selected tensors; `None` if they are exactly those of the first file, so that millions of entries
     /// are not stored twice.
     chosen: Option<Chosen>,
     names: NameTable,
@@ -58,7 +58,7 @@ pub struct Composite<'r> {
 
 /// Selected tensors, with their order and names.
 struct Chosen {
-    /// For each tensor, the index of its part, and the tensor's index within that part.
+    /// For each tensor, the index of its file in `parts`, and the tensor's index within that file.
     places: Vec<(usize, usize)>,
     entries: Vec<Entry>,
 }
@@ -335,7 +335,7 @@ impl<'r> Composite<'r> {
 
     fn find_names_anew(&mut self) {
         let entries = self.entries();
-        // Entries take so much memory that there are always fewer than 2^32.
+        // There are always fewer than 2^32 entries, because more would not fit into memory.
         let (names, _) = NameTable::of(entries.len(), |index| &entries[index as usize].name);
         self.names = names;
     }
@@ -437,7 +437,7 @@ impl TensorReader for Composite<'_> {
         if firsts.iter().all(HashMap::is_empty) {
             return Vec::new();
         }
-        // The file's first tensor with these bytes may not be among the selected tensors.
+        // `firsts` has the first tensor of the file with the same bytes, which may not be selected.
         let (mut chosen, mut shared) = (HashMap::new(), Vec::new());
         for index in 0..self.entries().len() {
             let (part, own) = self.place_of(index);

@@ -275,7 +275,7 @@ impl AdaptedPlan {
         for (number, entry) in numbered.entries.iter_mut().enumerate() {
             entry.name = number.to_string();
         }
-        // The target has names, but one is invalid: the plan keeps that name, and the format refuses it.
+        // If indices are rejected too, the plan keeps the names, and creating the file reports the error.
         if accepts(numbered.clone()).is_err() {
             return;
         }
@@ -552,7 +552,7 @@ fn copy(
     const PIECE: usize = 1 << 20;
     let entry = &reader.entries()[index];
     if let Layout::Coo { .. } = entry.layout {
-        // Entries are sorted, as writers require, which also compresses best.
+        // Writers require sorted entries, which also compress best.
         let sparse = reader.sparse(index)?.sorted();
         let sparse = sparse.map_err(|error| Error::new(ErrorKind::Duplicate, error.to_string()))?;
         if planned.layout == Layout::Dense {

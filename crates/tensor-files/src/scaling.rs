@@ -80,8 +80,7 @@ impl Scaling {
         }))
     }
 
-    /// Returns the elements as f32: each multiplied by its scale and rounded once, like the Python packages
-    /// do.
+    /// Returns the elements as f32: each multiplied by its scale and rounded once, as the Python packages do.
     pub(crate) fn stream<'r>(
         self,
         reader: &'r dyn TensorReader,
@@ -109,8 +108,8 @@ impl Scaling {
     }
 }
 
-/// Returns the last two dimensions, the block and the numbers of blocks, if the shape of the scales fits the
-/// tensor.
+/// Returns the last two dimensions, the block size and the numbers of blocks, if the shape of the scales fits
+/// the tensor.
 fn fit(tensor: &Shape, scales: &Shape) -> Option<([u64; 2], [u64; 2], [u64; 2])> {
     let (outer, dims) = matrix_of(tensor.dims());
     if tensor.element_count() == 0 {

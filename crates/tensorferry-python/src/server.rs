@@ -348,9 +348,9 @@ fn code(status: u16) -> ErrorCode {
     }
 }
 
-/// Returns a remote model's metadata, and whether it is decoupled. The protocol's metadata does not contain
-/// which tensors are optional. For inputs, the model's configuration contains it; all outputs count as
-/// optional, because the remote server decides which ones it returns.
+/// Returns a remote model's metadata, and whether it is decoupled. The protocol's metadata lacks the
+/// information which tensors are optional. For inputs it comes from the model's configuration; all outputs
+/// count as optional, because the remote server decides which ones it returns.
 async fn described_by(client: &dyn InferenceClient, name: &str) -> Result<(ModelMetadata, bool), String> {
     let named = oip_types::ModelRef::new(name, None);
     let named = named.map_err(|error| error.message().to_owned())?;

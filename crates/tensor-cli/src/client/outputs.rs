@@ -227,7 +227,8 @@ fn fields(response: &InferResponse, output: &InferOutput) -> Outcome<Vec<String>
     let mut json = Vec::new();
     print_json(&alone, &mut json)?;
     let json = String::from_utf8(json).map_err(mismatch)?;
-    // The last list contains numbers, booleans, and quoted floats that JSON cannot express.
+    // The last list is the data: numbers, booleans, and quoted floats that JSON cannot express. No element
+    // contains a comma.
     let data = json.rsplit_once("\"data\":[").map_or("", |(_, data)| data);
     let data = data.split_once(']').map_or("", |(data, _)| data);
     let elements = data.split(',').filter(|element| !element.is_empty());

@@ -30,7 +30,8 @@ pub(crate) struct FoundCheckpoint {
     pub(crate) note: Option<String>,
 }
 
-/// Resolves a path: a directory with a checkpoint, an index, a file, or the unsharded name of several files.
+/// Resolves a path: a directory with a checkpoint, an index, a file, or the single-file name of a sharded
+/// checkpoint.
 ///
 /// # Errors
 /// [`ErrorKind::NotAFile`] when a directory has no checkpoint or several, [`ErrorKind::Truncated`] when a

@@ -169,7 +169,7 @@ fn an_index_that_lies_is_refused() {
             "the tensor 'a' of '{first}': read, although the index does not name it"
         )]
     );
-    // Some tools count half bytes, or write a double.
+    // Some tools write the total size as a double, because they count half bytes.
     fs::write(&index, good.replace("72", "72.0")).unwrap();
     open(&out);
 

@@ -214,7 +214,7 @@ fn refusal(status: StatusCode, headers: &HeaderMap) -> Error {
         _ => "the server refuses",
     };
     let error = Error::new(ErrorKind::Io, what);
-    // The Hub's header explains more, for example that a licence must be accepted.
+    // The Hub explains the refusal in this header, for example that a licence must be accepted.
     let reason = text(headers, "x-error-message").map(|reason| reason.chars().take(300).collect::<String>());
     match reason {
         Some(reason) => error.found(format_args!("status {status}: {}", reason.escape_debug())),
