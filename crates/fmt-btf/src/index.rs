@@ -53,7 +53,7 @@ impl StoredRecord {
         dtype_of(self.dtype).filter(|_| is_known)
     }
 
-    /// Returns the number of entries of a COO tensor.
+    /// Returns the number of entries of a COO tensor; `None` for other layouts.
     pub(crate) fn nnz(&self) -> Option<u64> {
         is_coo(self.layout).then_some(self.nnz)
     }

@@ -56,7 +56,7 @@ pub(crate) enum Place {
         offset: u64,
         size: u64,
     },
-    /// The bytes of another tensor, which has its own location and checksum.
+    /// Shares the bytes of the tensor with this index, whose record has the location and checksum.
     Of(usize),
 }
 

@@ -1,4 +1,4 @@
-//! Converts objects to tensors: dense, sparse, or only listed (O10, O11).
+//! Converts objects to dense or sparse tensors, and lists unsupported objects (O10, O11).
 
 use std::borrow::Cow;
 

@@ -69,7 +69,7 @@ fn whole() -> Vec<u8> {
 fn the_same_tensors_give_the_same_bytes() {
     let (whole, bytes) = (whole(), all_bytes());
     assert_eq!(open(&whole).unwrap().len(), 9);
-    // Rule B2 reports the unsigned dtype, which the specification lacks.
+    // A lint (B2) reports the unsigned dtype, which the specification lacks.
     assert_eq!(open(&whole).unwrap().lints().unwrap().len(), 1); // u64
     let threads = [1, 2, 3, 5, 7, 8, 11, 64, bytes.len()].map(|piece| {
         let bytes = bytes.clone();

@@ -555,8 +555,8 @@ fn tensors_of_bytes_in_memory_are_slices_of_them() {
 #[test]
 fn misaligned_data() {
     let mut aligned = Forge::of(&[ForgedTensor::new("a", 2, &[2], 5, 16)]).file();
-    // The data is at offset 5 of the file, so its alignment depends on that of the allocation. The test
-    // allows for both.
+    // The data is at offset 5 of the file, so the allocation determines whether it is aligned. The test
+    // accepts both cases.
     let tensor = tensor(&aligned, "a").unwrap();
     let expected: Vec<f64> = aligned[5..21]
         .chunks_exact(8)
