@@ -282,7 +282,8 @@ impl Guard {
         anonymous.is_some_and(|known| table.identity(known.identity).may_use(api))
     }
 
-    /// Decides on a request. `sender` is the result of [`Guard::verify`], if the token had to be verified.
+    /// Admits or refuses a request. `sender` is the result of [`Guard::verify`], if the token had to be
+    /// verified.
     pub(crate) fn admit(
         &self,
         door: &Door,

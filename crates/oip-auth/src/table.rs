@@ -60,7 +60,7 @@ pub(crate) struct Identity {
 /// The identity of a request.
 pub(crate) struct RequestIdentity {
     pub(crate) identity: usize,
-    /// Display name: the identity's name, plus the credential where that adds information.
+    /// Display name: the identity's name, plus the credential if that adds information.
     pub(crate) shown: String,
 }
 

@@ -380,8 +380,8 @@ impl Writer {
 
     /// Appends a line to the index atomically.
     fn append(&mut self, line: &str) -> Result<(), CaptureError> {
-        // The line is written by a single call at the end: a crash leaves no line or a partial one, which
-        // readers ignore.
+        // The line is written with a single call at the end of the file, so a crash leaves no line or a
+        // partial one, which readers ignore.
         let before = self.index.metadata().map(|metadata| metadata.len());
         let written = self
             .index

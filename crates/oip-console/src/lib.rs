@@ -3,7 +3,7 @@
 //!
 //! The page is static. It loads nothing from other servers and calls the server's own endpoints: the
 //! protocol, its extensions (repository, configuration, logging) and, if offered, Prometheus metrics at
-//! `/metrics`. Where the server does not offer an endpoint, the page says so.
+//! `/metrics`. If the server does not offer an endpoint, the page says so.
 //!
 //! ```
 //! use oip_console::{LogTail, router};
@@ -20,9 +20,9 @@
 //! | `/console/...` | its scripts and style |
 //! | `/console/log?after=N` | `{"next": M, "lines": [...]}`: the kept lines after number N; 403 without a [`LogTail`] |
 //!
-//! The page's `Content-Security-Policy` allows only the server's own scripts and styles, and forbids other
-//! pages to embed it. The protocol's router must refuse requests from pages of other hosts, as `oip-http`
-//! does.
+//! The page's `Content-Security-Policy` allows only the server's own scripts and styles, and prevents other
+//! pages from embedding it. The protocol's router must refuse requests from pages of other hosts, as
+//! `oip-http` does.
 
 mod log_tail;
 

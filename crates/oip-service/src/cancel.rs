@@ -116,7 +116,7 @@ impl CancelToken {
         self.deadline
     }
 
-    /// Returns a guard that cancels the token when it is dropped before it is disarmed. A future that waits
+    /// Returns a guard that cancels the token if it is dropped without being disarmed. A future that waits
     /// for a response holds one, so that dropping the future cancels the work.
     #[must_use]
     pub fn guard(&self) -> CancelGuard {

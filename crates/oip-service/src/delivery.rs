@@ -20,7 +20,8 @@ const LARGE: usize = 64 << 10;
 /// into mapped memory.
 const QUICK: usize = 256 << 10;
 
-/// The memory that classification needs per element: its index, its string and its part of the response.
+/// The memory in bytes that classification needs per element: its index, its string and its part of the
+/// response.
 const BYTES_PER_CLASS: u64 = 80;
 
 /// Checks a request, runs it, and delivers the outputs as requested. Every transport calls this function

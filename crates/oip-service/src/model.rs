@@ -146,10 +146,10 @@ pub struct Capabilities {
     /// has charged to a budget itself. For such a model, only outputs without another owner are charged to
     /// the request.
     pub lends_memory: bool,
-    /// Whether a run's duration depends only on the number of rows. That number is the first dimension of the
-    /// inputs where [`Model::metadata`] leaves it free; all other dimensions are fixed. A run needs no
-    /// preparation, does not depend on the inputs' values, and waits for no files, processes, devices or user
-    /// code.
+    /// Whether a run's duration depends only on the number of rows. The number of rows is the first dimension
+    /// of the inputs for which [`Model::metadata`] leaves it free; all other dimensions are fixed. A run
+    /// needs no preparation, does not depend on the inputs' values, and waits for no files, processes,
+    /// devices or user code.
     ///
     /// The value true is a promise: an engine may run such a model on a thread of the transport, where a hang
     /// would block other clients' requests.

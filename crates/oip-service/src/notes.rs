@@ -11,8 +11,9 @@ use std::{
 /// Records facts about a request on its way through the server: its model, and the duration of each phase.
 ///
 /// If recording is enabled, a transport finds this record among the request's extensions, as
-/// `Arc<RequestNotes>`, and attaches it to the request's [`Lease`](crate::Lease). Without it, nothing is
-/// recorded and no clock is read.
+/// If recording is enabled, a transport finds this record among the request's extensions, as
+/// `Arc<RequestNotes>`, and attaches it to the request's [`Lease`](crate::Lease). Without the record, nothing
+/// is recorded and no clock is read.
 ///
 /// ```
 /// use oip_service::{Phase, RequestNotes};
@@ -60,7 +61,7 @@ pub struct Stage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StageKind {
-    /// A phase other than [`Phase::Run`], which consists of three stages.
+    /// A phase other than [`Phase::Run`], which consists of the stages `Batch`, `Run` and `Split`.
     Phase(Phase),
     /// Concatenating the inputs of a batch.
     Batch,

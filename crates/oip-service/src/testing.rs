@@ -47,8 +47,8 @@ use crate::{
 ///
 /// `matrix` has the versions `1` and `2`; the other models have no versions.
 ///
-/// The service offers every extension, each in the simplest form that detects mistakes; see the
-/// implementations.
+/// The service offers every extension, each in the simplest form that exposes mistakes of its caller; the
+/// trait implementations describe the details.
 #[derive(Debug, Default)]
 pub struct TestService {
     /// Number of requests to `slow` that are waiting.

@@ -270,7 +270,7 @@ pub struct Accelerator {
     serde(default)
 )]
 pub struct DynamicBatching {
-    /// Batch sizes worth waiting for.
+    /// Batch sizes that run at once, without waiting for further requests.
     pub preferred_batch_size: Vec<u32>,
     /// Maximum time a request waits for further requests, in microseconds.
     pub max_queue_delay_microseconds: u64,
@@ -430,7 +430,7 @@ pub enum WarmupData {
     serde(default)
 )]
 pub struct TransactionPolicy {
-    /// Any number of responses per request, including none.
+    /// Whether a request can have any number of responses, including none.
     pub decoupled: bool,
 }
 

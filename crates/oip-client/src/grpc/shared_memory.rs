@@ -194,7 +194,8 @@ impl GrpcClient {
     }
 }
 
-/// Opens an HTTP/2 connection over `stream`. When the server closes it, its region in `memory` is released.
+/// Opens an HTTP/2 connection over `stream`. When the connection is closed, its region is removed from
+/// `memory`.
 async fn connect(memory: &Arc<Connections>, stream: DescriptorStream) -> Option<Http2Client> {
     let handshake = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())

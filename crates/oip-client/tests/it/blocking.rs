@@ -1,4 +1,4 @@
-//! Blocking calls: the same responses, limits and failures as over asynchronous connections.
+//! Tests that blocking calls have the same responses, limits and failures as asynchronous calls.
 
 use std::{
     io::{Read, Write},

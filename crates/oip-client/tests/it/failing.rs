@@ -1,4 +1,4 @@
-//! Servers that are down, slow or silent.
+//! Tests calls to servers that are down, slow or silent.
 
 use std::time::{Duration, Instant};
 

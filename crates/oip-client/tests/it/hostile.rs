@@ -1,4 +1,4 @@
-//! Malicious or broken responses.
+//! Tests malicious and broken responses.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! Responses in the style of other servers, taken from their code and from captures.
+//! Tests responses in the style of other servers, taken from their source code and from captured traffic.
 
 use oip_client::{ErrorKind, HttpClient, InferenceClient};
 use oip_types::{DataType, ErrorCode, ModelRef};

@@ -7,7 +7,7 @@ use tensor_core::QuotedName;
 use super::Number;
 use crate::ServiceError;
 
-/// Strings up to this length are scanned word by word; longer ones with memchr.
+/// Strings of up to this many bytes are scanned eight bytes at a time, and longer ones with memchr.
 const SHORT: usize = 24;
 
 /// A JSON (RFC 8259) parser that reads front to back. Errors give the byte offset.

@@ -12,7 +12,7 @@ pub(super) const ROOM: usize = 48;
 /// Printing has two steps, each of which runs over a whole block of elements. The processor overlaps the
 /// iterations of two short loops better than those of one long loop.
 pub(super) trait JsonPrint: Element {
-    /// An element after the first step of printing, which computes what the second step writes.
+    /// The result of the first step of printing, which the second step writes.
     type Prepared: Copy + Default;
 
     /// Typical length in characters, comma included; used to reserve capacity.
@@ -328,7 +328,8 @@ mod tests {
         mantissa.trim_start_matches('0').trim_end_matches('0').len()
     }
 
-    /// Checks that the output parses back to `value`, is as short as the reference, and is valid JSON.
+    /// Checks that the output parses back to `value`, has as few digits as the standard library's, and is
+    /// valid JSON.
     fn check_f32(value: f32) {
         let text = print(value);
         assert_eq!(text.parse::<f32>().unwrap().to_bits(), value.to_bits(), "{text}");

@@ -338,7 +338,7 @@ mod tests {
         (out, around[end..].trim_end().to_owned())
     }
 
-    /// Checks every number the fast path accepts against the standard library's parser.
+    /// If the fast path accepts `text`, checks the result against the standard library's parser.
     fn check<T: Run + std::str::FromStr + Copy>(text: &str, bits: impl Fn(T) -> u64) {
         let (out, rest) = taken::<T>(&format!("{text},"));
         match out[..] {

@@ -94,7 +94,8 @@ fn write_response(
             None if binary_outputs.is_binary(&output.name) => {
                 (Destination::Binary(&mut binary), &output.parameters)
             }
-            // Triton's C++ client requires "binary_data_size" on outputs with parameters.
+            // Parameters of JSON outputs are omitted: Triton's C++ client requires "binary_data_size" on
+            // outputs with parameters.
             None => (Destination::Json(non_finite), &none),
         };
         let written = write_tensor(writer, destination, &output.name, &output.value, parameters);

@@ -314,7 +314,7 @@ fn counts() {
     );
 }
 
-/// Accepts and rejects request ids of various forms and lengths.
+/// Accepts string ids within the length limit, and rejects longer ids and ids of other types.
 #[test]
 fn ids() {
     assert!(
@@ -457,7 +457,7 @@ fn binary_sizes() {
     );
 }
 
-/// Decodes BYTES in both forms, and rejects malformed elements.
+/// Decodes BYTES from JSON and from binary data, and rejects malformed elements.
 #[test]
 fn bytes() {
     let big = "x".repeat(16 << 20);
