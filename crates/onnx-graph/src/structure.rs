@@ -14,7 +14,7 @@ use crate::{
     proto::{self, AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto},
 };
 
-/// Maximum number of nodes in a model, including those of subgraphs. The largest known models have some ten
+/// Maximum number of nodes in a model, including those of subgraphs. The largest known models have about ten
 /// thousand.
 pub const MAX_NODES: usize = 100_000;
 

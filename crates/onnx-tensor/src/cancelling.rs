@@ -245,7 +245,7 @@ pub fn in_parts<I: Send>(items: Vec<I>, work: impl Fn(I, &mut Pace) -> Result<()
     })
 }
 
-/// The token and the time limit of a thread, which its helper threads also obey.
+/// The token and the time limit of a thread, which also apply to its helper threads.
 struct Limits {
     token: Option<Arc<dyn Cancellation>>,
     end: Option<Instant>,

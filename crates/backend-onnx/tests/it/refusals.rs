@@ -109,8 +109,8 @@ fn what_onnx_runtime_loads_of_it_is_known() {
                 "gemm_of_less_than_is_added",
                 "nothing_of_large_sizes",
                 "rounded_to_4_bits",
-                // ONNX Runtime loads this model, and detects only at run time that it has no CPU kernel for
-                // it.
+                // ONNX Runtime loads this model, and reports only at run time that it has no CPU kernel for
+                // the operator.
                 "heads_packed",
                 "huge_constant",
                 "huge_expansion",

@@ -159,7 +159,7 @@ fn widen_graph(graph: &mut GraphProto, renamed: &HashMap<String, String>, is_out
 }
 
 /// Replaces FP16 with FP32 in the attributes of a node, except in a cast to FP16. Returns whether the node is
-/// such a cast, which rounds.
+/// a cast to FP16, whose result is rounded.
 fn widen_attributes(node: &mut NodeProto, renamed: &HashMap<String, String>) -> bool {
     let mut rounds = false;
     for attribute in &mut node.attribute {

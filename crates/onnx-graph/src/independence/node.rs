@@ -1,4 +1,4 @@
-//! A node as its rule sees it: abstract values of the inputs, attributes, and errors that name the node.
+//! The node that a rule analyzes: abstract values of its inputs, its attributes, and errors that name it.
 
 use tensor_core::QuotedName;
 

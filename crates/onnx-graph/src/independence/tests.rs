@@ -441,7 +441,7 @@ fn a_batch_on_axis_1_inside_of_the_graph_is_followed() {
     );
 }
 
-/// Keras exports loops over the steps of a sequence in this form. The loop runs at least once, since no
+/// Checks a loop over the steps of a sequence, as Keras exports it. The loop runs at least once, since no
 /// dimension is 0 in batched requests.
 #[test]
 fn a_loop_over_the_steps_of_a_sequence_has_iterations() {

@@ -262,7 +262,7 @@ mod tests {
             is_max: false,
         };
         let numbers = |shape: &[usize], numbers: Vec<f32>| tensor(shape, numbers).unwrap().into_arc();
-        // The regions have no columns of samples, and a million rows.
+        // The region has a million rows of samples, and no columns.
         let inputs = [
             numbers(&[1, 1, 1, 1], vec![1.0]),
             numbers(&[1, 4], vec![0.0, 0.0, -1.0, 1e6]),

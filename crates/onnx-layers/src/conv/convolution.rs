@@ -509,12 +509,13 @@ impl Convolution {
 #[derive(Default)]
 struct Scratch(Vec<f32>);
 
-/// A run of useful columns in a panel: the first column, its index in the output channel, and the number of
-/// columns.
+/// A run of columns in a panel that belong to the result: the first column, its index in the output channel,
+/// and the number of columns.
 type Line = [usize; 3];
 
 impl Convolution {
-    /// Finds the runs of useful columns in a panel. The band starts at index `band` of each output channel.
+    /// Finds the runs of columns in a panel that belong to the result. The band starts at index `band` of
+    /// each output channel.
     fn find_lines(&self, layout: &Layout, first: usize, count: usize, band: usize, lines: &mut Vec<Line>) {
         lines.clear();
         let ([_, width], [_, useful]) = (layout.plane, self.geometry.output);

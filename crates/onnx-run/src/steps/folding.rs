@@ -65,7 +65,7 @@ impl Folding {
         *self.readers.entry(slot).or_default() += 1;
     }
 
-    /// Moves the readers of `alias` to the slot of its value.
+    /// Counts the readers of `alias` as readers of `slot`, which holds the same value.
     pub(crate) fn redirect(&mut self, alias: Slot, slot: Slot) {
         if alias != slot
             && let Some(count) = self.readers.remove(&alias)

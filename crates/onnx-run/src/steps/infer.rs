@@ -25,7 +25,7 @@ const MOST: usize = 1 << 12;
 /// Maximum total size of the tracked elements of all values, in bytes.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// The inferred facts, by slot.
+/// The facts inferred about values, keyed by the slot of the value.
 pub(crate) struct KnownFacts<'c> {
     constants: &'c HashMap<Slot, Arc<Tensor>>,
     facts: HashMap<Slot, Fact>,

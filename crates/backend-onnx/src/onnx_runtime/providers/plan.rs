@@ -363,7 +363,7 @@ mod tests {
             );
             assert!(plan.warnings.is_empty(), "{:?}", plan.warnings);
         }
-        // The operator's option `--gpus` also counts as a preference.
+        // The server's option `--gpus` also counts as a preference.
         let plan = run(&silent, &gpus("all", None), CPU).unwrap();
         assert_eq!(
             plan.warnings,

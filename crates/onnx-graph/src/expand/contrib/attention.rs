@@ -7,7 +7,8 @@ use crate::expand::{
     replacement::Replacement,
 };
 
-/// Names of the queries, keys and values per head. Keys and values begin with the past ones.
+/// Names of the graph's values that contain queries, keys and values, split into heads. Past keys and values
+/// come before the new ones.
 struct Heads {
     queries: String,
     keys: String,
