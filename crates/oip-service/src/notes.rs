@@ -11,7 +11,6 @@ use std::{
 /// Records facts about a request on its way through the server: its model, and the duration of each phase.
 ///
 /// If recording is enabled, a transport finds this record among the request's extensions, as
-/// If recording is enabled, a transport finds this record among the request's extensions, as
 /// `Arc<RequestNotes>`, and attaches it to the request's [`Lease`](crate::Lease). Without the record, nothing
 /// is recorded and no clock is read.
 ///
