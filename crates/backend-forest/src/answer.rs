@@ -202,8 +202,8 @@ impl Answer {
                 "its input can be FP32 or FP64; the configuration says {input}"
             )));
         }
-        // With one value per row, the output is a column, `[rows, 1]`, if the configured dimensions are, or
-        // if the configuration is for the FIL backend and leaves the output's name and dimensions out.
+        // With one value per row, the output is a column, `[rows, 1]`, if the configured dimensions have this
+        // form, or if the configuration is for the FIL backend and omits the output's name and dimensions.
         let dims = &settings.output.dims;
         let is_column = match dims[..] {
             [] => settings.is_fil && settings.output.name.is_none(),

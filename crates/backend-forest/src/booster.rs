@@ -82,7 +82,7 @@ pub(crate) enum Features<'a> {
 
 impl Booster {
     /// Computes the scores of each row as the package does, and passes them to `row`. With `margins`, passes
-    /// the scores before their transformation to outputs.
+    /// the untransformed scores.
     ///
     /// # Errors
     /// Fails if rows have too few features.

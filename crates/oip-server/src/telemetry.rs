@@ -18,7 +18,7 @@ use crate::{
     options::{DEFAULT_LOG, LogConfig, LogFormat, read_file},
 };
 
-/// Log target of the server's life cycle, wherever the code is.
+/// Log target of life-cycle messages from all modules.
 pub(crate) const LIFE_CYCLE: &str = "oip_server::app";
 
 /// Handles of the running log.

@@ -76,7 +76,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Creates the metrics of a server whose requests use the memory and the pool of `http`.
+    /// Creates the metrics. Pages are rendered with the memory budget and the thread pool of `http`.
     pub(crate) fn new(engine: Arc<Engine>, http: &HttpConfig, counts: Counts) -> Self {
         Self {
             engine,

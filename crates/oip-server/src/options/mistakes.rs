@@ -127,7 +127,7 @@ fn call<'a>(command: &str, arguments: impl Iterator<Item = &'a OsString>) -> Str
     call
 }
 
-/// Returns the subcommand of which a word may be a misspelling.
+/// Returns the subcommand that a word may be a misspelling of.
 fn meant(text: &OsStr) -> Option<&'static str> {
     let text = text.to_str()?;
     // Allowed typos: none in short words, one in words of at least four letters, two in long ones.

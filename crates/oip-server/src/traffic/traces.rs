@@ -138,7 +138,7 @@ fn root(traced: &TraceContext, request: &Finished<'_>) -> Span {
             root.attributes.push(("http.request.method", method.into()));
             root.attributes.push(("http.route", request.route.into()));
             root.attributes.push(("http.response.status_code", code.into()));
-            // Disconnected clients count as failures; errors of the client do not.
+            // 499, for disconnected clients, counts as a failure; other client errors do not.
             code >= 499
         }
         Transport::Grpc => {

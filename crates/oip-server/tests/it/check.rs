@@ -1,10 +1,11 @@
-//! Models are checked by `check` and before they are served: what is recognized, named and refused.
+//! Tests the checks by `check` and before serving: which models are recognized, how they are named, and why
+//! they are refused.
 
 use std::{fs, path::Path, process::Command};
 
 use crate::command_line::npy_file;
 
-/// `check` loads models as the server does, and opens no port; a single file is a model.
+/// Checks that `check` loads models as the server does, and that a single file is a model.
 #[test]
 fn models_are_checked_before_they_are_served() {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models");

@@ -234,7 +234,7 @@ fn a_server_that_was_waiting_for_its_models_serves_them_at_the_same_address() {
     assert_eq!(server.wait().code(), Some(0));
 }
 
-/// Checks that a fatal error after the ports are open ends the server and removes its Unix socket.
+/// Checks that a fatal error after the ports were opened ends the server and removes its Unix socket.
 #[test]
 fn a_server_whose_sources_cannot_be_read_says_so_and_ends() {
     let folder = tempfile::tempdir().unwrap();
