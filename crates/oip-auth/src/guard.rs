@@ -344,8 +344,8 @@ impl Guard {
     }
 }
 
-/// Returns the refusal of a call that the address does not accept. The log names the client even if its
-/// request is refused, so its token may have to be verified first.
+/// Returns the refusal of a call that this listening address does not allow, for the reason `error`. The
+/// refusal names the client for the log, so an unverified token must be verified first.
 fn refused_at_door(error: ServiceError, known: Option<Result<RequestIdentity, Stop>>) -> Stop {
     match known {
         Some(Err(Stop::Unverified(token))) => Stop::Unverified(token),

@@ -81,7 +81,7 @@ impl RetryPolicy {
     }
 }
 
-/// Which failures are retried; each variant includes those before it.
+/// Which failures are retried. Each variant includes the failures of the variants before it.
 ///
 /// Calls that only read (metadata, health, statistics) are idempotent, so a broken connection is retried
 /// under all variants except [`RetryOn::Nothing`].
