@@ -80,7 +80,7 @@ pub(crate) fn of_system(number: i32, text: String, path: Option<&Path>) -> PyErr
     }
 }
 
-/// Creates an error for a misuse that only the native half can detect.
+/// Creates an error for a misuse that only the native module can detect.
 pub(crate) fn usage(message: impl Into<String>) -> PyErr {
     pyo3::exceptions::PyValueError::new_err(message.into())
 }

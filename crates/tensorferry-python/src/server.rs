@@ -431,7 +431,7 @@ fn refused(error: &ClientError) -> ServiceError {
 }
 
 impl Remote {
-    /// Asks the other server for the metadata of its model `name`.
+    /// Requests the metadata of the remote server's model `name`.
     fn new(py: Python<'_>, name: String, client: &Client, streams: &Client) -> PyResult<Self> {
         let (client, runtime) = client.driven(py)?;
         let (streams, _) = streams.driven(py)?;

@@ -128,7 +128,7 @@ fn saving_over_the_file_that_is_being_read() {
     assert_eq!((saved.find("b"), saved.tensor(0).unwrap()), (Some(0), tensor));
 }
 
-/// Writing fails, whatever the number of bytes after which the sink is full, and every later write fails too.
+/// Writing fails, no matter after how many bytes the sink is full, and every later write fails too.
 #[test]
 fn a_sink_that_is_full() {
     let tensor = counting(DType::U8, &[50]);

@@ -331,7 +331,7 @@ fn tensors_beside_others_that_are_not_read() {
     assert!(refused.to_string().contains("'mylib.Config'"), "{refused}");
 }
 
-/// Tied weights share a storage. A transposed square matrix has the same bytes and is a different tensor.
+/// Tied weights share a storage. A transposed square matrix has the same bytes, but is a different tensor.
 #[test]
 fn tied_weights_are_told() {
     let square = View {

@@ -118,7 +118,7 @@ fn unknown_tensors_are_told_with_a_guess() {
     );
 }
 
-/// The program accepts and rejects every corpus file as its format crate does.
+/// The program accepts the corpus files that the format's crate accepts, and rejects the others.
 #[test]
 fn corpora_are_judged_alike() {
     let place = Place::new();

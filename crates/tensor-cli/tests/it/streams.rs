@@ -204,7 +204,8 @@ fn settings_are_for_formats_that_have_them() {
     );
 }
 
-/// A zip archive with other members is not an array file, so it must not compare equal to an empty one.
+/// A zip archive with other members is not an array file, so it must not compare equal to an array file
+/// without arrays.
 #[test]
 fn a_checkpoint_in_a_zip_is_not_an_empty_file() {
     let place = Place::new();

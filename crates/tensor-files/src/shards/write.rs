@@ -293,8 +293,8 @@ fn replace(
     names: &Names,
     target: &dyn Format,
 ) -> Result<(), Error> {
-    // From here until the first new file appears, the directory has no checkpoint: files without the first
-    // are refused, so that old and new files of the same names are never read together.
+    // From here until the first new file appears, the directory has no checkpoint: shards without the first
+    // one are rejected, so old and new shards with the same names are never read together.
     remove(&names.index)?;
     for old in replaced.iter().chain(files).filter(|path| is_first(path)) {
         remove(old)?;
@@ -402,8 +402,8 @@ impl Names {
         part_of(stem, extension, number(number_from_zero + 1), number(count))
     }
 
-    /// Checks that the directory does not have the checkpoint in the other form, a single file or shards: it
-    /// would be unclear which of the two is valid.
+    /// Fails if the directory has the checkpoint in the other form (single file or shards), because it would
+    /// be unclear which of the two is valid.
     fn check_other_form(&self, parts: usize) -> Result<(), Error> {
         let others = match parts {
             1 => [vec![self.index.clone()], self.parts()?].concat(),

@@ -200,7 +200,7 @@ fn b14_names_go_beside_a_file_without_names() {
     assert!(lints.iter().any(|lint| lint.message.contains("is not used")));
 }
 
-/// If a file is replaced by one with two other tensors, these do not get the names of the old tensors.
+/// If a file is replaced by one with two other tensors, the new tensors do not get the old tensors' names.
 #[test]
 fn b14_names_go_with_the_file_that_had_them() {
     let folder = tempfile::tempdir().unwrap();

@@ -96,7 +96,7 @@ impl From<Error> for Failure {
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Checks the head of a response against the request and the known version of the file. Returns the range of
-/// the body.
+/// the file that the body contains.
 pub(crate) fn check(
     status: StatusCode,
     headers: &HeaderMap,
