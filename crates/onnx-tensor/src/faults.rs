@@ -45,7 +45,7 @@ pub fn below_limit(name: &str, number: i64) -> Result<usize> {
     }
 }
 
-/// The model is valid, but this runtime does not support it, whatever the sizes of its inputs.
+/// The model is valid, but this runtime does not support it for any sizes of inputs.
 #[derive(Debug)]
 pub enum Unsupported {
     /// ONNX Runtime supports the model, and this runtime does not.

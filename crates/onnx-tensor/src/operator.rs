@@ -101,8 +101,7 @@ pub trait Compute: Any + fmt::Debug + Send + Sync {
     }
 
     /// Derives data from constant inputs, such as packed weights, within the memory limit of `packs`. Returns
-    /// the index of an input that [`Compute::run`] does not need any more, and for which it then gets an
-    /// empty tensor.
+    /// the index of an input that [`Compute::run`] no longer needs; it gets an empty tensor for that input.
     ///
     /// # Errors
     /// Fails if memory is exhausted.

@@ -104,7 +104,7 @@ impl Room<'static> {
 }
 
 thread_local! {
-    /// The account of the node that this thread computes.
+    /// The memory account that the node on this thread charges.
     static NODE: RefCell<Option<Lent>> = const { RefCell::new(None) };
 }
 
@@ -126,7 +126,7 @@ impl Lent {
 }
 
 /// Reserves memory for an output whose size only the kernel can determine. Does nothing outside of kernels,
-/// and in other kernels, for whose outputs memory is already reserved.
+/// and in kernels for whose outputs memory is already reserved.
 ///
 /// # Errors
 /// Returns [`NoRoom`] if all runs together would exceed the budget.

@@ -18,8 +18,8 @@ pub use crate::faults::gib;
 /// Maximum bytes of a value: an input, an output or an intermediate value.
 pub const MAX_BYTES: u64 = 4 << 30;
 
-/// Maximum bytes of an empty input, computed with dimensions of 0 replaced by 1. Such an input costs the
-/// client nothing, but operators allocate memory according to its other dimensions. For empty intermediate
+/// Maximum bytes of an empty input, computed with dimensions of 0 replaced by 1. Such an input takes no bytes
+/// in the request, but operators allocate memory according to its other dimensions. For empty intermediate
 /// values, the maximum is [`MAX_BYTES`].
 pub const MAX_EMPTY_BYTES: u64 = 256 << 20;
 

@@ -8,8 +8,8 @@ use onnx_tensor::size::{MAX_BYTES, gib};
 use super::{library, providers::is_out_of_memory, traps::Guards};
 use crate::ended::ended;
 
-/// Converts the error of a run. It is a client error if the library's message says that shapes or values are
-/// wrong. `gpu` is the GPU that the model runs on.
+/// Converts the error of a run. The result is a client error if the library's message says that shapes or
+/// values are wrong. `gpu` is the GPU that the model runs on.
 pub(super) fn failed(
     error: ort::Error,
     guards: &Guards,

@@ -1,4 +1,4 @@
-//! Models on ONNX Runtime: checks the graph before the library gets it, opens sessions, and runs requests.
+//! Models on ONNX Runtime: checks the graph before the library reads it, opens sessions, and runs requests.
 
 use std::collections::BTreeMap;
 

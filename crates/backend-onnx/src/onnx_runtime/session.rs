@@ -152,7 +152,7 @@ fn builder(settings: Settings<'_>, content: &Bytes) -> ort::Result<SessionBuilde
     Ok(builder)
 }
 
-/// Creates the run options of a session, and asks some runs to release memory.
+/// Creates the options for the runs of a session. One run in each [`SHRINK_EVERY`] also releases memory.
 pub(super) struct Runs {
     last_shrink: Mutex<Instant>,
     gpu: Option<u32>,
@@ -170,7 +170,7 @@ impl Runs {
         }
     }
 
-    /// Returns the options for one run, which may ask it to release memory.
+    /// Returns the options for one run. If memory was last released long ago, they make this run release it.
     pub(super) fn options(&self) -> ort::Result<Arc<RunOptions>> {
         let mut options = RunOptions::new()?;
         if self.is_time_to_shrink() {

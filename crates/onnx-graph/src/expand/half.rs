@@ -81,7 +81,7 @@ pub(super) fn widen(model: &mut ModelProto) {
             continue;
         }
         let wide = match renamed.get(&output.name) {
-            // This output is a model input, which keeps its type.
+            // This output of the model is also one of its inputs, and so keeps its type.
             Some(_) => continue,
             None => format!("{}~wide", output.name),
         };

@@ -300,8 +300,8 @@ fn join_values(node: &mut Node<'_>, this: Value, that: &Value) -> Result<Value, 
     })
 }
 
-/// Replaces each dimension that may differ at each use with a new symbol. The caller uses the result for a
-/// value whose dimensions are fixed.
+/// Replaces each dimension that may differ at each use with a new symbol, for a value whose dimensions are
+/// fixed from there on.
 fn settled(symbols: &mut Symbols, value: &Value) -> Value {
     let dims = value.dims.as_ref();
     Value {

@@ -205,7 +205,7 @@ impl Kernel for Pad {
             }
             shape.push(size_after);
         }
-        // Nothing is allocated for empty results, however large the other dimensions are.
+        // Empty results take no memory, even if their other dimensions are large.
         if shape.contains(&0) {
             return Ok(smallvec![Tensor::zero_of(input.element_type(), &shape)?]);
         }

@@ -203,7 +203,7 @@ fn admit(outputs: &[Fact], room: &mut Room<'_>) -> Result<bool> {
     let mut are_known = true;
     for fact in outputs {
         size::admit_rank(fact.rank())?;
-        // Outputs of unknown shape are checked by the kernel, once it knows the shape.
+        // The kernel checks outputs of unknown shape, once their shape is known.
         let known: Option<ShortVec<i64>> = fact.shape.iter().map(onnx_tensor::Size::to_i64).collect();
         let Some(known) = known else {
             are_known = false;

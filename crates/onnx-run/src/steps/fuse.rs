@@ -23,7 +23,7 @@ use onnx_tensor::{
     size, time_limit,
 };
 
-/// A step, and its node if a kernel computes it.
+/// A step of a run, and its node if a kernel computes it.
 pub(crate) type StepWithNode = (Step, Option<Node>);
 
 /// A node that replaces several nodes.

@@ -107,7 +107,7 @@ impl MovedValue {
 
 /// The change that the rewrite makes to a step.
 enum Change {
-    /// The step is a Transpose, which is removed; its output is a moved value.
+    /// The step is a Transpose, which is removed. Its output is a [`MovedValue`].
     Moved,
     /// The step is a node that moves before the Transpose, with these inputs and attributes.
     Computed {
@@ -169,7 +169,8 @@ impl Elementwise {
 }
 
 impl Plan {
-    /// Returns the moved value in `slot`; `None` if its Transposes cancel.
+    /// Returns the value in `slot` if it is the transpose of another value; `None` also if its Transposes
+    /// cancel.
     fn turned_value(&self, slot: Slot) -> Option<&MovedValue> {
         self.moved.get(&slot).filter(|moved| !moved.is_same())
     }
@@ -233,7 +234,7 @@ impl Plan {
         Ok(Some(Change::Computed { inputs, attribute }))
     }
 
-    /// Returns the moved value that a Transpose produces.
+    /// Returns the output of a Transpose as a transpose of another value.
     fn transpose(
         &mut self,
         at: usize,

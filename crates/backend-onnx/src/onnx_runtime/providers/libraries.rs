@@ -40,7 +40,7 @@ impl Libraries {
     }
 
     /// Loads the libraries of Python packages, once per process. The provider then finds them by name,
-    /// whatever their directory.
+    /// regardless of their directory.
     pub(crate) fn preload(&self) {
         static LOADED: Mutex<Option<HashSet<PathBuf>>> = Mutex::new(None);
         if self.accelerator == Accelerator::OpenVino {
