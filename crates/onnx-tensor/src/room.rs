@@ -2,8 +2,8 @@
 //!
 //! A run reserves the bytes of a value before the value is created. If only the node's kernel can determine
 //! the size, the kernel reserves them through [`size::admit_shape`](crate::size::admit_shape) and
-//! [`size::admit_texts`](crate::size::admit_texts), which charge the account ([`Room`]) of the run on their
-//! thread.
+//! [`size::admit_texts`](crate::size::admit_texts), which charge the account of the run on their thread
+//! ([`Room::during`]).
 
 use std::{
     cell::RefCell,

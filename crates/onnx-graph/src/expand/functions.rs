@@ -458,8 +458,8 @@ mod tests {
         assert_eq!(error, "the file defines the function 'f' twice");
     }
 
-    /// The model takes the operator set version of the first function; the other function's operators keep
-    /// their own.
+    /// Checks that the model imports the operator set version of the first function, and that the other
+    /// function's operators keep their own version.
     #[test]
     fn functions_of_different_operator_sets_are_written_out_alike_each_time() {
         for _ in 0..10 {

@@ -1,4 +1,4 @@
-//! The interpreter: runs a list of steps, with If, Loop, Scan and sequences.
+//! The interpreter: runs a list of steps, including `If`, `Loop`, `Scan` and sequence operators.
 
 use std::sync::Arc;
 
