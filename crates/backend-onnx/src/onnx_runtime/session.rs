@@ -152,7 +152,8 @@ fn builder(settings: Settings<'_>, content: &Bytes) -> ort::Result<SessionBuilde
     Ok(builder)
 }
 
-/// Creates the options for the runs of a session. One run in each [`SHRINK_EVERY`] also releases memory.
+/// Creates the options for the runs of a session. At most once per [`SHRINK_EVERY`], a run also releases
+/// memory.
 pub(super) struct Runs {
     last_shrink: Mutex<Instant>,
     gpu: Option<u32>,
