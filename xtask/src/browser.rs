@@ -21,8 +21,8 @@ pub(crate) struct Options {
     server: Option<PathBuf>,
 }
 
-/// The requirements of the script, which drives an installed browser and downloads none. The client package
-/// runs the Python request that the page shows.
+/// Packages that the script needs. It drives an installed browser and downloads none. `tritonclient` runs the
+/// Python request that the console shows.
 const REQUIREMENTS: &[&str] = &["playwright==1.55.0", "tritonclient[http]==2.73.0", "numpy"];
 
 /// The test that compiles the Rust request shown on the page.

@@ -104,7 +104,7 @@ fn circles(arrows: &Arrows) -> Vec<String> {
 #[derive(Default)]
 struct Modules {
     all: Vec<Module>,
-    /// Cache of resolved names; `None` while a name is being resolved, which ends cyclic imports.
+    /// Cache of resolved names; `None` while a name is being resolved, so that cyclic imports end.
     found: RefCell<HashMap<(usize, String), Option<Target>>>,
 }
 

@@ -82,7 +82,7 @@ impl Target {
         let mut files = protox::compile([self.proto], [workspace::root().join("proto")])?;
         let out_dir = tempfile::tempdir()?;
         let mut config = prost_build::Config::new();
-        // Tensor contents are slices of their message, and maps are ordered.
+        // `bytes` fields, such as tensor contents, share the buffer of their message, and maps are ordered.
         config.bytes(["."]).btree_map(["."]).out_dir(out_dir.path());
         if self.has_service {
             tonic_prost_build::configure()

@@ -90,8 +90,8 @@ impl Components {
         self.packages().filter(|package| package.source.is_some())
     }
 
-    /// Returns the text of all licences, as the licences require. Each text occurs once, after the names of
-    /// the crates that it applies to.
+    /// Returns the text of all licences, which must accompany the programs. Each text occurs once, after the
+    /// names of the crates under this licence.
     pub(crate) fn licences(&self) -> Result<String> {
         let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let mut list = String::new();

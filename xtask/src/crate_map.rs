@@ -1,4 +1,4 @@
-//! Generates crates/README.md: all crates in groups, with the descriptions of their manifests.
+//! Generates crates/README.md: all crates in groups, with the descriptions in their manifests.
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 

@@ -7,7 +7,7 @@ use cargo_metadata::{MetadataCommand, Package, TargetKind};
 
 use crate::workspace;
 
-/// Returns one line for each thing that a published crate lacks.
+/// Returns one line for each requirement that a published crate does not meet.
 pub(crate) fn lacking() -> Result<Vec<String>> {
     let metadata = MetadataCommand::new()
         .manifest_path(workspace::root().join("Cargo.toml"))

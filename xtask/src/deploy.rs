@@ -57,7 +57,7 @@ const FOLDERS: [(&str, &[&str]); 3] = [
     ),
     (
         "docs/deploy/keda",
-        // This kind replaces a HorizontalPodAutoscaler.
+        // A ScaledObject replaces the HorizontalPodAutoscaler, so the latter must be absent.
         &[
             "Deployment",
             "Service",

@@ -40,7 +40,7 @@ pub(crate) struct Options {
     seconds: f64,
 }
 
-/// The autoscaler that decides on the number of replicas.
+/// The autoscaler that sets the number of replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Autoscaler {
     /// `HorizontalPodAutoscaler` by CPU usage, at 70 %.

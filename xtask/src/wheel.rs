@@ -52,7 +52,7 @@ exec "$folder/oip-server" --tensor "$@"
 "#;
 /// Packages that build the wheel and add the programs.
 const BUILD_REQUIREMENTS: &[&str] = &["maturin>=1.9,<2", "wheel>=0.45"];
-/// Additional packages for wheels for older systems and for another architecture: a compiler that can link
+/// Additional packages for wheels that run on older systems or another architecture: a compiler that can link
 /// with any version of glibc.
 const ZIG_REQUIREMENTS: &[&str] = &["cargo-zigbuild>=0.24,<0.25", "ziglang>=0.17,<0.18"];
 /// The supported targets.

@@ -77,7 +77,8 @@ impl Pace {
         if turn >= self.end {
             return None;
         }
-        // tokio's timers have millisecond resolution, so the loop spins for the rest of the time.
+        // tokio's timers have millisecond resolution, which is too coarse, so the loop yields until the time
+        // has come.
         while Instant::now() < turn {
             yield_now().await;
         }

@@ -171,7 +171,7 @@ fn best_costs(
 enum Load {
     /// A closed loop with this number of connections.
     Callers(usize),
-    /// A closed loop with a number of busy connections, and a number of idle connections.
+    /// A closed loop with this number of connections, and this number of idle connections in addition.
     BesideIdle(usize, usize),
     /// An open loop over this number of connections, at 70 % of the closed-loop rate.
     Paced(usize),

@@ -125,8 +125,8 @@ fn attack(options: &Options, name: &str, rows: &[Row]) -> Result<bool> {
     Ok(broken.is_empty())
 }
 
-/// Runs each attack on its own thread, all starting at the same moment. Returns the server's memory at that
-/// moment, when its peak and the clients' results are reset.
+/// Runs each attack on its own thread, all starting at the same moment. At that moment, resets the server's
+/// peak memory and the clients' results, and reads the server's memory, which is returned.
 fn attack_together(
     options: &Options,
     rows: &[Row],

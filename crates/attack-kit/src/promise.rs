@@ -40,7 +40,7 @@ impl Violations {
         self.unless(seen.failed == 0, "good clients answered");
     }
 
-    /// Checks the fraction of their normal rate that well-behaved clients kept.
+    /// Checks that well-behaved clients kept a sufficient share of their normal rate.
     pub(crate) fn share(&mut self, share: f64) {
         self.unless(share >= LEAST_SHARE, "good clients' rate");
     }

@@ -202,8 +202,8 @@ impl Answer {
                 "its input can be FP32 or FP64; the configuration says {input}"
             )));
         }
-        // A single value per row gets its own dimension if the configured dimensions have one. Without
-        // configured dimensions, it gets one if the FIL backend's names are used.
+        // With one value per row, the output is a column, `[rows, 1]`, if the configured dimensions have this
+        // form, or if the configuration is for the FIL backend and omits the output's name and dimensions.
         let dims = &settings.output.dims;
         let is_column = match dims[..] {
             [] => settings.is_fil && settings.output.name.is_none(),
@@ -242,9 +242,9 @@ impl Answer {
         })
     }
 
-    /// Returns whether the scores before their transformation to probabilities are sufficient: the greatest
-    /// score and the greatest probability have the same index, except where rounding makes probabilities
-    /// equal.
+    /// Returns whether the output can be computed from margins, the scores before their transformation to
+    /// probabilities: the greatest score and the greatest probability have the same index, except where
+    /// rounding makes probabilities equal.
     pub(crate) fn wants_margins(&self, meaning: Meaning) -> bool {
         self.form == Form::Greatest && self.kind == Kind::Native && matches!(meaning, Meaning::Classes { .. })
     }

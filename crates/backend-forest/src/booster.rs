@@ -24,7 +24,7 @@ pub(crate) struct Booster {
     pub(crate) early_stopping: Option<EarlyStopping>,
 }
 
-/// The trees after the best iteration of early stopping.
+/// The number of trees in all, and up to the best iteration that early stopping found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EarlyStopping {
     /// The index of the best iteration.
@@ -36,7 +36,7 @@ pub(crate) struct EarlyStopping {
 }
 
 impl EarlyStopping {
-    /// Formats the warning, for whoever runs the server, that all trees are used.
+    /// Formats the warning for the operator that all trees are used.
     pub(crate) fn warning(&self) -> String {
         format!(
             "all {} trees are used, as by Booster.predict; scikit-learn's wrapper would use the {} up to its best iteration: the \
@@ -46,7 +46,7 @@ impl EarlyStopping {
     }
 }
 
-/// Computes scores.
+/// The trees or the linear model that computes the scores.
 #[derive(Debug)]
 pub(crate) enum Scorer {
     /// XGBoost's trees.
@@ -63,7 +63,7 @@ pub(crate) enum Scorer {
     Lightgbm(Box<LightgbmTrees>),
 }
 
-/// LightGBM's trees, for rows of either type.
+/// LightGBM's trees, for rows of FP32 and of FP64.
 #[derive(Debug)]
 pub(crate) struct LightgbmTrees {
     pub(crate) single: Forest<f32, f64>,
@@ -82,7 +82,7 @@ pub(crate) enum Features<'a> {
 
 impl Booster {
     /// Computes the scores of each row as the package does, and passes them to `row`. With `margins`, passes
-    /// the scores before their transformation to outputs.
+    /// the untransformed scores.
     ///
     /// # Errors
     /// Fails if rows have too few features.

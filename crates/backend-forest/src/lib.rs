@@ -1,10 +1,10 @@
 //! XGBoost and LightGBM models, for servers of the Open Inference Protocol: reads the files that the packages
 //! save, without Python.
 //!
-//! It serves `model.ubj`, `model.json` and `model.bst` of XGBoost, `model.txt` and `model.bst` of LightGBM
-//! (the content determines the format), and Triton's names `xgboost.ubj`, `xgboost.json` and `xgboost.model`.
-//! The outputs are those of the package's own `predict`, or classes and probabilities with the parameters of
-//! Triton's FIL backend that docs/forests.md lists.
+//! The backend serves `model.ubj`, `model.json` and `model.bst` of XGBoost, `model.txt` and `model.bst` of
+//! LightGBM (the content determines the format), and Triton's names `xgboost.ubj`, `xgboost.json` and
+//! `xgboost.model`. The outputs are those of the package's own `predict`, or classes and probabilities with
+//! the parameters of Triton's FIL backend that docs/forests.md lists.
 //!
 //! A file is validated when it is loaded: every count against the remaining bytes, every child of a node,
 //! every feature. Unsupported features are refused by name.
@@ -16,7 +16,7 @@
 //! use tensor_core::{Shape, Tensor};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // What `booster.save_model("model.json")` writes, but for what is of no use when a model runs.
+//! // The output of `booster.save_model("model.json")`, without the members that inference does not need.
 //! let file = r#"{"learner": {
 //!     "learner_model_param": {"base_score": "[5E-1]", "num_class": "0", "num_feature": "2", "num_target": "1"},
 //!     "objective": {"name": "binary:logistic"},

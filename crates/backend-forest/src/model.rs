@@ -23,7 +23,7 @@ pub(crate) struct ForestModel {
 /// Number of rows between two checks for cancellation.
 const PART: usize = 1 << 10;
 
-/// Number of bytes to allocate without checking the free memory.
+/// Smaller allocations, in bytes, skip the check for free memory.
 const SMALL: u64 = 16 << 20;
 
 impl ForestModel {
@@ -41,7 +41,8 @@ impl ForestModel {
         }
     }
 
-    /// Allocates memory for the output elements: rows with few features can have many scores.
+    /// Allocates memory for the output elements. Fails if memory is short, since rows with few features can
+    /// have many scores.
     fn room(&self, rows: u64) -> Result<Vec<f64>, ServiceError> {
         let elements = self
             .answer

@@ -1,8 +1,8 @@
-//! Recognizes files of other formats in place of XGBoost or LightGBM models, and says what to do with them.
+//! Recognizes files that are neither XGBoost nor LightGBM models, and explains how to get a supported file.
 
 use tensor_core::FileKind;
 
-/// Describes in one sentence the format of `content`, which is not served.
+/// Returns an error message that names the unsupported format of `content` and how to get a supported file.
 pub(crate) fn explain(content: &[u8]) -> String {
     // XGBoost's old format has no magic number, except in its first versions and in files saved by R.
     const UNKNOWN: &str = "the file is neither XGBoost's UBJSON or JSON nor LightGBM's text; XGBoost's old binary format is \

@@ -1,4 +1,4 @@
-//! Runs the ONNX project's own tests: each case is a model with its inputs and the expected outputs.
+//! Runs the test cases of the ONNX project. Each case is a model with inputs and expected outputs.
 //!
 //! The Python package `onnx` contains these tests. `PATH` is its directory `onnx/backend/test/data`:
 //!
@@ -37,7 +37,7 @@ use onnx_graph::proto::{ModelProto, TensorProto, tensor_proto, tensor_shape_prot
 use prost::Message;
 use tensor_core::{DType, Shape, Tensor, bf16, f16};
 
-/// Stack size per case, as large as an engine may give its threads.
+/// Stack size per case: as large as the stacks of an engine's threads can be.
 const STACK: usize = 64 << 20;
 
 fn main() {
@@ -315,7 +315,7 @@ fn run_case(case: &Case, change: Change) -> Outcome {
             request = request.with_input(&input.name, value);
         }
         if change.constants {
-            // The values of the first data set are constants of the model, so the other data sets do not
+            // The model's constants have the values of the first data set, so the other data sets do not
             // apply.
             let first: Vec<_> = metadata.inputs.iter().map(|input| &input.name).collect();
             debug_assert!(first.len() <= 1 || matches!(data_set, DataSet::Ramp(_)));

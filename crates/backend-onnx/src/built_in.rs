@@ -73,7 +73,7 @@ impl Model for OnnxModel {
         Capabilities::default().with(|capabilities| {
             capabilities.runtime = Some(BUILT_IN.to_owned());
             capabilities.row_independence = self.rows.clone();
-            // The run time of a model with loops, or with sizes that depend on values, is never bounded.
+            // Models with loops, or with sizes that depend on values, have no bound on their run time.
             capabilities.bounded = self.session.is_bounded();
         })
     }
@@ -142,7 +142,7 @@ mod tests {
         }
     }
 
-    /// The declared type of an output is wrong, which only a run reveals.
+    /// Checks the error for an output whose declared type is wrong, which only a run reveals.
     #[test]
     fn an_output_of_another_type_than_the_file_declares_is_refused() {
         let cast = NodeProto {

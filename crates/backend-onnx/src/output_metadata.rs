@@ -36,7 +36,8 @@ impl Comparison {
     }
 }
 
-/// Builds an output's metadata. `fact` is what the graph analysis proved for all sizes, if anything.
+/// Builds an output's metadata. `fact` describes the output for all input sizes, if the graph analysis found
+/// it.
 ///
 /// Exporters are often wrong about output dimensions, so the graph analysis takes precedence.
 pub(crate) fn of_known(port: &Port, fact: Option<&Fact>) -> Result<TensorMetadata, ServiceError> {

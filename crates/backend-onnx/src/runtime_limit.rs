@@ -33,7 +33,7 @@ impl Error for RuntimeLimit {
     }
 }
 
-/// The beginning of the hint in a refusal when ONNX Runtime can run the model.
+/// The beginning of the hint that a refusal contains if ONNX Runtime can run the model.
 pub(crate) const OTHER_RUNTIME: &str = "ONNX Runtime can run this: ";
 
 /// Adds suggestions to an error whose only cause is a [`RuntimeLimit`]: ONNX Runtime if it supports all

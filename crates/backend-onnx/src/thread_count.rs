@@ -3,7 +3,8 @@
 use oip_types::{ModelConfig, ServiceError};
 use tensor_core::QuotedName;
 
-/// Reads the threads per run from Triton's parameter; 0 means the number of cores, as for ONNX Runtime.
+/// Reads the number of threads per run from Triton's parameter; 0 means the number of cores, as for ONNX
+/// Runtime.
 pub(crate) fn thread_count(config: &ModelConfig) -> Result<Option<usize>, ServiceError> {
     const MAX_THREADS: usize = 1024;
     let Some(parameter) = config.parameters.get("intra_op_thread_count") else {

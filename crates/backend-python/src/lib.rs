@@ -19,8 +19,8 @@
 //!         return {"y": x.sum(axis=1)}
 //! ```
 //!
-//! A Python model is code with the server's permissions, so both backends refuse all models until they are
-//! allowed to run them:
+//! A Python model is code with the server's permissions, so the backends refuse to run Python until the
+//! settings allow it:
 //!
 //! ```
 //! use backend_python::{PythonBackend, Settings};

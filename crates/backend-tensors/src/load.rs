@@ -50,7 +50,7 @@ pub(crate) fn load(
     }
     let mut tensors = Vec::new();
     for (index, entry) in entries().filter(|(_, entry)| is_served(entry)) {
-        // Stop decoding, since the load has failed.
+        // The load has already failed with a timeout, so the remaining tensors need not be decoded.
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(ServiceError::new(
                 ErrorCode::DeadlineExceeded,
@@ -76,8 +76,8 @@ pub(crate) fn load(
     })
 }
 
-/// Checks that the file with the tensor names of the BTF file at `path` is not a symbolic link. The reader
-/// opens that file by its name, and a link could lead to any file of the system.
+/// Checks that `<path>.names.json`, which contains the tensor names of a BTF file, is not a symbolic link.
+/// The reader opens it by name, and a link could lead to any file of the system.
 fn check_beside(path: &Path) -> Result<(), ServiceError> {
     let mut names = path.as_os_str().to_owned();
     names.push(".names.json");

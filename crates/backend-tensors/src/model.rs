@@ -21,7 +21,7 @@ const ROWS: &str = ".rows";
 pub(crate) struct TensorsModel {
     metadata: ModelMetadata,
     tensors: Vec<ServedTensor>,
-    /// The index of each name in `tensors`.
+    /// The index in `tensors`, by name.
     positions: HashMap<String, usize>,
     max_answer_bytes: u64,
     budget: ByteBudget,
@@ -199,7 +199,7 @@ fn place_of(mut index: usize, shape: &Shape) -> String {
     }
     let mut place: Vec<u64> = Vec::new();
     for dim in shape.dims().iter().rev() {
-        // All dimensions around an existing element are at least 1.
+        // The element exists, so no dimension is 0.
         let dim = (*dim).max(1);
         place.push(index as u64 % dim);
         index = (index as u64 / dim) as usize;

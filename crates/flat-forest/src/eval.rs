@@ -17,11 +17,11 @@ pub enum Aggregate {
 }
 
 /// A node. A branch's two children are adjacent, so that one index is enough and the comparison's result
-/// selects the child without a conditional jump. A leaf leads to itself.
+/// selects the child without a conditional jump. A leaf is its own child.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Node<T> {
     pub(crate) threshold: T,
-    /// The index of the tested feature, and [`Node::MISSING_IS_YES`].
+    /// The index of the tested feature, with [`Node::MISSING_IS_YES`] as its highest bit.
     pub(crate) feature: u32,
     /// The index of the child for "yes"; the child for "no" follows it.
     pub(crate) next: u32,
@@ -46,7 +46,7 @@ pub(crate) enum Special {
     InTruncated(Numbers),
 }
 
-/// The range of a set among the words of all sets.
+/// The range of a set's words in `Forest::words`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Numbers {
     pub(crate) start: u32,
@@ -68,7 +68,7 @@ impl Numbers {
     }
 }
 
-/// LightGBM's threshold for zero.
+/// LightGBM's bound: numbers of at most this magnitude count as zero.
 const ZERO: f64 = 1e-35f32 as f64;
 
 /// The value that a leaf adds, and the index of the score to which it is added.

@@ -2,8 +2,9 @@
 //!
 //! [`TreesBuilder`] takes trees from an untrusted description, and checks that they are trees.
 //! [`Trees::forest`] converts them into a [`Forest`] for rows of `f32` or `f64`. A forest scores rows with
-//! eight concurrent walks and without conditional jumps, so that a tree costs a few nanoseconds per row. For
-//! both types, every comparison has the same result as with the described threshold.
+//! eight concurrent walks and without conditional jumps, so that a tree costs a few nanoseconds per row.
+//! Thresholds are rounded to the rows' type such that every comparison has the same result as with the
+//! original threshold.
 //!
 //! ```
 //! use flat_forest::{Aggregate, Forest, Rows, Test, TreeNode, TreesBuilder};

@@ -47,7 +47,7 @@ pub enum TreeError {
         /// The index of the node that refers to the leaf or set.
         node: usize,
     },
-    /// The trees have more parts than 32-bit indices can address.
+    /// The trees have more nodes, leaf weights or set words than their indices can address.
     #[error("there are too many nodes")]
     TooLarge,
 }
@@ -235,7 +235,7 @@ impl TreesBuilder {
         Ok(Set(index(trees.sets.len() - 1)?))
     }
 
-    /// Adds a leaf, with the indices of scores and the values that it adds to them.
+    /// Adds a leaf. `weights` are pairs of the index of a score and the value that the leaf adds to it.
     ///
     /// # Errors
     /// Returns [`TreeError::TooLarge`], or [`TreeError::Score`] for a score beyond those of

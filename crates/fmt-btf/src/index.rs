@@ -14,7 +14,7 @@ use crate::{
 
 /// The validated table and records of a file.
 ///
-/// The index is small compared with the file, whatever counts the file claims: records shared by several
+/// The index is small compared with the file, whatever counts the file declares: records shared by several
 /// table entries are stored once, and records do not overlap.
 #[derive(Debug)]
 pub(crate) struct Index {
@@ -53,7 +53,7 @@ impl StoredRecord {
         dtype_of(self.dtype).filter(|_| is_known)
     }
 
-    /// Returns the number of entries of a COO tensor.
+    /// Returns the number of entries of a COO tensor; `None` for other layouts.
     pub(crate) fn nnz(&self) -> Option<u64> {
         is_coo(self.layout).then_some(self.nnz)
     }

@@ -1,4 +1,4 @@
-//! Finds what is valid but suspicious in a file.
+//! Finds valid but suspicious contents of a file.
 
 use fmt_core::{ByteSource, Error, Lint, read_range};
 
@@ -7,7 +7,7 @@ use crate::{
     layout::{COO_OF_TFRT, FIRST_EXTENSION, WORD, dtype_of, padding},
 };
 
-/// Finds what is valid but suspicious in a file (rules B1, B2, B4, B6, B7).
+/// Finds valid but suspicious contents of a file (rules B1, B2, B4, B6, B7).
 pub(crate) fn of(index: &Index, source: &dyn ByteSource) -> Result<Vec<Lint>, Error> {
     let mut lints = Vec::new();
     for number in 0..index.len() {

@@ -19,7 +19,7 @@ use crate::{
 ///
 /// Opening reads and validates the offset table and the header of every record, in time and memory
 /// proportional to the number of tensors. After that, each dense tensor is one range of the source: a slice
-/// without a copy in memory, or one read of a file.
+/// without a copy if the source is in memory, or one read of a file.
 ///
 /// Indices of sparse tensors are data: they are validated whenever the tensor is read, not when the file is
 /// opened (rules B10 and B11).
@@ -106,7 +106,7 @@ impl BtfReader {
     /// Opens a file from any source.
     ///
     /// # Errors
-    /// Returns what is invalid and where; [`Error::broken_rule`] names the broken rule in
+    /// The error describes what is invalid and where; [`Error::broken_rule`] names the broken rule in
     /// docs/formats/btf.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let index = Index::read(&*source, options)?;
@@ -210,8 +210,8 @@ impl BtfReader {
         entry
     }
 
-    /// Returns the record of a tensor with its dtype and shape. Fails unless the tensor can be read, and is
-    /// sparse or dense as `wants_sparse` says.
+    /// Returns the record of a tensor with its dtype and shape. Fails if the tensor cannot be read, or if
+    /// `wants_sparse` differs from whether the tensor is sparse.
     fn readable(&self, number: usize, wants_sparse: bool) -> Result<(&StoredRecord, TensorSpec), Error> {
         let stored = self.index.get(number);
         let Some(spec) = self.index.spec(stored) else {

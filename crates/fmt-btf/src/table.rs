@@ -23,8 +23,8 @@ impl<'a> Table<'a> {
         word(&self.bytes[number as usize * WORD as usize..])
     }
 
-    /// Checks every offset against the file. Returns whether the offsets are ascending, in which case they
-    /// need not be sorted.
+    /// Checks that each offset is aligned (unless `lenient`) and leads to a header after the table and within
+    /// the file. Returns whether the offsets are ascending, in which case they need not be sorted.
     pub(crate) fn check(&self, table_end: u64, file_len: u64, lenient: bool) -> Result<bool, Error> {
         let mut ascends = true;
         let mut last = 0;

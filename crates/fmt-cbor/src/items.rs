@@ -126,7 +126,7 @@ impl<'a> Items<'a> {
         Some(found)
     }
 
-    /// Skips the next item if it is null; returns whether it was.
+    /// Skips the next item if it is null; returns whether it was null.
     pub fn null(&mut self) -> bool {
         match self.rest {
             [0xf6, rest @ ..] => {
@@ -397,8 +397,8 @@ fn too_deep(what: &str, at: u64, depth: u64) -> Error {
     error.at(at).expected(format_args!("at most {depth} levels"))
 }
 
-/// Ends an item, and the arrays, maps and tags whose last item it is. Returns whether the outermost item has
-/// ended.
+/// Completes an item, and the arrays, maps and tags that end with it. Returns whether the outermost item is
+/// complete.
 fn end_item(items: &Items<'_>, levels: &mut Vec<Level>, see: &mut dyn FnMut(Event<'_>)) -> bool {
     while let Some(level) = levels.last_mut() {
         level.count += 1;

@@ -7,8 +7,8 @@
 //! | [`Fields`], [`FieldsBuilder`] | maps with text keys, kept encoded |
 //! | [`Header`], [`push_head`] | item headers, for writing |
 //!
-//! Errors are those of `fmt-core`: the item, its byte in the file, and what was expected and found. A length
-//! or a count never leads to an allocation larger than the input.
+//! Errors have the type of `fmt-core`, and contain the item, its position in the file, and the expected and
+//! found values. A length or a count never leads to an allocation larger than the input.
 //!
 //! ```
 //! use fmt_cbor::{CborValue, Header, Items};

@@ -1,4 +1,4 @@
-//! Builders of CBOR for tests: item by item, so that they can build ill-formed input too.
+//! Builds CBOR for tests item by item, including ill-formed input.
 
 /// Encodes the header of a CBOR item in its shortest form.
 #[must_use]
@@ -115,7 +115,7 @@ impl Map {
     }
 }
 
-/// Returns distinct keys of up to three letters with the smallest possible values.
+/// Returns pairs of distinct keys of three characters and nulls, the smallest possible values.
 #[must_use]
 pub fn tiny_fields(count: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
     let letter = |number: usize| b'A' + (number % 58) as u8;

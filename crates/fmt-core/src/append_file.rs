@@ -115,8 +115,8 @@ impl AppendFile {
 
     /// Truncates a file to its old length after a crash during a change. Returns the number of bytes removed.
     ///
-    /// Does nothing if there is no journal next to the file. `is_whole` returns an error unless the remaining
-    /// bytes are a valid file; no bytes are removed after such an error.
+    /// Does nothing if there is no journal next to the file. `is_whole` checks that the remaining bytes are a
+    /// valid file; if it returns an error, no bytes are removed.
     ///
     /// # Errors
     /// [`ErrorKind::Malformed`] when the journal does not match the file; [`ErrorKind::Io`], also when
@@ -152,7 +152,7 @@ impl AppendFile {
                 .expected("the length of the file before the change")
                 .found(tensor_core::QuotedName(&text)));
         };
-        // A change is committed once the journal is removed. Until then, no call has reported success.
+        // Removing the journal commits the change. Until then, `commit` has not returned success.
         let head = Head {
             source: Arc::clone(&source) as _,
             len: old_len,
@@ -364,7 +364,7 @@ mod tests {
     fn a_file_that_changed_is_left_alone() {
         let Fixture { path, opened, .. } = &fixture();
         fs::write(path, "new.").unwrap();
-        // The file was overwritten in place within one clock tick: the same inode, length and time, but other
+        // The file was overwritten in place within one clock tick: same inode, length and time, but different
         // bytes.
         let other = fixture();
         fs::write(&other.path, "now.").unwrap();
@@ -377,7 +377,7 @@ mod tests {
         assert!(!journal_of(path).exists());
     }
 
-    /// The process crashes at any byte of the appended data, or before or after all of it.
+    /// Checks that `recover` undoes a change that crashed before, within or after the appended data.
     #[test]
     fn a_crash_is_undone() {
         let Fixture { path, opened, .. } = &fixture();

@@ -403,8 +403,8 @@ fn private_part(_replaced: &Metadata) -> u32 {
     AtomicFile::NEW_FILE
 }
 
-/// Applies the replaced file's owner, group and permissions, or fewer permissions if the process may not
-/// change the owner or group.
+/// Applies the replaced file's owner, group and permissions, or fewer permissions if the process is not
+/// allowed to change the owner or group.
 #[cfg(unix)]
 fn hand_on(replaced: &Metadata, to: &File) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
@@ -620,7 +620,7 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Changed);
     }
 
-    /// With two writers to one target, the result is one of the two files, complete.
+    /// Checks that if two threads write to one target, the result is one of the two complete files.
     #[test]
     fn two_writers() {
         let folder = tempfile::tempdir().unwrap();

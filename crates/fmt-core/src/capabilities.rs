@@ -54,7 +54,8 @@ pub struct Capabilities {
     pub dim: u64,
     /// Maximum size of a tensor in bytes.
     pub tensor_bytes: u64,
-    /// Maps the rules defined as constants here to their names on the format's page ([`Error::rename_rule`]).
+    /// Pairs of a rule's name here, such as [`Capabilities::METADATA`], and its name in docs/formats
+    /// ([`Error::rename_rule`]).
     pub rules: &'static [(&'static str, &'static str)],
 }
 
@@ -106,7 +107,7 @@ impl Capabilities {
         tensor_bytes: Self::LONGEST,
         rules: &[],
     };
-    /// Maximum total size of a file's tensors in bytes: file lengths are signed.
+    /// Maximum total size of a file's tensors in bytes, because file lengths are signed 64-bit integers.
     pub const LONGEST: u64 = i64::MAX as u64;
 
     /// Name of the rule about the metadata that a file can have.
@@ -405,7 +406,7 @@ mod tests {
         );
     }
 
-    /// Bytes shared with another tensor are not counted, and are refused if the format cannot share them.
+    /// Checks that a tensor which shares another tensor's bytes is refused if the format cannot share bytes.
     #[test]
     fn shared_bytes() {
         let shared = || {

@@ -160,7 +160,7 @@ impl Error {
         self
     }
 
-    /// Adds the violated rule of the format's description.
+    /// Adds the name of the violated rule, from the format's page in docs/formats.
     #[must_use]
     pub fn rule(mut self, rule: &'static str) -> Self {
         self.0.rule = Some(rule);

@@ -13,7 +13,7 @@ pub type BoxWriter<'w> = Box<dyn TensorWriter + 'w>;
 /// The destination of the bytes that a writer produces.
 pub type Output<'w> = Box<dyn Write + Send + 'w>;
 
-/// A file format, for tools that treat all formats alike.
+/// A file format, for tools that work with any format.
 pub trait Format: Send + Sync {
     /// Returns the short name, such as `tbuf`.
     fn id(&self) -> &'static str;
@@ -57,7 +57,7 @@ pub trait Format: Send + Sync {
     fn create<'w>(&self, out: Output<'w>, plan: Plan) -> Result<BoxWriter<'w>, Error>;
 }
 
-/// How sure a format is that a file belongs to it.
+/// How likely it is that a file is of a format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sniff {
     /// The file is not of this format.

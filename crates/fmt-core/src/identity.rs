@@ -92,7 +92,8 @@ mod tests {
 
     use super::*;
 
-    /// A trainer overwrites the file in place: the inode and length stay the same, but the time is later.
+    /// Checks that a file overwritten in place, with the same inode and length but a later time, counts as
+    /// changed.
     #[test]
     fn a_file_that_was_written_to_is_another_one() {
         let folder = tempfile::tempdir().unwrap();

@@ -9,13 +9,13 @@
 //! - [`Error`]: the failure, its position, and the expected and actual values.
 //! - [`TensorReader`], [`TensorWriter`], [`Format`]: a common interface to all formats, for tools. Each
 //!   format's crate also has concrete types, with every feature of the format.
-//! - [`Capabilities`], [`Plan::check`]: what a format can hold, as data, and whether it can hold a plan;
-//!   [`Outstanding`]: counts the bytes of a plan that have not arrived yet.
+//! - [`Capabilities`], [`Plan::check`]: the capabilities of a format as data, and a check of plans against
+//!   them; [`Outstanding`]: counts the bytes of a plan that have not arrived yet.
 //! - [`AtomicFile`], [`AppendFile`], [`HeadEditor`]: files that appear, grow or change atomically;
 //!   [`OutputFile`] also writes to devices and pipes; [`FileIdentity`] checks whether a path still leads to
 //!   the same file; [`Sink`] tracks the position of a writer.
 //! - [`TailFile`], [`edit_at_end`]: editors for formats whose index is at the end.
-//! - [`open_by_path_and_bytes`]: constructors of readers, by path and from memory.
+//! - [`open_by_path_and_bytes`]: a macro that generates constructors of readers, by path and from memory.
 //! - `testing` (feature `testing`): a test kit that all format crates use.
 //!
 //! The crate contains no format-specific code.

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use crate::{ByteSource, Error, Lint, holes, read_into};
 
-/// Number of bytes of a hole that are read at once.
+/// Bytes read at once from a hole, a range that belongs to no tensor.
 const CHUNK: usize = 64 << 10;
 
-/// Lints the parts of `within` that no range covers: reports nonzero bytes, and more zeros than the alignment
-/// `padding` explains. Messages name `rule`, a rule of the format's page.
+/// Lints the parts of `within` that no range covers: reports nonzero bytes, and runs of zeros longer than
+/// `padding`, the alignment. Messages name `rule`, a rule of the format's page.
 ///
 /// ```
 /// use bytes::Bytes;

@@ -8,7 +8,7 @@ use crate::Entry;
 
 /// Maps names to tensor indices without copying the names: 9 to 18 bytes per tensor.
 ///
-/// Each table has its own random hash key, so colliding names cannot be prepared.
+/// Each table has its own random hash key, so an attacker cannot prepare colliding names.
 ///
 /// ```
 /// use fmt_core::NameTable;

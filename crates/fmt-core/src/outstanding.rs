@@ -84,9 +84,8 @@ impl Outstanding {
             .found(bytes.len()))
     }
 
-    /// Splits the next tensor's bytes off the front of `bytes`. An empty tensor yields an empty piece when
-    /// its turn comes. Returns `None` if no tensor is left, or if `bytes` is empty and the next tensor is
-    /// not.
+    /// Splits the next tensor's bytes off the front of `bytes`. An empty tensor yields one empty piece.
+    /// Returns `None` if no tensor is left, or if `bytes` is empty and the next tensor is not.
     pub fn take<'b>(&mut self, bytes: &mut &'b [u8]) -> Option<Piece<'b>> {
         let (number, len) = *self.tensors.front()?;
         if len > 0 && bytes.is_empty() {

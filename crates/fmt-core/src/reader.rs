@@ -161,8 +161,8 @@ pub trait TensorReader: Send + Sync {
         self.raw(index).map(|_| Verification::Unchecked)
     }
 
-    /// Returns what is valid but suspicious in the file: bytes that belong to no tensor, nonzero padding, and
-    /// the lints of the format's page.
+    /// Returns warnings about valid but suspicious contents: bytes that belong to no tensor, nonzero padding,
+    /// and the lints of the format's page in docs/formats.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] when the bytes cannot be read.
@@ -212,7 +212,7 @@ pub enum Verification {
     UnknownChecksum(String),
 }
 
-/// A finding about a file: valid but suspicious.
+/// A warning about valid but suspicious contents of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lint {
     /// The message to show to the user.

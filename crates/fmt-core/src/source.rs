@@ -1,4 +1,4 @@
-//! The input of readers: where a file's bytes come from.
+//! The input of readers: sources of a file's bytes.
 
 use std::{fs::File, io, ops::Range, path::Path, sync::Arc};
 

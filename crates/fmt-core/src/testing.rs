@@ -267,7 +267,7 @@ pub fn check_corpus(format: &'static dyn Format, folder: &Path, files: &[CorpusF
     assert!(wrong.is_empty(), "wrong verdicts:\n{}", wrong.join("\n"));
 }
 
-/// Returns the cases by the paths of their files.
+/// Maps the path of each case's file to the case.
 fn corpus_paths<'f>(
     format: &dyn Format,
     folder: &Path,

@@ -99,7 +99,7 @@ fn two_bits(packed: &[u8], group: usize) -> (&[u8], usize) {
     (&packed[start..start + 16], group % 8 / 2 * 2)
 }
 
-/// Decodes like [`q2_k`], with a third bit in a mask and signed six-bit scales.
+/// Decodes like [`q2_k`], but each element has a third bit, in a mask, and scales are signed six-bit numbers.
 fn q3_k(block: &[u8], out: &mut [f32]) {
     let (mask, packed, scales) = (&block[..32], &block[32..96], &block[96..108]);
     let scale = half(block, 108);

@@ -130,7 +130,8 @@ struct DequantizedStream<'a> {
 }
 
 impl DequantizedStream<'_> {
-    /// Decodes more blocks if all floats have been returned. At the end of the stream, no floats remain.
+    /// Decodes the next blocks if all decoded floats have been returned. At the end of the stream there are
+    /// no more floats.
     fn fill(&mut self) -> Result<(), Error> {
         if self.at < self.end {
             return Ok(());

@@ -169,7 +169,8 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Quotes the numbers in JSON: the JSON parser's floats may be off by the last bit.
+/// Quotes the numbers in `json`, so that they are parsed as strings: the JSON parser's floats may differ in
+/// the last bit.
 fn quoted_numbers(json: &str) -> String {
     let mut out = String::with_capacity(json.len() + 2);
     let (mut is_in_text, mut is_escaped, mut is_in_number) = (false, false, false);

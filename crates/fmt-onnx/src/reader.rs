@@ -62,7 +62,7 @@ enum Place {
 }
 
 impl OnnxReader {
-    /// Opens a model. Weights in other files are listed and cannot be read.
+    /// Opens a model. Weights in other files are listed, but cannot be read.
     ///
     /// # Errors
     /// Returns [`ErrorKind::BadMagic`] for a file without a graph, and [`ErrorKind::Malformed`],

@@ -68,7 +68,7 @@ mod tests {
         assert!(page.contains(&versions), "{versions}");
     }
 
-    /// The server rewrites fused operators into others, so the verdict does not count them as missing.
+    /// Checks that the verdict does not list fused operators as missing, since the server rewrites them.
     #[test]
     fn fused_operators_stand_in_no_way() {
         let mut summary = Summary {

@@ -46,7 +46,7 @@ impl<'a> Walk<'a> {
         self.limits
     }
 
-    /// Reserves memory before it is allocated.
+    /// Subtracts `bytes` from the memory budget, before the memory is allocated.
     pub(crate) fn charge(&mut self, bytes: u64) -> Result<(), Error> {
         let left = self.budget.checked_sub(bytes);
         self.budget = left.ok_or_else(|| {

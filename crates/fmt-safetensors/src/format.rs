@@ -43,7 +43,7 @@ impl Format for Safetensors {
         if !fits || *first != b'{' {
             return Sniff::No;
         }
-        // Other files hardly ever begin with an object whose first key is a string.
+        // Files of other formats hardly ever have `{"` at this offset.
         match head.get(LENGTH as usize + 1) {
             Some(b'"') => Sniff::Certain,
             _ => Sniff::Possible,

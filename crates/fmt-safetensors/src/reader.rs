@@ -39,8 +39,8 @@ impl SafetensorsReader {
     /// in docs/formats/safetensors.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let len = source.len();
-        // Files of other formats may also begin with a number, but only a safetensors header follows with a
-        // brace.
+        // The first eight bytes of any file can be read as a length, but only in safetensors is it followed
+        // by a brace. If there is none, the error says that the file may be of another format.
         let of_length = |kind, what: &str| {
             let first = || read_range(&*source, LENGTH..LENGTH + 1, "the header");
             let what = match len > LENGTH && first().is_ok_and(|first| first.first() != Some(&b'{')) {

@@ -1,4 +1,4 @@
-//! Parses the index from untrusted bytes to validated entries.
+//! Parses the untrusted bytes of an index into validated entries.
 
 use std::ops::Range;
 
@@ -130,7 +130,7 @@ fn verify<'a>(
     let opts = VerifierOptions {
         // Tables nest two levels deep: the root and its tensors.
         max_depth: 2,
-        // A separate tensor takes more than 16 bytes: its slot in the vector, its table, its name.
+        // Each distinct tensor takes more than 16 bytes: its slot in the vector, its table, its name.
         max_tables: (bytes.len() / 16).min(tensors).saturating_add(1),
         // Tables, vtables, shapes and names may be shared, but traversing them must stay bounded. The
         // verifier adds sizes before it compares, so the limit leaves headroom on 32-bit systems.

@@ -17,8 +17,8 @@ use crate::{
 /// An open TensorBuffers file.
 ///
 /// Opening reads and validates both ends of the file and the index, in time and memory proportional to the
-/// index. Then each tensor is one range of the source: a slice without a copy in memory, or one read of a
-/// file.
+/// index. After that, each tensor is one range of the source: a slice without a copy if the source is in
+/// memory, or one read of a file.
 ///
 /// ```
 /// use fmt_core::TensorReader;
@@ -65,7 +65,7 @@ impl TbufReader {
     /// Opens a file from any source.
     ///
     /// # Errors
-    /// Returns what is invalid and where; [`Error::broken_rule`] names the broken rule in
+    /// The error describes what is invalid and where; [`Error::broken_rule`] names the broken rule in
     /// docs/formats/tensorbuffers.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let range = locate_index(&*source, &options.limits)?;
@@ -84,7 +84,7 @@ impl TbufReader {
         })
     }
 
-    /// Returns the version of the format that the file claims, usually `1.0.0`. The reader ignores it.
+    /// Returns the version of the format that the file declares, usually `1.0.0`. The reader ignores it.
     #[must_use]
     pub fn version(&self) -> &str {
         &self.index.version

@@ -63,7 +63,7 @@ impl<W: Write> TbufWriter<W> {
         Ok(Self::resume(out, Ledger::new(options)?, 0))
     }
 
-    /// Creates a writer for a complete plan: anything that the format cannot store is refused before anything
+    /// Creates a writer for a complete plan. A plan that the format cannot store is refused before any byte
     /// is written.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl<W: Write> TbufWriter<W> {
     /// Begins a tensor; its bytes follow.
     ///
     /// # Errors
-    /// After an error, nothing of the tensor is written, and other tensors may follow:
+    /// After an error, none of the tensor's bytes have been written, and other tensors can follow:
     /// [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) beyond the format's 32 bits or the limits,
     /// [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for a dtype that the format does not
     /// have, [`ErrorKind::BadName`](fmt_core::ErrorKind::BadName),

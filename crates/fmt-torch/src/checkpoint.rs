@@ -49,8 +49,8 @@ impl StorageLocation {
         }
     }
 
-    /// Locates a storage of the legacy layout: at offset `at`, its element count, which must be `count`, and
-    /// then its elements of `width` bytes.
+    /// Locates a storage of the legacy layout. At offset `at` is its element count, which must be `count`,
+    /// followed by the elements of `width` bytes each.
     fn of_legacy(source: &dyn ByteSource, at: u64, count: u64, width: u64) -> Result<Self, Error> {
         let truncated = || {
             Error::new(ErrorKind::Truncated, "a storage is cut off")

@@ -319,8 +319,7 @@ fn note_unsupported(entry: &mut Entry, pending: Option<LazyOperation>) {
             LazyOperation::Conj => "conj",
             LazyOperation::Neg => "neg",
         };
-        // The stored elements are those before the operation, so they must not even be copied, which an
-        // unknown dtype prevents.
+        // The stored elements are those before the operation. The unknown dtype prevents even copying them.
         entry.dtype = StoredDType::Unknown(format!("{} before {step}()", entry.dtype));
         let reason =
             format!("its elements are those before {step}(); call resolve_{step}() and save it again");

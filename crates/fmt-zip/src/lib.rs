@@ -60,9 +60,9 @@ pub struct Member {
 
 /// Reads the directory of an archive.
 ///
-/// The directory must end with the file, or up to 65,557 bytes earlier because of a comment; otherwise the
-/// file is refused without searching all of it for a directory. [`fmt_core::Limits::index_bytes`] bounds how
-/// much of the directory is read, and [`fmt_core::Limits::tensors`] the number of members.
+/// The end-of-central-directory record must be in the last 65,557 bytes, its maximum length with a comment;
+/// otherwise the file is refused without a search through all of it. [`fmt_core::Limits::index_bytes`] bounds
+/// how much of the directory is read, and [`fmt_core::Limits::tensors`] the number of members.
 ///
 /// # Errors
 /// [`ErrorKind::Malformed`] for a file that is not an archive or has data before the archive,
@@ -225,8 +225,7 @@ mod tests {
 
     use super::*;
 
-    /// A file with a terabyte of zeros between its start and its end. It counts the bytes that are read from
-    /// it.
+    /// A file of 1 TiB, zeros except for its start and end, which counts the bytes that are read.
     struct Huge {
         head: &'static [u8],
         end: Vec<u8>,
@@ -274,7 +273,7 @@ mod tests {
         assert!(read <= LONGEST_END, "{read}");
     }
 
-    /// The file's end record refers to a directory that does not exist.
+    /// Checks that few bytes are read if the end record refers to a directory that does not exist.
     #[test]
     fn a_directory_that_is_not_there_is_looked_for_within_bounds() {
         let mut end = b"PK\x05\x06\0\0\0\0\x01\0\x01\0".to_vec();

@@ -1,4 +1,4 @@
-//! A blob of a file: converts its stored bytes to tensor data.
+//! Converts a blob, the stored bytes of a tensor, to tensor data.
 
 use std::ops::Range;
 

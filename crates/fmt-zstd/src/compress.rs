@@ -241,7 +241,7 @@ struct Crew {
 }
 
 impl Crew {
-    /// Starts the threads; `None` if not even one could be started.
+    /// Starts the threads; `None` if no thread could be started.
     fn start(threads: usize) -> Option<Self> {
         let (jobs, waiting) = mpsc::channel();
         let waiting = Arc::new(Mutex::new(waiting));

@@ -7,7 +7,7 @@ use crate::{
     rules::{LEVELS, TABLES},
 };
 
-/// How a tensor is compressed.
+/// Options for compressing a tensor.
 ///
 /// Tensors of more than 4 MiB are split into frames with a table at the end, Zstandard's *seekable format*: a
 /// part can be read without decoding the whole tensor, and several threads can decode one tensor.

@@ -94,7 +94,7 @@ pub(crate) fn decode(
     Ok(survey.have_checksums)
 }
 
-/// Checks that a blob of `stored` bytes can decode to `decoded` bytes at all.
+/// Checks that a blob of `stored` bytes can decode to `decoded` bytes.
 pub(crate) fn check_ratio(stored: u64, decoded: u64, start: u64) -> Result<(), Error> {
     // Positions in a blob are `usize`, which has 32 bits on some machines.
     if usize::try_from(stored).is_err() {

@@ -124,7 +124,7 @@ impl Look for &[u8] {
     }
 }
 
-/// A blob in a file. Little of the blob is held in memory, and a sequential scan reads nothing twice.
+/// A blob in a file, read through a small buffer, so that a sequential scan reads hardly any byte twice.
 pub(crate) struct Window<'a> {
     source: &'a dyn ByteSource,
     blob: Range<u64>,
@@ -306,7 +306,7 @@ impl SeekTable {
     }
 
     fn entry_len(flags: u8) -> u64 {
-        // The highest bit announces checksums in the table, which are ignored, because frames have their own
+        // The highest bit indicates checksums in the table, which are ignored, because frames have their own
         // checksums.
         if flags & 0x80 != 0 { 12 } else { 8 }
     }

@@ -139,7 +139,7 @@ fn check_at_end(claim: &mut Option<(Claim, Hasher)>, is_end: bool, start: u64) -
     }
 }
 
-/// Decoded size of a group of small frames that several threads decode at once.
+/// Maximum decoded size of a group of small frames that several threads decode together.
 const GROUP: u64 = 8 << 20;
 
 /// Streams the content of compressed frames, and verifies the checksum of the compressed bytes.
@@ -304,7 +304,8 @@ impl TensorStream for DecodedStream<'_> {
                 break;
             }
         }
-        // An error after the last byte is returned together with that byte.
+        // Hashes the bytes after the last data, so that the call that reaches the end also verifies the
+        // checksum.
         while self.left == 0 && written > 0 && self.taken == self.ready.len() && self.claim.is_some() {
             if self.open.is_some() || !self.advance()? {
                 break;

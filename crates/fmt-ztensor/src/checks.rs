@@ -1,4 +1,4 @@
-//! Checks of an entry's values.
+//! Checks the values of an index entry.
 
 use fmt_core::{Encoding, Entry, Error, ErrorKind, Layout, StoredDType};
 use tensor_core::{DType, QuotedName, Shape, SpecError};

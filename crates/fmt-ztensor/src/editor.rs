@@ -9,16 +9,16 @@ use crate::{CustomField, WriteOptions, ZtensorReader, ZtensorWriter, ledger::Led
 
 /// Edits a file without rewriting its tensors: renames tensors, changes custom fields, and appends tensors.
 ///
-/// All other values of the index are kept, in the form that this crate writes. Changes can be saved in two
+/// All other values of the index are kept, but encoded as this crate writes them. Changes can be saved in two
 /// ways (Z28):
 ///
 /// | | [`save`](Self::save), [`append`](Self::append) | [`save_in_place`](Self::save_in_place), [`append_in_place`](Self::append_in_place) |
 /// |---|---|---|
 /// | method | copies the data and replaces the file, with another index | appends another index after the old one |
-/// | writes | the data once, copied by the kernel; none if the file system can share blocks | new data and the index |
+/// | writes | the data once, copied by the kernel (no data if the file system supports reflinks) | new data and the index |
 /// | other readers see | the old file or the new one | the old file, then no valid file for a moment, then the new one |
 /// | after a crash | the old file or the new one | [`recover`] truncates the file to the old one |
-/// | old index | gone | remains as a hole |
+/// | old index | gone | remains as unused space |
 ///
 /// ```
 /// use fmt_core::TensorReader;

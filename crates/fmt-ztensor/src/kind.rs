@@ -1,4 +1,4 @@
-//! How tensors are stored in a file being written.
+//! Dtype, encoding, layout and byte order of the tensors in a file being written.
 
 use fmt_core::{Encoding, StoredDType};
 use tensor_core::DType;
@@ -8,7 +8,8 @@ use crate::{
     layout::{RAW, ZSTD, dtype_name},
 };
 
-/// How a tensor is stored. The type is small, because a file may have millions of tensors.
+/// Dtype, encoding, layout and byte order of a tensor. The type is small, because a file may have millions of
+/// tensors.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
     /// A tensor as this crate writes it.

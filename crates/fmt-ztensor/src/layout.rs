@@ -13,7 +13,7 @@ pub(crate) const FAMILY: &[u8] = b"ZTEN";
 pub(crate) const FAMILY_V2: &[u8] = b"\x89ZT2";
 /// Alignment of blobs, and offset of the first blob (Z10).
 pub(crate) const ALIGNMENT: u64 = 64;
-/// Size of the index length, which ends the file, in bytes.
+/// Size in bytes of the index length at the end of the file.
 pub(crate) const TAIL: u64 = 8;
 /// Minimum length of a file: magic, empty array, its length (Z22).
 pub(crate) const SHORTEST: u64 = 17;

@@ -56,7 +56,7 @@ pub(crate) enum Place {
         offset: u64,
         size: u64,
     },
-    /// The bytes of another tensor, which has its own location and checksum.
+    /// Shares the bytes of the tensor with this index, whose record has the location and checksum.
     Of(usize),
 }
 
@@ -337,7 +337,8 @@ impl Ledger {
 
     /// Encodes the index: definite lengths, shortest integers, keys in a fixed order (Z2).
     pub(crate) fn encode(&self) -> Vec<u8> {
-        // Reserving too much costs nothing, because memory that is never touched is not allocated.
+        // Reserving too much costs little, because the system allocates pages only when they are first
+        // written.
         let room = usize::try_from(self.index_bound.min(Self::MOST_ROOM)).unwrap_or(0);
         let mut out = Vec::with_capacity(room);
         push_head(&mut out, Header::Array(Some(self.records.len())));

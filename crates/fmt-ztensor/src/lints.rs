@@ -1,4 +1,4 @@
-//! Finds what is valid but suspicious in a file.
+//! Finds valid but suspicious contents of a file.
 
 use std::ops::Range;
 

@@ -52,7 +52,7 @@ impl Default for WriteOptions {
     }
 }
 
-/// How a tensor is stored.
+/// Storage options of a tensor: compression, checksum, byte order and custom fields.
 ///
 /// ```
 /// use fmt_ztensor::{ChecksumKind, Compression, TensorOptions};

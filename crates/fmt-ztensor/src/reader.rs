@@ -20,9 +20,9 @@ use crate::{
 /// An open zTensor file.
 ///
 /// Opening reads and validates both ends of the file and the index, in time and memory proportional to the
-/// index. After that, a raw little-endian tensor is one range of the source: a slice without a copy in
-/// memory, or one read of a file. Compressed and big-endian tensors are decoded or byte-swapped into new
-/// memory.
+/// index. After that, a raw little-endian tensor is one range of the source: a slice without a copy if the
+/// source is in memory, or one read of a file. Compressed and big-endian tensors are decoded or byte-swapped
+/// into new memory.
 ///
 /// ```
 /// use fmt_core::TensorReader;
@@ -54,9 +54,9 @@ use crate::{
 /// [`TensorReader::tensor`] unless the tensor is a slice of memory. [`TensorReader::rows`] does not check raw
 /// tensors, because a checksum covers a whole tensor; [`TensorReader::verify`] checks the whole tensor (Z6).
 ///
-/// # What cannot be read
+/// # Unsupported tensors
 /// Tensors of unknown dtype, encoding or layout are listed with [`Entry::unsupported`], and reading them
-/// fails (Z1, Z14); likewise compressed tensors that are declared big-endian (Z7).
+/// fails (Z1, Z14). The same applies to compressed tensors that are declared big-endian (Z7).
 ///
 /// With [`ReadOptions::lenient`], names may occur twice ([`TensorReader::find`] returns the first), be empty
 /// or contain zero bytes, tensors may share parts of their data, and an empty index means no tensors (Z9,
@@ -101,7 +101,7 @@ impl ZtensorReader {
     }
 
     /// Sets the number of threads that decode one compressed tensor, or read and hash one large tensor
-    /// (default: one per CPU). With 1, only the caller's thread works.
+    /// (default: one per CPU). With 1, only the calling thread is used.
     #[must_use]
     pub fn with_threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
@@ -143,7 +143,7 @@ impl ZtensorReader {
         Ok((entry, spec))
     }
 
-    /// Returns the blob of a tensor, from an entry that [`Self::readable`] has returned.
+    /// Returns the blob of a tensor; `entry` must come from [`Self::readable`].
     fn blob<'a>(&'a self, entry: &'a Entry, spec: &TensorSpec) -> Blob<'a> {
         Blob {
             decoding: Decoding {

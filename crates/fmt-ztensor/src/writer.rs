@@ -71,7 +71,7 @@ struct Pending {
     offset: u64,
     compression: Option<Compression>,
     checksum: Option<ChecksumKind>,
-    /// Width in bytes of elements that must be byte-swapped; `None` if they need not be.
+    /// Width in bytes of elements that must be byte-swapped; `None` if no swapping is needed.
     turn: Option<usize>,
 }
 
@@ -86,7 +86,7 @@ impl<W: Write> ZtensorWriter<W> {
         Ok(Self::resume(out, options, ledger, 0))
     }
 
-    /// Creates a writer for a complete plan: anything that the format cannot store is refused before anything
+    /// Creates a writer for a complete plan. A plan that the format cannot store is refused before any byte
     /// is written. Attributes become custom fields.
     ///
     /// # Errors

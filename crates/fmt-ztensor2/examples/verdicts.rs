@@ -1,6 +1,6 @@
-//! Prints how the readers of both versions judge files: the reason why a file is rejected, or a line for each
-//! of its tensors, with the SHA-256 of its data or the reason why the tensor cannot be read. `cargo xtask
-//! interop` compares the output with that of the Python packages.
+//! Prints for each file of version 1 or 2 the reason why the file is rejected, or a line for each of its
+//! tensors, with the SHA-256 of its data or the reason why the tensor cannot be read. `cargo xtask interop`
+//! compares the output with that of the Python packages.
 #![allow(clippy::print_stdout, reason = "it prints what it finds")]
 
 use std::{env, error::Error, sync::Arc};

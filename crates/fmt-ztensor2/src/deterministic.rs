@@ -6,7 +6,7 @@ use fmt_core::{Cursor, Error, ErrorKind};
 
 /// An array or map whose items are being read.
 struct Level {
-    /// Remaining items, keys and values alike.
+    /// Remaining items; in a map, keys and values count separately.
     rest: u64,
     is_map: bool,
     begin: usize,
@@ -84,7 +84,7 @@ fn read_item(cursor: &mut Cursor<'_>) -> Result<Option<(u64, bool)>, Error> {
     }
 }
 
-/// Ends the item at the range `item` of `bytes`, and the arrays and maps whose last item it is. Returns
+/// Completes the item at the range `item` of `bytes`, and the arrays and maps that end with it. Returns
 /// whether the outermost item has ended.
 fn end_item(
     levels: &mut Vec<Level>,

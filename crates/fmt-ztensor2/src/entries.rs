@@ -1,4 +1,4 @@
-//! Converts objects to tensors: dense, sparse, or only listed (O10, O11).
+//! Converts objects to dense or sparse tensors, and lists unsupported objects (O10, O11).
 
 use std::borrow::Cow;
 
@@ -23,7 +23,7 @@ pub(crate) struct Draft<'a> {
     pub(crate) attributes: Option<Fields>,
 }
 
-/// What is needed to read an object, in addition to its entry.
+/// The data needed to read an object, in addition to its entry.
 #[derive(Debug)]
 pub(crate) enum Content {
     Dense {
@@ -252,7 +252,7 @@ fn sparse(
 }
 
 impl Sparse {
-    /// Checks the lengths of the values and of the row pointers of a tensor of the shape `shape`.
+    /// Checks the lengths of the values and row pointers against the tensor's shape.
     fn check_lens(&self, shape: &Shape) -> Result<(), Error> {
         let types = self.values.types.as_ref().ok();
         let len = types.and_then(|types| types.byte_len(self.nnz));

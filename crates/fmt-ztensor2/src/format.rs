@@ -14,7 +14,7 @@ use crate::{
     writer::ObjectsWriter,
 };
 
-/// zTensor 1.x, as written by these versions of the Python package `ztensor`; read only.
+/// zTensor 1.x, the format of versions 1.x of the Python package `ztensor`; read only.
 ///
 /// ```
 /// use fmt_core::{Format, Sniff};

@@ -2,7 +2,8 @@
 //! each part, and a CBOR manifest of all objects. This crate reads both versions and writes 2.x. Version 0.1,
 //! another format of the same name, is in `fmt-ztensor`.
 //!
-//! docs/formats/ztensor2.md describes both; errors name the violated rule ([`fmt_core::Error::broken_rule`]).
+//! docs/formats/ztensor2.md describes both versions; errors name the violated rule
+//! ([`fmt_core::Error::broken_rule`]).
 //!
 //! | | |
 //! |---|---|

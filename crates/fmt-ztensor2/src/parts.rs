@@ -1,4 +1,4 @@
-//! Parses and validates the parts of objects: their blobs, and how the bytes are interpreted (O8 to O13).
+//! Parses and validates the parts of objects: their blobs, dtypes, encodings and digests (O8 to O13).
 
 use std::{borrow::Cow, ops::Range};
 
@@ -80,7 +80,7 @@ fn blob(items: &mut Items<'_>) -> Result<(u64, u64), Error> {
     }
 }
 
-/// A part after the checks that do not need the other parts of its object.
+/// A part that has passed all checks that do not involve other parts of its object.
 #[derive(Debug)]
 pub(crate) struct Part {
     /// The range of the part's bytes, in this file or in a shard.

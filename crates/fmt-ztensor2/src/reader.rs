@@ -185,7 +185,7 @@ impl ObjectsReader {
         let all = [Some(&parts.values), Some(&parts.indices), parts.indptr.as_ref()];
         let mut verdict = Verification::Ok;
         for part in all.into_iter().flatten() {
-            // A tensor is verified only if all its parts are.
+            // A tensor counts as verified only if all of its parts are verified.
             match (self.part_blob(entry, part)?.verify()?, &verdict) {
                 (Verification::Ok, _) | (_, Verification::Unchecked) => {}
                 (other, _) => verdict = other,

@@ -42,7 +42,7 @@ impl Shards {
             let size = shard(items, limits).map_err(|error| error.at(pairs.at))?;
             shards.table.push((name.into_owned(), size));
         }
-        // Deterministic CBOR sorts shorter keys first.
+        // Deterministic CBOR puts shorter keys first, but the binary search needs alphabetical order.
         shards.table.sort_unstable();
         Ok(shards)
     }
@@ -56,7 +56,7 @@ impl Shards {
         })
     }
 
-    /// Returns the offset in a shard at which its blobs must have ended.
+    /// Returns the maximum offset in a shard at which a blob may end.
     pub(crate) fn data_end(&self, number: u32, version: Version) -> u64 {
         self.table[number as usize].1.saturating_sub(version.footer())
     }

@@ -12,7 +12,7 @@ pub(crate) struct Batching {
     pub(crate) written_rows: WrittenRows,
 }
 
-/// Whether written dimensions include the batch dimension.
+/// Whether the dimensions that are written in the configuration include the batch dimension.
 #[derive(Clone, Copy)]
 pub(crate) enum WrittenRows {
     Written,

@@ -429,7 +429,7 @@ mod tests {
             "{error}"
         );
         assert!(run("max_batch_size: 0", &fixed).is_ok());
-        // A required input shows the number of rows of a request without the optional one.
+        // If the optional input is missing from a request, a required input shows the number of rows.
         for (optional, expected) in [(1, 64), (2, 0)] {
             let mut model = model(&[&[-1], &[-1]], &[&[-1]]);
             for input in &mut model.inputs[2 - optional..] {

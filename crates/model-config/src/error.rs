@@ -208,7 +208,7 @@ pub enum MismatchError {
         role: Role,
         /// The name in the configuration.
         name: String,
-        /// Some of the model's inputs or outputs, for the message.
+        /// The first five of the model's inputs or outputs, for the message.
         known: String,
     },
     /// The datatype differs from the model's.

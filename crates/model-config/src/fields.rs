@@ -346,7 +346,7 @@ mod tests {
         }
     }
 
-    /// Joins the lines of wrapped paragraphs. A row of a table stays a line.
+    /// Joins the lines of wrapped paragraphs. Each row of a table stays on its own line.
     fn unwrapped(page: &str) -> String {
         let lines = page.lines().map(str::trim);
         let separated = |line: &str| match line.starts_with('|') {

@@ -22,7 +22,7 @@ pub struct HuggingFaceConfig {
 }
 
 impl HuggingFaceConfig {
-    /// Maximum file size, in bytes. Files of this format may list the labels of all classes.
+    /// Maximum file size, in bytes. The limit is high because a file may list the labels of all classes.
     pub const MAX_BYTES: usize = 16 << 20;
 
     /// Recognizes a Hugging Face `config.json` by its fields, which serving configurations lack. Returns

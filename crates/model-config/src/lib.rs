@@ -8,9 +8,9 @@
 //!    and do not contradict each other. Unknown fields and fields without effect are listed as
 //!    [warnings](WrittenConfig::warnings); a field that cannot be ignored without changing responses is an
 //!    error.
-//! 2. [`complete`] checks it against a model's metadata, and fills in missing fields, as Triton's
-//!    auto-complete does. [`complete_pipeline`] does the same for a pipeline, which consists only of its
-//!    configuration.
+//! 2. [`complete`] checks the configuration against a model's metadata, and fills in missing fields, as
+//!    Triton's auto-complete does. [`complete_pipeline`] does the same for a pipeline, which consists only of
+//!    its configuration.
 //!
 //! ```
 //! use model_config::{Defaults, Syntax, WrittenConfig, complete};

@@ -57,7 +57,7 @@ const MAX_LISTED: usize = 20;
 /// Maximum length of a name that is checked for misspelling, in bytes.
 const MAX_NAME: usize = 64;
 
-/// Returns the field with the most similar name, if one is similar.
+/// Returns the field with the most similar name; `None` if no name is similar enough.
 fn nearest(name: &str, fields: &[Field]) -> Option<&'static str> {
     let near = fields
         .iter()

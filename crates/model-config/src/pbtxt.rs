@@ -385,7 +385,7 @@ mod tests {
         }
     }
 
-    /// Nesting is bounded, in every form.
+    /// Checks the nesting limit for each notation of messages and lists.
     #[test]
     fn nesting_is_bounded() {
         for open in ["a {", "a: {", "a: [{", "a <"] {

@@ -27,7 +27,7 @@ pub struct Axes(Vec<Step>);
 
 impl Axes {
     /// Computes the conversion from the client's dimensions to the model's; -1 stands for a free dimension.
-    /// Returns `None` if the dimensions differ in more than axes of length one.
+    /// Returns `None` if the dimensions differ by more than axes of length one.
     #[must_use]
     pub fn between(client: &[i64], model: &[i64]) -> Option<Self> {
         let (mut client, mut model) = (client.iter().peekable(), model.iter().peekable());

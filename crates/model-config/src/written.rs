@@ -211,7 +211,7 @@ impl WrittenTensor {
     }
 }
 
-/// Parses a configuration without regard to its fields.
+/// Parses a configuration into an untyped tree.
 fn parse(text: &str, syntax: Syntax) -> Result<Node, ConfigError> {
     match syntax {
         Syntax::Pbtxt => pbtxt::read(text),
@@ -528,7 +528,7 @@ mod tests {
         }
     }
 
-    /// Inputs of any size, depth and length give a result quickly.
+    /// Checks that oversized, deeply nested and very long configurations are handled quickly.
     #[test]
     fn configurations_are_bounded() {
         let start = std::time::Instant::now();

@@ -96,7 +96,7 @@ pub(crate) mod tests {
         (folder, root)
     }
 
-    /// A directory that is replaced with a link after its path was checked is not followed.
+    /// A link that replaces a directory after its path was checked is not followed.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_folder_swapped_after_the_check_is_not_followed() {

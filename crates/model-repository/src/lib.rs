@@ -8,7 +8,7 @@
 //!   directory itself), a directory of versions, a single file, a directory of the Hugging Face Hub or its
 //!   cache.
 //! - Configurations ([`model_config`]) select versions, files and backends. If a directory cannot be used, a
-//!   [`ModelError`] says what was found, and which file was expected where.
+//!   [`ModelError`] names what was found, and the path of the expected file.
 //! - The directory is kept open, and paths are resolved from its descriptor: links do not lead out of it,
 //!   unless [`Repository::open_with_links`] permits it. Only regular files are read.
 //! - [`RequiredDigests`] restrict a repository to files with known SHA-256 digests.

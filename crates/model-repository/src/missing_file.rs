@@ -29,7 +29,7 @@ impl ModelDirectory {
         })
     }
 
-    /// Describes the files of which one is expected, for a message.
+    /// Formats the expected file names for a message.
     fn describe_files(&self, written: &WrittenConfig) -> Result<String, ModelError> {
         /// Maximum number of names in a message.
         const NAMED: usize = 4;

@@ -264,7 +264,7 @@ impl ModelDirectory {
         read(&self.root, below, available)
     }
 
-    /// Checks the name in the configuration. A model without versions may have a different name.
+    /// Checks the name in the configuration. A model that is the whole repository may have any name.
     ///
     /// # Errors
     /// The name in the configuration differs from the name of the directory.

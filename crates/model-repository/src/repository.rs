@@ -212,8 +212,8 @@ impl Repository {
         }
     }
 
-    /// Creates the repository of a file that belongs to the model one directory above the file's own, if a
-    /// backend accepts such files, for example an export in `onnx/` of a Hugging Face directory.
+    /// Creates the repository of a file whose model is the directory one level up, such as an export in
+    /// `onnx/` of a Hugging Face directory. Returns `None` if no backend accepts such a directory.
     fn of_inner_file(path: &Path, backends: &[Arc<dyn Backend>], name: Option<&str>) -> Option<Self> {
         let folder = path.parent()?;
         let (inner, directory) = (folder.file_name()?, folder.parent()?);

@@ -392,8 +392,8 @@ mod tests {
         assert!(resolve("m/round").is_err());
     }
 
-    /// A directory that is replaced with a link after its path was resolved is not followed, with or without
-    /// kernel support.
+    /// A link that replaces a directory after its path was resolved is not followed, with or without
+    /// `openat2`.
     #[test]
     fn what_is_swapped_after_it_was_resolved_is_not_followed() {
         let outside = folder(&["1/x"]);

@@ -17,13 +17,14 @@ use crate::{
 };
 
 impl ModelDirectory {
-    /// Returns access to the files next to a model file. The rules for model files apply.
+    /// Returns access to the files next to a model file. They are checked like model files: regular files
+    /// inside the repository, with the required digests.
     #[must_use]
     pub fn sibling_files(&self, file: &ModelFile, mapping: Option<Promise>) -> SiblingFiles<'_> {
         SiblingFiles::new(self, file.folder.clone(), mapping)
     }
 
-    /// Opens a file below a directory of the model. The rules for model files apply.
+    /// Opens a file below a directory of the model, with the same checks as for a model file.
     fn open_below(&self, folder: &Path, path: &str, mapping: Option<Promise>) -> Result<Bytes, FileError> {
         if !is_inner_path(path) {
             return Err(FileError::NoName {

@@ -230,8 +230,8 @@ impl Cache {
         ))
     }
 
-    /// Frees space for `needed` bytes, within the cache's limit and on the disk. Removes objects without
-    /// links from views, least recently linked first, and then views that no process uses.
+    /// Frees space for `needed` bytes, within the cache's limit and on the disk. Removes objects that no view
+    /// links to, least recently linked first, and then views that no process uses.
     ///
     /// # Errors
     /// When there is not enough space. The error names the sizes and the options that help.
@@ -309,7 +309,7 @@ impl Cache {
         Ok(files.collect())
     }
 
-    /// Removes objects without links from views, least recently linked first, until `wanted` bytes are freed.
+    /// Removes objects that no view links to, least recently linked first, until `wanted` bytes are freed.
     /// Returns the number of bytes freed.
     fn give_up_objects(&self, wanted: u64) -> Result<u64, StoreError> {
         // The file's ctime shows when a link was last added or removed.
@@ -480,7 +480,7 @@ mod tests {
         fs::hard_link(&linked, folder.path().join("views/a")).unwrap();
         cache.make_room("c", 3).unwrap();
         assert!(old.exists());
-        // Waits, because ctimes have a resolution of milliseconds and the two files must have different ones.
+        // Waits so that the two files get different ctimes, whose resolution is milliseconds.
         std::thread::sleep(std::time::Duration::from_millis(20));
         let newer = add(&cache, "c", "ccc");
         cache.make_room("d", 2).unwrap();

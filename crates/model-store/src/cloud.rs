@@ -149,7 +149,7 @@ impl CloudStore {
         Self::with_hint(store, prefix, url, hint)
     }
 
-    /// Returns the name below the location for a full key.
+    /// Returns the part of a key after the location's prefix; `None` if the key does not have the prefix.
     fn below<'k>(&self, key: &'k str) -> Option<&'k str> {
         match self.prefix.as_str() {
             "" => Some(key),

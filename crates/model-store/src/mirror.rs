@@ -384,7 +384,8 @@ impl Mirror {
         Ok(is_race)
     }
 
-    /// Records in the view which listing it matches; `has_all` is whether all of its objects were fetched.
+    /// Records in the view's state that the view was built from `listing`. `has_all` is whether all of the
+    /// listing's objects were fetched.
     fn note_listing(&self, shape: Shape, listing: &Listing, has_all: bool) -> Result<(), StoreError> {
         let before = self.view.state().filter(|state| state.shape == shape);
         let file = listing.objects.first().filter(|_| shape == Shape::File);
@@ -553,7 +554,7 @@ impl Mirror {
         fetched
     }
 
-    /// Records in the view that it matches the store.
+    /// Records the current time in the view's state as the last time at which the view matched the store.
     fn note_state(&self, known: &MirrorState) -> Result<(), StoreError> {
         if let Some(state) = self.view.state().filter(|state| Some(state.shape) == known.shape) {
             self.view.set_state(&ViewState {

@@ -220,7 +220,7 @@ impl Objects {
     }
 }
 
-/// Responds with a page of the list of a directory's files.
+/// Responds with one page of a directory's file list.
 fn tree_page(objects: &BTreeMap<String, Vec<u8>>, folder: &str, request: &Request) -> Response {
     const PAGE: usize = 2;
     let folder = match folder.trim_matches('/') {

@@ -17,7 +17,7 @@ use crate::guard::{Admission, Door, Guard, Refusal, Sender, Stop};
 
 /// A service behind a [`Guard`].
 ///
-/// If the decision needs the content of an admitted request, the request carries a
+/// If authorization depends on the content of a request, the admitted request carries a
 /// [`Grant`](oip_service::Grant). Each call that changes state is logged with the target `audit`. If the
 /// request carries [`RequestNotes`], the gate records the client's identity there.
 pub struct Gate<S, B> {
@@ -116,8 +116,8 @@ impl<S, B> Gate<S, B> {
         let certificate = || (self.transport.certificate)(request.extensions());
         // Without a table, the client's identity is the first name in its certificate.
         let by_certificate = || Some(certificate().first()?.escape_debug().to_string());
-        // Only POST changes state. Requests with other methods to the same path only ask for permission
-        // (CORS).
+        // Only POST changes state. Requests with other methods on the same path do not, such as CORS
+        // preflights.
         let change = route.change().filter(|_| request.method() == Method::POST);
         let notes = request.extensions().get::<Arc<RequestNotes>>();
         match self
@@ -364,8 +364,7 @@ mod tests {
         );
     }
 
-    /// An outer layer may have read the path before another layer rewrote it, or with another transport's
-    /// rules.
+    /// The gate ignores a route that an outer layer parsed before the path was rewritten.
     #[tokio::test]
     async fn a_route_from_an_outer_layer_does_not_decide() {
         let (mut gate, _, _) = gate();

@@ -1,4 +1,4 @@
-//! Admits or refuses requests by their heads, and writes the audit log.
+//! Admits or refuses requests by their heads.
 
 use std::{
     path::{Path, PathBuf},
@@ -282,7 +282,8 @@ impl Guard {
         anonymous.is_some_and(|known| table.identity(known.identity).may_use(api))
     }
 
-    /// Decides on a request. `sender` is the result of [`Guard::verify`], if the token had to be verified.
+    /// Admits or refuses a request. `sender` is the result of [`Guard::verify`], if the token had to be
+    /// verified.
     pub(crate) fn admit(
         &self,
         door: &Door,
@@ -343,8 +344,8 @@ impl Guard {
     }
 }
 
-/// Returns the refusal of a call that the address does not accept. The log names the client even if its
-/// request is refused, so its token may have to be verified first.
+/// Returns the refusal of a call that this listening address does not allow, for the reason `error`. The
+/// refusal names the client for the log, so an unverified token must be verified first.
 fn refused_at_door(error: ServiceError, known: Option<Result<RequestIdentity, Stop>>) -> Stop {
     match known {
         Some(Err(Stop::Unverified(token))) => Stop::Unverified(token),
@@ -370,7 +371,7 @@ impl Guard {
     }
 }
 
-/// The reason why a request cannot continue yet.
+/// The reason why a request is not admitted.
 pub(crate) enum Stop {
     Refused(Refusal),
     /// The signature of the request's token must be verified first.

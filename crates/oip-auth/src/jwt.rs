@@ -172,7 +172,7 @@ impl Verifier {
         };
         Ok(VerifiedClaims {
             values,
-            // A time beyond the range of the type means that the token never expires.
+            // The cast saturates, so a time beyond `u64` means that the token never expires.
             until: until as u64,
             keys: 0,
         })

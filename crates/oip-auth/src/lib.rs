@@ -20,10 +20,10 @@
 //! ```
 //!
 //! The gate bases its decision on the [`Route`](oip_service::route::Route) of a request's path, and
-//! `oip-http` runs that route. A layer that rewrites paths must come before the gate, since gRPC services and
-//! other routers read the path again. If the decision needs the content, such as the model's name in a gRPC
-//! message, the request carries a [`Grant`](oip_service::Grant), which the transport checks. Internal
-//! requests, such as the steps of a pipeline, are not checked.
+//! `oip-http` dispatches on the same route. A layer that rewrites paths must come before the gate, since gRPC
+//! services and other routers read the path again. If the decision needs the content, such as the model's
+//! name in a gRPC message, the request carries a [`Grant`](oip_service::Grant), which the transport checks.
+//! Internal requests, such as the steps of a pipeline, are not checked.
 //!
 //! ```
 //! use std::{

@@ -53,7 +53,7 @@ impl RestrictedApis {
     /// Parses the same format for gRPC, where the header is called `triton-grpc-protocol-key`.
     ///
     /// # Errors
-    /// Like [`RestrictedApis::of_http`].
+    /// See [`RestrictedApis::of_http`].
     pub fn of_grpc(text: &str) -> Result<Self, String> {
         Self::parse(text, GRPC_PREFIX, "protocol")
     }

@@ -60,7 +60,7 @@ pub(crate) struct Identity {
 /// The identity of a request.
 pub(crate) struct RequestIdentity {
     pub(crate) identity: usize,
-    /// Display name: the identity's name, plus the credential where that adds information.
+    /// Display name: the identity's name, plus the credential if that adds information.
     pub(crate) shown: String,
 }
 
@@ -543,7 +543,7 @@ pub(crate) fn denied(message: impl Into<String>) -> ServiceError {
     ServiceError::new(ErrorCode::PermissionDenied, message)
 }
 
-/// Names in the table for groups of APIs.
+/// The names that the table uses for groups of APIs.
 const GROUPS: [(&str, &[Api]); 8] = [
     ("health", &[Api::Health]),
     ("metadata", &[Api::Metadata, Api::ModelConfig]),

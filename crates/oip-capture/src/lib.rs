@@ -1,11 +1,11 @@
 //! Records requests to an inference service with their responses while it serves, and reads them back to
 //! replay them.
 //!
-//! [`CapturingService`] wraps a service. The wrapper samples the requests to some models and passes them,
-//! with their responses, to a [`Recorder`], whose thread writes them as safetensors files and adds a line to
-//! an index. Requests never wait for the recorder: exchanges that exceed the memory or disk limit are counted
-//! and not recorded. [`Recording`] reads recordings, also after a crash: an exchange is listed in the index
-//! only after both files are on disk.
+//! [`CapturingService`] wraps a service. The wrapper samples the requests to the configured models and passes
+//! each exchange, a request with its response, to a [`Recorder`], whose thread writes exchanges as
+//! safetensors files and adds a line to an index. Requests never wait for the recorder: exchanges that exceed
+//! the memory or disk limit are counted and not recorded. [`Recording`] reads recordings, also after a crash:
+//! an exchange is listed in the index only after both files are on disk.
 //!
 //! ```
 //! use oip_capture::{Recorder, RecorderConfig, Recording};

@@ -1,4 +1,4 @@
-//! Writes exchanges: a queue bounded in bytes, and a thread.
+//! Writes exchanges to files from a background thread, whose queue is bounded in bytes.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -125,8 +125,8 @@ impl Recorder {
         Ok(Self { queue, shared })
     }
 
-    /// Returns whether to record a request to `model`: by name, by sampling, and while the directory is not
-    /// full.
+    /// Returns whether to record a request to `model`: its name is configured, sampling selects the request,
+    /// and the directory is not full.
     #[must_use]
     pub fn wants(&self, model: &str) -> bool {
         let SharedState {
@@ -380,8 +380,8 @@ impl Writer {
 
     /// Appends a line to the index atomically.
     fn append(&mut self, line: &str) -> Result<(), CaptureError> {
-        // The line is written by a single call at the end: a crash leaves no line or a partial one, which
-        // readers ignore.
+        // The line is written with a single call at the end of the file, so a crash leaves no line or a
+        // partial one, which readers ignore.
         let before = self.index.metadata().map(|metadata| metadata.len());
         let written = self
             .index

@@ -42,7 +42,7 @@ mod linux {
     /// Environment variable that turns a process into the server; its value is the directory to listen in.
     const FOLDER: &str = "OIP_BENCH_SHARED_MEMORY";
 
-    /// Rounds per row; a row reports their median.
+    /// Number of rounds per row of the output. A row shows their median.
     const ROUNDS: usize = 5;
 
     /// Approximate total duration of a round's requests.

@@ -126,9 +126,9 @@ impl<C> Builder<C> {
         self
     }
 
-    /// Sets the pool of buffers that responses of 64 KiB and more are read into (by default a private one of
-    /// up to 64 MiB). HTTP only. Obtaining fresh memory from the system takes longer than copying a response
-    /// into that memory.
+    /// Sets the pool of buffers for responses of 64 KiB and more (by default a private pool of up to 64 MiB).
+    /// Reusing a buffer is faster, because obtaining memory from the system takes longer than copying a
+    /// response into it. HTTP only.
     pub fn spare_buffers(mut self, spare: Arc<SpareBuffers>) -> Self {
         self.settings.spare = spare;
         self

@@ -12,7 +12,7 @@ use oip_types::{
 
 use crate::ClientError;
 
-/// A boxed future. One allocation per call is negligible next to a round trip.
+/// A boxed future. One allocation per call is negligible compared with a round trip.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A boxed stream, of the requests or the responses of a bidirectional call.
@@ -95,7 +95,7 @@ pub trait InferenceClient: fmt::Debug + Send + Sync {
     fn repository_index(&self, is_ready: bool) -> BoxFuture<'_, Result<Vec<ModelIndexEntry>>>;
 
     /// Loads or reloads a model (model repository extension). Most servers respond only when the model is
-    /// ready or has failed to load, which may take long: see
+    /// ready or has failed to load, which can take a long time: see
     /// [`Builder::request_timeout`](crate::Builder::request_timeout).
     fn load_model<'a>(&'a self, name: &'a str, options: &'a LoadOptions) -> BoxFuture<'a, Result<()>>;
 

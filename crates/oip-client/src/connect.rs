@@ -10,7 +10,7 @@ use oip_types::causes;
 
 use crate::{ClientError, ErrorKind, connector::Connector, endpoint::Endpoint, settings::Settings, tls};
 
-/// Idle connections are closed after this time, which is before most servers close them.
+/// Idle connections are closed after this time, which is shorter than the idle timeout of most servers.
 pub(crate) const IDLE: Duration = Duration::from_secs(30);
 
 /// TCP keepalive: idle time before the first probe, and interval between probes.

@@ -10,7 +10,7 @@ use std::{
 
 use crate::{ClientError, ErrorKind};
 
-/// How long a blocking call may wait, in addition to the client's request timeout.
+/// How long a blocking call may wait. The client's request timeout applies as well.
 ///
 /// ```
 /// use oip_client::Patience;

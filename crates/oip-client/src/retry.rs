@@ -81,7 +81,7 @@ impl RetryPolicy {
     }
 }
 
-/// Which failures are retried; each variant includes those before it.
+/// Which failures are retried. Each variant includes the failures of the variants before it.
 ///
 /// Calls that only read (metadata, health, statistics) are idempotent, so a broken connection is retried
 /// under all variants except [`RetryOn::Nothing`].
@@ -260,8 +260,8 @@ mod tests {
         );
     }
 
-    /// The server's `Retry-After` is longer than `Instant` can represent, and the policy has no limit on the
-    /// total time.
+    /// Returns the server's error if its `Retry-After` is longer than `Instant` can represent and the policy
+    /// does not limit the total time.
     #[tokio::test]
     async fn a_pause_beyond_all_time_is_the_error_that_asked_for_it() {
         let patient = RetryPolicy::default().with(|policy| policy.max_total = Duration::MAX);

@@ -1,9 +1,9 @@
-//! A web page at the root of an Open Inference Protocol server: its models and their metrics, a form to try
-//! each of them, the same call in other languages, and the last lines of the log.
+//! A web page at the root of an Open Inference Protocol server. It shows the models and their metrics, a form
+//! to call each model, code for the same call in several languages, and the last lines of the log.
 //!
 //! The page is static. It loads nothing from other servers and calls the server's own endpoints: the
 //! protocol, its extensions (repository, configuration, logging) and, if offered, Prometheus metrics at
-//! `/metrics`. Where the server does not offer an endpoint, the page says so.
+//! `/metrics`. If the server does not offer an endpoint, the page says so.
 //!
 //! ```
 //! use oip_console::{LogTail, router};
@@ -20,8 +20,9 @@
 //! | `/console/...` | its scripts and style |
 //! | `/console/log?after=N` | `{"next": M, "lines": [...]}`: the kept lines after number N; 403 without a [`LogTail`] |
 //!
-//! The page's `Content-Security-Policy` allows only the server's own scripts and styles, and no frames around
-//! the page. The protocol's router must refuse requests from pages of other hosts, as `oip-http` does.
+//! The page's `Content-Security-Policy` allows only the server's own scripts and styles, and prevents other
+//! pages from embedding it. The protocol's router must refuse requests from pages of other hosts, as
+//! `oip-http` does.
 
 mod log_tail;
 

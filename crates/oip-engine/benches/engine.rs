@@ -94,7 +94,7 @@ fn digits(runtime: &Runtime) {
             })),
         );
         let request = image_request(&model, rows);
-        // These runs warm up the engines. The batch sizes are those of the run of `engine`.
+        // Warms up the engines. The batch sizes below are those of this run of `engine`.
         drive(runtime, &engine, &request, callers, requests);
         drive(runtime, &single, &request, callers, requests);
         let sizes = batch_sizes(&engine);

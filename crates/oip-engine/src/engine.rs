@@ -1,4 +1,5 @@
-//! The engine as transports see it: passes each call to the registry or to the queue of loads and unloads.
+//! The engine's interface for transports: passes each call to the registry or to the queue of loads and
+//! unloads.
 
 use std::{
     sync::{

@@ -70,7 +70,7 @@ pub use builder::{BuildError, EngineBuilder};
 pub use config::{EngineConfig, ModelControl};
 pub use engine::Engine;
 pub use load::lifecycle::UNAVAILABLE;
-// Types of the arguments of [`Engine::start`].
+// Argument types of `Engine::start`.
 pub use model_repository::{Repositories, Repository, RepositoryError};
 pub use run::in_place::InPlace;
 pub use statistics::{FailureReason, Histogram, VersionMetrics};

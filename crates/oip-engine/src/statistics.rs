@@ -393,7 +393,7 @@ mod tests {
         }
     }
 
-    /// Tensors without elements may have the largest row count that an integer can hold.
+    /// A tensor without elements can have up to `i64::MAX` rows, so the sums must saturate.
     #[test]
     fn sums_stay_at_their_largest_value() {
         let recorder = Recorder::default();

@@ -58,7 +58,7 @@ pub(crate) fn write(value: &TensorValue) -> Option<InferTensorContents> {
         }
         TensorValue::Fixed(tensor) => tensor,
     };
-    // Each arm requests the dtype that it matched.
+    // `to_vec` cannot fail here: each arm requests the dtype that it matched.
     match tensor.spec().dtype() {
         DType::Bool => contents.bool_contents = tensor.to_vec().ok()?,
         DType::U8 => contents.uint_contents = widened::<u8, _>(tensor)?,

@@ -243,7 +243,7 @@ async fn not_found() -> Response {
     answer::error(&ServiceError::new(ErrorCode::NotFound, "Not Found"))
 }
 
-/// Rejects a method. Every path of the protocol accepts GET or POST, so a client that sent GET meant POST.
+/// Rejects a method. Every path of the protocol accepts GET or POST, so the error for GET recommends POST.
 async fn method_not_allowed(method: Method, uri: Uri) -> Response {
     let is_get = method == Method::GET || method == Method::HEAD;
     let message = match is_get && uri.path().starts_with("/v2/") {

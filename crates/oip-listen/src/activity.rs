@@ -22,7 +22,8 @@ use crate::{
 
 /// The activity of one connection that its timeouts depend on.
 ///
-/// The connection's reader, service and bodies report their events; its watchdog asks for the next deadline.
+/// The connection's reader, service and bodies report events. Its watchdog calls `verdict`, which derives the
+/// next deadline from them.
 #[derive(Clone, Debug)]
 pub(crate) struct Activity(Arc<SharedState>);
 
@@ -38,7 +39,7 @@ struct SharedState {
     all_stuck: Notify,
     /// The connection's [`Lane`], as a number.
     lane: AtomicU8,
-    /// How often the connection was polled.
+    /// Number of polls of the connection. A turn is the time from one poll to the next.
     turns: AtomicU32,
     /// Whether the connection used up its turn and must yield, even with data left to read.
     is_turn_over: AtomicBool,
@@ -58,7 +59,7 @@ struct State {
     head_since: Option<Instant>,
     /// Whether the connection has had a request.
     had_request: bool,
-    /// Whether a response was sent before its request was fully read. If so, the connection has to end.
+    /// Whether a response was sent before its request was fully read. If so, the connection must be closed.
     has_unread_request: bool,
     /// Time at which the connection was asked to free its slot for another connection.
     asked_to_close: Option<Instant>,
@@ -69,8 +70,8 @@ struct State {
     /// HTTP/2: time at which the client last read a whole response, or a part of a response that had waited
     /// for flow-control window.
     taken: Instant,
-    /// Time at which the last piece of a response was handed out, and the turn in which that happened. Events
-    /// of the same turn reuse this time.
+    /// Time at which the last piece of a response was passed to hyper, and the turn in which that happened.
+    /// Events of the same turn reuse this time.
     given: Option<(u32, Instant)>,
     next_response: u64,
 }
@@ -79,18 +80,19 @@ struct State {
 #[derive(Debug)]
 struct Sending {
     response: u64,
-    /// Number of pieces handed out but not yet written. The client has been the bottleneck since `since`.
+    /// Number of pieces that were passed to hyper and are not written yet. The client has been the bottleneck
+    /// since `since`.
     pieces: usize,
     since: Instant,
     pace: SendPace,
-    /// Whether the whole response was handed out.
+    /// Whether the whole response was passed to hyper.
     is_ended: bool,
 }
 
 /// The watchdog's decision about a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Do nothing until this time, and then ask for the next verdict.
+    /// Do nothing until this time, and then check again.
     WaitUntil(Instant),
     /// Close the connection gracefully, because it is idle.
     Close,
@@ -193,7 +195,8 @@ impl Activity {
         &self.0.limits
     }
 
-    /// Waits until a stream is reset because its client does not read, and no other stream is read either.
+    /// Waits until a stream is reset because its client does not read it, and the client reads no other
+    /// stream either.
     pub(crate) async fn all_stuck(&self) {
         self.0.all_stuck.notified().await;
     }
@@ -269,8 +272,9 @@ impl Activity {
         self.0.turns.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits until the connection is polled again. By then, the connection has moved to its lane. hyper may
-    /// poll one of the connection's futures several times within one poll.
+    /// Waits until the connection is polled again. By then, the connection has moved to its lane. Waiting for
+    /// the next poll of this future would not suffice: hyper can poll it several times within one poll of the
+    /// connection.
     pub(crate) async fn next_turn(&self) {
         let turn = || self.0.turns.load(Ordering::Relaxed);
         let begun = turn();
@@ -318,7 +322,7 @@ impl Activity {
         state.next_response
     }
 
-    /// Records that a response was fully handed out, or abandoned.
+    /// Records that a response was fully passed to hyper or h2, or was abandoned.
     pub(crate) fn request_ended(&self, response: u64, seat: &Arc<Seat>) {
         let mut state = self.lock();
         let now = self.now_or_when_given(&state);
@@ -336,7 +340,7 @@ impl Activity {
         }
     }
 
-    /// Records that a piece of a response was handed out. From then on, the client is the bottleneck.
+    /// Records that a piece of a response was passed to hyper. From then on, the client is the bottleneck.
     pub(crate) fn piece_given(&self, response: u64) {
         let (now, turn) = (Instant::now(), self.0.turns.load(Ordering::Relaxed));
         let mut state = self.lock();
@@ -381,8 +385,8 @@ impl Activity {
         }
     }
 
-    /// Returns the current time. In the turn that handed out a piece, returns the time at which the piece was
-    /// handed out, so that the clock is read only once for a small response.
+    /// Returns the current time. In the turn that passed a piece to hyper, returns the time at which that
+    /// happened, so that the clock is read only once for a small response.
     fn now_or_when_given(&self, state: &State) -> Instant {
         match state.given {
             Some((turn, given)) if turn == self.0.turns.load(Ordering::Relaxed) => given,
@@ -415,7 +419,7 @@ impl Activity {
             return patience(deadline, Verdict::Cut("the client does not read its answer"));
         }
         if !state.open.is_empty() {
-            // From here on, every phase that a client can delay has its own deadline elsewhere.
+            // While requests are open, every phase that a client can delay has its own deadline elsewhere.
             return Verdict::WaitUntil(look_again);
         }
         let (since, timeout, verdict) = match state.protocol {
@@ -536,7 +540,7 @@ mod tests {
         activity.piece_left(other, 10);
         assert!(waits(&activity, 29 * SECOND));
         assert!(matches!(after(&activity, 31 * SECOND), Verdict::Cut(_)));
-        // The response was fully handed out, but not yet written.
+        // The response was fully passed to hyper, but is not written yet.
         activity.request_ended(stuck, &seats[0]);
         activity.request_ended(other, &seats[1]);
         assert!(matches!(after(&activity, 31 * SECOND), Verdict::Cut(_)));

@@ -266,7 +266,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Creates the report of a request that keeps its slot until its response is handed out.
+    /// Creates the report of a request, which keeps its slot until its response was passed to hyper or h2.
     pub(crate) fn new(activity: &Activity, seat: Arc<Seat>, place: Option<Place>) -> Self {
         Self {
             activity: activity.clone(),

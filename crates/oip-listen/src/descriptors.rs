@@ -42,7 +42,7 @@ impl Descriptors {
         }
     }
 
-    /// Returns the extensions that the connection's first request provides with its descriptor.
+    /// Returns the extensions made from the descriptor that was passed with the connection's first request.
     pub(crate) fn of_first<B>(&self, request: &Request<B>, passed: Option<OwnedFd>) -> Option<Extensions> {
         let is_for_it = *request.method() == Method::POST && self.paths.contains(&request.uri().path());
         let passed = passed.filter(|_| is_for_it)?;

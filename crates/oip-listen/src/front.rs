@@ -105,7 +105,7 @@ where
         let is_work = !matches!(*request.method(), Method::GET | Method::HEAD);
         let brought = self.first.brought(&request);
         let (head, body) = request.into_parts();
-        // If the body has already ended, the next request does not have to wait until it is drained.
+        // If the body has already ended, nothing is left to drain before the next request.
         let leftover = (!body.is_end_stream()).then(Leftover::default);
         // A client that waits for 100-continue does not send its body after a different response.
         let will_send = !head.headers.contains_key(EXPECT);

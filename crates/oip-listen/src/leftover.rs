@@ -25,7 +25,7 @@ impl Leftover {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(rest);
     }
 
-    /// Reads the unread part of the body if it is short and `is_coming` says that the client sends it.
+    /// Reads the unread part of the body if it is short and the client is known to send it (`is_coming`).
     /// Returns whether the connection can be reused.
     ///
     /// Clients that send the head and the body in two writes do not expect the connection to close in

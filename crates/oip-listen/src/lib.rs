@@ -13,7 +13,7 @@
 //! | trickles a body | [`ConnectionLimits::min_body_rate`], except for [`ConnectionLimits::conversations`] |
 //! | does not read its response | [`ConnectionLimits::write_timeout`]; over HTTP/2 the stream is reset, and the connection ends if no stream is read |
 //! | reads its response slowly | [`ConnectionLimits::min_send_rate`], [`ConnectionLimits::send_rate_grace`] |
-//! | sends a body that the service does not read (HTTP/1) | a short rest is consumed, otherwise the response has `Connection: close` |
+//! | sends a body that the service does not read (HTTP/1) | a short remainder is consumed, otherwise the response has `Connection: close` |
 //! | disappears without closing (HTTP/2) | [`ConnectionLimits::ping_interval`] |
 //! | opens too many connections | [`ConnectionLimits::connections`]: the one that has been idle longest is closed in favour of a new one; if none is idle, the new one waits |
 //! | opens too many streams | [`ConnectionLimits::max_streams`], [`ConnectionLimits::streams`]: streams that wait for their client are evicted in favour of new ones, otherwise new ones are refused |
@@ -24,7 +24,7 @@
 //! | exhausts the file descriptors | the accept loop backs off instead of spinning |
 //!
 //! Connections use TCP ([`listen`]) or Unix sockets ([`listen_unix`]), and HTTP/1, HTTP/2 or either
-//! ([`Protocol::Either`]). [`serve_each`] creates a service for each connection, which then knows its client.
+//! ([`Protocol::Either`]). [`serve_each`] creates a service for each connection from the client's identity.
 //!
 //! Over a Unix socket a client may pass a file descriptor with the first byte of its connection, if
 //! [`ConnectionLimits::descriptors`] is set; all other descriptors are closed.

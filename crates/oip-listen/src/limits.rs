@@ -57,7 +57,7 @@ pub struct ConnectionLimits {
     /// Memory for data that was received over HTTP/2 but not yet read (default 64 MiB), in addition to 16 KiB
     /// per stream.
     pub windows: Windows,
-    /// Threads for busy connections (default `None`: connections stay where they are accepted).
+    /// Threads for busy connections (default `None`: connections stay on the runtime that accepted them).
     pub lanes: Option<Lanes>,
     /// Receives a descriptor that a client passes over a Unix socket (default `None`: all descriptors are
     /// closed).

@@ -1,7 +1,7 @@
 //! Stream slots: limit HTTP/2 streams over all connections, and evict waiting streams in favour of new ones.
 //!
-//! A stream that waits for its client keeps its slot only until another stream needs it, however long the
-//! client is silent. A stream with work in progress keeps its slot to the end.
+//! A stream that waits for its client keeps its slot, for any length of time, until another stream needs the
+//! slot. A stream with work in progress keeps its slot to the end.
 
 use std::{
     collections::HashMap,

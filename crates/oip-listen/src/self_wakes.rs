@@ -60,8 +60,8 @@ impl SelfWakes {
         }
     }
 
-    /// Polls the future, and polls it a second time if it woke itself. If the future wakes itself again,
-    /// or `is_turn_over` asks to yield, the task is woken as usual.
+    /// Polls the future, and polls it a second time if it woke itself. If the future wakes itself again, or
+    /// if `is_turn_over` returns true, the task is woken as usual.
     pub(crate) fn poll<T>(
         &self,
         cx: &mut Context<'_>,

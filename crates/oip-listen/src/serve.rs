@@ -246,7 +246,7 @@ async fn accept(listener: &Listener) -> (Stream, Peer) {
     loop {
         match listener.accept().await {
             Ok(client) => return client,
-            // The client gave up while it waited in the backlog.
+            // The client disconnected while it waited in the backlog.
             Err(error) if is_the_clients(&error) => {}
             Err(error) => {
                 tracing::warn!(%error, "cannot accept connections, trying again");

@@ -36,7 +36,7 @@ macro_rules! with {
 }
 
 impl Stream {
-    /// Returns whether the connection comes over a network, if that is known.
+    /// Returns whether this is a TCP connection, which can come over a network.
     pub(crate) fn is_tcp(&self) -> bool {
         matches!(self, Self::Tcp(_))
     }

@@ -27,7 +27,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::{body::Report, date, places::Waiter, send_pace::SendPace};
 
-/// The reason why a stream ended before its whole response was handed out.
+/// The reason why a stream ended before its whole response was passed to h2.
 enum End {
     /// The client reset the stream or disconnected.
     Gone,

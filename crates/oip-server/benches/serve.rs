@@ -100,7 +100,7 @@ fn main() {
     metrics();
 }
 
-/// Measures a metrics page with few and many models, and a request's cost on the server according to its own
+/// Measures the metrics page with few and with many models, and the CPU time per request by the server's own
 /// metrics.
 fn metrics() {
     const MANY: usize = 100;

@@ -46,8 +46,8 @@ const PAGE: usize = 4 << 10;
 /// Maximum size of the cache in bytes, and in buffers.
 const MAX_BYTES: usize = 32 << 20;
 const MAX_BLOCKS: usize = 192;
-/// Maximum size of the cache for buffers that models free while requests use little memory. It holds the
-/// intermediate tensors of one run of a vision network.
+/// Maximum size of the cache for buffers that models free while requests use little memory. The size suffices
+/// for the intermediate tensors of one run of a vision network.
 const MAX_BYTES_OF_MODELS: usize = 128 << 20;
 /// Requests count as using little memory while they hold at most 1/`LITTLE` of the budget.
 const LITTLE: u64 = 8;
@@ -708,7 +708,7 @@ mod tests {
         give_back(0);
     }
 
-    /// A model allocates a million small values in a loop and frees them, and then nothing runs.
+    /// Checks that small buffers that a model frees return to the system, even if nothing runs afterwards.
     #[cfg(target_os = "linux")]
     #[test]
     #[allow(unsafe_code, reason = "allocators are called so")]

@@ -178,8 +178,8 @@ impl BackendConfig {
         })
     }
 
-    /// Returns the command that runs this program as a worker with the same backends. It passes all options
-    /// on the command line, even those from the environment, because a worker reads no `OIP_` variables.
+    /// Returns the command that runs this program as a worker with the same backends. The command has all
+    /// options as arguments, even those from the environment, because a worker reads no `OIP_` variables.
     fn worker(&self) -> std::process::Command {
         let mut command = std::process::Command::new(this_program());
         command.arg(WORKER).arg(format!("--log={}", self.log));
@@ -205,7 +205,8 @@ impl BackendConfig {
     }
 }
 
-/// Runs a worker: `worker`, options, and the model's name, which makes the process recognizable.
+/// Runs a worker. The arguments are `worker`, options, and the model's name, which is only shown in process
+/// lists.
 pub(crate) fn work(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode, Failure> {
     let mut arguments: Vec<OsString> = arguments.collect();
     arguments.pop();
@@ -300,7 +301,7 @@ fn found_gpus(runtime: &backend_onnx::OnnxRuntime, choice: backend_onnx::GpuChoi
 mod tests {
     use super::*;
 
-    /// Worker processes use `--max-batch-tokens` for text models, even if the configuration file sets it.
+    /// Checks that worker processes get `max-batch-tokens` as an argument if the configuration file sets it.
     #[test]
     fn workers_get_the_largest_batch_of_text_models() {
         let options = Options::from_file("max-batch-tokens = 7\nthreads = 3").unwrap();

@@ -21,7 +21,7 @@ pub(crate) struct Card {
     pub(crate) power: Option<f64>,
 }
 
-/// Returns the GPUs that this process can use, and the choice for models that do not select any.
+/// Returns the GPUs that this process can use. `choice` applies to models that do not select any.
 pub(crate) fn gpus(choice: GpuChoice) -> Gpus {
     let gpus = Gpus::new(choice);
     let Some(nvml) = NVML.get_or_init(load) else {

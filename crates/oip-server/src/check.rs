@@ -37,7 +37,7 @@ pub(crate) struct Check {
     options: Options,
 }
 
-/// Runs `check` with the arguments after it.
+/// Runs the subcommand `check`.
 pub(crate) fn run(check: Check) -> Result<ExitCode, Failure> {
     let start = Instant::now();
     let Check { json, mut options } = check;

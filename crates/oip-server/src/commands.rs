@@ -120,8 +120,8 @@ fn parse<T: Parser>(name: &str, arguments: impl Iterator<Item = OsString>) -> Re
     }
 }
 
-/// Returns the complete command line for help, completions and manual pages. [`run`] does not parse with it,
-/// because the subcommands share the server's options and would contain themselves.
+/// Returns the complete command line for help, completions and manual pages. [`run`] parses without this
+/// command, because the subcommands share the server's options and would contain themselves.
 fn whole() -> Command {
     let commands = [
         arranged(Check::command()).name("check"),

@@ -71,7 +71,7 @@ impl LogControl {
         self.filter
             .reload(settings.changes.filter(settings.base.clone()))
             .map_err(|error| ServiceError::internal("the log is gone").caused_by(error))?;
-        // At startup, the installation of the filter sets this maximum.
+        // At startup, installing the filter sets this maximum.
         log::set_max_level(log_level(most));
         Ok(())
     }

@@ -245,7 +245,7 @@ fn shortened_json(line: &[u8], most: usize) -> Option<Vec<u8>> {
             return Some(short);
         }
         if longest == 0 {
-            // The object has too many fields, not long strings.
+            // The object is too long because of its many fields, not because of long strings.
             let bytes = line.len();
             value =
                 json!({"level": value["level"], "message": "a line of the log was too long", "bytes": bytes});

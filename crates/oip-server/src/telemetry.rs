@@ -18,7 +18,7 @@ use crate::{
     options::{DEFAULT_LOG, LogConfig, LogFormat, read_file},
 };
 
-/// Log target of the server's life cycle, wherever the code is.
+/// Log target of life-cycle messages from all modules.
 pub(crate) const LIFE_CYCLE: &str = "oip_server::app";
 
 /// Handles of the running log.
@@ -142,7 +142,7 @@ mod tests {
         assert!(parse_filter("inof").is_none());
     }
 
-    /// A panic of an isolated model is one log line without paths of the build machine.
+    /// Checks that a panic of an isolated model is logged in one line, without paths of the build machine.
     #[test]
     fn panics_in_workers_are_lines_of_the_log() {
         const CHILD: &str = "OIP_TEST_PANICS";

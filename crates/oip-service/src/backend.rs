@@ -1,4 +1,4 @@
-//! Loading models: the trait that a backend's author implements, and its arguments.
+//! The `Backend` trait, which loads models, and its arguments.
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Instant};
 
@@ -149,8 +149,8 @@ pub struct LoadContext {
     pub input_dims: Arc<InputDims>,
     /// The inputs and outputs from the configuration.
     pub tensors: Arc<ConfiguredTensors>,
-    /// Whether the caller can run the model in a separate process. If so, a backend fails with the cause
-    /// [`NeedsProcess`] when a request could crash the process.
+    /// Whether the caller can run the model in a separate process. If so, a backend whose model could crash
+    /// the process fails to load it with the cause [`NeedsProcess`].
     pub can_isolate: bool,
 }
 
@@ -190,7 +190,7 @@ impl fmt::Display for NeedsProcess {
 impl std::error::Error for NeedsProcess {}
 
 /// The inputs and outputs for which a model's configuration gives both datatype and dimensions. The batch
-/// dimension is not included where [`ModelConfig::max_batch_size`] is above 0.
+/// dimension is not included if [`ModelConfig::max_batch_size`] is above 0.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ConfiguredTensors {
     /// The inputs, as configured.
@@ -200,7 +200,7 @@ pub struct ConfiguredTensors {
 }
 
 /// The dimensions that a model's configuration declares for its inputs, keyed by input name. -1 is a free
-/// dimension. The batch dimension is not included where `max_batch_size` is above 0; inputs without declared
+/// dimension. The batch dimension is not included if `max_batch_size` is above 0. Inputs without declared
 /// dimensions may be left out.
 pub type InputDims = BTreeMap<String, Vec<i64>>;
 

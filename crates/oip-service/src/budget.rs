@@ -41,10 +41,10 @@ struct BudgetState {
     spare: SpareBuffers,
 }
 
-/// A request up to this size is small and may use the whole budget.
+/// Maximum size of a small request in bytes. Small requests may use the whole budget.
 const SMALL: u64 = 64 << 10;
 
-/// A request up to this size is not large.
+/// Maximum size of a medium request in bytes. Larger requests leave an eighth of the budget unused.
 const MEDIUM: u64 = 1 << 20;
 
 impl ByteBudget {
@@ -101,8 +101,7 @@ impl ByteBudget {
             return Err(ServiceError::new(ErrorCode::TooLarge, message));
         }
         let more = |used: u64| {
-            // A large request that runs alone may use everything, since it takes memory from no other
-            // request.
+            // A request that runs alone may use the whole budget.
             let is_alone = used <= held;
             let left_to_smaller = if is_alone || whole <= SMALL {
                 0

@@ -8,7 +8,7 @@ use crate::{CancelToken, NoOtherModels, OtherModels, ResponseSink};
 
 /// The argument of [`Model::run`](crate::Model::run): the request, and everything that the run may use.
 ///
-/// Callers create a call with [`Call::new`] and add optional parts. Each part is offered only to models whose
+/// Callers create a call with [`Call::new`] and add optional fields. They set a field only for models whose
 /// [`Capabilities`](crate::Capabilities) support it.
 ///
 /// ```
@@ -39,9 +39,9 @@ pub struct Call<'c> {
     /// `decoupled`. `None` if the caller wants one response, which the run returns.
     pub responses: Option<&'c mut dyn ResponseSink>,
     /// How long this thread may wait for a run that takes place [elsewhere](crate::Capabilities::elsewhere).
-    /// After that time, the run returns [`Outcome::Unfinished`], and another thread completes it: that thread
-    /// waits for the result, calls other models, reads large outputs, or finds out why a process exited. With
-    /// `None`, the run blocks until it is finished.
+    /// After that time, the run returns [`Outcome::Unfinished`], and another thread finishes it with
+    /// [`RestOfRun::finish`]: that thread waits for the result, calls other models, reads large outputs, or
+    /// finds out why a process exited. With `None`, the run blocks until it is finished.
     pub patience: Option<Duration>,
 }
 
@@ -104,7 +104,7 @@ impl<'c> Call<'c> {
     /// Returns the sink, for a model that always needs one.
     ///
     /// # Errors
-    /// [`Internal`](oip_types::ErrorCode::Internal) when the caller takes only one response.
+    /// [`Internal`](oip_types::ErrorCode::Internal) when the caller accepts only one response.
     pub fn sink(&mut self) -> Result<&mut dyn ResponseSink, ServiceError> {
         match &mut self.responses {
             Some(responses) => Ok(&mut **responses),

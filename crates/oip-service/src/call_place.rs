@@ -15,7 +15,7 @@ use std::{
 /// use std::{sync::Arc, task::{Context, Poll}};
 /// use oip_service::{CallPlace, KeptPlace};
 ///
-/// /// A place that nobody else needs.
+/// /// A slot that is never revoked.
 /// struct Assured;
 ///
 /// impl KeptPlace for Assured {

@@ -26,7 +26,7 @@ use std::{
 pub struct CancelToken {
     cancelled: Arc<AtomicBool>,
     deadline: Option<Instant>,
-    /// Tokens that together cancel this token: this token is cancelled when all members are.
+    /// If present, this token is also cancelled once all of these tokens are cancelled.
     members: Option<Arc<[CancelToken]>>,
 }
 
@@ -116,7 +116,7 @@ impl CancelToken {
         self.deadline
     }
 
-    /// Returns a guard that cancels the token when it is dropped before it is disarmed. A future that waits
+    /// Returns a guard that cancels the token if it is dropped without being disarmed. A future that waits
     /// for a response holds one, so that dropping the future cancels the work.
     #[must_use]
     pub fn guard(&self) -> CancelGuard {

@@ -97,7 +97,8 @@ fn not_inflated(error: io::Error) -> ServiceError {
     }
 }
 
-/// Compresses the concatenation of `parts`. The level favors speed over size, because clients wait.
+/// Compresses the concatenation of `parts`. The level favors speed over size, because clients are waiting for
+/// the response.
 ///
 /// # Errors
 /// Returns the errors of [`Lease::charge`] and [`Lease::check`].

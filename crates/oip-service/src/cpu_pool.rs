@@ -78,9 +78,9 @@ impl CpuPool {
 
     /// Runs `work` for a request. `bytes` is roughly how much memory `work` reads or writes.
     ///
-    /// When the future is dropped before the work starts, the work is dropped immediately, with everything it
-    /// holds. Work that is running is not interrupted, so long-running work should call [`Lease::check`]. The
-    /// pool has no timer; the caller enforces the deadline.
+    /// If the future is dropped before the work starts, the closure and everything that it owns are dropped
+    /// immediately. Work that is running is not interrupted, so long-running work should call
+    /// [`Lease::check`]. The pool has no timer; the caller enforces the deadline.
     ///
     /// # Errors
     /// The errors of `work`; the errors of [`Lease::check`] when the work is about to start;
@@ -206,7 +206,7 @@ impl Pool {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // Updates are atomic, so lock poisoning is ignored.
+        // A panic cannot leave the queue inconsistent, so lock poisoning is ignored.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -20,14 +20,15 @@ const LARGE: usize = 64 << 10;
 /// into mapped memory.
 const QUICK: usize = 256 << 10;
 
-/// The memory that classification needs per element: its index, its string and its part of the response.
+/// The memory in bytes that classification needs per element: its index, its string and its part of the
+/// response.
 const BYTES_PER_CLASS: u64 = 80;
 
 /// Checks a request, runs it, and delivers the outputs as requested. Every transport calls this function
 /// between reading the request and writing the response.
 ///
-/// A service that does not [check requests](InferenceService::checks_requests) itself is called only with
-/// requests that fit the model. Its outputs are checked and selected, and the response gets the request's id.
+/// If the service does not [check requests](InferenceService::checks_requests) itself, this function checks
+/// the request, checks and selects the outputs, and sets the response's id.
 ///
 /// The delivery parameters of requested outputs are removed before the service sees the request. Large
 /// outputs are classified and written into shared memory by a thread of `cpu`.
@@ -44,7 +45,7 @@ pub async fn respond(
     cx: RequestContext,
 ) -> Result<InferResponse, ServiceError> {
     let model = NamedModel::of(&request);
-    // The inner future is pinned, so that this future contains it only once.
+    // Pinning the inner future keeps this future from containing it twice.
     let answered = pin!(run_and_deliver(service, cpu, &model, request, cx));
     catch_panic(answered)
         .await
@@ -110,7 +111,8 @@ async fn run_and_deliver(
     Box::pin(deliver_planned(service, cpu, model, &lease, plans, response)).await
 }
 
-/// A request that was checked for a service that leaves the check to its caller.
+/// The parts of a request that are needed to check its response, for services that do not check requests
+/// themselves.
 struct CheckedRequest {
     metadata: Arc<ModelMetadata>,
     id: Option<String>,
@@ -237,7 +239,7 @@ impl fmt::Display for NamedModel {
 #[derive(Default)]
 struct Plans {
     each: Vec<Plan>,
-    /// Where large outputs that have no plan in `each` are written: a part of the connection's own region.
+    /// The part of the connection's own region that receives large outputs without a plan in `each`.
     area: Option<SharedMemorySlice>,
 }
 

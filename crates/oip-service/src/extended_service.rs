@@ -9,7 +9,7 @@ use crate::{
     RequestContext, Responses, Statistics, SystemSharedMemory,
 };
 
-/// Wraps a service and adds extensions that belong to the process: logging and shared memory.
+/// Wraps a service and adds extensions that the process provides: logging and shared memory.
 ///
 /// All other methods are forwarded to the inner service. The wrapper implements every method of
 /// [`InferenceService`], including the provided ones, so that lints report any capability that is added to

@@ -65,7 +65,8 @@ pub async fn unload(
     repository.unload(model, options).await
 }
 
-/// Refuses a repository name: there is only one repository, and it has no name. The message is Triton's.
+/// Rejects every repository name: there is only one repository, and it is unnamed. The message is the same as
+/// Triton's.
 ///
 /// # Errors
 /// [`Unimplemented`](ErrorCode::Unimplemented) when the name is not empty.

@@ -178,7 +178,7 @@ impl Lease {
         self.0.cancel.with_deadline(self.deadline())
     }
 
-    /// Returns a guard that cancels the request when it is dropped before it is disarmed. A transport keeps
+    /// Returns a guard that cancels the request if it is dropped without being disarmed. A transport keeps
     /// the guard in the future that handles the request, so that all work stops when the client disconnects.
     #[must_use]
     pub fn guard(&self) -> CancelGuard {

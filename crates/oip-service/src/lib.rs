@@ -1,8 +1,8 @@
 //! The interface between the Open Inference Protocol's transports and the services behind them.
 //!
 //! Transports (`oip-http`, `oip-grpc`) hold an `Arc<dyn `[`InferenceService`]`>` and depend on nothing else.
-//! An engine (`oip-engine`), or your own service, implements it and does not depend on any transport. Inside
-//! an engine, a model is a [`Model`]: plain blocking code. A [`Backend`] loads models from files.
+//! An engine (`oip-engine`), or your own service, implements that trait and does not depend on any transport.
+//! Inside an engine, a model is a [`Model`]: plain blocking code. A [`Backend`] loads models from files.
 //!
 //! ```text
 //!  oip-http ─┐                         ┌─ oip-engine ── Model ◀── Backend (ONNX, tensor files, yours)
@@ -20,7 +20,7 @@
 //! };
 //! use std::sync::Arc;
 //!
-//! /// One model, `echo`, that gives back the bytes it got.
+//! /// One model, `echo`, that returns its input.
 //! struct Echo(Arc<ModelMetadata>);
 //!
 //! impl InferenceService for Echo {

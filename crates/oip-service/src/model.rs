@@ -9,9 +9,9 @@ use crate::{Call, CancelToken, Outcome, RowIndependence};
 ///
 /// There is one way to run a model. [`Model::run`] takes a [`Call`], which carries the request and everything
 /// that a run may use: the cancel token, the server's other models, the sink for several responses, the parts
-/// of a batched request. A model reads what it needs from the call and ignores the other parts.
-/// [`Model::capabilities`] declares what the model can do beyond one response to one request. The caller asks
-/// for the capabilities once, and its calls offer only what the model supports.
+/// of a batched request. A model reads what it needs from the call and ignores the rest.
+/// [`Model::capabilities`] declares what the model can do beyond one response to one request. The caller gets
+/// the capabilities once, and sets only those fields of a call that the model supports.
 ///
 /// | the model | declares | uses of its [`Call`] | returns |
 /// |---|---|---|---|
@@ -25,8 +25,8 @@ use crate::{Call, CancelToken, Outcome, RowIndependence};
 /// outputs after it. A model therefore never receives or sends a wrong shape, and may return outputs that
 /// were not requested.
 ///
-/// A wrapper changes some parts of the call and passes the call on: it replaces [`Call::request`], wraps
-/// [`Call::responses`], and maps the outputs of every kind of outcome with [`Outcome::map`].
+/// A wrapper modifies the call and passes it on: it replaces [`Call::request`], wraps [`Call::responses`],
+/// and maps the outputs of every kind of outcome with [`Outcome::map`].
 ///
 /// ```
 /// use oip_service::{Call, Model, Outcome};
@@ -65,8 +65,8 @@ pub trait Model: Send + Sync + 'static {
         Capabilities::default()
     }
 
-    /// Stops the model, which gets no more requests. Stopping may take about a second. The engine calls this
-    /// method at least once, but not while a run still hangs.
+    /// Stops the model, which receives no more requests. This may take about a second. The engine calls this
+    /// method at least once, and never while a run is still hanging.
     fn end(&self) {}
 }
 
@@ -146,10 +146,10 @@ pub struct Capabilities {
     /// has charged to a budget itself. For such a model, only outputs without another owner are charged to
     /// the request.
     pub lends_memory: bool,
-    /// Whether a run's duration depends only on the number of rows. That number is the first dimension of the
-    /// inputs where [`Model::metadata`] leaves it free; all other dimensions are fixed. A run needs no
-    /// preparation, does not depend on the inputs' values, and waits for no files, processes, devices or user
-    /// code.
+    /// Whether a run's duration depends only on the number of rows. The number of rows is the first dimension
+    /// of the inputs for which [`Model::metadata`] leaves it free; all other dimensions are fixed. A run
+    /// needs no preparation, does not depend on the inputs' values, and waits for no files, processes,
+    /// devices or user code.
     ///
     /// The value true is a promise: an engine may run such a model on a thread of the transport, where a hang
     /// would block other clients' requests.

@@ -11,8 +11,8 @@ use std::{
 /// Records facts about a request on its way through the server: its model, and the duration of each phase.
 ///
 /// If recording is enabled, a transport finds this record among the request's extensions, as
-/// `Arc<RequestNotes>`, and attaches it to the request's [`Lease`](crate::Lease). Without it, nothing is
-/// recorded and no clock is read.
+/// `Arc<RequestNotes>`, and attaches it to the request's [`Lease`](crate::Lease). Without the record, nothing
+/// is recorded and no clock is read.
 ///
 /// ```
 /// use oip_service::{Phase, RequestNotes};
@@ -60,7 +60,7 @@ pub struct Stage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StageKind {
-    /// A phase other than [`Phase::Run`], which consists of three stages.
+    /// A phase other than [`Phase::Run`], which consists of the stages `Batch`, `Run` and `Split`.
     Phase(Phase),
     /// Concatenating the inputs of a batch.
     Batch,
@@ -147,7 +147,7 @@ impl RequestNotes {
         }
     }
 
-    /// Assigns the next number to a pipeline step that starts, and returns it; `None` if the request is not
+    /// Returns the number for a pipeline step that starts now, counted from 1; `None` if the request is not
     /// traced.
     #[must_use]
     pub fn begin_step(&self) -> Option<u32> {
@@ -183,13 +183,13 @@ impl RequestNotes {
         self.identity.get_or_init(|| shortened(identity));
     }
 
-    /// Returns the model, if the request got far enough to name it.
+    /// Returns the model, if it was recorded.
     #[must_use]
     pub fn model(&self) -> Option<&str> {
         self.model.get().map(String::as_str)
     }
 
-    /// Returns the version that ran the request, if a version ran it and has a name.
+    /// Returns the version that ran the request, if it was recorded.
     #[must_use]
     pub fn version(&self) -> Option<&str> {
         self.version.get().map(String::as_str)

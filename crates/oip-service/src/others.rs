@@ -25,12 +25,13 @@ pub struct ModelCall {
     pub request: InferRequest,
     /// Time limit for the call, if it is shorter than the time that remains for the calling request.
     pub timeout: Option<Duration>,
-    /// Whether the caller takes any number of responses. A decoupled model refuses calls that take only one.
+    /// Whether the caller accepts any number of responses. A decoupled model refuses calls that accept only
+    /// one.
     pub takes_several: bool,
 }
 
 impl ModelCall {
-    /// Creates a call that takes one response, within the deadline of the calling request.
+    /// Creates a call that accepts one response, within the deadline of the calling request.
     #[must_use]
     pub fn new(request: InferRequest) -> Self {
         Self {

@@ -12,8 +12,8 @@ use pin_project_lite::pin_project;
 
 /// Awaits `work` and turns a panic into the error [`Internal`](oip_types::ErrorCode::Internal).
 ///
-/// The panic hook has already written the panic message to the log. A service that is shared between requests
-/// must stay usable after a panic, as it must when one of its threads panics.
+/// The panic hook has already written the panic message to the log. A service is shared between requests, so
+/// it must remain usable after a panic.
 pub fn catch_panic<F: Future>(work: F) -> CatchPanic<F> {
     CatchPanic { work }
 }
@@ -34,7 +34,7 @@ impl<F: Future> Future for CatchPanic<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let work = self.project().work;
-        // The future must not be polled again after a panic.
+        // After a panic the future must not be polled again; returning `Ready` ensures that.
         match catch_unwind(AssertUnwindSafe(|| work.poll(cx))) {
             Ok(poll) => poll.map(Ok),
             Err(_) => Poll::Ready(Err(service_panicked())),

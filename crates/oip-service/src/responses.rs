@@ -47,8 +47,8 @@ pub trait ResponseSink {
     /// responses are refused.
     fn send(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError>;
 
-    /// Sends the last response, for models that know that no response follows. The client then sees the end
-    /// of the stream together with this response.
+    /// Sends the last response, for models that can tell which response is the last. The client then sees the
+    /// end of the stream together with this response.
     ///
     /// # Errors
     /// See [`ResponseSink::send`].

@@ -33,7 +33,7 @@ impl Default for RowIndependence {
     }
 }
 
-/// The conditions under which rows are independent. The default has none.
+/// The conditions under which rows are independent. By default there are none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IndependentRows {

@@ -80,7 +80,7 @@ pub trait InferenceService: Send + Sync + 'static {
     }
 
     /// Returns whether the service checks requests and outputs itself, and puts the request's id into the
-    /// response. If so, the caller skips these steps. An engine returns true, because it knows the version
+    /// response. If so, the caller skips these steps. An engine returns true, because it selects the version
     /// that a request runs on, and must check requests before it batches them.
     fn checks_requests(&self) -> bool {
         false
@@ -116,8 +116,8 @@ pub trait InferenceService: Send + Sync + 'static {
         None
     }
 
-    /// Returns whether the service schedules requests by their parameter `priority`: the schedule policy
-    /// extension. Every transport handles `timeout`.
+    /// Returns whether the service schedules requests by their parameter `priority` (schedule policy
+    /// extension). The extension's other parameter, `timeout`, is handled by every transport.
     fn has_schedule_policy(&self) -> bool {
         false
     }
@@ -140,7 +140,7 @@ impl Readiness {
     }
 }
 
-/// The context of a request, in addition to its content.
+/// The context of a request: its lease, cancellation token, priority and origin.
 #[derive(Clone, Debug)]
 pub struct RequestContext {
     received: Instant,

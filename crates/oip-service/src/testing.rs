@@ -47,8 +47,8 @@ use crate::{
 ///
 /// `matrix` has the versions `1` and `2`; the other models have no versions.
 ///
-/// The service offers every extension, each in the simplest form that detects mistakes; see the
-/// implementations.
+/// The service offers every extension, each in the simplest form that exposes mistakes of its caller; the
+/// trait implementations describe the details.
 #[derive(Debug, Default)]
 pub struct TestService {
     /// Number of requests to `slow` that are waiting.
@@ -162,8 +162,8 @@ impl TestService {
         (!self.is_plain).then_some(&self.extensions)
     }
 
-    /// Provides memory that a client can register as the region `key`. The server can read and write the
-    /// memory.
+    /// Provides memory that clients can register as a region with the key `key`. The server can read and
+    /// write the memory.
     pub fn share(&self, key: &str, memory: Vec<u8>) {
         self.extensions.share(key, memory);
     }

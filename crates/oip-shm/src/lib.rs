@@ -10,8 +10,8 @@
 //! client cannot change while a model reads it.
 //!
 //! Every client of the server can name any object in that directory, and read and write it with the server's
-//! permissions. This follows from the definition of the extension, and is the same in every server. So offer
-//! it only if all clients may access all shared memory of the server's user. The protections:
+//! permissions. This follows from the extension's definition and is the same in every server. Offer the
+//! extension only if all clients may access all shared memory of the server's user. The protections:
 //!
 //! - The server creates no shared memory that a client could name.
 //! - A key is the name of one file in the directory: not a path, link, pipe or device.
@@ -40,8 +40,8 @@
 //! # Regions of connections
 //!
 //! A client passes a memory descriptor over its Unix socket, and only requests on that connection can access
-//! it. The descriptor must come from `memfd_create`, with seals that fix its size. So it can be mapped
-//! without risk: bytes are copied out before they are read.
+//! the memory. The descriptor must come from `memfd_create`, with seals that fix its size, so the server can
+//! map it without risk. Bytes are copied out before they are used.
 
 #[cfg(target_os = "linux")]
 mod connection_regions;

@@ -168,7 +168,7 @@ struct Sender {
     poster: Poster,
     config: ExporterConfig,
     counts: Arc<Counts>,
-    /// The time since which sending has failed. A failure is logged once, and so is the recovery.
+    /// When sending began to fail. A failure is logged once, and so is the recovery.
     failing_since: Option<Instant>,
 }
 

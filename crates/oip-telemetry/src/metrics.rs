@@ -224,7 +224,7 @@ struct Pusher<F> {
     starts: Starts,
     /// Back-off after the next failure.
     wait: Duration,
-    /// The time since which pushing has failed. A failure is logged once, and so is the recovery.
+    /// When pushing began to fail. A failure is logged once, and so is the recovery.
     failing_since: Option<Instant>,
 }
 
@@ -286,8 +286,8 @@ impl<F: FnMut() -> Vec<MetricFamily>> Pusher<F> {
 struct Starts {
     /// The start time of counters in the first collection.
     at: u64,
-    /// The time of the previous collection, which becomes the start time of counters that are new or reset
-    /// since.
+    /// The time of the previous collection, which becomes the start time of counters that are new or were
+    /// reset since then.
     looked: Option<u64>,
     /// The last value and the start time of each counter.
     known: HashMap<u64, (f64, u64)>,
@@ -347,7 +347,8 @@ fn messages(families: Vec<MetricFamily>, starts: &mut Starts, now: SystemTime) -
     done
 }
 
-/// Converts samples to data points. `start_of` returns when a counter, given its current value, began.
+/// Converts samples to data points. `start_of` returns a counter's start time, given its labels and current
+/// value.
 fn data(
     kind: MetricKind,
     samples: Vec<Sample>,

@@ -92,7 +92,7 @@ impl Poster {
             };
             return Err(Refusal {
                 reason: format!("it answers {status}{said}"),
-                // The retryable statuses of the specification.
+                // The statuses that the OTLP specification calls retryable.
                 is_passing: [
                     StatusCode::TOO_MANY_REQUESTS,
                     StatusCode::BAD_GATEWAY,

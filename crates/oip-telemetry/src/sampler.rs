@@ -2,7 +2,8 @@
 
 use crate::ids::{Parent, TraceId};
 
-/// Decides which requests are traced: as the caller's `traceparent` says, and otherwise by a sampling ratio.
+/// Decides which requests are traced: by the caller's `traceparent` if there is one, and otherwise by a
+/// sampling ratio.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampler {
     /// The sampling threshold, scaled to 2^63.

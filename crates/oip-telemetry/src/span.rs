@@ -16,7 +16,7 @@ pub struct Span {
     pub parent: Option<SpanId>,
     /// A name of low cardinality, because collectors group by it.
     pub name: Cow<'static, str>,
-    /// Whether the span serves a caller or makes a call.
+    /// Whether the span processes a caller's request or is internal to the program.
     pub kind: Kind,
     /// The time when the operation started.
     pub start: SystemTime,

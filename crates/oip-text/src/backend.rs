@@ -58,7 +58,7 @@ impl Default for TextOptions {
 }
 
 impl TextOptions {
-    /// Returns the options after `change`.
+    /// Returns the options with `change` applied.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
@@ -88,8 +88,8 @@ impl Backend for TextBackend {
         is_there && files.read(CONFIG).is_ok_and(|config| is_network(&config))
     }
 
-    /// Reads the files that describe the model, then the files that its network needs, which are in the
-    /// directory of the network.
+    /// Reads the files that describe the model, then the files that its network needs from the network's
+    /// directory.
     fn gather(&self, content: &Bytes, files: &dyn ModelFiles) -> Result<Vec<(String, Bytes)>, ServiceError> {
         let mut gathered = Vec::new();
         for path in [TOKENIZER, CONFIG] {

@@ -237,8 +237,7 @@ fn kind(module: &Json) -> &str {
     name.rsplit('.').next().unwrap_or_default()
 }
 
-/// Returns the pooling that the file enables: by a flag for each kind of pooling, or by a name in newer
-/// files.
+/// Returns the pooling that the file enables: with a flag, or in newer files by name.
 fn pooling(path: &str, config: &Map<String, Json>) -> Result<Pooling, TextError> {
     const KINDS: &[(&str, &str, Pooling)] = &[
         ("pooling_mode_cls_token", "cls", Pooling::Cls),

@@ -25,7 +25,7 @@ const MAX_PART: usize = 4 << 20;
 /// Maximum size of a compiled pattern in bytes.
 const MAX_PATTERN: usize = 4 << 20;
 
-/// Maximum number of pieces of a template, and of token ids of its special tokens.
+/// Maximum number of pieces in a template, and of token ids in each of its special tokens.
 const MAX_PIECES: usize = 64;
 
 /// Maximum length in bytes of prefixes and suffixes, which are added to every word.
@@ -114,8 +114,8 @@ impl<'de> Deserialize<'de> for Count {
     }
 }
 
-/// Checks that a tokenizer of `entries` tokens and merges, from a file of `bytes` bytes, fits into the memory
-/// that is `left`.
+/// Checks that a tokenizer of `entries` tokens and merges, from a file of `bytes` bytes, fits into `left`
+/// bytes of memory.
 fn memory_fits(entries: usize, bytes: usize, left: Option<u64>) -> Result<(), TextError> {
     // Estimates the memory: the vocabulary is stored in two maps and the merges in one, in addition to the
     // strings.
@@ -215,7 +215,8 @@ fn text<'j>(json: &'j Json, field: &str) -> &'j str {
     json.get(field).and_then(Json::as_str).unwrap_or_default()
 }
 
-/// Returns the members of a `Sequence`, which are one level deeper.
+/// Returns the members of a `Sequence`. Fails if `depth`, the number of sequences around it, reaches
+/// [`MAX_DEPTH`].
 fn members<'j>(json: &'j Json, field: &str, depth: usize) -> Result<&'j [Json], TextError> {
     if depth >= MAX_DEPTH {
         return Err(over("levels of Sequence in each other", depth + 1, MAX_DEPTH));

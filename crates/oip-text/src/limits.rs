@@ -13,7 +13,7 @@
 pub struct TokenizerLimits {
     /// Maximum size of `tokenizer.json` in bytes.
     pub max_file_bytes: usize,
-    /// Maximum number of tokens of the vocabulary, and a quarter of the maximum number of merges.
+    /// Maximum number of tokens in the vocabulary. The file may have at most four times as many merges.
     pub max_vocabulary: usize,
     /// Maximum number of tokens in `added_tokens`.
     pub max_added_tokens: usize,
@@ -41,7 +41,7 @@ impl Default for TokenizerLimits {
 }
 
 impl TokenizerLimits {
-    /// Returns the limits after `change`.
+    /// Returns the limits with `change` applied.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);

@@ -8,7 +8,7 @@ use crate::{
     tokenizer::{TextTokenizer, Tokens},
 };
 
-/// Names of the inputs for texts and for second texts.
+/// Names of the inputs: the texts, and the second text of each pair.
 const TEXT: &str = "text";
 const TEXT_PAIR: &str = "text_pair";
 /// Names of request parameters.

@@ -1,7 +1,7 @@
 //! Benchmarks decoding and encoding JSON bodies of one million numbers against other libraries.
 //!
-//! All data is in memory, and each benchmark is warmed up first. Decoders get the body of a whole inference
-//! request and produce the numbers; encoders get the numbers and produce the body of a whole response.
+//! All data is in memory, and each benchmark is warmed up first. Decoders read a complete inference request;
+//! encoders write a complete response.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

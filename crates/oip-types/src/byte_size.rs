@@ -1,4 +1,4 @@
-//! Byte sizes as people write them in options and configurations.
+//! Human-readable byte sizes for options and configurations.
 
 use std::{error::Error, fmt, str::FromStr};
 

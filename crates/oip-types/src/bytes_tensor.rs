@@ -7,11 +7,11 @@ use tensor_core::Shape;
 
 use crate::ServiceError;
 
-/// A tensor of byte strings, in the protocol's raw form: each element is its length as a little-endian `u32`,
-/// then its bytes, back to back.
+/// A tensor of byte strings, in the protocol's raw form: each element is a length, as a little-endian `u32`,
+/// followed by that many bytes.
 ///
 /// The form is checked once, in the constructor, so iterating over elements cannot fail. Like a
-/// [`Tensor`](tensor_core::Tensor) it is a shape and shared [`Bytes`].
+/// [`Tensor`](tensor_core::Tensor), it consists of a shape and shared [`Bytes`].
 ///
 /// ```
 /// use oip_types::BytesTensor;
@@ -31,10 +31,10 @@ pub struct BytesTensor {
 }
 
 impl BytesTensor {
-    /// Bytes of the length prefix of each element.
+    /// The size of an element's length prefix, in bytes.
     pub const LENGTH_PREFIX: usize = 4;
 
-    /// Checks the raw form against the shape and keeps it without copying.
+    /// Creates a tensor from its raw form, which is checked against the shape and not copied.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when a length or an element is truncated, or
@@ -153,7 +153,7 @@ impl fmt::Debug for BytesTensor {
 mod tests {
     use super::*;
 
-    /// Rejects hostile raw forms.
+    /// Rejects raw forms that are truncated or do not match the shape.
     #[test]
     fn cut_and_lying_lengths_are_refused() {
         let one = Shape::vector(1);

@@ -4,7 +4,7 @@ use std::{error::Error, fmt, time::Duration};
 
 use tensor_core::{CastError, SparseError, SpecError};
 
-/// Everything that can go wrong with a request, as one closed list for both transports.
+/// The error codes of requests, as one closed list for both transports.
 ///
 /// [`ErrorCode::http_status`] and [`ErrorCode::grpc_code`] map a code to the status that clients see.
 ///
@@ -183,8 +183,8 @@ impl ServiceError {
         &self.0.message
     }
 
-    /// Returns the delay before a retry: one second for retryable codes unless [`ServiceError::retry_after`]
-    /// set another.
+    /// Returns the delay before a retry: one second for retryable codes, unless [`ServiceError::retry_after`]
+    /// has set another delay.
     #[must_use]
     pub fn retry_delay(&self) -> Option<Duration> {
         let default = self.0.code.is_retryable().then_some(Duration::from_secs(1));

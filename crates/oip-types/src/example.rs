@@ -2,8 +2,8 @@
 
 use crate::{ModelMetadata, TensorMetadata};
 
-/// Height and width of an example image where the model leaves them free: large enough for networks, which
-/// halve them at most five times.
+/// Height and width of an example image if the model leaves them free. This is large enough for networks,
+/// which halve each side at most five times.
 const IMAGE_SIDE: u64 = 32;
 
 /// An input of an example request: a tensor of zeros (or empty strings, or `false`) with a shape that the

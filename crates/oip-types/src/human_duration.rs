@@ -1,4 +1,4 @@
-//! Durations as people write them in options and configurations.
+//! Human-readable durations for options and configurations.
 
 use std::{error::Error, fmt, str::FromStr, time::Duration};
 

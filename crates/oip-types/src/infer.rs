@@ -49,7 +49,7 @@ impl InferRequest {
     /// elements are not included.
     #[must_use]
     pub fn overhead_bytes(&self) -> usize {
-        /// Memory of one entry of a collection, with its share of the spare capacity.
+        /// Memory of one collection entry, including its share of spare capacity.
         const ENTRY: usize = 128;
         let parameters = |parameters: &Parameters| {
             let entries = parameters.iter().map(|(name, value)| {

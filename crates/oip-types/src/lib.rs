@@ -11,8 +11,8 @@
 //! - **Extensions**: types for the repository index, model configuration, statistics, logging and shared
 //!   memory; and [`classify`].
 //! - **Errors**: [`ServiceError`] with an [`ErrorCode`] from one closed list, mapped to HTTP and gRPC status.
-//! - **Options**: [`ByteSize`], and with the feature `durations` `HumanDuration`: sizes and durations as
-//!   people write them.
+//! - **Options**: [`ByteSize`] and, with the feature `durations`, `HumanDuration`: sizes and durations in
+//!   human-readable form.
 //! - **Encodings** (feature `rest`, on by default): [`rest`] decodes JSON bodies into typed buffers and
 //!   encodes from them, and handles the binary tensor data extension without copying.
 //!

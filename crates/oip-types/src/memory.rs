@@ -1,4 +1,4 @@
-//! Memory budgets: decoding and encoding ask the caller before they allocate.
+//! Memory budgets: decoding and encoding reserve memory from the caller's budget before they allocate.
 
 use bytes::Bytes;
 

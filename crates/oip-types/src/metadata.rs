@@ -171,7 +171,7 @@ impl fmt::Display for TensorMetadata {
 /// assert!(!pattern.matches(&Shape::vector(64)));
 /// assert_eq!(pattern.to_string(), "[-1, 64]");
 ///
-/// // Any number of leading dimensions; the wire has no form for that, and shows one.
+/// // Any number of leading dimensions. The wire form cannot express that, and shows one free dimension.
 /// let pattern = ShapePattern::with_any_leading(vec![Some(64)]);
 /// assert!(pattern.matches(&Shape::new(&[4, 8, 64])?) && pattern.matches(&Shape::vector(64)));
 /// assert!(!pattern.matches(&Shape::scalar()));

@@ -28,7 +28,7 @@ pub struct ModelConfig {
     pub max_batch_size: u32,
     /// The inputs, without the batch dimension when [`ModelConfig::max_batch_size`] is above 0.
     pub input: Vec<InputConfig>,
-    /// The outputs, likewise without the batch dimension.
+    /// The outputs, without the batch dimension when [`ModelConfig::max_batch_size`] is above 0.
     pub output: Vec<OutputConfig>,
     /// The groups of instances: how many there are, and on which hardware.
     pub instance_group: Vec<InstanceGroup>,
@@ -157,7 +157,7 @@ pub enum InputFormat {
     serde(default)
 )]
 pub struct Reshape {
-    /// The dimensions of the different shape.
+    /// The dimensions of the new shape.
     pub shape: Vec<i64>,
 }
 
@@ -270,7 +270,7 @@ pub struct Accelerator {
     serde(default)
 )]
 pub struct DynamicBatching {
-    /// Batch sizes worth waiting for.
+    /// Batch sizes that run at once, without waiting for further requests.
     pub preferred_batch_size: Vec<u32>,
     /// Maximum time a request waits for further requests, in microseconds.
     pub max_queue_delay_microseconds: u64,
@@ -430,7 +430,7 @@ pub enum WarmupData {
     serde(default)
 )]
 pub struct TransactionPolicy {
-    /// Any number of responses per request, including none.
+    /// Whether a request can have any number of responses, including none.
     pub decoupled: bool,
 }
 

@@ -18,7 +18,7 @@ use crate::ServiceError;
 /// let model = ModelRef::new("digits", Some("2")).unwrap();
 /// assert_eq!((model.name(), model.version()), ("digits", Some("2")));
 /// assert_eq!(model.to_string(), "model 'digits' version '2'");
-/// // Clients without a version in mind send an empty one.
+/// // Clients may send an empty version to let the server choose.
 /// assert_eq!(ModelRef::new("digits", Some("")).unwrap().version(), None);
 /// assert!(ModelRef::new("../etc", None).is_err());
 /// ```

@@ -80,8 +80,8 @@ impl TensorValue {
         }
     }
 
-    /// Splits axis 0 into pieces of `counts` rows, which share the tensor's bytes. Byte strings have no
-    /// computable offsets, so their elements are read once, in order.
+    /// Splits axis 0 into pieces of `counts` rows, which share the tensor's bytes. The offsets of byte
+    /// strings cannot be computed, so their elements are read once, in order.
     ///
     /// # Errors
     /// [`InvalidArgument`](ErrorCode::InvalidArgument) when the tensor is a scalar or its number of rows is

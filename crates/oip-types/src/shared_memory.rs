@@ -12,8 +12,8 @@ const BYTE_SIZE: &str = "shared_memory_byte_size";
 /// Parameter: the offset of the tensor in the region.
 const OFFSET: &str = "shared_memory_offset";
 
-/// The name of the region that belongs to a connection over a Unix socket. On other connections no region has
-/// this name, and none can be registered under it.
+/// The name of the region that belongs to a connection over a Unix socket. Other connections have no region
+/// of this name, and clients cannot register one.
 pub const CONNECTION_REGION: &str = "$connection";
 
 /// A region of system shared memory that a client registered.

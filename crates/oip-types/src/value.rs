@@ -7,7 +7,8 @@ use crate::{BytesTensor, DataType, ServiceError};
 
 /// The value of an input or output: a tensor of fixed-width elements or of byte strings.
 ///
-/// Both are a shape and shared bytes in the protocol's raw form; the bytes match the shape.
+/// Both variants consist of a shape and shared bytes in the protocol's raw form. The bytes always match the
+/// shape.
 ///
 /// ```
 /// use oip_types::{DataType, TensorValue};
@@ -29,7 +30,7 @@ pub enum TensorValue {
 }
 
 impl TensorValue {
-    /// Checks raw bytes against datatype and shape and keeps them without copying.
+    /// Creates a value from raw bytes, which are checked against datatype and shape and not copied.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the length does not match datatype and
@@ -60,7 +61,7 @@ impl TensorValue {
     }
 
     /// Creates a value of zeros, false or empty strings, as a placeholder for elements that are elsewhere,
-    /// such as in shared memory. On most systems, memory that is never written costs nothing.
+    /// such as in shared memory. On most systems, pages that are never written take no memory.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the size overflows 64 bits, exceeds
@@ -82,7 +83,7 @@ impl TensorValue {
         };
         let len = len.ok_or_else(no_room)?;
         // `vec!` aborts on failure, and resizing a reserved vector would write to all its memory. A trial
-        // reservation therefore comes first, then `vec!`.
+        // reservation therefore checks first whether the allocation can succeed.
         Vec::<u8>::new().try_reserve_exact(len).map_err(|_| no_room())?;
         Self::from_raw(datatype, shape, vec![0; len].into())
     }

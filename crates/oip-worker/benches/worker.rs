@@ -1,4 +1,4 @@
-//! Measures what a separate process costs a model, for each request, for each start and for each byte.
+//! Measures the cost of running a model in a separate process: per request, per start and per byte.
 //!
 //! ```text
 //! cargo bench -p oip-worker --bench worker

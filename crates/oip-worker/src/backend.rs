@@ -19,10 +19,10 @@ const MEMORY_LIMIT: &str = "memory_limit";
 
 /// A backend whose models may run in separate processes.
 ///
-/// The parameters of each model's configuration decide whether it is loaded in the server or in a worker:
-/// `isolation` (`process` or `none`) and `memory_limit` (bytes, such as `2GiB`). The wrapped backend never
-/// sees these two parameters. Without them, a model gets a separate process if its backend refuses to load it
-/// into a shared one ([`NeedsProcess`]).
+/// The parameters of each model's configuration select whether it is loaded in the server or in a worker:
+/// `isolation` (`process` or `none`) and `memory_limit` (bytes, such as `2GiB`). Both are removed before the
+/// configuration is passed to the wrapped backend. Without them, a model gets a separate process if its
+/// backend refuses to load it into a shared one ([`NeedsProcess`]).
 pub struct IsolatedBackend {
     inner: Arc<dyn Backend>,
     isolation: Arc<Isolation>,

@@ -32,8 +32,8 @@ const MOST_READS: usize = 4;
 /// killed.
 const MOST_GIVEN_UP: usize = 64;
 
-/// Number that announces a new connection on the control socket, with the connection's descriptor attached.
-/// All other numbers on this socket are the numbers of cancelled requests.
+/// Number that marks a new connection on the control socket; the connection's descriptor is attached. All
+/// other numbers on this socket are the numbers of cancelled requests.
 const CONNECTION: u64 = u64::MAX;
 
 /// A connection to a process, for one request at a time, with the shared regions of that connection.
@@ -43,7 +43,7 @@ pub(crate) struct Lane {
     pub(crate) places: Option<Places>,
 }
 
-/// Idle connections of a process.
+/// The idle connections of a process, and its abandoned requests.
 #[derive(Default)]
 pub(crate) struct Beside {
     state: Mutex<State>,

@@ -52,8 +52,8 @@
 //! ends the worker.
 //!
 //! A worker ends with the server, however the server ends: it detects that its control socket was closed, and
-//! on Linux the kernel kills it together with the thread that started it. It does not end earlier, when the
-//! terminal or a service manager sends a signal to all processes. When memory runs out, the kernel kills
+//! on Linux the kernel kills it together with the thread that started it. Signals that a terminal or a
+//! service manager sends to all processes do not end it earlier. When memory runs out, the kernel kills
 //! workers first (Linux).
 //!
 //! A worker can have a memory limit. A model that exceeds it fails in the way that allocations fail in its

@@ -373,7 +373,7 @@ impl SharedPool {
             if cancel.is_cancelled() {
                 break Err(nobody_waits(cancel));
             }
-            // All living workers are busy; otherwise one would be idle.
+            // All living workers are busy, so each waiting request needs another worker.
             state.wanted = state.wanted.max(state.living + state.waiting);
             self.work.notify_one();
             state = self

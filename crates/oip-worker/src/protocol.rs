@@ -352,7 +352,7 @@ impl Connection {
         Head::read(&head)
     }
 
-    /// Reads the next `count` bytes of a frame. The caller has checked the length. Memory is still touched
+    /// Reads the next `count` bytes of a frame. The caller has checked the length. Even so, memory is touched
     /// only as bytes arrive.
     pub(crate) fn bytes(&self, count: u64, go_on: &mut dyn FnMut() -> bool) -> Result<Vec<u8>, Broken> {
         let no_room = || Broken::System(ErrorKind::OutOfMemory.into());
@@ -481,7 +481,7 @@ mod tests {
         assert!(matches!(connection.head(&mut go_on), Err(Broken::GivenUp)));
         (&other).write_all(&[3]).unwrap();
         assert!(matches!(connection.head(&mut || false), Err(Broken::GivenUp)));
-        // The reading side was dropped, so sending fails too.
+        // The frame does not fit into the socket buffer, so sending has to wait, and can be given up too.
         let parts = [Bytes::from(vec![0; 8 << 20])];
         let sent = connection.send(Kind::Load, 0, b"{}", &parts, &mut || false);
         assert!(matches!(sent, Err(Broken::GivenUp)));

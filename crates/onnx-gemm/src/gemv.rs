@@ -110,7 +110,7 @@ impl pulp::WithSimd for Dots<'_> {
     }
 }
 
-/// Adds the products of the last elements of `a` and `b`, which do not fill a vector, to `sums`.
+/// Multiplies the last elements of `a` and `b`, which do not fill a vector, and adds the products to `sums`.
 #[inline(always)]
 fn with_rest<S: pulp::Simd>(simd: S, a: &[f32], b: &[f32], sums: S::f32s) -> S::f32s {
     if a.is_empty() {

@@ -16,7 +16,7 @@ use crate::{
 
 /// A model's interface: inputs and outputs, operator sets and producer.
 ///
-/// Reading a signature does not prepare the model, so it is fast whatever the model's size.
+/// Reading a signature does not prepare the model, so it is fast even for large models.
 ///
 /// ```
 /// use onnx_graph::Signature;

@@ -14,7 +14,7 @@ use crate::{
     proto::{self, AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto},
 };
 
-/// Maximum number of nodes in a model, including those of subgraphs. The largest known models have some ten
+/// Maximum number of nodes in a model, including those of subgraphs. The largest known models have about ten
 /// thousand.
 pub const MAX_NODES: usize = 100_000;
 
@@ -163,7 +163,7 @@ fn check_sparse(sparse: &SparseTensorProto) -> Result<(), Error> {
     parts(sparse).try_for_each(payload::check)
 }
 
-/// Returns the tensors of a sparse tensor.
+/// Returns the values and the indices of a sparse tensor.
 fn parts(sparse: &SparseTensorProto) -> impl Iterator<Item = &TensorProto> {
     sparse.values.iter().chain(&sparse.indices)
 }
@@ -433,7 +433,7 @@ mod tests {
         refuses(&leaking, "'inside' is used");
     }
 
-    /// External data is refused in every part of a file in which ONNX Runtime might look for it.
+    /// Checks that external data is refused wherever ONNX Runtime might read it.
     #[test]
     fn external_data_is_refused_in_every_place() {
         let mut in_node = model(vec![node("x", "y")]);

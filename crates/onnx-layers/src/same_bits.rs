@@ -113,8 +113,8 @@ fn node_of_bits() -> Node {
 #[test]
 fn convolutions_have_the_same_bits_on_any_number_of_threads() {
     let cases: &[(&[usize], &[usize], i64)] = &[
-        // Cases that are split by lines, channels, a single last channel, groups, images, and lines of
-        // one pixel.
+        // Cases that are split by lines, by channels, by channels with a single one left over, by groups, by
+        // images, and by lines of one pixel.
         (&[1, 4, 24, 24], &[6, 4, 3, 3], 1),
         (&[1, 16, 24, 24], &[8, 16, 1, 1], 1),
         (&[1, 16, 4, 4], &[64, 16, 3, 3], 1),

@@ -185,8 +185,8 @@ impl LabelEncoder {
         })
     }
 
-    /// Calls `take` with the value index of each key, in order. Uses a callback, since a list of all indices
-    /// might exceed the memory limit.
+    /// Calls `take` with the value index of each key, in order. Calls back instead of returning a list, since
+    /// a list of all indices might exceed the memory limit.
     fn each(&self, keys: &Tensor, take: &mut dyn FnMut(usize)) -> Result<()> {
         let default = self.values.len() - 1;
         let mut pace = Pace::default();

@@ -190,7 +190,7 @@ struct Regressor {
     machine: Machine,
     coefficients: Vec<f32>,
     bias: f32,
-    /// Whether the model only separates inliers (1) from outliers (-1).
+    /// `one_class`: whether the output is 1 for inliers and -1 for outliers instead of the score.
     is_one_class: bool,
 }
 

@@ -36,7 +36,7 @@ pub struct Operator {
     pub scalars: &'static [usize],
     /// The indices of the inputs that contain sizes, axes, indices or counts, which must fit into 32 bits.
     pub sizing_inputs: &'static [usize],
-    /// Whether the numbers of a sizing input are the dimensions of one value, which are multiplied.
+    /// Whether a sizing input contains all dimensions of one value, so that their product is limited as well.
     pub is_shape: bool,
     /// The range of inputs whose values determine the sizes of outputs: the first index, and the index after
     /// the last.

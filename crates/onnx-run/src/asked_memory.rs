@@ -168,7 +168,8 @@ fn casts_to_a_wider_type_are_asked_for() {
         .outputs(&Fact::of_values(&[Arc::new(input.clone())]))
         .unwrap();
     assert_eq!(facts.unwrap()[0].element_type, ElementType::F16);
-    // The input and the output in FP32; the output is in FP16 after the input is dropped.
+    // Reserves the input and the output in FP32. The FP32 input is dropped before the FP16 output is
+    // reserved.
     assert!(!runs_in(&node, std::slice::from_ref(&input), (8 << 10) - 1));
     assert!(runs_in(&node, &[input], 8 << 10));
 }
@@ -203,7 +204,7 @@ fn outputs_whose_size_depends_on_values_are_asked_for() {
     }
 }
 
-/// Strings are copied with their contents.
+/// Checks that operators that copy strings reserve memory for their contents.
 #[test]
 fn contents_of_strings_are_asked_for() {
     const LENGTH: usize = 1 << 10;

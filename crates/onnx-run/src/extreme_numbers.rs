@@ -139,7 +139,7 @@ fn without_fixtures() -> Vec<ModelProto> {
     others.into_iter().chain(pairs).chain(of_sizes()).collect()
 }
 
-/// The name of graphs in which an operator combines a size and a constant.
+/// The name of the graphs of [`of_sizes`], in which an operator combines a size and a constant.
 const OF_SIZES: &str = "sizes";
 
 /// Returns models that compute with a dimension's size and use the result as a shape, a slice bound, and an
@@ -272,7 +272,7 @@ fn close(graph: &mut GraphProto, name: &str) {
     }
 }
 
-/// Returns the locations of integers in the models' nodes, each with one model that has it.
+/// Returns the locations of integers in nodes, each with one model that has an integer there.
 fn places(models: &mut [ModelProto]) -> BTreeMap<(String, Place), Base> {
     let mut places = BTreeMap::new();
     let mut sizes = BTreeMap::new();
@@ -289,8 +289,8 @@ fn places(models: &mut [ModelProto]) -> BTreeMap<(String, Place), Base> {
             };
             let mut keep = |place: Place, is_there: bool| {
                 let key = (format!("{name}{}", of_sizes.as_deref().unwrap_or("")), place);
-                // Prefer models that already set the attribute, since it is valid together with their other
-                // attributes.
+                // Prefers models that already set the attribute, since there it is valid together with the
+                // other attributes.
                 let cost = (!is_there, size);
                 if sizes.get(&key).is_none_or(|known| cost < *known) {
                     sizes.insert(key.clone(), cost);
@@ -402,7 +402,8 @@ fn changes(models: &mut [ModelProto]) -> Vec<ChangedModel> {
     let mut changes = vec![];
     for ((name, place), (model, node)) in places {
         for extreme in EXTREMES {
-            // Fixed sizes are only tried with the largest integers: smaller ones find few further faults.
+            // Fixed sizes are only tried with the largest integers, since smaller integers reveal few
+            // additional faults.
             let is_extreme = extreme.unsigned_abs() > 1 << 31;
             for is_free in [false, true].into_iter().filter(|is_free| *is_free || is_extreme) {
                 let sizes = if is_free { "free" } else { "fixed" };
@@ -426,7 +427,7 @@ const CHILDREN: usize = 2;
 /// Environment variable with the index of the first change for a child process.
 const FROM: &str = "EXTREME_NUMBERS_FROM";
 
-/// Prefix of the line that a child process writes before and after each model.
+/// Prefix of the lines that a child process writes before and after it loads a model.
 const LOADING: &str = "loading ";
 const PANICKED: &str = "panicked ";
 const OVERFLOWED: &str = "overflowed ";

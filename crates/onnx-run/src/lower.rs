@@ -1,4 +1,5 @@
-//! Lowers the file's graph for preparation: checks, prunes, sorts and renames it.
+//! Lowers a file's graph so that it can be prepared: checks, prunes and sorts the graph, and renames its
+//! values.
 //!
 //! Each value has one unique name, constants match their dimensions, nodes are in topological order, nodes
 //! that no output depends on are removed, and all operators have a row in the table.

@@ -97,7 +97,7 @@ impl Pace {
         check_all()
     }
 
-    /// Calls `run` for consecutive parts of `elements`.
+    /// Calls `run` for consecutive chunks of `elements`.
     ///
     /// # Errors
     /// Returns the errors of [`Pace::spend`].
@@ -113,7 +113,7 @@ impl Pace {
         Ok(())
     }
 
-    /// Calls `run` for corresponding parts of two slices, up to the end of the shorter one.
+    /// Calls `run` for corresponding chunks of two slices, up to the end of the shorter one.
     ///
     /// # Errors
     /// Returns the errors of [`Pace::spend`].
@@ -199,8 +199,8 @@ impl Pace {
         Ok(made)
     }
 
-    /// Returns the results of `function` for the indices below `count`. Unlike the loop of [`Pace::collect`],
-    /// this one is vectorized if `function` is simple.
+    /// Returns the results of `function` for the indices below `count`. Unlike in [`Pace::collect`], the loop
+    /// is vectorized if `function` is simple.
     ///
     /// # Errors
     /// Returns the errors of [`Pace::spend`].
@@ -245,7 +245,7 @@ pub fn in_parts<I: Send>(items: Vec<I>, work: impl Fn(I, &mut Pace) -> Result<()
     })
 }
 
-/// The token and the time limit of a thread, which its helper threads also obey.
+/// The token and the time limit of a thread, which also apply to its helper threads.
 struct Limits {
     token: Option<Arc<dyn Cancellation>>,
     end: Option<Instant>,
@@ -328,7 +328,7 @@ mod tests {
 
     use super::*;
 
-    /// All parts of a split run are running when the run is cancelled, and all of them stop.
+    /// Cancels a run while all of its parts are running, and checks that all of them stop.
     #[test]
     fn a_cancelled_run_ends_on_all_its_threads() {
         const PARTS: usize = 3;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::prelude::*;
 
-/// The model is invalid; the message is for the model's author.
+/// The model is invalid. The message tells the model's author what to fix.
 #[derive(Debug)]
 pub struct Refusal(pub String);
 
@@ -45,7 +45,7 @@ pub fn below_limit(name: &str, number: i64) -> Result<usize> {
     }
 }
 
-/// The model is valid, but this runtime does not support it, whatever the sizes of its inputs.
+/// The model is valid, but this runtime does not support it for any sizes of inputs.
 #[derive(Debug)]
 pub enum Unsupported {
     /// ONNX Runtime supports the model, and this runtime does not.
@@ -55,8 +55,8 @@ pub enum Unsupported {
 }
 
 impl Unsupported {
-    /// Creates the error for an unsupported datatype of an operator. ONNX Runtime supports the operator for
-    /// FP64, and for no other datatypes that this runtime lacks.
+    /// Creates the error for an unsupported datatype of an operator, where FP64 is the only type that ONNX
+    /// Runtime supports and this runtime does not.
     pub fn but_for_fp64(element_type: ElementType, reason: &str) -> Self {
         match element_type {
             ElementType::F64 => Self::Here(reason.to_owned()),

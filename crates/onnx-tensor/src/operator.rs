@@ -84,10 +84,11 @@ impl Fact {
     }
 }
 
-/// For each present input of a node, its value if it is a constant.
+/// The present inputs of a node: the value of each constant, `None` for the others.
 pub type Constants<'c> = &'c [Option<Arc<Tensor>>];
 
-/// An operator, with its attributes. The inputs that it receives are the present ones, in the node's order.
+/// An operator, with its attributes. Its inputs are those of the node, in order; absent optional inputs are
+/// left out.
 pub trait Compute: Any + fmt::Debug + Send + Sync {
     /// Returns the types and dimensions of the outputs; `None` if only the run itself determines them. Before
     /// a run, dimensions of inputs may be unknown. In a run, all dimensions are numbers, and all inputs are
@@ -100,8 +101,7 @@ pub trait Compute: Any + fmt::Debug + Send + Sync {
     }
 
     /// Derives data from constant inputs, such as packed weights, within the memory limit of `packs`. Returns
-    /// the index of an input that `run` does not need; [`Compute::run`] then gets an empty tensor in its
-    /// place.
+    /// the index of an input that [`Compute::run`] no longer needs; it gets an empty tensor for that input.
     ///
     /// # Errors
     /// Fails if memory is exhausted.
@@ -121,8 +121,8 @@ pub trait Compute: Any + fmt::Debug + Send + Sync {
         false
     }
 
-    /// Computes the outputs. [`Compute::outputs`] has accepted the inputs. An input without other references
-    /// may be overwritten.
+    /// Computes the outputs from inputs that [`Compute::outputs`] has accepted. An input without other
+    /// references may be overwritten.
     ///
     /// # Errors
     /// Returns an error for invalid values of inputs, and on cancellation.
@@ -137,7 +137,7 @@ pub trait Kernel: fmt::Debug + Send + Sync + 'static {
     /// Returns an error that says why the inputs are invalid.
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>>;
 
-    /// Computes the outputs. Inputs have the types and ranks that [`Kernel::outputs`] has accepted.
+    /// Computes the outputs from inputs whose types and ranks [`Kernel::outputs`] has accepted.
     ///
     /// # Errors
     /// Returns the errors of [`Compute::run`].

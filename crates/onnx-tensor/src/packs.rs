@@ -5,8 +5,8 @@ use std::{any::Any, collections::HashMap, sync::Arc};
 
 use crate::prelude::*;
 
-/// Allowed bytes of packed copies, in addition to twice the bytes of all constants. Copies of one constant in
-/// the same layout count once.
+/// Bytes that packed copies may take in addition to twice the bytes of all constants. Copies of one constant
+/// in the same layout count once.
 const MORE_BYTES: u64 = 16 << 20;
 
 /// The layout of packed weights.
@@ -120,7 +120,7 @@ mod tests {
         ));
         let other = get(&second, Order::Panels { is_turned: false }).unwrap();
         assert!(!Arc::ptr_eq(&made, &other));
-        // A third copy does not fit; the first two remain available.
+        // A third copy exceeds the limit; the first two remain available.
         assert!(get(&first, Order::Panels { is_turned: true }).is_none());
         assert!(Arc::ptr_eq(
             &other,

@@ -1,8 +1,8 @@
 //! Reuses the memory of a run's values. A kernel that writes each element of its output takes the memory of a
 //! value that no later step reads, without zeroing it first.
 //!
-//! Memory is reused within one run only, so that no run can see values of another one, whatever a kernel
-//! does. Requests that are batched together share a run.
+//! Memory is reused within one run only, so that no run can read values of another run, even if a kernel has
+//! a bug. Requests that are batched together share a run.
 
 use std::{cell::RefCell, marker::PhantomData};
 
@@ -65,8 +65,8 @@ fn size(storage: &Storage) -> usize {
     storage.width().map_or(0, |width| width * storage.capacity())
 }
 
-/// Takes kept memory for `count` elements of this width. Its contents are unspecified. Returns `None` if
-/// there is none of a similar size.
+/// Takes kept memory for `count` elements of this width. Its contents are unspecified. Returns `None` if no
+/// kept memory has a similar size.
 pub(crate) fn take(element_type: ElementType, count: usize) -> Option<Storage> {
     KEPT.with_borrow_mut(|kept| {
         let kept = kept.as_mut()?;
@@ -95,7 +95,7 @@ mod tests {
         f32::store(vec![1.0; count])
     }
 
-    /// Takes kept memory and returns its first element.
+    /// Takes kept memory, and returns the first element that it still contains.
     fn taken(element_type: ElementType, count: usize) -> Option<u32> {
         match take(element_type, count)? {
             Storage::U32(units) => Some(units[0]),

@@ -2,7 +2,7 @@
 //!
 //! A run reserves the bytes of a value before the value is created. If only the node's kernel can determine
 //! the size, the kernel reserves them through [`size::admit_shape`](crate::size::admit_shape) and
-//! [`size::admit_texts`](crate::size::admit_texts), which find the account of their thread's run
+//! [`size::admit_texts`](crate::size::admit_texts), which charge the account of the run on their thread
 //! ([`Room::during`]).
 
 use std::{
@@ -48,7 +48,7 @@ impl Total {
     }
 }
 
-/// The memory of one run: the bytes of its values, and the bytes reserved for further values.
+/// The memory account of one run: the bytes of its values, and the bytes reserved for further values.
 #[derive(Debug)]
 pub struct Room<'t> {
     total: &'t Total,
@@ -104,7 +104,7 @@ impl Room<'static> {
 }
 
 thread_local! {
-    /// The account of the node that this thread computes.
+    /// The memory account that the node on this thread charges.
     static NODE: RefCell<Option<Lent>> = const { RefCell::new(None) };
 }
 
@@ -126,7 +126,7 @@ impl Lent {
 }
 
 /// Reserves memory for an output whose size only the kernel can determine. Does nothing outside of kernels,
-/// and in other kernels, for whose outputs memory is already reserved.
+/// and in kernels for whose outputs memory is already reserved.
 ///
 /// # Errors
 /// Returns [`NoRoom`] if all runs together would exceed the budget.

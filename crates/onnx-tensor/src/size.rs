@@ -18,8 +18,8 @@ pub use crate::faults::gib;
 /// Maximum bytes of a value: an input, an output or an intermediate value.
 pub const MAX_BYTES: u64 = 4 << 30;
 
-/// Maximum bytes of an empty input, computed with dimensions of 0 replaced by 1. Such an input costs the
-/// client nothing, but operators allocate memory according to its other dimensions. For empty intermediate
+/// Maximum bytes of an empty input, computed with dimensions of 0 replaced by 1. Such an input takes no bytes
+/// in the request, but operators allocate memory according to its other dimensions. For empty intermediate
 /// values, the maximum is [`MAX_BYTES`].
 pub const MAX_EMPTY_BYTES: u64 = 256 << 20;
 
@@ -79,8 +79,8 @@ pub fn limited<T>(bytes: u64, run: impl FnOnce() -> T) -> T {
     run()
 }
 
-/// Refuses a shape whose value is too large. If the current node's outputs have sizes that only their values
-/// determine, this reserves the memory ([`room::ask_for_shape`]).
+/// Refuses a shape whose value is too large. Also reserves the memory ([`room::ask_for_shape`]) if the sizes
+/// of the current node's outputs depend on values.
 ///
 /// # Errors
 /// Returns [`BadInput`] with the size, and the errors of [`admit_now`].
@@ -130,7 +130,7 @@ pub fn admit_texts(bytes: u64) -> Result<()> {
 }
 
 /// Refuses strings whose contents take too much memory. Each element comes with the number of its copies.
-/// Elements of other types have no contents; [`admit_shape`] checks their size.
+/// Only strings have contents; for other types, [`admit_shape`] checks the size.
 ///
 /// # Errors
 /// Returns the errors of [`admit_texts`].

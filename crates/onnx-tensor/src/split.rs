@@ -1,5 +1,6 @@
-//! Splits results into disjoint lines for several threads. A part must be worth waking a helper thread, which
-//! takes a few microseconds. Sums are never split, so results are bit-identical for any number of threads.
+//! Splits results into disjoint ranges of lines for several threads. Each part must contain enough work to
+//! justify waking a helper thread, which takes a few microseconds. Sums are never split, so results are
+//! bit-identical for any number of threads.
 
 use crate::prelude::*;
 
@@ -15,9 +16,9 @@ pub const ELEMENTS: u64 = 1 << 15;
 /// line.
 pub const LINE: usize = 64;
 
-/// Calls `run` for the lines of a result, each of `unit` elements: once for all lines, or for disjoint ranges
-/// on several threads if `work` is worth several parts of at least `least`. `run` receives the index of its
-/// first line.
+/// Calls `run` for the lines of a result, each of `unit` elements: once for all lines, or, if `work` is large
+/// enough for several parts of at least `least`, for disjoint ranges on several threads. `run` receives the
+/// index of its first line.
 ///
 /// # Errors
 /// Returns the first error of `run`.
@@ -46,8 +47,8 @@ fn lines_by<T: Send>(made: &mut [T], unit: usize, [work, least]: [u64; 2], run: 
     in_parts(items, |(first, made), pace| run(first, made, pace))
 }
 
-/// Returns a copy of `from` on which `run` was called as by [`lines`]. Each part is copied on the thread that
-/// computes it.
+/// Copies `from`, calls `run` on the copy as [`lines`] does, and returns the copy. Each part is copied on the
+/// thread that computes it.
 ///
 /// # Errors
 /// Returns the first error of `run`, and an error if the request is cancelled.
@@ -73,7 +74,7 @@ pub fn copied<T: Copy + Default + Send + Sync>(
     Ok(made)
 }
 
-/// Calls `run` on the elements of `tensor` as by [`lines`], and returns the result. If there are other
+/// Calls `run` on the elements of `tensor` as [`lines`] does, and returns the result. If there are other
 /// references to the tensor, its elements are copied first.
 ///
 /// # Errors

@@ -1,9 +1,9 @@
 //! Threads within a request: operators split large work into parts, some of which idle threads compute.
 //!
-//! The process has one pool. The request's own thread computes parts too, and never waits for a part that has
-//! not begun. The number of computing threads is bounded ([`configure`]): all threads help a request that
-//! runs alone, and with as many requests as threads there are no helpers. The first large operator creates
-//! the pool; with a limit of 1 there is none.
+//! The process has one pool. The request's own thread also computes parts, and never waits for a part that
+//! has not started. The number of computing threads is bounded ([`configure`]): all threads help a request
+//! that runs alone, and if there are as many requests as threads, there are no helpers. The first large
+//! operator creates the pool; with a limit of 1 there is none.
 //!
 //! Parts are disjoint blocks of a result and no sum is split, so results do not depend on the number of
 //! threads.
@@ -51,9 +51,9 @@ const SPINS: u32 = 1 << 11;
 /// Most nodes that are not split take less time than this.
 const WATCH: Duration = Duration::from_micros(100);
 
-/// Factor for the pause after lost time. A helper that does not begin before the work is done, or stalls
-/// within a part, has lost its core to another program. After a run has waited for such a helper, no helpers
-/// are used for the lost time multiplied by this factor.
+/// How long helpers are paused after a run has waited for a late one, as a multiple of the time that the run
+/// lost. A helper that does not start before the work is done, or stalls within a part, has lost its core to
+/// another program.
 const REST: u32 = 16;
 
 /// The threads of this process.
@@ -112,7 +112,7 @@ fn parts_of_large(work: u64, least: u64) -> usize {
 /// Calls `work` once per item, on this thread and on idle ones.
 ///
 /// # Errors
-/// Returns the first error of `work`. Items that have not begun by then are dropped.
+/// Returns the first error of `work`. Items that have not started by then are dropped.
 ///
 /// # Panics
 /// Panics if `work` panics, after all running parts have ended.
@@ -222,8 +222,8 @@ impl Threads {
         self.pool.get_or_init(make).as_ref()
     }
 
-    /// Runs the loop of a pool thread, which works, spins for a while in search of work, and then sleeps.
-    /// rayon's own threads sleep sooner, so a model with many small nodes would wake them for each node.
+    /// Runs the loop of a pool thread: it works, spins for a while to look for work, and then sleeps. rayon's
+    /// own threads sleep sooner, so a model with many small nodes would wake them for each node.
     fn help(&self) {
         loop {
             lock(&self.idle).watching += 1;
@@ -233,7 +233,8 @@ impl Threads {
                 idle.watching -= 1;
                 idle.asleep.push(thread::current());
             }
-            // A thread that queued work before this point saw this helper as spinning, and did not wake it.
+            // A thread that queued work before this point counted this helper as spinning, and did not wake
+            // it.
             if rayon_core::yield_now() != Some(Yield::Executed) {
                 thread::park();
             }
@@ -355,7 +356,7 @@ impl Share {
             work.go_on(|| false);
             let done = Instant::now();
             if to_begin.load(Ordering::Relaxed) > 0 {
-                // A helper that has not begun may just be waking up, so it gets a grace period.
+                // A helper that has not started may be waking up, so it gets a grace period.
                 return Some((done, WATCH));
             }
             for _ in 0..SPINS {

@@ -213,7 +213,7 @@ mod tests {
         let stat = "inactive_file 1\ntotal_inactive_file 600\ntotal_active_file 100\n";
         write(&inner, &VERSION_1, ["1000\n", "900\n", stat]);
         assert_eq!(least_of_groups(root.path(), groups, available_in), Some(800));
-        // Version 1 reports no limit as a number near 2^63.
+        // Version 1 reports a number near 2^63 if there is no limit.
         write(&inner, &VERSION_1, ["9223372036854771712\n", "900\n", stat]);
         assert!(least_of_groups(root.path(), groups, available_in).unwrap() > 1 << 62);
         write(&root.path().join("memory"), &VERSION_1, ["300\n", "100\n", ""]);

@@ -46,7 +46,8 @@ pub(crate) fn tell(path: &Path, is_json: bool, out: &mut impl Write) -> Outcome 
 
 /// For a sharded checkpoint, returns the file that contains the tensor, and the updated index, if any.
 fn shard_with(path: &Path, from: &str, to: &str) -> Outcome<Option<(PathBuf, Option<CompleteFile>)>> {
-    // A nonexistent path may be the single-file name of shards; opening it reports the error.
+    // If no file exists at `path`, it may be the single-file name of shards. Otherwise opening it reports the
+    // error.
     let files = tensor_files::checkpoint_files(path).about(path)?;
     if let [only] = &files[..] {
         return Ok((only != path).then(|| (only.clone(), None)));

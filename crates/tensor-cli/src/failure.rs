@@ -71,7 +71,8 @@ impl Failure {
         report::print(&serde_json::json!({ "error": error }), out)
     }
 
-    /// Returns the exit code. As for `diff`, 1 means a difference and 2 trouble.
+    /// Returns the exit code. For `tensor diff`, 1 means that the files differ and 2 an error, as for
+    /// diff(1).
     pub(crate) fn code(&self, is_diff: bool) -> ExitCode {
         match self {
             Self::Io(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,

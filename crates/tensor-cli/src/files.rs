@@ -149,7 +149,8 @@ pub(crate) fn check_local(path: &Path) -> Outcome {
     Ok(())
 }
 
-/// Returns the most restrictive permissions of the source files `paths`, which the output file gets.
+/// Returns the permission bits that all source files in `paths` share, and the owner's. The output file gets
+/// them.
 pub(crate) fn narrowest_mode(paths: &[PathBuf]) -> Option<u32> {
     #[cfg(unix)]
     {

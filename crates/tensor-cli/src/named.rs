@@ -7,7 +7,7 @@ use clap::{
     builder::{PossibleValue, TypedValueParser},
 };
 
-/// A value parser with a list of names; only the parser decides what is accepted.
+/// A value parser with a list of names for help and completions. The list does not restrict what is accepted.
 #[derive(Clone)]
 pub(crate) struct NamedParser<P> {
     pub(crate) names: fn() -> Vec<&'static str>,

@@ -223,7 +223,7 @@ struct Lines<'f, 'a> {
     column: usize,
     indent: usize,
     line_width: usize,
-    /// Blanks before the next word; a line break drops them.
+    /// Spaces before the next word; a line break drops them.
     blanks: usize,
 }
 

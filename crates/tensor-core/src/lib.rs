@@ -1,7 +1,8 @@
 //! Tensors as plain values: a dtype, a shape, and row-major little-endian bytes.
 //!
 //! Files, models and network clients of this project exchange [`Tensor`]s, whose elements are in one shared
-//! [`bytes::Bytes`]. Cloning a tensor or taking rows of it costs a reference count, never a copy.
+//! [`bytes::Bytes`]. Cloning a tensor or taking rows of it increments a reference count and copies no
+//! elements.
 //!
 //! | type | description |
 //! |---|---|
@@ -60,7 +61,7 @@
 //! ```
 //!
 //! The crate does no I/O, has no `unsafe` code and no serialisation framework; its dependencies are `bytes`,
-//! `bytemuck`, `half` and `smallvec`, and `ndarray` where it is asked for.
+//! `bytemuck`, `half` and `smallvec`, and `ndarray` if its feature is enabled.
 
 mod display;
 mod dtype;

@@ -97,7 +97,8 @@ impl Shape {
 
     /// Returns the shape of one entry along axis 0, `None` for a scalar.
     ///
-    /// Returns `None` also when the tail alone is invalid, as for `[0, 2^63, 2^63]`, which has no rows.
+    /// Also returns `None` when the other dimensions alone are invalid, as for `[0, 2^63, 2^63]`, which has
+    /// no rows.
     #[must_use]
     pub fn row(&self) -> Option<Self> {
         let (_, tail) = self.dims.split_first()?;
@@ -224,7 +225,7 @@ pub enum SpecError {
         /// The dimensions.
         shape: Shape,
     },
-    /// The number of bytes is not the one that dtype and shape require.
+    /// The number of bytes differs from the number that dtype and shape require.
     LengthMismatch {
         /// The dtype of the elements.
         dtype: DType,

@@ -9,7 +9,7 @@ use crate::{
 /// An owned tensor: a spec, and shared bytes of exactly the spec's length, row-major and little-endian.
 ///
 /// Cloning, taking rows and reshaping share the bytes. The bytes may come from any source that [`Bytes`]
-/// supports: a file read or mapped, a frame of a socket, a `Vec`.
+/// supports: a file that was read or mapped, data from a socket, a `Vec`.
 ///
 /// Equality compares specs and bytes: two NaNs with the same bits are equal, 0.0 and -0.0 are not.
 ///

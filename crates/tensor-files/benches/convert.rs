@@ -1,7 +1,7 @@
-//! Compares the conversion of a gigabyte between formats with copying the file.
+//! Times the conversion of 1 GiB of tensors to each format, compared with copying the file.
 //!
-//! `cargo bench -p tensor-files`; writes a few gigabytes to the temporary directory (`TMPDIR`), which should
-//! be on a disk.
+//! Run with `cargo bench -p tensor-files`. The benchmark writes a few gigabytes to the temporary directory
+//! (`TMPDIR`), which should be on a disk.
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on stops")]
 
 use std::{
@@ -14,7 +14,7 @@ use fmt_core::{Plan, PlannedEntry};
 use tensor_core::{DType, Shape, TensorSpec};
 use tensor_files::{ConvertOptions, convert, format_of_path, formats, open};
 
-/// Number of tensors, of 16 MiB each.
+/// Number of tensors, each of 16 MiB.
 const TENSORS: usize = 64;
 
 fn main() {

@@ -37,7 +37,7 @@ const WORTH_A_THREAD: u64 = 4 * PIECE as u64;
 /// ```
 ///
 /// # Errors
-/// The errors of [`TensorReader::stream`] and of `see`; the first one in the order of the bytes is returned.
+/// The errors of [`TensorReader::stream`] and of `see`; if both fail, the error at the lower offset.
 pub fn read_ahead(
     reader: &dyn TensorReader,
     index: usize,
@@ -102,7 +102,7 @@ fn show_all(
     for piece in arriving {
         let (piece, len) = piece?;
         see(&piece[..len])?;
-        // If the reading thread has ended, sending fails, and the buffer is not needed any more.
+        // If the reading thread has ended, sending fails, and the buffer is no longer needed.
         let _ = empty.send(piece);
     }
     Ok(())

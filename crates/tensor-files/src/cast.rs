@@ -19,8 +19,8 @@ impl Cast {
         are_floats.then_some(Self { from, to })
     }
 
-    /// Appends the converted elements of `bytes`, which has whole elements. Returns the number of finite
-    /// elements that became infinite.
+    /// Converts the elements in `bytes` and appends them to `out`. `bytes` must not end inside an element.
+    /// Returns the number of finite elements that became infinite.
     fn append(self, bytes: &[u8], out: &mut Vec<u8>) -> u64 {
         match self.from {
             DType::F64 => each(
@@ -125,7 +125,7 @@ pub(crate) struct CastStream<'r> {
 }
 
 impl<'r> CastStream<'r> {
-    /// Bytes converted at once.
+    /// Number of source bytes converted per read.
     const PIECE: usize = 64 << 10;
 
     pub(crate) fn new(inner: Box<dyn TensorStream + 'r>, cast: Cast, beyond: &'r AtomicU64) -> Self {
@@ -175,8 +175,8 @@ mod tests {
         (out, beyond)
     }
 
-    /// Returns the nearer of two neighbours, by distances in doubles, which are exact here; the even
-    /// neighbour on a tie.
+    /// Returns the neighbour closer to `value`, or the even one on a tie. Doubles represent both distances
+    /// exactly.
     fn nearest(value: f64, below: f64, below_is_even: bool, above: f64) -> f64 {
         let (down, up) = (value - below, above - value);
         if down < up || (down == up && below_is_even) {
@@ -186,8 +186,8 @@ mod tests {
         }
     }
 
-    /// Rounds values at and next to every positive 16-bit float, and at and next to the midpoint to the
-    /// following float.
+    /// Rounds each positive 16-bit float, the midpoint between it and the next one, and the doubles next to
+    /// both.
     #[test]
     fn rounding_is_to_the_nearest_and_even() {
         around_all(DType::F16, |bits| f16::from_bits(bits).to_f64(), 0x7bff);

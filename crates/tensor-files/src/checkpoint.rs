@@ -35,7 +35,7 @@ pub fn open(path: &Path, options: &ReadOptions) -> Result<Box<dyn TensorReader>,
     }
 }
 
-/// Opens a path like [`open`]; the reader also has the name of each tensor's file.
+/// Opens a path like [`open`], but returns a reader that also gives the file of each tensor.
 ///
 /// # Errors
 /// See [`open`].

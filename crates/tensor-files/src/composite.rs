@@ -45,7 +45,7 @@ use crate::split::remove_split;
 /// ```
 pub struct Composite<'r> {
     parts: Vec<Part<'r>>,
-    /// The selected tensors; `None` if they are exactly those of the first part, so that millions of entries
+    /// The selected tensors; `None` if they are exactly those of the first file, so that millions of entries
     /// are not stored twice.
     chosen: Option<Chosen>,
     names: NameTable,
@@ -58,7 +58,7 @@ pub struct Composite<'r> {
 
 /// Selected tensors, with their order and names.
 struct Chosen {
-    /// For each tensor, the index of its part, and the tensor's index within that part.
+    /// For each tensor, the index of its file in `parts`, and the tensor's index within that file.
     places: Vec<(usize, usize)>,
     entries: Vec<Entry>,
 }
@@ -116,7 +116,7 @@ impl Chosen {
 }
 
 impl<'r> Composite<'r> {
-    /// Creates a composite of one file. The label, such as the file's name, is for messages.
+    /// Creates a composite of one file. `label`, such as the file's name, appears in messages.
     pub fn new(label: impl Into<String>, reader: impl Into<Source<'r>>) -> Self {
         let source = reader.into();
         let all = 0..source.reader().entries().len();
@@ -153,8 +153,8 @@ impl<'r> Composite<'r> {
         composite
     }
 
-    /// Appends another file's tensors and metadata. For a key with different values the first value is kept;
-    /// see [`Composite::conflicts`].
+    /// Appends another file's tensors and metadata. If a metadata key has different values, the first one is
+    /// kept; see [`Composite::conflicts`].
     ///
     /// # Errors
     /// See [`Composite::append`].
@@ -320,7 +320,8 @@ impl<'r> Composite<'r> {
         });
     }
 
-    /// Calls `watch` with the number of tensor bytes after each read; an error of `watch` ends the reading.
+    /// Calls `watch` with the number of tensor bytes after each read; an error from `watch` becomes the
+    /// read's error.
     #[must_use]
     pub fn watched(mut self, watch: impl Fn(u64) -> Result<(), Error> + Send + Sync + 'r) -> Self {
         self.watch = Some(Box::new(watch));
@@ -334,7 +335,7 @@ impl<'r> Composite<'r> {
 
     fn find_names_anew(&mut self) {
         let entries = self.entries();
-        // Entries take so much memory that there are always fewer than 2^32.
+        // There are always fewer than 2^32 entries, because more would not fit into memory.
         let (names, _) = NameTable::of(entries.len(), |index| &entries[index as usize].name);
         self.names = names;
     }
@@ -436,7 +437,7 @@ impl TensorReader for Composite<'_> {
         if firsts.iter().all(HashMap::is_empty) {
             return Vec::new();
         }
-        // The file's first tensor with these bytes may not be among the selected tensors.
+        // `firsts` has the first tensor of the file with the same bytes, which may not be selected.
         let (mut chosen, mut shared) = (HashMap::new(), Vec::new());
         for index in 0..self.entries().len() {
             let (part, own) = self.place_of(index);

@@ -19,14 +19,14 @@ use crate::{
 
 /// Options for a conversion.
 pub struct ConvertOptions<'a> {
-    /// Losses to accept where the target format cannot store something. Any other loss is an error before
-    /// anything is written.
+    /// Losses to accept where the target format cannot store something. Any other loss is an error, and then
+    /// nothing is written.
     pub allow_loss: AllowedLoss,
     /// Whether to write names and metadata to a file next to the target, if the target has no names (BTF).
     pub names_beside: bool,
     /// Maximum size in bytes of a sparse tensor that is made dense under `allow_loss`.
     pub dense_budget: u64,
-    /// The source files; [`SourceFiles`] says which of them the target may replace.
+    /// The source files; [`SourceFiles`] defines which of them the target may replace.
     pub sources: SourceFiles,
     /// Options for the target: whether it may replace a file, and its permissions.
     pub output: OutputOptions,
@@ -95,9 +95,9 @@ pub fn losses(reader: &dyn TensorReader, target: &dyn Format, options: &ConvertO
 /// # Errors
 /// [`ErrorKind::Unsupported`] when the target cannot store everything and the loss is not allowed; the
 /// message says what. [`ErrorKind::Exists`] when the target is one of several source files,
-/// [`ErrorKind::Changed`] when it is the source and was replaced meanwhile. Otherwise the errors of reading
-/// and writing, and [`ErrorKind::Io`] when `on_progress` aborted. The target is then unchanged; if only the
-/// final rename failed, the names file of an old BTF file may already be removed.
+/// [`ErrorKind::Changed`] when it is the source and was replaced during the conversion. Otherwise the errors
+/// of reading and writing, and [`ErrorKind::Io`] when `on_progress` aborted. After an error the target is
+/// unchanged; if only the final rename failed, the names file of an old BTF file may already be removed.
 pub fn convert(
     reader: &dyn TensorReader,
     target: &dyn Format,
@@ -204,7 +204,7 @@ pub(crate) struct AdaptedPlan {
 }
 
 impl AdaptedPlan {
-    /// Determines by trial what the target can store: the format checks plans, and nothing is written.
+    /// Finds out what the target can store by passing plans to the format, without writing anything.
     pub(crate) fn new(
         reader: &dyn TensorReader,
         metadata: &Metadata,
@@ -275,7 +275,7 @@ impl AdaptedPlan {
         for (number, entry) in numbered.entries.iter_mut().enumerate() {
             entry.name = number.to_string();
         }
-        // The target has names, but one is invalid: the plan keeps that name, and the format refuses it.
+        // If indices are rejected too, the plan keeps the names, and creating the file reports the error.
         if accepts(numbered.clone()).is_err() {
             return;
         }
@@ -449,8 +449,8 @@ fn storable(
     Ok((kept, losses))
 }
 
-/// Splits `texts` into the entries that a format can store and the keys of all others. Tries each entry alone
-/// if the format refuses all together.
+/// Splits `texts` into the entries that a format can store and the keys of all others. If the format refuses
+/// all of them together, tries each entry alone.
 fn held_by(texts: Metadata, holds: impl Fn(Metadata) -> bool) -> (Metadata, impl Iterator<Item = String>) {
     if texts.is_empty() || holds(texts.clone()) {
         return (texts, Vec::new().into_iter());
@@ -552,7 +552,7 @@ fn copy(
     const PIECE: usize = 1 << 20;
     let entry = &reader.entries()[index];
     if let Layout::Coo { .. } = entry.layout {
-        // Entries are sorted, as writers require, which also compresses best.
+        // Writers require sorted entries, which also compress best.
         let sparse = reader.sparse(index)?.sorted();
         let sparse = sparse.map_err(|error| Error::new(ErrorKind::Duplicate, error.to_string()))?;
         if planned.layout == Layout::Dense {

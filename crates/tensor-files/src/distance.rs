@@ -1,8 +1,8 @@
-//! The distance between two tensors, seen as vectors.
+//! The distance between two tensors as vectors.
 
 use std::fmt;
 
-/// The distance between two numeric tensors, each seen as one vector.
+/// The distance between two numeric tensors, each flattened to one vector.
 ///
 /// ```
 /// use tensor_files::Distance;

@@ -16,7 +16,8 @@ use tensor_core::FileKind;
 /// ```
 #[must_use]
 pub fn explain(error: Error, format: &dyn Format, head: &[u8], len: u64) -> Error {
-    // One file kind covers several formats here, and two formats are zip archives.
+    // The kind `ztensor` also covers the formats `ztensor1` and `ztensor2`, and `torch` and `npz` files are
+    // zip archives.
     let is_own = |kind: &FileKind| match kind {
         FileKind::Zip => matches!(format.id(), "torch" | "npz"),
         kind => kind.format().is_some_and(|own| format.id().starts_with(own)),

@@ -75,10 +75,10 @@ impl Manifest {
         Self::of_watched(reader, &|_| ControlFlow::Continue(()))
     }
 
-    /// Creates a manifest like [`Manifest::of`], and calls a callback with the number of bytes read.
+    /// Creates a manifest like [`Manifest::of`], and calls `watch` with the number of bytes read.
     ///
     /// # Errors
-    /// The errors of [`Manifest::of`]; [`ErrorKind::Io`] when the callback aborted.
+    /// The errors of [`Manifest::of`]; [`ErrorKind::Io`] when `watch` aborted.
     pub fn of_watched(
         reader: &dyn TensorReader,
         watch: &dyn Fn(u64) -> ControlFlow<()>,

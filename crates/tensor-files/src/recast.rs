@@ -49,7 +49,7 @@ pub struct Recast<'r> {
     /// The index of each tensor in the inner reader, in order.
     indices: Vec<usize>,
     changes: Vec<Change>,
-    /// For each tensor, how many of the finite elements that were read became infinite.
+    /// For each tensor, the number of finite elements that became infinite when they were read.
     beyond: Vec<AtomicU64>,
     unconverted: Vec<(String, DType)>,
 }
@@ -185,8 +185,8 @@ impl<'r> Recast<'r> {
         self.unconverted.clone()
     }
 
-    /// Returns the dtypes of reinterpreted tensors, and what was lost in the tensors read: numbers beyond the
-    /// range of their new dtype. Tensors read twice are counted twice.
+    /// Returns a loss for each reinterpreted tensor, and one for each tensor in which numbers beyond the
+    /// range of the new dtype were read. A tensor that is read twice is counted twice.
     #[must_use]
     pub fn losses(&self) -> Vec<Loss> {
         let lost = |index: usize| match (&self.changes[index], self.before(index), &self.beyond[index]) {

@@ -74,8 +74,8 @@ pub fn format_of_path(path: &Path) -> Option<&'static dyn Format> {
 /// Detects the format of a file that begins with `head` (512 bytes are enough), is `len` bytes long, and may
 /// have a path.
 ///
-/// A magic number decides. Without a magic number, the file name's extension decides; without a known
-/// extension, the only format that the bytes could be.
+/// A magic number takes precedence. Without one, the extension of the file name determines the format. If the
+/// extension is unknown too, the result is the only format that could begin with these bytes.
 ///
 /// ```
 /// let format = tensor_files::detect(b"\x93NUMPY\x01\0", 128, Some("misnamed.btf".as_ref())).unwrap();
@@ -97,7 +97,7 @@ pub fn detect(head: &[u8], len: u64, path: Option<&Path>) -> Result<&'static dyn
         return Ok(format);
     }
     if let Some(format) = path.and_then(format_of_path) {
-        // The name decides even if the bytes do not match, because opening the file then explains the
+        // The name is used even if the bytes do not match, because the format's reader then reports the
         // mismatch.
         return Ok(format);
     }

@@ -13,7 +13,7 @@ pub(crate) struct Scaling {
     dims: [u64; 2],
     /// Height and width of a block whose elements share a scale.
     block: [u64; 2],
-    /// Number of blocks in a row of blocks, and in a whole matrix; 0 in a matrix if all elements share one
+    /// Number of blocks across a matrix, and in a whole matrix. The latter is 0 if all elements share one
     /// scale.
     blocks: [u64; 2],
 }
@@ -25,8 +25,8 @@ enum Float8 {
     E5M2,
 }
 
-/// Suffixes that turn a tensor's name into the name of its scales. Elements are multiplied by both kinds of
-/// scales, despite the name `inv`.
+/// Suffixes that turn a tensor's name into the name of its scales. Both kinds of scales are factors, despite
+/// the name `inv`.
 const ENDINGS: [&str; 2] = ["_scale_inv", "_scale"];
 
 /// Side length of the blocks that DeepSeek and most other writers use.
@@ -80,8 +80,7 @@ impl Scaling {
         }))
     }
 
-    /// Returns the elements as f32: each multiplied by its scale and rounded once, like the Python packages
-    /// do.
+    /// Returns the elements as f32: each multiplied by its scale and rounded once, as the Python packages do.
     pub(crate) fn stream<'r>(
         self,
         reader: &'r dyn TensorReader,
@@ -109,8 +108,8 @@ impl Scaling {
     }
 }
 
-/// Returns the last two dimensions, the block and the numbers of blocks, if the shape of the scales fits the
-/// tensor.
+/// Returns the last two dimensions, the block size and the numbers of blocks, if the shape of the scales fits
+/// the tensor.
 fn fit(tensor: &Shape, scales: &Shape) -> Option<([u64; 2], [u64; 2], [u64; 2])> {
     let (outer, dims) = matrix_of(tensor.dims());
     if tensor.element_count() == 0 {
@@ -137,7 +136,7 @@ fn fit(tensor: &Shape, scales: &Shape) -> Option<([u64; 2], [u64; 2], [u64; 2])>
         blocks => len.is_multiple_of(blocks).then(|| len / blocks),
     };
     // A single block along a side gets the length of the side. The writer may have used a larger block, which
-    // makes no difference, because no element is beyond the side.
+    // makes no difference, because no element lies beyond the side.
     let block = [side(rows, down)?, side(columns, across)?];
     Some((dims, block, [across, down * across]))
 }

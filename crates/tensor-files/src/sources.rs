@@ -39,8 +39,8 @@ struct SourceFile {
 }
 
 impl SourceFiles {
-    /// Records the files that these paths refer to. Paths that do not exist are skipped: opening them
-    /// explains why.
+    /// Records the files that these paths refer to. Paths that do not exist are skipped: opening them will
+    /// return the error.
     pub fn of<'p>(paths: impl IntoIterator<Item = &'p Path>) -> Self {
         let mut sources = Vec::new();
         for path in paths {

@@ -82,7 +82,7 @@ pub unsafe fn map(file: &File) -> io::Result<Bytes> {
 pub struct Promise(());
 
 impl Promise {
-    /// Gives the guarantee for all files that are mapped through the value.
+    /// Creates a value through which files can be mapped without `unsafe`.
     ///
     /// # Safety
     /// The caller must fulfil the contract of [`map`] for every file that is mapped through this value or a

@@ -101,8 +101,8 @@ impl RemoteSource {
         for (start, bytes) in parts {
             let len = bytes.len() as u64;
             (requests, received) = (requests + 1, received + len);
-            // If the index is longer than this part, about as many bytes again are needed, so the next
-            // request gets a read-ahead.
+            // If the index continues after this part, it is probably about twice as long, so the next request
+            // reads ahead by this part's length.
             state.ends.push_back((start + len, len / 2));
             state.blocks.push_back(Block {
                 start,
@@ -241,7 +241,7 @@ impl State {
         self.answers.remove(place)
     }
 
-    /// Decides where the request that starts at offset `at` ends.
+    /// Returns the offset at which the request that starts at `at` ends.
     fn plan(&mut self, at: u64, wanted: u64, len: u64) -> u64 {
         let follows = |(end, _): &(u64, u64)| *end <= at && at - *end <= GAP;
         let before = self.ends.iter().position(follows);
@@ -249,7 +249,7 @@ impl State {
             Some((_, window)) => (2 * window).min(LARGEST_WINDOW),
             None => LEAST,
         };
-        // An announced range is forgotten once a byte of it is requested, since it is fetched as a whole.
+        // An announced range is fetched as a whole when a byte of it is requested, so it can be forgotten.
         let announced = self.announced.iter().position(|range| range.contains(&at));
         let announced = announced.and_then(|place| self.announced.remove(place));
         let announced = announced.map_or(0, |range| range.end);

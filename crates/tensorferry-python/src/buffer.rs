@@ -138,7 +138,7 @@ pub(crate) struct Fresh(PyBuffer<u8>);
 impl Fresh {
     /// Borrows an object's memory for writing.
     ///
-    /// The Python half must pass an array that it has just created and not shared; [`Fresh::as_mut`] relies
+    /// The Python code must pass an array that it has just created and not shared; [`Fresh::as_mut`] relies
     /// on that.
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let buffer = PyBuffer::<u8>::get(object)?;

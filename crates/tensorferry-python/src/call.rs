@@ -16,7 +16,7 @@ use crate::{
     runtime::{Drives, Process},
 };
 
-/// Called when a call has ended, with an exception and None, or with None and the result.
+/// A Python callback for the end of a call. It receives an exception and None, or None and the result.
 pub(crate) type Callback = Option<Py<PyAny>>;
 
 /// A running call.

@@ -46,8 +46,8 @@ pub(crate) fn of_file(py: Python<'_>, error: &fmt_core::Error, path: Option<&Pat
     set.into_iter().find_map(Result::err).unwrap_or(exception)
 }
 
-/// Returns the errno of an error or of one of its causes. Some errors of libraries have no errno but a kind,
-/// which is mapped to an errno.
+/// Returns the errno of an error or of one of its causes. If an I/O error has no errno, as in some libraries,
+/// its kind is mapped to one.
 pub(crate) fn number(error: &(dyn Error + 'static)) -> Option<i32> {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -80,7 +80,7 @@ pub(crate) fn of_system(number: i32, text: String, path: Option<&Path>) -> PyErr
     }
 }
 
-/// Creates an error for a misuse that only the native half can detect.
+/// Creates an error for a misuse that only the native module can detect.
 pub(crate) fn usage(message: impl Into<String>) -> PyErr {
     pyo3::exceptions::PyValueError::new_err(message.into())
 }

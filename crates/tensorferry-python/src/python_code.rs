@@ -57,7 +57,7 @@ impl Drop for AttachedThread {
         // threads.
         if is_known() {
             // SAFETY: the thread is attached, and its thread state's counter is one higher than `try_attach`
-            // made it: `know` incremented it. `PyGILState_LOCKED` says that the thread was already attached,
+            // made it: `know` incremented it. `PyGILState_LOCKED` means that the thread was already attached,
             // so this call only decrements the counter; the end of `try_attach` releases the GIL.
             let forget =
                 |_: Python<'_>| unsafe { ffi::PyGILState_Release(ffi::PyGILState_STATE::PyGILState_LOCKED) };

@@ -42,7 +42,7 @@ impl Process {
 }
 
 /// A value per process, never dropped, since a thread may wait for the GIL while the interpreter shuts down.
-/// A forked process has none of the value's threads and creates its own.
+/// A forked process lacks the value's threads, so it creates its own value.
 struct OfProcess<T: 'static>(Mutex<Option<(Process, &'static T)>>);
 
 impl<T> OfProcess<T> {

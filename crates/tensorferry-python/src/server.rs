@@ -348,9 +348,9 @@ fn code(status: u16) -> ErrorCode {
     }
 }
 
-/// Returns a remote model's metadata, and whether it is decoupled. The protocol's metadata does not say which
-/// tensors are optional. For inputs, the model's configuration does; all outputs count as optional, because
-/// the remote server decides which ones it returns.
+/// Returns a remote model's metadata, and whether it is decoupled. The protocol's metadata lacks the
+/// information which tensors are optional. For inputs it comes from the model's configuration; all outputs
+/// count as optional, because the remote server decides which ones it returns.
 async fn described_by(client: &dyn InferenceClient, name: &str) -> Result<(ModelMetadata, bool), String> {
     let named = oip_types::ModelRef::new(name, None);
     let named = named.map_err(|error| error.message().to_owned())?;
@@ -431,7 +431,7 @@ fn refused(error: &ClientError) -> ServiceError {
 }
 
 impl Remote {
-    /// Asks the other server for the metadata of its model `name`.
+    /// Requests the metadata of the remote server's model `name`.
     fn new(py: Python<'_>, name: String, client: &Client, streams: &Client) -> PyResult<Self> {
         let (client, runtime) = client.driven(py)?;
         let (streams, _) = streams.driven(py)?;

@@ -81,8 +81,8 @@ impl Stream {
 
 #[pymethods]
 impl Stream {
-    /// Sends a request as soon as the queue of requests has room. The result is whether the stream still
-    /// accepts requests.
+    /// Sends a request as soon as the queue of requests has room. Returns whether the stream still accepts
+    /// requests.
     #[pyo3(signature = (request, callback=None))]
     fn send(&self, py: Python<'_>, request: InferArguments<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
         self.check_process()?;

@@ -49,9 +49,8 @@ pub enum Kind {
     Large,
     /// Connections: a large number of connections, each of which holds a little memory.
     Crowd,
-    /// CPU: as many small operations as possible. Well-behaved clients need not keep half their rate: a flood
-    /// keeps a CPU busy on the client's side alone, so on a small machine their rate says little about the
-    /// server.
+    /// CPU: as many small operations as possible. Well-behaved clients need not keep half their rate: the
+    /// attacker alone keeps a CPU busy, so on a small machine their rate says little about the server.
     Flood,
 }
 

@@ -19,7 +19,7 @@ use crate::{
 /// A shared memory region that reads as zeros and takes no memory itself. Removed on drop.
 pub struct Region {
     path: PathBuf,
-    /// The region's key, a name with or without the leading slash.
+    /// The region's name; its key is this name with a leading slash.
     name: String,
 }
 

@@ -6,7 +6,7 @@ use crate::{error::Refusal, meaning::Meaning};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Link {
     Identity,
-    /// Squares the score: the labels were square roots.
+    /// Squares the score and keeps its sign: the model was trained on square roots of the labels.
     Square,
     Exp,
     /// `1 / (1 + exp(-slope * score))` of each score.

@@ -71,7 +71,8 @@ impl<'a> Lines<'a> {
         let left: Vec<i32> = list("left_child", self.left_child, branches)?;
         let right: Vec<i32> = list("right_child", self.right_child, branches)?;
         let sets = self.sets(builder)?;
-        // Branches come first, then leaves, which children reference by negative numbers.
+        // `nodes` has the branches first, then the leaves. In the file, a child that is a leaf is the bitwise
+        // complement of the leaf's index.
         let child = |child: i32| match u32::try_from(child) {
             Ok(branch) => branch,
             Err(_) => (branches as u32).saturating_add(!child as u32),

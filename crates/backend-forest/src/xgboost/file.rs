@@ -1,4 +1,4 @@
-//! Reads the parts of a model file, and builds the booster from them.
+//! Reads a model file and builds the booster from it.
 
 use std::collections::HashMap;
 

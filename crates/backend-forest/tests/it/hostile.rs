@@ -171,7 +171,7 @@ fn what_is_no_model_is_explained() {
     }
 }
 
-/// Builds a LightGBM model with one tree of these lines.
+/// Builds a LightGBM model with one tree, which `lines` describe.
 fn lightgbm(lines: &str) -> Vec<u8> {
     format!("tree\nversion=v4\nnum_tree_per_iteration=1\nmax_feature_idx=1\nobjective=regression\n\nTree=0\n{lines}\n\nend of trees\n")
         .into_bytes()
@@ -241,8 +241,7 @@ fn texts_of_lightgbm_are_checked() {
     assert!(message.contains("the file is cut off"), "{message}");
 }
 
-/// Files of the packages that are truncated or have changed bytes are either refused, or give arbitrary
-/// numbers.
+/// Truncated or altered model files either fail to load, or load and run without a panic.
 #[test]
 fn damaged_files_are_refused_or_run() {
     let files: Vec<(String, Vec<u8>)> = {

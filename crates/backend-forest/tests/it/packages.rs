@@ -19,8 +19,8 @@ fn answer(case: &Case) -> Vec<f64> {
     numbers(&output)
 }
 
-/// Returns the distance of an output from the package's, in units in the last place of the type that the
-/// package computes in.
+/// Returns the difference between an output and the package's, in ULPs of the type that the package computes
+/// with.
 fn difference(case: &Case, found: f64, expected: f64) -> f64 {
     let (expected, epsilon) = match case.file.ends_with(".txt") {
         true => (expected, f64::EPSILON),
@@ -50,8 +50,8 @@ fn answers_are_those_of_the_packages() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// A row's output does not depend on the number of rows: with enough rows, blocks, lanes and remainders all
-/// occur.
+/// Checks that a row's output does not depend on the number of rows in the request. The larger request has
+/// enough rows for blocks, lanes and a remainder.
 #[test]
 fn rows_are_answered_alike_in_any_number() {
     for name in [

@@ -8,8 +8,8 @@ use onnx_tensor::size::{MAX_BYTES, gib};
 use super::{library, providers::is_out_of_memory, traps::Guards};
 use crate::ended::ended;
 
-/// Converts the error of a run. The error code blames the client if the library's message blames shapes or
-/// values. `gpu` is the GPU that the model is on.
+/// Converts the error of a run. The result is a client error if the library's message says that shapes or
+/// values are wrong. `gpu` is the GPU that the model runs on.
 pub(super) fn failed(
     error: ort::Error,
     guards: &Guards,
@@ -91,8 +91,9 @@ fn unallocated(message: &str) -> Option<u64> {
     digits.parse().ok()
 }
 
-/// Returns whether the library blames shapes or values. The library's internal errors have the same code, so
-/// the function searches for phrases of its kernels, which `cargo xtask zoo --extremes` collects.
+/// Returns whether the library's message says that shapes or values are wrong. Internal errors of the library
+/// have the same error code, so the function searches for phrases that its kernels use in such messages;
+/// `cargo xtask zoo --extremes` collects them.
 fn blames_values(words: &str) -> bool {
     const PHRASES: &[&str] = &[
         " by zero",
@@ -280,7 +281,7 @@ mod tests {
         );
     }
 
-    /// Bad input: a request that needs more memory than is free on the GPU.
+    /// Checks the error for a request that needs more memory than the GPU has free.
     #[test]
     fn a_full_gpu_is_not_the_models_fault() {
         for (message, expected) in [

@@ -14,8 +14,8 @@ use crate::dtype;
 /// Time limit for all attempts of one model.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Returns the outputs of the first run that succeeds, or `None`. Errors are ignored, since they do not show
-/// whether a model rejects these values or all values.
+/// Returns the outputs of the first run that succeeds, or `None`. Errors are ignored, since the model might
+/// accept other values.
 pub(super) fn first_answer(
     model: &dyn Model,
     inputs: &[Port],

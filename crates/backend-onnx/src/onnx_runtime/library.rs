@@ -16,7 +16,7 @@ use ort::{LoadDynamicError, environment::Environment, logging::LogLevel};
 
 use super::{find, providers::Package};
 
-/// ONNX Runtime, loaded into the process from a library that the operator chooses.
+/// ONNX Runtime, loaded into the process from a shared library.
 ///
 /// A process can load only one such library, which stays loaded until the process exits.
 ///

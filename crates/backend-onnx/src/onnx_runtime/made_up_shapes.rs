@@ -5,8 +5,8 @@ use tensor_core::Shape;
 
 /// Sizes to try for dimensions that are neither a batch nor an image's channels. The small sizes come first.
 /// Larger sizes are for networks that reduce their input, and for audio, which has thousands of samples. The
-/// last ones are sizes of images and of text lines that some networks require, although their files leave
-/// these dimensions free.
+/// last ones are the sizes of images and of text lines that certain networks require, although their files
+/// leave these dimensions free.
 const SIZES: &[u64] = &[
     1, 2, 8, 32, 64, 128, 320, 512, 640, 1600, 16000, 48, 96, 112, 160, 192, 224, 256, 336, 384, 448, 518,
 ];
@@ -110,7 +110,7 @@ mod tests {
         let tried = shapes(std::slice::from_ref(&image));
         let dims: Vec<&[u64]> = tried.iter().take(4).map(|shapes| shapes[0].dims()).collect();
         assert_eq!(dims, [[1, 3, 1, 7], [1, 1, 1, 7], [1, 3, 2, 7], [1, 1, 2, 7]]);
-        // Some exporters guess the names of free dimensions: here the last dimension has the batch's name.
+        // Some exporters guess names of free dimensions. Here, the last dimension is named like a batch.
         let sound = port(vec![
             Dim::Fixed(1),
             Dim::Fixed(1),

@@ -1,4 +1,4 @@
-//! Runs models with ONNX Runtime, a library that the operator chooses when the server starts.
+//! Runs models with ONNX Runtime, a shared library that is chosen when the server starts.
 
 mod faults;
 mod find;

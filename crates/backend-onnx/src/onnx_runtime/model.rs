@@ -1,4 +1,4 @@
-//! Models on ONNX Runtime: checks the graph before the library gets it, opens sessions, and runs requests.
+//! Models on ONNX Runtime: checks the graph before the library reads it, opens sessions, and runs requests.
 
 use std::collections::BTreeMap;
 
@@ -124,8 +124,8 @@ impl OrtModel {
             let seen = seen.map(|seen| seen.value.shape().clone());
             if let Some(seen) = &seen {
                 let is_unknown = output.shape == ShapePattern::with_any_leading(vec![]);
-                // Only the rank of the run's output is used. The sizes may differ between runs; the rank
-                // rarely does.
+                // Only the rank of the run's output is used, since sizes may differ between runs, and the
+                // rank rarely does.
                 if is_unknown || !output.shape.matches(seen) {
                     output.shape = ShapePattern::new(vec![None; seen.dims().len()]);
                 }
@@ -157,7 +157,7 @@ impl Model for OrtModel {
         Capabilities::default().with(|capabilities| {
             capabilities.runtime = Some("onnxruntime".to_owned());
             capabilities.row_independence = self.rows.clone();
-            // On a GPU, a single instance gets the largest batches; several instances would only wait for
+            // On a GPU, a single instance gives the largest batches; several instances would only wait for
             // each other.
             let placement = self.devices.placement();
             capabilities.instances = (!placement.gpus.is_empty()).then_some(1);

@@ -20,8 +20,8 @@ use super::{
     providers::{Accelerator, Chosen, Libraries, advice, missing_text},
 };
 
-/// How often a run releases the memory that earlier runs left in ONNX Runtime's pool. Releasing more often
-/// costs time; never releasing would keep the peak of the largest request forever.
+/// Interval at which a run releases the memory that earlier runs left in ONNX Runtime's pool. Releasing more
+/// often costs time; never releasing would keep the peak of the largest request forever.
 const SHRINK_EVERY: Duration = Duration::from_secs(10);
 
 /// Minimum size limit in bytes for a value that constant folding computes.
@@ -152,7 +152,8 @@ fn builder(settings: Settings<'_>, content: &Bytes) -> ort::Result<SessionBuilde
     Ok(builder)
 }
 
-/// Creates the run options of a session, and asks some runs to release memory.
+/// Creates the options for the runs of a session. At most once per [`SHRINK_EVERY`], a run also releases
+/// memory.
 pub(super) struct Runs {
     last_shrink: Mutex<Instant>,
     gpu: Option<u32>,
@@ -170,7 +171,7 @@ impl Runs {
         }
     }
 
-    /// Returns the options for one run, which may ask it to release memory.
+    /// Returns the options for one run. If memory was last released long ago, they make this run release it.
     pub(super) fn options(&self) -> ort::Result<Arc<RunOptions>> {
         let mut options = RunOptions::new()?;
         if self.is_time_to_shrink() {

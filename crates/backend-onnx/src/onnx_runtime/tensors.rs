@@ -230,8 +230,8 @@ where
         .map_err(|error| failed("it has another type", error))?;
     let bytes: &[u8] = bytemuck::cast_slice(elements);
     let own = range(bytes);
-    // An output may be an input that the model passes through. The memory then belongs to the request, which
-    // the output may outlive.
+    // An output may be an input that the model passes through. Its memory then belongs to the request, and
+    // the output may outlive the request.
     let is_input = |input: &Range<usize>| own.start < input.end && input.start < own.end;
     if bytes.is_empty() || inputs.iter().any(is_input) {
         return Ok(Bytes::copy_from_slice(bytes));

@@ -13,7 +13,7 @@ use ort::session::RunOptions;
 /// How often the cancel tokens of running requests are polled. Tokens are flags without notification.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// How long the thread keeps polling when no model runs, so that a busy server need not wake the thread for
+/// How long the thread keeps polling after the last run ends, so that a busy server need not wake it for
 /// every request.
 const LINGER: Duration = Duration::from_millis(200);
 

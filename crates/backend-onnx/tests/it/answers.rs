@@ -37,8 +37,8 @@ fn models_answer_as_recorded(runtime: Runtime) {
     assert!(wrong.is_empty(), "{runtime:?}: {wrong:#?}");
 }
 
-/// A model accepts batches of all sizes. The outputs for a row are the same whether it is sent alone or in a
-/// batch.
+/// Checks that models accept batches of all sizes, and that the outputs for a row are the same whether it is
+/// sent alone or in a batch.
 #[test]
 fn rows_are_answered_alone_as_they_are_together() {
     for &runtime in runtimes() {
@@ -91,7 +91,7 @@ fn rows_are_answered_alone(runtime: Runtime) {
     assert!(checked > 70, "{checked}");
 }
 
-/// An empty batch gives an empty output, or an error saying that the model does not support empty batches.
+/// Checks that an empty batch gives empty outputs, or a client error where ONNX Runtime does not support it.
 #[test]
 fn no_rows_are_a_batch_too() {
     let names = [

@@ -28,8 +28,8 @@ fn assert_close(found: &[f32], expected: &[f32]) {
     }
 }
 
-/// In models of LightGBM and XGBoost, a margin above 0 means a probability above 0.5. ONNX Runtime returns
-/// the label 4 up to a margin of 0.5.
+/// Checks that a margin above 0, and so a probability above 0.5, selects the second class, as in LightGBM and
+/// XGBoost. ONNX Runtime returns the first class, 4, up to a margin of 0.5.
 #[test]
 fn the_label_of_a_margin_is_that_of_its_probability() {
     let (labels, scores) = classified("forest_of_low_margins");
@@ -38,7 +38,8 @@ fn the_label_of_a_margin_is_that_of_its_probability() {
     assert_close(&scores, &expected.map(|second| [1.0 - second, second]).concat());
 }
 
-/// ONNX Runtime's labels are 1 and 0 here: 1 for each row whose second score is above 0.
+/// Checks that the greater score decides the label. ONNX Runtime returns labels 1 and 0 here: 1 for each row
+/// whose second score is above 0.
 #[test]
 fn two_classes_with_a_score_each_are_labelled_by_the_greater_score() {
     let (labels, scores) = classified("forest_of_two_scores");
@@ -46,7 +47,8 @@ fn two_classes_with_a_score_each_are_labelled_by_the_greater_score() {
     assert_close(&scores, &[1.25, 0.25, 0.875, 0.5, 0.5, 0.5, 0.125, 0.75]);
 }
 
-/// ONNX Runtime ignores the first base value and the leaf values of the second class.
+/// Checks that both base values are added. ONNX Runtime ignores the first one, and the leaf values of the
+/// second class.
 #[test]
 fn two_classes_with_a_base_value_each_have_both_added() {
     let (labels, scores) = classified("forest_of_two_base_values");

@@ -14,7 +14,7 @@ use crate::support::{Runtime, file, names, recorded_request, runtimes};
 /// Time limit for one damaged model. Loading takes milliseconds; the limit allows for machines under load.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A deadline, as every request to a server has one.
+/// The deadline of a request, since every request to a server has one.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 /// The stack size of the engine's threads.
@@ -25,7 +25,7 @@ const STACK: usize = 8 << 20;
 enum Fate {
     Refused,
     Loaded,
-    /// The run panicked. The engine would catch the panic; here it counts as a bug.
+    /// The run panicked, which counts as a bug in this test although the engine catches panics.
     Panicked,
 }
 
@@ -55,7 +55,7 @@ fn try_out(runtime: Runtime, content: Vec<u8>, name: &str) -> Fate {
     fate.unwrap_or_else(|_| panic!("{name}: loading or running hangs"))
 }
 
-/// Truncated files, empty files, and files of other formats are refused.
+/// Checks that truncated files, empty files, and files of other formats are refused.
 #[test]
 fn partial_files_are_refused() {
     for &runtime in runtimes() {
@@ -79,7 +79,8 @@ fn expect_refused_partial_files(runtime: Runtime) {
     );
 }
 
-/// Damaged models are refused, or run; none crashes the process, hangs or takes unbounded memory.
+/// Checks that damaged models are refused or run, without crashing the process, hanging, or taking unbounded
+/// memory.
 #[test]
 fn damaged_models_do_no_harm() {
     for &runtime in runtimes() {
@@ -113,7 +114,7 @@ fn expect_no_harm_of_damaged_models(runtime: Runtime) {
     assert!(panicked.is_empty(), "{panicked:?}");
 }
 
-/// Excessively nested and large structures are refused quickly.
+/// Checks that excessively nested and large structures are refused quickly.
 #[test]
 fn deep_and_large_structures_are_refused() {
     for &runtime in runtimes() {

@@ -7,7 +7,7 @@ use tensor_core::{Shape, Tensor};
 
 use crate::support::{Runtime, file, infer, onnx_runtime, runtimes, source};
 
-/// Returns the fixture with the path of its external file replaced by an allowed name.
+/// Returns the fixture, with an allowed name in place of the forbidden path of its external file.
 fn content() -> Vec<u8> {
     let mut content = file("external_data.onnx");
     let mut windows = content.windows(12);

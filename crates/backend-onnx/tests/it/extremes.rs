@@ -13,7 +13,7 @@ use tensor_core::{DType, Tensor};
 
 use crate::support::{Runtime, file, infer};
 
-/// Operators that are refused for a type; every other case of the file gets a response.
+/// Operators that are refused for a type. Every other case of the file must run.
 const REFUSED: &[&str] = &[];
 
 struct Record {
@@ -60,7 +60,8 @@ fn ends_of_ranges_are_answered_as_by_onnx_runtime() {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Runs the cases of `make_cases.py`, which vary types, attributes and operator sets.
+/// Compares with ONNX Runtime in the cases of `make_cases.py`, which vary types, attributes and operator
+/// sets.
 #[test]
 fn operators_of_all_types_and_sets_are_answered_as_by_onnx_runtime() {
     let records = records("cases.bin");

@@ -1,11 +1,11 @@
-//! Images that are too small for a window, or have other channels than the model expects.
+//! Tests images that are too small for a window, or have another number of channels than the model expects.
 
 use oip_types::{ErrorCode, InferRequest};
 
 use crate::support::{Runtime, infer};
 
-/// With images smaller than the window in both directions, two negative dimensions would have a positive
-/// product.
+/// Checks that images smaller than the window are refused, also in both directions, where two negative output
+/// dimensions would have a positive product.
 #[test]
 fn images_smaller_than_a_window_are_refused() {
     let model = Runtime::BuiltIn.model("window_of_any_image");
@@ -19,8 +19,8 @@ fn images_smaller_than_a_window_are_refused() {
     assert_eq!(outputs[0].value.shape().dims(), [1, 64, 1, 2]);
 }
 
-/// The error reports how many channels the weights have. The metadata has the file's dimensions, since
-/// configurations repeat them.
+/// Checks that the error reports the number of channels that the weights have. The metadata keeps the file's
+/// free dimensions, since configurations repeat them.
 #[test]
 fn images_of_other_channels_are_refused() {
     let model = Runtime::BuiltIn.model("window_of_any_channels");
@@ -43,7 +43,8 @@ fn images_of_other_channels_are_refused() {
     }
 }
 
-/// Images smaller than the window in some direction are an error: the output would have no elements.
+/// Checks that images smaller than the window in any direction are refused, since the output would have no
+/// elements.
 #[test]
 fn images_one_step_smaller_than_a_window_are_refused() {
     let windows = ["window_of_any_image", "window_by_twos"]
@@ -86,7 +87,7 @@ fn images_smaller_than_a_pools_window_are_refused() {
     }
 }
 
-/// The size of the pooled image depends on values of the request.
+/// Checks images that the request's values cut to a size smaller than the window.
 #[test]
 fn slices_smaller_than_a_window_are_refused() {
     let model = Runtime::BuiltIn.model("window_of_a_slice");

@@ -177,7 +177,7 @@ fn floats(value: &TensorValue) -> Option<Vec<f64>> {
     }
 }
 
-/// Checks the message for each kind of dependence.
+/// Checks the reason for each way in which rows can depend on each other.
 #[test]
 fn the_reason_names_the_operator() {
     let reason = |name: &str| match Runtime::BuiltIn.model(name).capabilities().row_independence {

@@ -43,7 +43,7 @@ fn bf16_goes_in_and_out() {
     assert_eq!(doubled, [2.0, -5.0, f32::INFINITY].map(bf16::from_f32));
 }
 
-/// With an empty batch for an LSTM, the library would terminate the process.
+/// Checks that an empty batch for an LSTM is refused, since the library would terminate the process.
 #[test]
 fn empty_inputs_that_would_end_the_process_are_refused() {
     if !is_there() {
@@ -74,7 +74,8 @@ fn empty_inputs_that_would_end_the_process_are_refused() {
     );
 }
 
-/// A loop of 2^62 iterations ends at the deadline or when it is cancelled, and its session still works.
+/// Checks that a loop of 2^62 iterations ends at the deadline or when it is cancelled, and that its session
+/// still works.
 #[test]
 fn runs_without_end_are_ended() {
     if !is_there() {
@@ -109,7 +110,7 @@ fn runs_without_end_are_ended() {
     assert_eq!(error.code(), ErrorCode::DeadlineExceeded, "{}", error.report());
 }
 
-/// A hanging run does not block other runs of the same session.
+/// Checks that a hanging run does not block other runs of the same session.
 #[test]
 fn a_run_that_hangs_leaves_the_others_alone() {
     if !is_there() {
@@ -136,8 +137,8 @@ fn a_run_that_hangs_leaves_the_others_alone() {
     }
 }
 
-/// Outputs never borrow the request's memory, which may be freed before they are read. An output that aliases
-/// an input is copied.
+/// Checks that an output that aliases an input is copied, since the request's memory may be freed before the
+/// output is read.
 #[test]
 fn answers_outlive_their_requests() {
     if !is_there() {
@@ -171,7 +172,8 @@ fn answers_outlive_their_requests() {
     }
 }
 
-/// Unaligned inputs, and BOOLs with bytes other than 0 and 1, are copied; the outputs are the same.
+/// Checks that unaligned inputs, and BOOLs with bytes other than 0 and 1, are copied and give the same
+/// outputs.
 #[test]
 fn inputs_that_cannot_be_borrowed_are_copied() {
     if !is_there() {
@@ -191,9 +193,9 @@ fn inputs_that_cannot_be_borrowed_are_copied() {
     assert_eq!(found[1].value.raw(), expected[1].value.raw());
 }
 
-/// Concurrent runs of one session return the same outputs as sequential ones. Sessions must not share
-/// constants of 4 KiB and more: otherwise, ONNX Runtime returns wrong results after a Transpose, and its
-/// quantized operators refuse the constants.
+/// Checks that concurrent runs of one session return the same outputs as sequential ones. Sessions must not
+/// share constants of 4 KiB and more: otherwise, ONNX Runtime returns wrong results after a Transpose, and
+/// its quantized operators refuse the constants.
 #[test]
 fn runs_at_the_same_time_answer_the_same() {
     if !is_there() {
@@ -296,8 +298,7 @@ fn configurations_choose_the_runtime() {
     }
 }
 
-/// `auto` is deterministic: a model gets the same runtime each time it is loaded, however busy the machine
-/// is.
+/// Checks that `auto` chooses the same runtime for a model each time, regardless of the load of the machine.
 #[test]
 fn auto_is_onnx_runtime_only_for_what_the_built_in_one_refuses() {
     let Some(library) = onnx_runtime() else {
@@ -324,7 +325,8 @@ fn auto_is_onnx_runtime_only_for_what_the_built_in_one_refuses() {
     assert_eq!(runtime("unknown_domain", "auto"), "onnxruntime");
 }
 
-/// If both runtimes refuse a model, the error is the built-in runtime's, which says what to do.
+/// Checks that the error for a model that both runtimes refuse is the built-in runtime's, which says what to
+/// do.
 #[test]
 fn what_both_runtimes_refuse_has_the_reason_of_the_built_in_one() {
     let Some(library) = onnx_runtime() else {
@@ -343,8 +345,8 @@ fn what_both_runtimes_refuse_has_the_reason_of_the_built_in_one() {
     assert_eq!(load(&OnnxBackend::new().with_runtime(library), &cx), alone);
 }
 
-/// Files in ONNX Runtime's own format have `ORTM` at offset 4, and would be read unchecked. This ONNX model
-/// has the same bytes there.
+/// Checks that an ONNX model with `ORTM` at offset 4 is read as ONNX. Files in ONNX Runtime's own format have
+/// these bytes there, and would be read unchecked.
 #[test]
 fn a_model_is_read_as_onnx_whatever_it_looks_like() {
     if !is_there() {

@@ -139,7 +139,8 @@ fn a_library_without_the_provider_is_an_error_for_a_demand_and_else_the_cpu() {
     );
 }
 
-/// Bad input: the machine has no driver, or CUDA's libraries are missing. Skipped where there is a GPU.
+/// Checks the errors on a machine without a driver, or without CUDA's libraries. Skipped on machines with a
+/// GPU.
 #[test]
 fn libraries_of_cuda_that_are_missing_are_named_with_what_brings_them() {
     let Some(library) = library(CUDA, true) else {
@@ -169,8 +170,8 @@ fn libraries_of_cuda_that_are_missing_are_named_with_what_brings_them() {
     );
 }
 
-/// OpenVINO on the CPU returns the same outputs as ONNX Runtime's own operators, including in concurrent
-/// runs.
+/// Checks that OpenVINO on the CPU returns the same outputs as ONNX Runtime's own operators, also in
+/// concurrent runs.
 #[test]
 fn openvino_answers_as_the_cpu_does() {
     let Some(library) = library(OPENVINO, true) else {
@@ -200,8 +201,8 @@ fn openvino_answers_as_the_cpu_does() {
     }
 }
 
-/// Bad input: the error quotes the provider's message for refused options; a refused model runs on the CPU
-/// unless OpenVINO is required.
+/// Checks that the error for refused options quotes the provider's message, and that a model that OpenVINO
+/// refuses runs on the CPU unless the configuration requires OpenVINO.
 #[test]
 fn what_openvino_refuses_is_a_reason_or_the_cpu() {
     let Some(library) = library(OPENVINO, true) else {
@@ -222,8 +223,7 @@ fn what_openvino_refuses_is_a_reason_or_the_cpu() {
     answers_as_built_in(&*preferred, "mlp_classifier");
 }
 
-/// Triton's CUDA parameters are model parameters: an invalid value is an error of the provider, not of the
-/// server.
+/// Checks that models on the CPU ignore Triton's CUDA parameters, even with invalid values.
 #[test]
 fn parameters_of_other_providers_do_no_harm_on_the_cpu() {
     let Some(library) = onnx_runtime() else {

@@ -51,7 +51,7 @@ fn a_refusal_says_when_onnx_runtime_can_run_the_model() {
     }
 }
 
-/// A refusal does not suggest a runtime that would not help.
+/// Checks that a refusal does not suggest a runtime that refuses the model too.
 #[test]
 fn ways_out_that_lead_nowhere_are_not_named() {
     for name in names(".refused") {
@@ -66,7 +66,7 @@ fn ways_out_that_lead_nowhere_are_not_named() {
     }
 }
 
-/// The message suggests the other runtime first, since that only needs an option, and then a different
+/// Checks that the message first suggests the other runtime, which only needs an option, and then a different
 /// export.
 #[test]
 fn ways_out_come_in_order() {
@@ -90,8 +90,9 @@ fn ways_out_come_in_order() {
     }
 }
 
-/// Both runtimes refuse damaged models and models that cannot be served; unbounded values and windows larger
-/// than their image fail at run time.
+/// Checks which of the models that the built-in runtime refuses are loaded by ONNX Runtime. It refuses
+/// damaged models as well, but loads models whose values are unbounded or whose windows are larger than the
+/// image.
 #[test]
 fn what_onnx_runtime_loads_of_it_is_known() {
     if !runtimes().contains(&Runtime::OnnxRuntime) {
@@ -108,8 +109,8 @@ fn what_onnx_runtime_loads_of_it_is_known() {
                 "gemm_of_less_than_is_added",
                 "nothing_of_large_sizes",
                 "rounded_to_4_bits",
-                // ONNX Runtime loads this model, and detects only at run time that it has no CPU kernel for
-                // it.
+                // ONNX Runtime loads this model, and reports only at run time that it has no CPU kernel for
+                // the operator.
                 "heads_packed",
                 "huge_constant",
                 "huge_expansion",
@@ -129,7 +130,7 @@ fn what_onnx_runtime_loads_of_it_is_known() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A model that refers to external files is refused before the server checks whether they exist.
+/// Checks that a model that refers to external files is refused before the server checks whether they exist.
 #[test]
 fn external_data_is_refused_and_not_looked_for() {
     let content = file("external_data.onnx");

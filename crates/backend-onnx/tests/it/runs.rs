@@ -1,4 +1,4 @@
-//! Runs that end early, and runs at the same time.
+//! Tests runs that end early, and concurrent runs.
 
 use std::time::{Duration, Instant};
 
@@ -43,8 +43,8 @@ fn models_can_run_at_the_same_time() {
     }
 }
 
-/// Boxes that do not overlap are all kept, and each is compared with all kept ones; cancelling the request
-/// ends this early.
+/// Checks that the deadline ends a `NonMaxSuppression` of many boxes. The boxes do not overlap, so all are
+/// kept, and each is compared with all kept ones.
 #[test]
 fn an_operator_that_takes_long_ends_with_its_request() {
     let model = Runtime::BuiltIn.model("boxes_of_a_request");

@@ -28,8 +28,8 @@ fn refusal(model: &dyn Model, dims: &[u64]) -> String {
     error.to_string()
 }
 
-/// A model that only accepts even sizes refuses odd ones with a client error each time, and other requests
-/// succeed.
+/// Checks that a model that only accepts even sizes refuses odd ones with a client error each time, and still
+/// accepts other requests.
 #[test]
 fn a_shape_that_the_model_cannot_take_is_the_clients_mistake() {
     let model = Runtime::BuiltIn.model("halved_and_doubled");
@@ -43,8 +43,8 @@ fn a_shape_that_the_model_cannot_take_is_the_clients_mistake() {
     }
 }
 
-/// If one dimension is 0, the other dimensions can be arbitrarily large, and no terabytes are allocated for
-/// them.
+/// Checks that huge dimensions next to a dimension of 0 are refused, since operators would allocate memory
+/// for them.
 #[test]
 fn large_dimensions_beside_an_empty_one_are_refused() {
     let model = Runtime::BuiltIn.model("halved_and_doubled");
@@ -72,7 +72,7 @@ fn many_shapes_are_answered() {
     }
 }
 
-/// The metadata of an output is correct for all sizes.
+/// Checks that the metadata fixes only the dimensions that are equal for all requests.
 #[test]
 fn metadata_fixes_only_what_the_file_does() {
     let model = Runtime::BuiltIn.model("halved_and_doubled");
@@ -106,7 +106,7 @@ fn dims_of_the_configuration_fix_what_the_file_leaves_free() {
     assert_eq!(outputs[0].value.shape().dims(), [2, 6, 4, 2]);
 }
 
-/// A model accepts only one width, which follows from its `Reshape` and not from the metadata.
+/// Checks a model that accepts only one width, which follows from its `Reshape` and is not in the metadata.
 #[test]
 fn a_model_of_one_size_refuses_others() {
     let load = |context: &LoadContext| OnnxBackend::new().load(&source(file("one_width.onnx")), context);

@@ -14,7 +14,7 @@ fn count_to(count: i64) -> InferRequest {
     InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("n", count)
 }
 
-/// A loop of 2^62 iterations ends at the deadline, or when it is cancelled.
+/// Checks that a loop of 2^62 iterations ends at the deadline, or when it is cancelled.
 #[test]
 fn loops_without_end_are_ended() {
     let model = Runtime::BuiltIn.model("loop");
@@ -33,8 +33,8 @@ fn loops_without_end_are_ended() {
     assert_eq!(outputs[0].value.as_fixed().unwrap().to_vec::<i64>().unwrap(), [3]);
 }
 
-/// The shapes alone determine the run time of a bounded model, so it may run on a thread that other requests
-/// need.
+/// Checks which models are bounded. The shapes alone determine the run time of a bounded model, so it can run
+/// on a thread that also serves other requests.
 #[test]
 fn runs_whose_sizes_follow_from_values_are_not_bounded() {
     for (name, is_bounded) in [
@@ -52,7 +52,7 @@ fn runs_whose_sizes_follow_from_values_are_not_bounded() {
     }
 }
 
-/// The body of a `Scan` gets the same checks as every graph: bad values and sizes are client errors.
+/// Checks that bad values and sizes in the body of a `Scan` are client errors, as in every graph.
 #[test]
 fn bodies_of_scans_have_all_checks() {
     let request = |numbers: &[i64]| {
@@ -91,7 +91,7 @@ fn products(height: u64, width: u64, steps: u64) -> InferRequest {
         .with_input("rows", ones(&[steps, 1, width]))
 }
 
-/// A request of two megabytes asks for a product of 150 GiB in the loop body.
+/// Checks that a request of two megabytes is refused if a product in the body of a `Scan` would take 150 GiB.
 #[test]
 fn sizes_inside_of_a_scan_are_counted() {
     let model = Runtime::BuiltIn.model("scan_of_products");
@@ -100,7 +100,7 @@ fn sizes_inside_of_a_scan_are_counted() {
     assert!(error.to_string().contains("beyond the limit of 4 GiB"), "{error}");
 }
 
-/// Each iteration of a `Scan` checks for cancellation.
+/// Checks that a `Scan` ends at the deadline: each iteration checks for cancellation.
 #[test]
 fn a_scan_ends_with_its_request() {
     let model = Runtime::BuiltIn.model("scan_of_products");
@@ -111,7 +111,7 @@ fn a_scan_ends_with_its_request() {
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
-/// One model handles requests of different sizes, and then the first request again.
+/// Sends requests of different sizes to one model, and then the first request again.
 #[test]
 fn one_model_answers_requests_of_all_sizes() {
     let model = Runtime::BuiltIn.model("chosen_rows");
@@ -133,7 +133,7 @@ fn one_model_answers_requests_of_all_sizes() {
     assert_eq!(first[0].value, again[0].value);
 }
 
-/// A `TopK` whose count is negative, or larger than the axis, is a client error.
+/// Checks that a `TopK` count that is negative or larger than the axis is a client error.
 #[test]
 fn values_that_do_not_fit_are_the_requests_fault() {
     let model = Runtime::BuiltIn.model("top_of_a_request");
@@ -160,8 +160,8 @@ fn values_that_do_not_fit_are_the_requests_fault() {
     }
 }
 
-/// Sizes from values in the request are checked before allocation, and none of them wraps around to a small
-/// one.
+/// Checks that sizes from values in the request are limited before allocation, and that none of them wraps
+/// around to a small one.
 #[test]
 fn sizes_from_values_are_counted() {
     let values = |values: Vec<i64>| {

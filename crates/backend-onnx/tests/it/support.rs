@@ -58,8 +58,8 @@ pub(crate) fn onnx_runtime() -> Option<OnnxRuntime> {
     Some(OnnxRuntime::load(path).unwrap())
 }
 
-/// Models whose expected outputs come from the operator's definition (`decoders.py`), each with the reason
-/// why they are not recorded from ONNX Runtime.
+/// Models whose expected outputs are computed from the operator's definition (`decoders.py`), each with the
+/// reason why they are not recorded from ONNX Runtime.
 const NOT_BY_ONNX_RUNTIME: [(&str, &str); 7] = [
     (
         "decoder_attention_appended",

@@ -59,7 +59,7 @@ fn dividing_an_integer_by_zero_is_the_clients_mistake() {
     }
 }
 
-/// Sizes of 2^32 plus a small number are refused, although they would be valid if truncated to 32 bits.
+/// Checks that sizes of 2^32 plus a small number, which would be valid if truncated to 32 bits, are refused.
 #[test]
 fn sizes_beyond_32_bits_are_the_clients_mistake() {
     for name in [
@@ -110,7 +110,7 @@ fn a_negative_count_of_elements_is_the_clients_mistake() {
     }
 }
 
-/// A request of a few megabytes that asks for a product of 300 GB is refused.
+/// Checks that a request of a few megabytes is refused if it needs a product of 335 GiB.
 #[test]
 fn sizes_without_bound_are_the_clients_mistake() {
     let column = |dims: [u64; 2]| {
@@ -137,8 +137,8 @@ fn sizes_without_bound_are_the_clients_mistake() {
     );
 }
 
-/// Replaces the sizes, axes, depths and steps in requests with absurd numbers. None of them causes a server
-/// error or a huge allocation.
+/// Replaces the sizes, axes, depths and steps in requests with absurd numbers. Checks that none of them
+/// causes a server error or a huge allocation.
 #[test]
 fn absurd_sizes_that_are_asked_for_are_the_clients_mistake() {
     let names = names("_asked_for.request.json");
@@ -190,8 +190,8 @@ fn strings_that_are_not_utf8_are_refused() {
     }
 }
 
-/// ONNX Runtime takes null-terminated strings, so strings with an inner zero byte are refused instead of
-/// truncated.
+/// Checks that strings with a zero byte are refused rather than truncated with ONNX Runtime, which takes
+/// null-terminated strings.
 #[test]
 fn strings_with_a_zero_byte_are_whole_or_refused() {
     for &runtime in runtimes() {
@@ -237,7 +237,8 @@ fn batches_that_are_neither_the_same_nor_one_are_refused() {
     }
 }
 
-/// Values with mismatched sizes are a client error wherever they are multiplied or added.
+/// Checks that multiplying or adding values of mismatched sizes is a client error, also in branches and
+/// loops.
 #[test]
 fn values_that_do_not_fit_together_are_the_clients_mistake() {
     for name in [
@@ -280,7 +281,7 @@ fn a_branch_that_gives_no_factor_is_the_clients_mistake() {
     assert!(error.to_string().contains(expected), "{error}");
 }
 
-/// Whether the condition of an `If` has an element depends on the request; an empty one is a client error.
+/// Checks that an empty condition of an `If`, whose size depends on the request, is a client error.
 #[test]
 fn a_branch_without_a_condition_is_the_clients_mistake() {
     let model = Runtime::BuiltIn.model("branch_by_chance");
@@ -299,7 +300,7 @@ fn matrix<T: tensor_core::Element>(dims: [u64; 2], elements: Vec<T>) -> tensor_c
     tensor_core::Tensor::from_vec(tensor_core::Shape::new(&dims).unwrap(), elements).unwrap()
 }
 
-/// Ranges are counted in their own type: FP64 cannot represent 2^53 + 1.
+/// Checks that the length of an INT64 range is not computed in FP64, which cannot represent 2^53 + 1.
 #[test]
 fn ranges_of_large_integers_are_counted_exactly() {
     let model = Runtime::BuiltIn.model("range");
@@ -330,7 +331,7 @@ fn ranges_of_large_integers_are_counted_exactly() {
     }
 }
 
-/// A step of 0 is an error even for an empty range, as in ONNX Runtime.
+/// Checks that a step of 0 is an error even for an empty range, as in ONNX Runtime.
 #[test]
 fn a_range_has_a_step() {
     let model = Runtime::BuiltIn.model("range");
@@ -387,7 +388,7 @@ fn floats<const N: usize>(dims: [u64; N]) -> oip_types::TensorValue {
     tensor.unwrap().into()
 }
 
-/// Inputs of an elementwise operator must have equal sizes.
+/// Checks that inputs of an elementwise operator whose sizes differ are refused.
 #[test]
 fn sizes_that_must_be_equal_are_the_clients_mistake() {
     refuses_each(vec![
@@ -403,7 +404,7 @@ fn sizes_that_must_be_equal_are_the_clients_mistake() {
     ]);
 }
 
-/// Requests with too few scales, indices or updates, or with indices out of range, are refused.
+/// Checks that requests with too few scales, indices or updates, or with indices out of range, are refused.
 #[test]
 fn sizes_that_are_too_small_are_the_clients_mistake() {
     let scales = |size: u64| vec![("scale", floats([size])), ("bias", floats([size]))];
@@ -421,7 +422,7 @@ fn sizes_that_are_too_small_are_the_clients_mistake() {
     ]);
 }
 
-/// Too many scales or updates are an error, as in ONNX Runtime.
+/// Checks that too many scales or updates are an error, as in ONNX Runtime.
 #[test]
 fn sizes_that_are_too_large_are_the_clients_mistake() {
     refuses_each(vec![
@@ -433,7 +434,8 @@ fn sizes_that_are_too_large_are_the_clients_mistake() {
     ]);
 }
 
-/// Indices, a shape or a condition repeat a string of one megabyte thousands of times.
+/// Checks that requests are refused in which indices, a shape or a condition repeat a string of one megabyte
+/// thousands of times.
 #[test]
 fn texts_that_take_too_much_memory_together_are_the_clients_mistake() {
     let shape = |dims: &[u64]| tensor_core::Shape::new(dims).unwrap();
@@ -464,7 +466,8 @@ fn texts_that_take_too_much_memory_together_are_the_clients_mistake() {
     refuses_each(vec![("texts_one_hot", vec![("t", pair.into()), ("n", many())])]);
 }
 
-/// `Gemm` with an infinite product gives NaN if `alpha` is 0. It does not add the bias if `beta` is 0.
+/// Checks that `Gemm` with an infinite product gives NaN if `alpha` is 0, and does not add the bias if `beta`
+/// is 0.
 #[test]
 fn infinities_times_nothing_are_no_numbers() {
     for &runtime in runtimes() {
@@ -510,7 +513,7 @@ fn infinities_times_nothing_are_no_numbers() {
     }
 }
 
-/// ONNX's integer division rounds towards zero.
+/// Checks that integer division rounds towards zero, as ONNX requires.
 #[test]
 fn sizes_are_divided_as_numbers_are() {
     let model = Runtime::BuiltIn.model("sizes_divided");
@@ -530,8 +533,8 @@ fn zeros(rows: u64) -> tensor_core::Tensor {
     tensor_core::Tensor::from_vec(shape, vec![0f32; rows as usize]).unwrap()
 }
 
-/// A function's operators have the version that the function imports: here a softmax over all axes from
-/// `axis` to the end.
+/// Checks that a function's operators have the version that the function imports: here a softmax over all
+/// axes from `axis` to the end.
 #[test]
 fn a_function_has_a_version_of_its_own() {
     let model = Runtime::BuiltIn.model("function_of_an_older_set");

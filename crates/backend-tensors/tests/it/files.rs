@@ -136,7 +136,7 @@ fn sparse_tensors_are_left_out() {
     assert_eq!(output(&*model, "1"), embed());
 }
 
-/// Many files contain some tensors of an unknown dtype.
+/// Checks that tensors of an unknown dtype, which many files contain, are skipped.
 #[test]
 fn tensors_that_cannot_be_read_are_left_out() {
     let header = r#"{"f8":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[0,2]},"ok":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}}"#;
@@ -172,7 +172,7 @@ fn a_file_of_which_nothing_can_be_served_is_refused() {
     );
 }
 
-/// BTF has no names; a separate file next to it contains them.
+/// BTF files contain no tensor names; a separate file next to them does.
 #[test]
 fn names_beside_a_file_are_used() {
     let folder = tempfile::tempdir().unwrap();

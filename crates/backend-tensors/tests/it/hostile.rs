@@ -25,7 +25,7 @@ fn formats() -> Vec<&'static str> {
     names.to_vec()
 }
 
-/// Time limit for a refusal in tests: the second that is required, and a margin for busy machines.
+/// Time limit for a refusal in tests. One second is required; the rest is a margin for busy machines.
 const QUICKLY: Duration = Duration::from_secs(5);
 
 /// Truncated files and other formats are refused quickly, with the format's reason.

@@ -228,7 +228,7 @@ proptest! {
         check(&forest, &rows, scores);
     }
 
-    /// A tree of nodes with random children is refused, or every walk through it ends.
+    /// Checks that a tree with random children is either refused, or that every walk through it ends.
     #[test]
     fn what_is_described_at_random_is_refused_or_ends(
         children in prop::collection::vec((0u32..12, 0u32..12, any::<bool>()), 1..12),

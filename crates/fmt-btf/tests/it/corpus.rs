@@ -16,7 +16,7 @@ pub(crate) use accepted::described;
 
 pub(crate) const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus");
 
-/// Every file of `tests/corpus` equals the case that generates it, and has the expected result.
+/// Checks that every file of `tests/corpus` equals the case that generates it, and has the expected result.
 #[test]
 fn files_are_judged_as_their_cases_say() {
     check_corpus(&Btf, Path::new(FOLDER), &cases());
@@ -345,7 +345,7 @@ fn payloads(cases: &mut Cases) {
 }
 
 fn sparse_lengths(cases: &mut Cases) {
-    // Returns a 4 x 4 matrix with two entries that claims other sizes.
+    // A 4 x 4 matrix with two entries, which declares other sizes.
     let claiming =
         |claims: [u64; 3]| ForgedRecord::coo_claiming(&[4, 4], claims, &[0, 1, 2, 3], &[5, 6]).file();
     let mut mismatch = |name: &str, bytes: Vec<u8>| cases.reject(name, SizeMismatch, "B13", bytes);

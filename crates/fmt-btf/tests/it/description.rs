@@ -14,7 +14,7 @@ fn description() -> String {
     fs::read_to_string(path).unwrap()
 }
 
-/// The bytes of the page's worked example equal the file that the page names.
+/// Checks that the page's worked example equals the file that the page names.
 #[test]
 fn the_hexdump_is_that_of_the_file() {
     let text = description();
@@ -40,7 +40,7 @@ fn the_hexdump_is_that_of_the_file() {
     assert_eq!(dense.to_vec::<i32>().unwrap(), [0, 0, 0, 0, 0, 7]);
 }
 
-/// The page describes exactly the rules that errors name.
+/// Checks that the page describes exactly the rules that errors name.
 #[test]
 fn every_rule_is_described() {
     let text = description();

@@ -1,4 +1,4 @@
-//! Reads files that TFRT wrote. The expected contents follow from what TFRT uses the files for.
+//! Reads test files of TFRT. The expected contents follow from the operators that the files test.
 
 use fmt_btf::{BtfReader, BtfWriter, RecordSpec, WriteOptions};
 use fmt_core::TensorReader;
@@ -18,7 +18,6 @@ fn tensors(reader: &BtfReader) -> Vec<Tensor> {
         .collect()
 }
 
-/// Small test tensors.
 #[test]
 fn bt_29_test_tensor() {
     let (reader, _) = golden("test_tensor.btf");

@@ -11,8 +11,8 @@ use crate::{
     support::{ForgedRecord, at_offsets, words},
 };
 
-/// Mutants of every accepted file of the corpus are read strictly and leniently. Nothing may panic, hang or
-/// allocate out of proportion, and every way of reading must give the same bytes.
+/// Reads mutants of every accepted corpus file, strictly and leniently. No read may panic, hang or allocate
+/// out of proportion, and every way of reading must give the same bytes.
 #[test]
 fn a_hundred_thousand_mutants() {
     let accepted: Vec<Vec<u8>> = corpus::cases()

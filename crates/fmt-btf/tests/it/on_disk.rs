@@ -23,8 +23,8 @@ fn in_folder(test: impl FnOnce(&Path)) {
     test(folder.path());
 }
 
-/// Reading a file that is truncated while it is open returns a complete tensor, or an error that says that
-/// the file changed.
+/// Checks that reading a file that is truncated while it is open returns a complete tensor, or an error of
+/// the kind `Changed`.
 #[test]
 fn a_file_that_becomes_shorter() {
     in_folder(|folder| {
@@ -58,7 +58,7 @@ fn a_file_that_becomes_shorter() {
     });
 }
 
-/// The file is truncated after its length was queried and before it is read.
+/// Checks that opening fails if the file is truncated after its length was queried and before it is read.
 #[test]
 fn a_file_that_is_empty_when_it_is_read() {
     in_folder(|folder| {
@@ -107,7 +107,7 @@ fn a_file_that_is_replaced() {
     });
 }
 
-/// The file has a hole of a terabyte between two records.
+/// Checks that a file with a hole of 1 TiB between two records opens quickly.
 #[test]
 fn a_sparse_file_of_a_terabyte() {
     in_folder(|folder| {
@@ -130,7 +130,7 @@ fn a_sparse_file_of_a_terabyte() {
     });
 }
 
-/// The path is not a regular file.
+/// Checks that paths that are not regular files are refused.
 #[cfg(unix)]
 #[test]
 fn what_is_no_file() {
@@ -149,7 +149,7 @@ fn what_is_no_file() {
     });
 }
 
-/// The file cannot be opened.
+/// Checks that missing files and overlong names cause I/O errors.
 #[test]
 fn files_that_cannot_be_opened() {
     in_folder(|folder| {
@@ -184,7 +184,7 @@ impl ByteSource for Failing {
     }
 }
 
-/// The n-th read fails, for each n, and no partial data is returned.
+/// Checks that the reader returns an error if the n-th read fails, for each n.
 #[test]
 fn every_read_fails_once() {
     let bytes: Bytes = file(&[
@@ -238,7 +238,7 @@ fn a_file_that_grows() {
     });
 }
 
-/// Many threads use one reader.
+/// Checks that many threads can use one reader.
 #[test]
 fn many_threads() {
     in_folder(|folder| {
@@ -264,7 +264,7 @@ fn many_threads() {
     });
 }
 
-/// A mapping works like any other source: tensors are slices of it.
+/// Checks that tensors from bytes in memory, such as a mapping, are slices of these bytes.
 #[test]
 fn mapped_files_are_not_copied() {
     in_folder(|folder| {

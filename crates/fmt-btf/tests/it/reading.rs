@@ -355,8 +355,8 @@ fn bt_25_big_endian_files_are_told_so() {
     );
 }
 
-/// Without a magic number, only the structure distinguishes BTF from other files. No random file may be
-/// detected as BTF.
+/// Without a magic number, only the structure distinguishes BTF from other files. No random file may open as
+/// BTF.
 #[test]
 fn bt_26_other_files() {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
@@ -366,8 +366,7 @@ fn bt_26_other_files() {
         state ^= state << 17;
         state
     };
-    // Slices of one pool of random bytes, starting at any byte, are as random as new bytes, and faster to
-    // make.
+    // The files are slices of one pool of random bytes, which is faster than generating new bytes.
     let pool = words(&(0..1 << 17).map(|_| next()).collect::<Vec<u64>>());
     let random = move || {
         let start = next() as usize % (pool.len() - 4096);
@@ -430,7 +429,7 @@ fn bt_28_truncations_and_flipped_bits() {
     let derived = mutants(&bytes, bytes.len() * 9).collect::<Vec<_>>();
     let opened = open_many_hostile(&Btf, derived.clone(), &ReadOptions::default(), BASE_ALLOWANCE);
     assert!(opened > 0 && opened < derived.len());
-    // The only truncated files that open are those that lack only padding.
+    // Only the three truncations that remove nothing but padding still open.
     let whole = (0..bytes.len())
         .filter(|len| open(&bytes[..*len]).is_ok())
         .count();

@@ -28,7 +28,7 @@ fn tensors() -> impl Strategy<Value = Any> {
                     state ^= state << 13;
                     state ^= state >> 7;
                     state ^= state << 17;
-                    // Every third element or so is zero, so that sparse tensors have fewer entries than
+                    // About two thirds of the bytes are zero, so that sparse tensors have fewer entries than
                     // elements.
                     if state.is_multiple_of(3) {
                         (state >> 32) as u8
@@ -97,7 +97,8 @@ proptest! {
         prop_assert_eq!(reader.rows(0, start..end).ok(), tensor.rows(start..end).ok());
     }
 
-    /// Arbitrary bytes never cause a panic, and a file that opens can be written and read back as equal.
+    /// Checks that arbitrary bytes never cause a panic, and that the tensors of a file that opens can be
+    /// written and read back.
     #[test]
     fn any_words(words in prop::collection::vec(prop_oneof![0u64..80, any::<u64>()], 0..40)) {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();

@@ -110,8 +110,8 @@ impl ForgedRecord {
         Self::coo_claiming(dims, [count, rank, count], indices, values)
     }
 
-    /// Creates a sparse tensor that makes these `claims`: the two dimensions of its indices, and the length
-    /// of its values.
+    /// Creates a sparse tensor that declares `claims`: the two dimensions of its indices, and the length of
+    /// its values.
     pub(crate) fn coo_claiming(dims: &[u64], claims: [u64; 3], indices: &[u64], values: &[i32]) -> Self {
         let mut payload = words(&claims[..2]);
         payload.extend(words(indices));

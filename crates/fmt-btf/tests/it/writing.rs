@@ -64,11 +64,12 @@ fn whole() -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// Pieces of any length, from any thread, give the same file.
+/// Checks that pieces of any length, from any thread, give the same file.
 #[test]
 fn the_same_tensors_give_the_same_bytes() {
     let (whole, bytes) = (whole(), all_bytes());
     assert_eq!(open(&whole).unwrap().len(), 9);
+    // A lint (B2) reports the unsigned dtype, which the specification lacks.
     assert_eq!(open(&whole).unwrap().lints().unwrap().len(), 1); // u64
     let threads = [1, 2, 3, 5, 7, 8, 11, 64, bytes.len()].map(|piece| {
         let bytes = bytes.clone();
@@ -132,7 +133,7 @@ fn write_to(sink: &mut Sink) -> Result<u64, fmt_core::Error> {
     writer.finish()
 }
 
-/// The disk becomes full after any number of bytes.
+/// Checks that writing fails if the sink becomes full after any number of bytes.
 #[test]
 fn a_sink_that_is_full_anywhere() {
     let whole = whole();
@@ -160,7 +161,7 @@ fn a_sink_that_takes_a_byte_at_a_time() {
     assert!(sink.taken == whole);
 }
 
-/// Too few or too many bytes are written.
+/// Checks that too few or too many bytes are refused.
 #[test]
 fn bytes_that_do_not_fit_the_plan() {
     let bytes = all_bytes();
@@ -209,7 +210,7 @@ fn tensors_that_were_not_announced() {
     );
 }
 
-/// A file is saved over the file that its tensors are read from.
+/// Checks that a file can be replaced while its tensors are read from it.
 #[test]
 fn saving_over_the_file_that_is_being_read() {
     let folder = tempfile::tempdir().unwrap();

@@ -163,7 +163,8 @@ fn an_error_of_close_comes_after_the_bytes_are_safe() {
     assert_eq!(names(&folder), ["a"]);
 }
 
-/// Small content stays in the buffer until it is published; for large content, writing fails earlier.
+/// Checks that a full disk leaves the target unchanged. Small content stays in the buffer, so `persist`
+/// fails; with large content, `write_all` fails.
 #[test]
 fn a_full_disk_leaves_the_target() {
     let (outcome, folder) = replace(b"new", |file, descriptor| {
@@ -235,7 +236,8 @@ fn a_change_in_place_that_cannot_be_undone_keeps_its_journal() {
     assert_eq!(names(&folder), ["a"]);
 }
 
-/// A journal that reappears after a power failure would undo a change that was reported as successful.
+/// Checks that `commit` returns an error if the journal's removal cannot be synced: a journal that reappears
+/// after a power failure would undo the change.
 #[test]
 fn a_change_in_place_counts_when_the_journal_is_gone_from_the_disk() {
     let (outcome, folder) = append(|files| {

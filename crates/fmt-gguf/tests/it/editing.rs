@@ -35,7 +35,7 @@ fn values_keep_their_types_and_tensors_their_place() {
     }
 }
 
-/// The tensors are out of data order, have a gap and share bytes.
+/// Edits keep the offsets of tensors that are not in data order and have padding between them.
 #[test]
 fn offsets_stay() {
     let folder = tempfile::tempdir().unwrap();

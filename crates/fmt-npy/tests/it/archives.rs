@@ -228,7 +228,7 @@ fn the_same_tensors_give_the_same_bytes() {
     }
 }
 
-/// The sink becomes full after any number of bytes.
+/// Writing fails, no matter after how many bytes the sink is full.
 #[test]
 fn a_sink_that_is_full() {
     let tensor = counting(DType::U8, &[50]);

@@ -1,4 +1,4 @@
-//! Tests invalid and malicious files: each gives an error, and none takes much more memory than its size.
+//! Tests that invalid and malicious files give errors, and take little more memory than their size.
 
 use std::{io, ops::Range, sync::Arc};
 
@@ -134,7 +134,7 @@ fn limits_hold() {
     );
 }
 
-/// Opening skips data, so that a model of a terabyte takes only a few reads.
+/// Checks that opening skips data: it reads less than 64 KiB of a model of a terabyte.
 #[test]
 fn data_is_not_read() {
     struct Huge(Vec<u8>, std::sync::atomic::AtomicU64);
@@ -168,7 +168,8 @@ fn data_is_not_read() {
     assert!(source.1.load(std::sync::atomic::Ordering::Relaxed) < 64 << 10);
 }
 
-/// A model that is truncated, or in which a byte is changed, gives an error or is another valid model.
+/// Checks that a model that is truncated, or in which a byte is changed, gives an error or is another valid
+/// model.
 #[test]
 fn damaged_models() {
     let graph = Message::default()

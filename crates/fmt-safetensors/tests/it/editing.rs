@@ -80,8 +80,8 @@ fn what_cannot_be_is_refused_and_nothing_changes() {
     assert_eq!(fs::read(&path).unwrap(), other);
 }
 
-/// While an editor is open, a trainer replaces the checkpoint by rename. The new file has the same length and
-/// the same header, but other numbers.
+/// If a trainer replaces the checkpoint by rename while an editor is open, saving fails and keeps the new
+/// file, even if it has the same length and header.
 #[test]
 fn a_checkpoint_that_took_the_files_name_meanwhile_stays() {
     let folder = tempfile::tempdir().unwrap();

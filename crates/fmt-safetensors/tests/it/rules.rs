@@ -263,8 +263,8 @@ fn s9_data_that_is_not_aligned_is_reported() {
     assert_eq!(even.entries()[0].range.start % 64, 0);
 }
 
-/// S8: reading a header takes a small multiple of its length. Each shape takes memory only for its actual
-/// dimensions.
+/// S8: the memory for reading a header is a small multiple of the header's length. Each shape takes memory
+/// only for its actual dimensions.
 #[test]
 fn s8_memory_for_many_tensors_is_bounded() {
     const COUNT: usize = 20_000;

@@ -110,7 +110,7 @@ fn the_same_tensors_give_the_same_bytes() {
     assert_eq!(reader.find("other"), None);
 }
 
-/// A file is saved over the file that its tensors are read from.
+/// Saving over the file that tensors are read from does not change what the open reader reads.
 #[test]
 fn saving_over_the_file_that_is_being_read() {
     let folder = tempfile::tempdir().unwrap();
@@ -128,7 +128,7 @@ fn saving_over_the_file_that_is_being_read() {
     assert_eq!((saved.find("b"), saved.tensor(0).unwrap()), (Some(0), tensor));
 }
 
-/// The sink becomes full after any number of bytes.
+/// Writing fails, no matter after how many bytes the sink is full, and every later write fails too.
 #[test]
 fn a_sink_that_is_full() {
     let tensor = counting(DType::U8, &[50]);

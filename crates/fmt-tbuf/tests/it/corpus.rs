@@ -17,7 +17,7 @@ use crate::support::{counting, written};
 
 pub(crate) const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus");
 
-/// Every file of `tests/corpus` equals the case that generates it, and has the expected result.
+/// Checks that every file of `tests/corpus` equals the case that generates it, and has the expected result.
 #[test]
 fn files_are_judged_as_their_cases_say() {
     let cases = cases();
@@ -94,7 +94,7 @@ pub(crate) fn small() -> Vec<u8> {
     written(WriteOptions::default(), &[("a", &counting(DType::F32, &[3]))])
 }
 
-/// The worked example on the format's page is a file of the corpus.
+/// Checks that the hexdump in docs/formats/tensorbuffers.md equals a file of the corpus.
 #[test]
 fn the_pages_hexdump_is_true() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/formats/tensorbuffers.md");

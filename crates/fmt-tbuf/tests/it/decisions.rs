@@ -157,7 +157,7 @@ fn t5_tensors_are_listed_by_id_and_found_in_any_order() {
     assert!(lints.iter().any(|lint| lint.message.ends_with("(T6)")));
 }
 
-/// These names are known to have the same hash.
+/// Checks two names with the same hash: the writer refuses the second, and the reader finds both.
 #[test]
 fn t5_names_with_the_same_hash() {
     let names = ["8yn0iYCKYHlIj4-BwPqk", "GReLUrM4wMqfg9yzV3KQ"];
@@ -551,12 +551,12 @@ fn tensors_of_bytes_in_memory_are_slices_of_them() {
     );
 }
 
-/// Misaligned data is not viewed in place, but copied.
+/// Checks that misaligned data is copied instead of viewed in place.
 #[test]
 fn misaligned_data() {
     let mut aligned = Forge::of(&[ForgedTensor::new("a", 2, &[2], 5, 16)]).file();
-    // The data is at offset 5 of the file, so its alignment depends on that of the allocation. The test
-    // allows for both.
+    // The data is at offset 5 of the file, so the allocation determines whether it is aligned. The test
+    // accepts both cases.
     let tensor = tensor(&aligned, "a").unwrap();
     let expected: Vec<f64> = aligned[5..21]
         .chunks_exact(8)

@@ -266,7 +266,7 @@ fn a_change_in_place_that_is_given_up_leaves_the_old_file() {
     assert_eq!(files(&folder), ["model.tbuf"]);
 }
 
-/// The process is killed at any point of a change in place.
+/// Checks that `recover` restores the old file after a crash at any point of a change in place.
 #[test]
 fn recovery_after_any_prefix_of_a_change_in_place() {
     let (_folder, path) = file_of_two(WriteOptions::default());
@@ -285,7 +285,7 @@ fn recovery_after_any_prefix_of_a_change_in_place() {
     for len in before.len()..=after.len() {
         fs::write(&path, &after[..len]).unwrap();
         fs::write(&journal, &announced).unwrap();
-        // A change is committed once its journal is removed, because `commit` returns only after that.
+        // As long as the journal exists, even a completely written change is undone.
         assert_eq!(recover(&path).unwrap(), (len - before.len()) as u64);
         assert_eq!(fs::read(&path).unwrap(), before);
         assert!(!journal.exists());
@@ -328,7 +328,7 @@ fn one_change_in_place_at_a_time() {
     assert_eq!(second.append_in_place().unwrap_err().kind(), ErrorKind::Io);
     drop(first);
 
-    // One editor replaces the file after another editor has opened it.
+    // One editor changes the file after another editor has opened it.
     let mut early = TbufEditor::open(&path).unwrap();
     early.rename("a", "c").unwrap();
     let mut late = TbufEditor::open(&path).unwrap();
@@ -338,8 +338,8 @@ fn one_change_in_place_at_a_time() {
     assert_eq!(names(&TbufReader::from_path(&path).unwrap()), ["a", "d"]);
 }
 
-/// While an editor is open, a trainer replaces the checkpoint by renaming another file. The new file has the
-/// same length and the same index, but other numbers.
+/// Checks that saving fails if a trainer replaces the checkpoint, by renaming another file, while an editor
+/// is open. The new file has the same length and index, but different data.
 #[test]
 fn t16_a_checkpoint_that_took_the_files_name_meanwhile_stays() {
     type Save = fn(TbufEditor, &dyn Fn()) -> Result<(), fmt_core::Error>;

@@ -95,7 +95,7 @@ fn an_index_too_short_to_be_one() {
     }
 }
 
-/// Every word of an index is replaced with malicious words.
+/// Replaces each word of an index with malicious values.
 #[test]
 fn offsets_that_lead_astray() {
     let forge = Forge::of(&[ForgedTensor::plain(), ForgedTensor::new("b", 7, &[2, 2], 16, 4)]);
@@ -318,7 +318,7 @@ fn duplicates() {
         ..other.clone()
     };
     assert_eq!(pair(ForgedTensor::plain(), same_name), Some(ErrorKind::Duplicate));
-    // Wrong ids are a lint, and tensors are found by their names.
+    // A wrong id only causes a lint, because tensors are found by name.
     assert_eq!(pair(ForgedTensor::plain(), same_id), None);
     assert_eq!(pair(ForgedTensor::plain(), other), None);
 }
@@ -433,7 +433,7 @@ fn every_truncation_and_every_flipped_bit() {
     }
 }
 
-/// Returns files of every kind, as bases for mutants.
+/// Returns the valid files that mutants are derived from.
 fn bases() -> [Vec<u8>; 4] {
     let forge = Forge {
         operations: Some(0),

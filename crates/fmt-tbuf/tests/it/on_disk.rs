@@ -89,7 +89,7 @@ fn replaced_while_it_is_open() {
     assert_eq!(TbufReader::from_path(&path).unwrap().find("new"), Some(0));
 }
 
-/// A file is saved over the file that its tensors are read from, which may be mapped.
+/// Checks that a file can be replaced while its tensors are read from a mapping of it.
 #[test]
 #[expect(unsafe_code, reason = "the file is this test's own")]
 fn saved_to_where_it_was_read_from() {
@@ -112,7 +112,7 @@ fn saved_to_where_it_was_read_from() {
     }
 }
 
-/// The file is a sparse file of a terabyte with a valid start and end.
+/// Checks that opening a sparse file of 1 TiB, with a valid start and end, allocates little memory.
 #[test]
 fn sparse_files() {
     let folder = tempfile::tempdir().unwrap();
@@ -267,7 +267,7 @@ fn many_threads_read_one_file() {
     });
 }
 
-/// If writing is abandoned at any point, the old file remains.
+/// Checks that dropping an unfinished writer leaves the old file unchanged.
 #[test]
 fn given_up_on_the_way() {
     let folder = tempfile::tempdir().unwrap();
@@ -280,7 +280,7 @@ fn given_up_on_the_way() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
-/// All ways to open a file give the same result.
+/// Checks that all ways to open a file give the same result.
 #[test]
 #[expect(unsafe_code, reason = "the files are this test's own")]
 fn one_verdict_from_memory_from_disk_and_from_a_mapping() {

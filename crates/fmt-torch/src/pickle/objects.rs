@@ -218,7 +218,8 @@ impl Machine {
         self.numbers(dims).map(Some)
     }
 
-    /// Sets the attributes of a tensor that is not read: a dictionary, or a pair of dictionary and slots.
+    /// Sets the attributes of a tensor that is not read. The state is a dictionary, or a pair of a dictionary
+    /// and slots.
     pub(super) fn attributes_of_unread(&mut self, state: Value) -> Result<bool, Error> {
         let states = match self.built.node(state) {
             Some(Node::Tuple(states)) => states.to_vec(),

@@ -114,7 +114,8 @@ fn the_old_form_of_big_endian_hosts() {
     assert_eq!(values(&reader, "w"), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
 }
 
-/// A loss history may have far more values than the checkpoint has tensors.
+/// All numbers of a long list are read as metadata: a loss history may have far more values than there are
+/// tensors.
 #[test]
 fn long_lists_of_numbers() {
     let mut pickle = Pickle::new()
@@ -330,7 +331,7 @@ fn tensors_beside_others_that_are_not_read() {
     assert!(refused.to_string().contains("'mylib.Config'"), "{refused}");
 }
 
-/// Tied weights share a storage. A transposed square matrix has the same bytes and is a different tensor.
+/// Tied weights share a storage. A transposed square matrix has the same bytes, but is a different tensor.
 #[test]
 fn tied_weights_are_told() {
     let square = View {

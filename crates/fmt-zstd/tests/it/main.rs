@@ -57,7 +57,7 @@ fn streamed(blob: &Blob<'_>) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// A blob of more than 4 MiB has several frames and a table.
+/// Tests a blob of more than 4 MiB, which has several frames and a table.
 #[test]
 fn a_blob_of_many_frames_is_read_in_every_way() {
     let data = sample(5 << 20);
@@ -97,7 +97,8 @@ fn errors_name_the_tensor_and_the_rule_of_the_format() {
 }
 
 proptest! {
-    /// Any bytes survive a round trip, and a truncated or damaged blob never decodes to different bytes.
+    /// Checks that any bytes survive a round trip, and that a truncated or damaged blob never decodes to
+    /// different bytes.
     #[test]
     fn any_bytes(data in prop::collection::vec(0u8..9, 0..5000), piece in 1usize..600, at in any::<prop::sample::Index>()) {
         let file = compressed(&data, Compression::default(), piece);

@@ -459,7 +459,7 @@ fn dictionary() -> Vec<u8> {
     vec![0x28, 0xb5, 0x2f, 0xfd, 0x21, 1, 3, 0x19, 0, 0, 1, 2, 3]
 }
 
-/// Returns files whose damage is found when data is read.
+/// Returns files whose damage is detected only when their data is read.
 fn damaged() -> Vec<CorpusFile> {
     let a = sample(500);
     let whole = frame(&a);

@@ -1,4 +1,4 @@
-//! The corpus: files that every reader of the format should accept or reject alike.
+//! The corpus: files that every reader of the format must accept or reject.
 
 use std::path::Path;
 

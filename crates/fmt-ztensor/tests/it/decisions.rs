@@ -261,7 +261,7 @@ fn z12_the_bound_of_an_index_is_near_its_length() {
         let file = Bytes::from(write(1 << 20).unwrap());
         let index = ZtensorReader::from_bytes(file).unwrap().index_range();
         let len = index.end - index.start;
-        // An offset or size takes one to nine bytes.
+        // CBOR encodes an offset or size in one to nine bytes.
         assert!(write(len + 9 + 16 * COUNT as u64).is_ok(), "{checksum:?}");
         assert_eq!(write(len - 1).unwrap_err().broken_rule(), Some("Z12"));
     }
@@ -595,7 +595,7 @@ fn values_go_to_ciborium_and_back() {
     ]);
     let encoded = CborValue::try_from(&value).unwrap();
     assert_eq!(Value::try_from(&encoded).unwrap(), value);
-    // [`CborValue`] holds a simple value that `ciborium` has no variant for; converting the value fails.
+    // `ciborium` has no variant for simple values, so the conversion fails.
     let simple = CborValue::from_cbor([0xe0]).unwrap();
     let refused = Value::try_from(&simple).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);

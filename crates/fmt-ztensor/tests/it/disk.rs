@@ -150,7 +150,8 @@ fn fs_08_what_is_no_file() {
     assert_eq!(kind(&path(&"n".repeat(5000))), ErrorKind::Io);
 }
 
-/// The source fails at the n-th read, for every n. A failed read must not return partial data.
+/// Checks that a reader returns an error and no partial data if its source fails at the n-th read, for every
+/// n.
 #[test]
 fn every_read_fails_once() {
     struct Failing {
@@ -228,7 +229,8 @@ impl Write for Full {
     }
 }
 
-/// The sink becomes full after any number of bytes, or accepts one byte at a time.
+/// Checks that writing fails if the sink becomes full after any number of bytes, and succeeds if the sink
+/// accepts one byte at a time.
 #[test]
 fn wr_06_sinks_that_are_full_or_slow() {
     let write = |room: usize, piece: usize| {
@@ -279,7 +281,8 @@ fn a_panic_on_the_way() {
     check_sample(&ZtensorReader::from_path(&path).unwrap());
 }
 
-/// An incompletely written file causes an error: truncated, with a zeroed sector, or with zeroed data.
+/// Checks that an incompletely written file causes an error: truncated, with a zeroed sector, or with zeroed
+/// data.
 #[test]
 fn torn_files() {
     let whole = sample_file();
@@ -374,8 +377,8 @@ fn z28_appending_and_editing_as_a_copy() {
     assert!(reader.entries()[1].is_big_endian);
 }
 
-/// While an editor is open, a trainer replaces the checkpoint by rename. The new file has the same length and
-/// the same index, but other numbers.
+/// Checks that saving fails if a trainer replaces the checkpoint, by renaming another file, while an editor
+/// is open. The new file has the same length and index, but different data.
 #[test]
 fn z28_a_checkpoint_that_took_the_files_name_meanwhile_stays() {
     type Save = fn(ZtensorEditor, &dyn Fn()) -> Result<(), fmt_core::Error>;
@@ -481,7 +484,7 @@ fn z28_appending_and_editing_in_place() {
     check_sample(&reader);
     assert_eq!(reader.tensor(3).unwrap(), numbers(4, 100_000));
     assert_eq!(reader.entries()[0].name, "bare");
-    // The old index became a hole.
+    // The old index is now unused space, which a lint reports.
     assert_eq!(reader.lints().unwrap().len(), 1);
 
     // An append without a commit leaves the file unchanged.
@@ -492,7 +495,7 @@ fn z28_appending_and_editing_in_place() {
     assert_eq!(names(folder.path()), ["a.zt"]);
 }
 
-/// The power fails after any byte of a change in place.
+/// Checks that `recover` restores the old file after a power failure at any byte of a change in place.
 #[test]
 fn a_change_in_place_is_undone() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Limits on hostile files, one test per case. Most files are in the corpus; these tests check facts that the
-//! corpus's verdicts do not contain.
+//! Tests of limits on hostile files. Most of the files are in the corpus; these tests check messages, memory
+//! and time, which the corpus does not record.
 
 use std::{
     fs::File,
@@ -361,7 +361,8 @@ fn scalars_and_nothing() {
     assert!(read(&zstd_of(&frame(&[]), 0), "z").is_empty());
 }
 
-/// Compressed data of 32,774 bytes decodes to 1 GiB, although the tensor is four bytes.
+/// Checks that a tensor of four bytes, whose 32,774 compressed bytes decode to 1 GiB, is rejected quickly and
+/// with little memory.
 #[test]
 fn bombs() {
     // A run-length block takes four bytes and decodes to 128 KiB.
@@ -404,7 +405,7 @@ fn claims_beyond_the_budget() {
         options.limits.decoded_bytes = budget;
         let reader = open_with(&zstd_of(&frame(&sample(500)), 500), &options).unwrap();
         assert_eq!(reader.tensor(0).is_ok(), is_taken, "{budget}");
-        // The caller has already allocated the memory, so the budget does not apply.
+        // `read_into` decodes into the caller's buffer, so the budget does not apply.
         assert!(reader.read_into(0, &mut [0; 500]).is_ok());
     }
 }

@@ -232,8 +232,8 @@ fn compare_entry(reader: &ZtensorReader, number: usize, map: &[(Value, Value)]) 
     }
 }
 
-/// Makes the same comparison with `tests/python/ztensor_reader.py`, if `ZTENSOR_PYTHON` names a Python
-/// interpreter that has the package `zstandard`.
+/// Compares this crate's results with those of `tests/python/ztensor_reader.py`, if `ZTENSOR_PYTHON` names a
+/// Python interpreter that has the package `zstandard`.
 #[test]
 fn the_reader_in_python_judges_alike() {
     let Some(python) = std::env::var_os("ZTENSOR_PYTHON") else {

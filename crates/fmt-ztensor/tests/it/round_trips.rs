@@ -127,7 +127,7 @@ proptest! {
         prop_assert!(reader.lints().unwrap().is_empty());
     }
 
-    /// A planned file may be written in pieces that end anywhere.
+    /// Checks that a planned file can be written in pieces that end anywhere.
     #[test]
     fn planned_tensors_come_back(cases in prop::collection::vec(case(), 0..6), piece in 1usize..100) {
         let mut cases = cases;
@@ -156,7 +156,7 @@ proptest! {
     }
 }
 
-/// The tensor is large enough for several threads, frames and tables.
+/// Tests a tensor that is large enough for several threads and frames, and for a seek table.
 #[test]
 fn large_compressed_tensors() {
     let elements: Vec<u32> = (0..3_000_000u32).map(|at| at.wrapping_mul(at) >> 9).collect();
@@ -194,7 +194,7 @@ fn large_compressed_tensors() {
     assert!(read < stored / 8, "{read} of {stored}");
 }
 
-/// The tensors are large enough that several threads read and hash.
+/// Tests tensors that are large enough for several threads to read and hash them.
 #[test]
 fn large_raw_tensors() {
     for (len, big_endian) in [(4 << 20, false), ((4 << 20) + 8, false), ((13 << 20) + 8, true)] {
@@ -245,7 +245,7 @@ impl fmt_core::ByteSource for Counting {
     }
 }
 
-/// A compressed file has the same bytes for any number of threads and any size of writes.
+/// Checks that the number of threads does not change the bytes of a compressed file.
 #[test]
 fn compressed_by_any_number_of_threads() {
     let bytes: Vec<u8> = (0..9_000_001_u64).map(|at| (at * at / 977) as u8).collect();

@@ -1,4 +1,5 @@
-//! The corpora of versions 1 and 2: small files, each valid or rejected for a single reason.
+//! The corpora of versions 1 and 2: small files, each valid or rejected for a single reason. The rules (O1
+//! and so on) are in docs/formats/ztensor2.md.
 
 use std::path::Path;
 

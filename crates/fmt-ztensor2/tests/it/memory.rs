@@ -7,7 +7,7 @@ use fmt_ztensor2::ObjectsReader;
 
 use crate::support::{Version::*, file, object, part, root};
 
-/// Opens files with many small attributes, or with many small objects.
+/// Checks the memory for opening files with many small attributes or many small objects.
 #[test]
 fn attributes_of_objects_take_no_more_than_their_bytes() {
     let mut attributes = Map::empty();

@@ -1,5 +1,5 @@
-//! Tests that a configuration in a directory applies to its model, or that the model is unusable with a
-//! reason.
+//! Tests that a directory's configuration applies to its model, and that an invalid one makes the model
+//! unusable with a reason.
 
 use std::{path::Path, sync::Arc};
 
@@ -223,8 +223,8 @@ fn a_hugging_face_model_is_named_as_one_and_its_weights_served_only_when_asked()
     );
     assert_eq!(told[1], "m ready");
 
-    // The weights are requested by file or by configuration. An export next to them is served without a
-    // message about fields.
+    // The weights are requested by file or by configuration. An export next to a Hugging Face `config.json`
+    // is served; the fields of `config.json` cause no error.
     let folder = repository(&[("model.weights", "echo"), ("config.json", bert)]);
     assert_eq!(shown(&folder.path().join("model.weights")), ["m ready"]);
     let toml = ("config.toml", "backend = \"weights\"");

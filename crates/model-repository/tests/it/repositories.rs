@@ -85,7 +85,7 @@ fn kserves_layout() {
     }
 }
 
-/// A directory in which other files take the place of a model file is reported with the reason.
+/// Checks the reported reason for each kind of directory without a usable model file.
 #[test]
 fn folders_without_a_model_say_why() {
     let folder = repository(&[

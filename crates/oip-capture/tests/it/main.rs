@@ -1,4 +1,4 @@
-//! Tests that exchanges are written to files and read back, and that failures of both are reported.
+//! Tests that exchanges are written to files and read back, and that errors in either direction are reported.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{

@@ -110,8 +110,8 @@ impl GrpcClient {
         for output in &mut response.outputs {
             output.shared_memory = None;
         }
-        // After an error response the server may still write into the region. After a successful response the
-        // server no longer uses the region.
+        // After an error response the server may still write into the region, so the connection is reused
+        // only after a successful response.
         if !shared.connection.transport.is_closed() {
             memory.keep(shared);
         }
@@ -194,7 +194,8 @@ impl GrpcClient {
     }
 }
 
-/// Opens an HTTP/2 connection over `stream`. When the server closes it, its region in `memory` is released.
+/// Opens an HTTP/2 connection over `stream`. When the connection is closed, its region is removed from
+/// `memory`.
 async fn connect(memory: &Arc<Connections>, stream: DescriptorStream) -> Option<Http2Client> {
     let handshake = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())

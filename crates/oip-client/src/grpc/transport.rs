@@ -28,7 +28,7 @@ use crate::{
 
 const HINT: &str = "if this is an HTTP port, it wants http:// for grpc://";
 
-/// The outcome of one call: what its gRPC status cannot carry.
+/// The information about one call that a gRPC status cannot carry.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     /// The failure of the transport, if any.

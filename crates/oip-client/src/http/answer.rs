@@ -30,7 +30,7 @@ pub(super) struct Answer {
 pub(super) const MAX_REFUSAL: usize = 64 << 10;
 /// Hint that the port may speak another protocol, for responses that are not of this protocol.
 pub(super) const HINT: &str = "if this is a gRPC port, it wants grpc:// for http://";
-/// Maximum number of characters quoted from a foreign response.
+/// A quarter of the maximum number of characters quoted from a foreign response.
 const SHOWN: usize = 200;
 
 impl Answer {

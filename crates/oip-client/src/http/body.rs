@@ -79,8 +79,8 @@ pub(super) async fn read(
             continue;
         }
         if joined.is_empty() {
-            // Reserving the announced length is safe: it is within the limit, and the system does not provide
-            // memory that is never written.
+            // Reserving the announced length is safe: it is within the limit, and the system commits memory
+            // only when it is written.
             let announced = announced.unwrap_or_default() as usize;
             joined = spare.take(announced).unwrap_or_default();
             joined.clear();

@@ -33,7 +33,7 @@ pub(super) struct Connection {
     at: usize,
 }
 
-/// Bytes per read, unless a body is known to be longer.
+/// Number of bytes per read, unless a body is known to be longer.
 const READ: usize = 16 << 10;
 /// Maximum size of a response head, of chunk headers and of trailers, in bytes.
 const MAX_HEAD: usize = 256 << 10;
@@ -258,8 +258,8 @@ impl Connection {
     /// Appends `wanted` bytes to a body.
     fn read_into(&mut self, body: &mut Body, wanted: usize, wait: &Wait<'_>) -> Result<()> {
         let bytes = &mut body.bytes;
-        // Reserving the announced length is safe: it is within the limit, and the system does not provide
-        // memory that is never written.
+        // Reserving the announced length is safe: it is within the limit, and the system commits memory only
+        // when it is written.
         let reserved = match bytes.is_empty() {
             true => bytes.try_reserve_exact(body.gap.saturating_add(wanted)),
             false => bytes.try_reserve(wanted),

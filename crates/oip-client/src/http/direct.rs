@@ -149,7 +149,7 @@ fn receive(
 ) -> Result<(Answer, bool)> {
     let outcome = connection.answer(wait, &settings.spare, |status| match status.is_success() {
         true => Ok(settings.max_answer_bytes),
-        // An error body is a short message, or a proxy's error page, of which the beginning is enough.
+        // An error body is a short message or a proxy's error page; the beginning is enough.
         false => Err(MAX_REFUSAL.min(settings.max_answer_bytes)),
     });
     match (outcome, sent) {
@@ -197,7 +197,7 @@ fn add_header(head: &mut Vec<u8>, name: &str, value: &[u8]) {
     }
 }
 
-/// Opens a connection on another thread, because name resolution may block for any time.
+/// Opens a connection on another thread, because name resolution can block indefinitely.
 pub(super) fn connect(endpoint: &Endpoint, timeout: Duration, wait: &Wait<'_>) -> Result<Connection> {
     let endpoint = endpoint.clone();
     let (sender, opened) = sync_channel(1);

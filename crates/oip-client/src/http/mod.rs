@@ -204,7 +204,7 @@ impl HttpClient {
         let response = client.request(request).await;
         let response = response.map_err(|error| connect::failed(error, HINT))?;
         let (head, body) = response.into_parts();
-        // An error body is a short message, or a proxy's error page, of which the beginning is enough.
+        // An error body is a short message or a proxy's error page; the beginning is enough.
         let body = match head.status.is_success() {
             true => body::read(&head.headers, body, settings.max_answer_bytes, &settings.spare).await?,
             false => body::read_beginning(body, MAX_REFUSAL.min(settings.max_answer_bytes)).await?,

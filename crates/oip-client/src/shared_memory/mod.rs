@@ -1,6 +1,6 @@
 //! Large tensors in memory shared with a server on the same machine. Each connection that uses shared memory
-//! has its own region, which lives as long as the connection. Servers without support receive the tensors'
-//! bytes over the socket.
+//! has its own region, which is freed with the connection. Servers without support receive the tensors' bytes
+//! over the socket.
 
 pub(crate) mod descriptor;
 pub(crate) mod pool;

@@ -7,7 +7,7 @@ use oip_types::ErrorCode;
 /// Timeout for the registration. Servers that handle one connection at a time exceed it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Delay after a server turned out not to support shared memory; another server may replace it.
+/// Delay after a server did not offer shared memory. By then, another server may have replaced it.
 pub(crate) const NOT_OFFERED: Duration = Duration::from_secs(60);
 
 /// Delay after the server closed the connection during the registration.

@@ -1,4 +1,4 @@
-//! Blocking calls: the same responses, limits and failures as over asynchronous connections.
+//! Tests that blocking calls have the same responses, limits and failures as asynchronous calls.
 
 use std::{
     io::{Read, Write},
@@ -504,8 +504,8 @@ fn callers_may_give_up_while_an_answer_trickles_in() {
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Interrupted);
 }
 
-/// Timeouts and interrupts end a call while the client still sends a large request, or receives a large
-/// response into a fresh or reused buffer, and data keeps trickling.
+/// Timeouts and interrupts end a call even while data trickles: while the client is sending a large request,
+/// or receiving a large response into a fresh or reused buffer.
 #[test]
 fn calls_end_in_time_while_large_bodies_trickle() {
     let mut body = BODY.as_bytes().to_vec();
@@ -567,8 +567,8 @@ fn calls_end_in_time_while_large_bodies_trickle() {
     }
 }
 
-/// The server rejects a large request after its head and stops reading, with or without closing the
-/// connection.
+/// The server rejects a large request after reading its head, and stops reading. The client returns this
+/// rejection, which can be lost only if the server also closes the connection.
 #[test]
 fn an_answer_that_comes_before_the_request_is_sent() {
     for keeps_open in [true, false] {

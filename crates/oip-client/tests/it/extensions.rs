@@ -1,4 +1,4 @@
-//! Protocol extensions, with responses as Triton and MLServer send them.
+//! Tests protocol extensions with responses in the form that Triton and MLServer send.
 
 use std::sync::{Arc, Mutex};
 
@@ -447,7 +447,7 @@ async fn shared_memory_is_registered_and_forgotten() {
     );
 }
 
-/// Servers report unsupported extensions in different ways.
+/// Checks the error codes for extensions that a server does not offer.
 #[tokio::test]
 async fn extensions_that_are_not_offered() {
     let server = ScriptedServer::answering("404 Not Found", &[], r#"{"error":"Not Found"}"#);
@@ -497,7 +497,7 @@ async fn traces_are_asked_for_and_changed() {
     assert_eq!(found.unwrap(), all());
     let (line, body) = asked_http(&server);
     assert_eq!(line, "POST /v2/models/m%201/trace/setting");
-    // Levels are a list even with one value.
+    // Trace levels are sent as a list even if there is only one.
     assert_eq!(
         body,
         r#"{"trace_count":null,"trace_level":["OFF"],"trace_rate":"1000"}"#

@@ -1,4 +1,4 @@
-//! Servers that are down, slow or silent.
+//! Tests calls to servers that are down, slow or silent.
 
 use std::time::{Duration, Instant};
 
@@ -109,7 +109,7 @@ async fn nobody_listens() {
     assert_eq!(error.kind(), ErrorKind::Connect, "{error}");
 }
 
-/// A listener with a full backlog does not accept, like an unreachable host.
+/// Connecting to a listener with a full backlog times out, as with an unreachable host.
 #[tokio::test]
 async fn connecting_takes_too_long() {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
@@ -250,7 +250,7 @@ async fn time_is_for_all_attempts_together() {
     assert_eq!(server.requests().len(), 2);
 }
 
-/// The models' names are also words in the protocol's paths.
+/// A model's name may also be a segment of the protocol's paths.
 #[tokio::test]
 async fn models_may_have_any_name() {
     let served = TestServers::new();

@@ -1,4 +1,4 @@
-//! Malicious or broken responses.
+//! Tests malicious and broken responses.
 
 use std::io::Write;
 
@@ -368,7 +368,7 @@ async fn grpc_frames_that_lie() {
     }
 }
 
-/// Servers and proxies send statuses without messages.
+/// A response that consists only of a status becomes an error with the matching code.
 #[tokio::test]
 async fn trailers_only() {
     for (code, expected) in [

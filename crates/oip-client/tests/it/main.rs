@@ -1,5 +1,5 @@
-//! Tests against this workspace's servers and against scripted ones that imitate other, slow, broken and
-//! hostile servers. All use real sockets.
+//! Tests against this workspace's servers, and against scripted servers that imitate other products and slow,
+//! broken or hostile servers. All tests use real sockets.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[cfg(unix)]

@@ -1,4 +1,4 @@
-//! Responses in the style of other servers, taken from their code and from captures.
+//! Tests responses in the style of other servers, taken from their source code and from captured traffic.
 
 use oip_client::{ErrorKind, HttpClient, InferenceClient};
 use oip_types::{DataType, ErrorCode, ModelRef};
@@ -21,7 +21,8 @@ async fn infer(
         .await
 }
 
-/// Triton: ready without a body, 400 for not ready; floats printed as doubles; no id.
+/// Triton has no body in health responses, and status 400 for not ready. It prints floats as doubles, and
+/// sends no id.
 #[tokio::test]
 async fn triton() {
     let ready = ScriptedServer::answering("200 OK", &[("Content-Length", "0")], "");
@@ -90,7 +91,7 @@ async fn triton() {
     );
 }
 
-/// MLServer: nested data, parameters with content types, its own id, empty lists.
+/// MLServer sends nested data, parameters with content types, an id of its own, and empty lists.
 #[tokio::test]
 async fn mlserver() {
     let response = infer(
@@ -129,7 +130,7 @@ async fn mlserver() {
     assert_eq!(error.code(), Some(ErrorCode::Internal));
 }
 
-/// KServe: nulls for absent values, `FastAPI`'s errors.
+/// KServe sends null for absent values, and errors in `FastAPI`'s format.
 #[tokio::test]
 async fn kserve() {
     let response = infer(
@@ -162,7 +163,7 @@ async fn kserve() {
     assert_eq!(error.message(), "body.inputs: Field required");
 }
 
-/// Servers of other protocols that may listen at the URL.
+/// Rejects the responses of servers that do not implement the protocol.
 #[tokio::test]
 async fn no_inference_server_at_all() {
     let page = "<!doctype html>\n<html><head><TITLE>Sign in</TITLE></head></html>";

@@ -1,4 +1,4 @@
-//! Which calls are retried, and which are not.
+//! Tests which calls are retried.
 
 use std::{
     sync::{
@@ -146,7 +146,7 @@ async fn not_ready_is_an_answer() {
     assert_eq!(server.requests().len(), 1);
 }
 
-/// The server does not listen yet when the client sends its first request.
+/// A refused connection is retried after the pauses of the policy.
 #[tokio::test]
 async fn refused_connections_are_tried_again() {
     let address = std::net::TcpListener::bind("127.0.0.1:0")

@@ -1,4 +1,4 @@
-//! TLS: trusted and untrusted servers, and client certificates.
+//! Tests TLS with trusted and untrusted servers and with client certificates.
 
 use std::{
     sync::Arc,

@@ -348,8 +348,8 @@ impl<T, R> Queue<T, R> {
             }
         };
         state.idle -= 1;
-        // A thread whose wait timed out may take the item first; the notified thread then takes other work,
-        // if any.
+        // A thread whose wait timed out also decrements the count, because it may take the item before the
+        // notified thread does.
         state.woken = state.woken.saturating_sub(1);
         state
     }

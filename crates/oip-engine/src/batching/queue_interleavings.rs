@@ -70,9 +70,8 @@ mod sync {
         }
     }
 
-    /// Behaves like `shuttle`'s condition variable, except for timed waits: these can end at any time, and
-    /// receive notifications until then. In a program with a lost-wakeup bug, notifications are lost this
-    /// way.
+    /// Behaves like `shuttle`'s condition variable, except that a timed wait can end at any time. Until its
+    /// thread runs again, such a wait still receives notifications, which exposes lost-wakeup bugs.
     #[derive(Default)]
     pub(super) struct Condvar {
         /// The waiting threads. All threads of a test run on one OS thread, so this lock is never contended.
@@ -87,7 +86,7 @@ mod sync {
             Self::default()
         }
 
-        /// Wakes any one waiter.
+        /// Wakes one randomly chosen waiter.
         pub(super) fn notify_one(&self) {
             thread::yield_now();
             let mut waiting = self.waiting.lock().unwrap();
@@ -143,7 +142,7 @@ mod sync {
 const TICK: Duration = Duration::from_millis(1);
 
 /// Returns the time of a clock that advances by a tick on each read. `shuttle` runs all threads of a test on
-/// one OS thread.
+/// one OS thread, so they share the thread-local counter.
 fn now() -> Instant {
     static START: OnceLock<Instant> = OnceLock::new();
     thread_local!(static LOOKS: Cell<u32> = const { Cell::new(0) });
@@ -151,7 +150,7 @@ fn now() -> Instant {
     *START.get_or_init(Instant::now) + TICK * looks
 }
 
-/// Creates a queue whose threads exist before its requests.
+/// Creates a queue whose threads are started by the test, before the first request.
 fn queue(instances: usize, max_queue_delay: Duration) -> Arc<Queue<u32, u32>> {
     let scheduler = scheduler(max_queue_delay);
     Arc::new(Queue::new(scheduler, instances, None, now, |queue| {
@@ -286,7 +285,7 @@ fn delayed_requests_of_two_groups() {
         .for_each(|consumer| consumer.join().unwrap());
 }
 
-/// A request is cancelled while the only thread waits.
+/// A request that is cancelled while the only thread waits is either run or returned, exactly once.
 fn a_request_that_is_taken_back() {
     let queue = queue(1, Duration::ZERO);
     let consumer = consumer(&queue);
@@ -298,7 +297,7 @@ fn a_request_that_is_taken_back() {
     assert_eq!(left, [1], "a request was lost, or left twice");
 }
 
-/// A request arrives while the queue is being closed. The queue has one thread.
+/// A request that arrives while the queue is being closed is either refused or run by the only thread.
 fn a_request_at_the_end() {
     let queue = queue(1, Duration::ZERO);
     let consumer = consumer(&queue);
@@ -312,6 +311,7 @@ fn a_request_at_the_end() {
 }
 
 /// Two threads serve three callers that send three requests each, in two groups. Some requests are cancelled.
+/// Each request leaves the queue exactly once.
 fn many_of_everything() {
     let queue = queue(2, TICK * 2);
     let consumers = [consumer(&queue), consumer(&queue)];
@@ -387,7 +387,7 @@ fn the_end_while_a_caller_runs_its_request() {
 }
 
 /// Two callers start their requests and pass the runs to one of two threads; a third request is left to the
-/// threads. There are two instances. The queue is closed meanwhile.
+/// threads. There are two instances. Each request runs once, although the queue is closed meanwhile.
 fn runs_that_are_left_to_threads() {
     let queue = queue(2, Duration::ZERO);
     let consumers = [consumer(&queue), consumer(&queue)];
@@ -421,8 +421,8 @@ fn runs_that_are_left_to_threads() {
     assert_eq!(left, [0, 1, 2], "a request was lost, or left twice");
 }
 
-/// A caller passes the run on the only instance to the only thread while a request is queued. The queue is
-/// closed after both are taken.
+/// A caller passes its run on the only instance to the only thread while another request is queued. The
+/// thread takes both before the queue is closed.
 fn a_run_that_is_left_to_a_thread_with_another_one_behind_it() {
     let queue = queue(1, Duration::ZERO);
     let taken = Arc::new(shuttle::sync::atomic::AtomicUsize::new(0));

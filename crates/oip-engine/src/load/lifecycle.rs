@@ -181,7 +181,8 @@ impl Lifecycle {
         self.carry_out(&plan, versions, snapshot, config)
     }
 
-    /// Returns the error for a model without a directory, and records it if the model was there before.
+    /// Returns the error for a model without a directory, and records it unless only the client that
+    /// requested the model is affected.
     fn missing(&self, name: &str, cause: Cause, has_ready: bool, is_waited_for: bool) -> ServiceError {
         // A pipeline can name any model, so failures of unknown names are not recorded.
         if cause == Cause::Step && !has_ready {
@@ -197,7 +198,7 @@ impl Lifecycle {
         }
     }
 
-    /// Returns whether the server is ready only once the model is.
+    /// Returns whether the server's readiness waits for this model.
     fn is_waited_for(&self, name: &str, cause: Cause, has_ready: bool) -> bool {
         match cause {
             // The running version serves until it is replaced.
@@ -214,7 +215,7 @@ impl Lifecycle {
         let text = reason.to_string();
         tracing::warn!(target: UNAVAILABLE, model = name, reason = text, "a model is unavailable");
         let polls = matches!(self.config.control, ModelControl::Poll { .. });
-        // A model without files may be one whose files are still being copied.
+        // With polling, a model without files may be one whose files are still being copied.
         let is_coming = polls && matches!(reason, LoadError::NoFiles);
         self.registry.fail(name, &text, is_waited_for && !is_coming);
         failed(name, reason)
@@ -551,7 +552,8 @@ fn operators_choice(sent: &WrittenConfig, own: &WrittenConfig) -> Option<&'stati
     ["python"].into_iter().find(is_chosen)
 }
 
-/// Determines the versions selected by the configuration that a client sent, or else by the directory's.
+/// Determines the versions selected by the configuration that a client sent, or else by the one in the
+/// directory.
 fn configured_versions(
     directory: &ModelDirectory,
     snapshot: &Snapshot,

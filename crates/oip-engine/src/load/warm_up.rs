@@ -122,7 +122,7 @@ fn value(
         dims: input.dims.clone(),
     })?;
     let shape = Shape::new(&dims)?;
-    // Each element of a byte string has at least a length prefix.
+    // Each element of a BYTES tensor takes at least the four bytes of its length prefix.
     let dtype = match input.data_type {
         DataType::Fixed(dtype) => dtype,
         DataType::Bytes => DType::U32,

@@ -172,7 +172,7 @@ impl Pipeline {
                     infer: start.elapsed(),
                     ..Execution::default()
                 };
-                // The models of the steps count the queue time.
+                // The queue time is counted for the models of the steps.
                 let ending = Ending {
                     execution: Some(execution),
                     rows,

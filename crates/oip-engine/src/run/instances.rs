@@ -1,4 +1,4 @@
-//! Takes a request to its model: checks the request, queues it, and waits for its response.
+//! Passes requests to a model: checks each request, queues it, and waits for its response.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -305,7 +305,8 @@ impl SharedModel {
     ) -> Result<QueuedRequest<'_>, ServiceError> {
         self.metadata.check_request(&request)?;
         let ask = self.ask(&mut request, cx)?;
-        // For a model in another process, more requests can arrive while a thread waits for that process.
+        // With several clients, a request to a model in another process goes to a thread: while the thread
+        // waits for that process, more requests can arrive and form a batch.
         let is_for_caller = !self.capabilities.elsewhere || !self.company.is_likely_elsewhere();
         let measured_rows = ask.measured_rows;
         let is_quick = is_for_caller && measured_rows.is_some_and(|rows| self.quickness.is_quick(rows));
@@ -364,8 +365,8 @@ impl SharedModel {
         }
     }
 
-    /// Returns what the scheduler needs to know about a request. Removes the parameters that only the
-    /// scheduler reads: requests that differ only in them may be batched.
+    /// Describes a request for the scheduler. Removes the parameters that only the scheduler reads: requests
+    /// that differ only in them may be batched.
     fn ask(&self, request: &mut InferRequest, cx: &RequestContext) -> Result<Ask, ServiceError> {
         let timeout = request
             .parameters
@@ -470,7 +471,7 @@ impl SharedModel {
         // The request leaves the order of responses even if it is running: later requests must not wait for a
         // response that is not sent.
         self.delivery.leave(ticket.arrival(), &self.recorder);
-        // All clients of the batch may be gone now.
+        // If this was the last client of the batch, the hang timeout starts now.
         self.hang_watch.look(Instant::now());
     }
 }

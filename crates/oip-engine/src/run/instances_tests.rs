@@ -182,7 +182,8 @@ fn the_delay_is_kept_and_a_full_batch_does_not_wait() {
     }
     let fastest = times.into_iter().min().unwrap();
     assert!(fastest >= delay, "{fastest:?}");
-    // On a busy machine, most responses may be late. `scheduler/properties.rs` checks the exact times.
+    // On a busy machine, most responses may be late, so only the fastest one is checked.
+    // `scheduler/properties.rs` checks the exact times.
     assert!(fastest <= delay + Duration::from_millis(2), "{fastest:?}");
 
     let start = Instant::now();

@@ -138,7 +138,7 @@ impl SharedModel {
                 held.hand_over(rest);
             }
         }
-        // The caller has run its share of batches. If its own request is still queued, a thread runs the
+        // The caller has run as many batches as it may. If its own request is still queued, a thread runs the
         // request.
         self.queue.leave();
     }
@@ -514,7 +514,7 @@ impl SharedModel {
         charging::charge_outputs(lease, inputs, self.capabilities.lends_memory, outputs)
     }
 
-    /// Calls `run`, and marks the instance as being in the model meanwhile. A panic becomes an error.
+    /// Calls `run`, during which the instance counts as being in the model. A panic becomes an error.
     fn guarded<T>(
         &self,
         slot: usize,

@@ -8,7 +8,8 @@ use std::{
 use oip_types::{ErrorCode, ServiceError};
 use tensor_core::QuotedName;
 
-/// Which models have called which, by name. The graph is acyclic.
+/// The calls between models: for each caller, the names of the models that it has called. The graph is
+/// acyclic.
 ///
 /// A model holds its instance while it waits for a model that it called. With a cycle, requests could hold
 /// all instances of each model and wait for the next model forever, even if no single request forms a cycle.

@@ -89,7 +89,7 @@ fn requests_of_many_rows_run_too() {
     assert_eq!(sizes, [1, 40, 100, 50]);
 }
 
-/// A model that panics on one input, in a batch of 8.
+/// If a model panics on one value of a batch of 8, only the request with this value fails.
 #[test]
 fn a_panic_in_a_batch_is_one_requests_error() {
     let (engine, gate, _, _folder) = gated(|x| match x.contains(&13) {
@@ -114,7 +114,8 @@ fn a_panic_in_a_batch_is_one_requests_error() {
     }
 }
 
-/// One bad request is batched with 31 good ones.
+/// One bad request is batched with 31 good ones. After the batch has failed, each request runs once alone,
+/// and only the bad one fails.
 #[test]
 fn a_bad_request_does_not_spoil_its_neighbours() {
     let (engine, gate, batches, _folder) = gated(|x| match x.contains(&13) {
@@ -174,7 +175,8 @@ fn some_of_joined_requests_fail_without_another_run() {
     assert_eq!(engine.metrics()[0].failures, [(FailureReason::Other, 10)]);
 }
 
-/// Outputs with a different number of rows than the batch are not assigned to any request.
+/// If a batch's outputs have a different number of rows than the batch, no request gets these rows, and the
+/// model's requests are not batched any more.
 #[test]
 fn a_model_is_not_joined_any_more_whose_outputs_have_other_rows_than_its_inputs() {
     // The model drops values up to 10, so the first dimension of output `y` is not the batch dimension,
@@ -221,6 +223,7 @@ fn a_model_is_not_joined_any_more_whose_outputs_have_other_rows_than_its_inputs(
 }
 
 /// A client disconnects while its request is queued, and another while its request runs in a batch of four.
+/// The queued request is not run, and the other clients get exactly their own rows.
 #[test]
 fn a_client_that_leaves_is_dropped_from_the_batch_and_the_others_are_exact() {
     let running = Gate::default();
@@ -249,7 +252,7 @@ fn a_client_that_leaves_is_dropped_from_the_batch_and_the_others_are_exact() {
         assert_eq!(code(block_on(answers[x as usize].take().unwrap())), Ok(2 * x));
     }
     assert_eq!(batches.lock().unwrap()[1..], [vec![0, 2, 3, 4]]);
-    // Both requests count, even the one whose rows were computed but not delivered.
+    // Both requests count as cancelled, even the one whose rows were computed but not delivered.
     assert_eq!(engine.metrics()[0].failures, [(FailureReason::Canceled, 2)]);
     assert_eq!(engine.metrics()[0].statistics.inference_stats.success.count, 4);
 }

@@ -266,7 +266,8 @@ fn answers_of_models_that_ask_others_are_not_kept() {
     }
 }
 
-/// A call that waited for the identical running request that caused it would wait for itself.
+/// A model calls the cached pipeline that contains it. If the call waited for the identical running request,
+/// which caused it, both would wait forever.
 #[test]
 fn a_circle_through_a_cached_pipeline_is_refused_and_not_waited_for() {
     let pipeline = format!("{CACHED} {}", chain(&["asks"]));

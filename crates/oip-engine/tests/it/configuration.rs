@@ -190,7 +190,8 @@ fn what_does_not_fit_is_told() {
     }
 }
 
-/// A configuration of 10 MB is not read; odd but valid configurations are.
+/// Malformed configurations, and one of 10 MB, are refused promptly with a reason. Unknown fields are
+/// accepted.
 #[test]
 fn configurations_of_any_kind_end_in_a_reason() {
     let start = Instant::now();
@@ -508,7 +509,8 @@ fn models_larger_than_the_memory_are_refused() {
     assert!(start.elapsed().as_secs() < 5);
 }
 
-/// Many models, many versions, deep trees and cyclic links.
+/// Listing and loading take linear time, for many models, many versions, a deep directory tree and a cyclic
+/// link.
 #[test]
 fn ten_thousand_models_and_a_thousand_versions() {
     // Use a memory file system if available: this many directories take a minute on a disk.

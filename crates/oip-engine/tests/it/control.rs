@@ -298,8 +298,8 @@ fn loading_by_request_must_be_allowed() {
     }
 }
 
-/// For a truncated file, an empty file and random bytes, the reason is reported promptly, and the previous
-/// version continues.
+/// If the backend fails or panics during a reload, the reason is reported within a second, and the previous
+/// version stays in service.
 #[test]
 fn a_failed_reload_leaves_the_old_one_serving() {
     let folder = repository(&[("m/1/model.word", "echo")]);

@@ -221,7 +221,7 @@ fn a_model_that_is_quick_and_promises_to_be_runs_where_its_request_is() {
     // Only batches of one row were measured, so a request with two rows runs on the model's thread.
     infer(&engine, "quick", &[1, 2]).unwrap();
     assert!(!seen.take().0.contains(&here));
-    // Runs on callers' threads have the same responses and statistics as on the model's threads.
+    // Runs on callers' threads have the same responses and statistics as runs on the model's threads.
     let before = engine.metrics();
     assert_eq!(y(&infer(&engine, "quick", &[7]).unwrap()), 7);
     let count = |metrics: &[oip_engine::VersionMetrics]| {
@@ -279,7 +279,7 @@ fn requests_that_come_together_run_together_on_the_first_ones_thread() {
         futures_executor::block_on(request).unwrap();
     }
     let start_of_test = Instant::now();
-    // A busy machine may make the model slow for a while.
+    // On a busy machine the model may count as slow for a while, so the test tries again.
     loop {
         assert!(warm_up(&engine, &seen, "quick", 3) && warm_up(&engine, &seen, "quick", 1));
         seen.take();

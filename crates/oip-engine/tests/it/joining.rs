@@ -150,7 +150,8 @@ impl TestServer {
         self.engine.configuration().unwrap().model_config(model).unwrap()
     }
 
-    /// Returns what the configuration says about batching. Checks that the status of the model says the same.
+    /// Returns how the configuration describes batching. Checks that the model's status has the same
+    /// description.
     fn said(&self) -> String {
         let config = self.config();
         let shown = Joining::shown_in(&config).unwrap();

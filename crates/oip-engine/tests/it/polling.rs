@@ -224,7 +224,8 @@ fn a_repository_may_be_replaced() {
     until("the other folder is served", || answer(&engine, 1) == Some(51));
 }
 
-/// Like `cp -r`, creates the directory first and then its files.
+/// A new directory that has no files yet does not make the server unready. Like `cp -r`, the test creates the
+/// directory first and then its files.
 #[test]
 fn a_directory_that_is_still_empty_does_not_take_the_server_out_of_service() {
     let folder = repository(&[("m/1/model.word", "adds 1")]);

@@ -99,7 +99,8 @@ fn kserves_layout() {
     assert!(infer(&engine, request("mine", Some("1"), 5)).is_err());
 }
 
-/// The directory of a single model is given as the repository.
+/// If the repository is the directory of a single model, the model has the name in its configuration, or the
+/// name that the program passes.
 #[test]
 fn a_folder_of_versions_is_one_model() {
     let versions = [

@@ -79,7 +79,7 @@ fn panics_stay_with_their_request() {
     }
 }
 
-/// The outputs of a model violate its metadata.
+/// Missing outputs, and outputs of the wrong type, are internal errors that name the output.
 #[test]
 fn broken_promises_are_internal_errors() {
     let files = [
@@ -147,7 +147,8 @@ fn expired_requests_are_not_run() {
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
-/// A client disconnects while its request is queued or running.
+/// If a client disconnects, its queued request is not run; if its request is already running, the model is
+/// notified.
 #[test]
 fn clients_that_leave_cost_nothing_more() {
     let files = [

@@ -260,7 +260,8 @@ fn answers_come_in_order_to_their_end_and_none_is_one_number_of_them() {
     assert_eq!(config.max_batch_size, 0, "nothing is guessed");
 }
 
-/// There is one instance; each request frees it for the next request and then continues.
+/// There is one instance. Each request frees it after the first response and continues, so that many requests
+/// run at the same time.
 #[test]
 fn requests_go_on_beside_others_once_their_instance_is_free() {
     let (engine, seen, _folder) = house("frees its instance");
@@ -413,7 +414,8 @@ fn a_model_can_say_which_answer_is_its_last() {
     assert!(error.unwrap().message().contains("after the last one"));
 }
 
-/// Transports drop the stream after the last response, possibly before the model has returned.
+/// Transports drop the stream after the last response, possibly before the model has returned. The request
+/// still counts as successful.
 #[test]
 fn who_has_taken_the_last_answer_has_not_given_up() {
     let (engine, seen, _folder) = house("works on after its last");
@@ -489,7 +491,7 @@ fn the_deadline_ends_what_waits_and_what_runs() {
     let (engine, seen, _folder) = house("counts for ever");
     let soon = RequestContext::new(Some(Instant::now() + Duration::from_secs(2)));
     let mut answers = start_with(&engine, 0, soon).unwrap();
-    // No client reads the responses; the model is still notified.
+    // Although no client reads the responses, the model is notified at the deadline.
     wait_until("the model goes on", || seen.ended.load(Ordering::SeqCst) == 1);
     let (values, error) = all(&mut answers);
     assert!(values.len() <= 9, "{values:?}");
@@ -562,7 +564,7 @@ fn a_stream_ends_before_the_engine_does() {
     let refused = || block_on(engine.infer_stream(request("m", None, 1), RequestContext::new(None))).is_err();
     wait_until("requests are still taken", refused);
     assert!(engine.model_ready(model).is_ok());
-    // The request is running, and its stream is read to the end.
+    // The running request is not affected: its stream can be read to the end.
     assert_eq!(all(&mut answers).0, (1..100).collect::<Vec<_>>());
     drop(answers);
     assert!(stopping.join().unwrap());

@@ -18,7 +18,8 @@ use crate::{
     support::request,
 };
 
-/// A model that never returns.
+/// Each thread that never returns from the model counts as lost. The model is unavailable while all of its
+/// threads are lost.
 #[test]
 fn threads_that_hang_are_lost_one_by_one_and_then_the_model_is_unavailable() {
     let gate = Gate::default();

@@ -17,7 +17,7 @@ use crate::proto::{
     model_queue_policy, model_version_policy::PolicyChoice, model_warmup::input::InputDataType,
 };
 
-/// Decodes a model's configuration. Enum values that this schema lacks count as defaults.
+/// Decodes a model's configuration. Unknown enum values are decoded as the default value.
 ///
 /// # Errors
 /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when a datatype is unknown, or when a field

@@ -48,7 +48,8 @@ impl ControlCharge {
         let bytes = match seen {
             MessagePart::Nothing => return Ok(()),
             MessagePart::Part(bytes) => most(bytes) * GROWING,
-            // A compressed message may expand to the limit; a message that announces more is rejected unread.
+            // A compressed message may expand to the limit. A message with a larger declared length is
+            // rejected unread.
             MessagePart::Whole {
                 is_compressed: true, ..
             } => MAX_MESSAGE as u64 * DECODED,
@@ -211,7 +212,7 @@ mod tests {
         assert_eq!(budget.used(), 0);
     }
 
-    /// A message that announces many bytes counts toward the budget only with the bytes that have arrived.
+    /// A message that declares a large length counts toward the budget only with the bytes that have arrived.
     #[test]
     fn messages_are_charged_as_they_come() {
         let budget = ByteBudget::new(1 << 20);
@@ -226,7 +227,8 @@ mod tests {
         assert_eq!(budget.used(), 2000 * GROWING);
     }
 
-    /// The ratio holds for the worst cases: maps and lists of nearly empty items.
+    /// Decoding takes at most [`DECODED`] times the size of the message, even for the worst cases: maps and
+    /// lists of nearly empty items.
     #[test]
     fn no_message_takes_more_than_the_factor() {
         const SIZE: usize = 256 << 10;

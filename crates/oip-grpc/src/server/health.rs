@@ -104,7 +104,7 @@ impl Stream for Watch {
                 })));
             }
             // The watcher has received the status that the server is not ready. The stream ends, because the
-            // drain waits for it.
+            // drain waits for open streams.
             if *self.is_draining.borrow() {
                 return Poll::Ready(None);
             }

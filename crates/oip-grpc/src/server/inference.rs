@@ -413,7 +413,7 @@ fn unreadable((echo, failure): (Echo, Failure)) -> RequestFailure {
     }
 }
 
-/// Reports a decompression error with `tonic`'s wording, as its calls do.
+/// Reports a decompression error in the words that `tonic` uses for all other calls.
 fn not_inflated(error: ServiceError, limit: usize) -> RequestFailure {
     match error.code() {
         ErrorCode::InvalidArgument => {

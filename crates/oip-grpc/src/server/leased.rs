@@ -36,7 +36,7 @@ impl ListCharge {
 struct LeasedBody {
     body: tonic::body::Body,
     lease: Lease,
-    /// The frame that was encoded before the response began.
+    /// The first frame, which was encoded before the response started.
     first: Option<Frame<Bytes>>,
     has_ended: bool,
 }

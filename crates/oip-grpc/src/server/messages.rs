@@ -1,6 +1,7 @@
 //! Splits a call's body into messages: a flag byte, a big-endian 4-byte length, and the message.
 //!
-//! Each message has a lease from its first byte, and uses no more memory than the bytes received.
+//! Each message has a lease from its first byte. Its memory grows with the bytes received, whatever its
+//! declared length.
 
 use std::{error::Error, future::poll_fn, io, pin::Pin};
 
@@ -56,7 +57,7 @@ where
     B: Body<Data = Bytes>,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    /// Splits `body`, whose flagged messages use `compression`.
+    /// Splits `body` into messages. Messages with the compressed flag use `compression`.
     pub(crate) fn new(body: B, compression: Option<Compression>, config: &GrpcConfig) -> Self {
         Self {
             body: Box::pin(body),

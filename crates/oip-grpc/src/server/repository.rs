@@ -78,7 +78,7 @@ fn read_parameters(
             Some(ParameterChoice::BoolParam(value)) => ParameterValue::Bool(value),
             Some(ParameterChoice::Int64Param(value)) => ParameterValue::Int64(value),
             Some(ParameterChoice::StringParam(value)) => ParameterValue::String(value),
-            // Model files are sent as bytes, and are rejected by name.
+            // Model files are sent as bytes. Their parameters are rejected later, by name.
             Some(ParameterChoice::BytesParam(_)) if name.starts_with("file:") => {
                 ParameterValue::String(String::new())
             }

@@ -112,8 +112,9 @@ pub struct GrpcService {
     inference: Arc<Inference>,
 }
 
-/// The name is used by `add_service` of tonic's routes and servers. It covers only the protocol's own calls:
-/// health and reflection have other names, and a server with several services provides its own name.
+/// The name under which `add_service` of tonic's routes and servers registers the service. The name covers
+/// only the protocol's own calls: health and reflection have other names, and a server with several services
+/// adds its own.
 impl NamedService for GrpcService {
     const NAME: &'static str = SERVICE_NAME;
 }

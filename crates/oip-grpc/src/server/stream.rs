@@ -178,7 +178,7 @@ struct Driver<B> {
     /// The client's rights; `None` if they are unlimited.
     grant: Option<Grant>,
     closes_on_error: bool,
-    /// Notes on the processing of all requests of the stream.
+    /// The record of the phases of all requests of the stream.
     notes: Option<Arc<RequestNotes>>,
     /// The stream's slot, if concurrent streams are limited.
     place: Option<CallPlace>,
@@ -412,7 +412,8 @@ impl Outgoing {
     }
 }
 
-/// Returns the first request's response, or any response of a sequence, which is unordered.
+/// Returns the response to the oldest request, or a sequence of responses to any request, because sequences
+/// are sent in no particular order.
 async fn next_answer(running: &mut VecDeque<InWork>) -> Result<EncodedResponses, RequestFailure> {
     poll_fn(|cx| {
         for at in 0..running.len() {

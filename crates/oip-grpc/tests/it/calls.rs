@@ -21,7 +21,7 @@ use tonic_reflection::pb::v1::{
 
 use crate::support::{client, client_with, good};
 
-/// Serves the service next to others, through tonic's routes.
+/// Through tonic's routes, the service handles the protocol's calls but not health checks.
 #[tokio::test]
 async fn tonic_adds_the_service_to_its_routes() {
     let service = service(Arc::new(TestService::default()), GrpcConfig::default());

@@ -108,7 +108,7 @@ fn metadata() -> Vec<u8> {
     ModelMetadataRequest { name, version }.encode_to_vec()
 }
 
-/// Uses a client without compression settings.
+/// tonic's client can read responses that are compressed like its requests.
 #[tokio::test]
 async fn a_client_reads_what_it_asked_for() {
     let request: ModelInferRequest = floats("identity_fp32", &vec![0.25; 10_000]);

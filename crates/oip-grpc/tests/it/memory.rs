@@ -384,7 +384,7 @@ fn gzip(data: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A 63 KB message with 32 million inputs: two bytes each on the wire, 288 in memory.
+/// A message of 32 MiB with 16 million empty inputs is refused at the limit, compressed or not.
 #[tokio::test]
 async fn millions_of_inputs_are_refused() {
     let (config, budget) = with_budget(128 << 20);

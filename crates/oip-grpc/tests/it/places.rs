@@ -15,7 +15,7 @@ use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 use crate::support::floats;
 
-/// A slot as a listener manages it.
+/// A slot like those that a listener manages.
 #[derive(Default)]
 struct TestSlot(Mutex<State>);
 

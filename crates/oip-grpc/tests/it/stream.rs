@@ -195,7 +195,7 @@ async fn tensors_and_forms_are_those_of_single_requests() {
     assert_eq!(answer.raw_output_contents, [&1.5f32.to_le_bytes()[..]]);
 }
 
-/// Errors belong to their requests, and the stream continues.
+/// A request's error is sent as the response to this request, and the stream continues.
 #[tokio::test]
 async fn errors_of_single_requests() {
     let (service, _) = service_with(GrpcConfig::default());

@@ -198,7 +198,7 @@ async fn content_types_are_not_looked_at() {
     }
 }
 
-/// Chunking makes no difference.
+/// The size of a body's chunks does not affect the response.
 #[tokio::test]
 async fn bodies_in_pieces() {
     let app = app();
@@ -320,7 +320,7 @@ async fn endless_bodies_are_cut_at_the_limit() {
     assert_eq!(answer.error(), "the body may have 1048576 bytes, found more");
 }
 
-/// Rejects a decompression bomb with an unsupported encoding.
+/// Rejects an unsupported encoding before the body arrives.
 #[tokio::test]
 async fn zstd_is_not_offered() {
     let headers = [("content-encoding", "zstd")];
@@ -333,7 +333,7 @@ async fn zstd_is_not_offered() {
     );
 }
 
-/// JSON that expands when it is decoded is also limited.
+/// The size limit for tensors also applies to tensors that are decoded from JSON.
 #[tokio::test]
 async fn decoded_json_is_bounded() {
     let limits = RequestLimits::default().with(|limits| limits.tensor_bytes = 800);

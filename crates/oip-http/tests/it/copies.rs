@@ -71,7 +71,7 @@ impl OpenConnectionMemory for Gate {
     }
 }
 
-/// Sends a request with `inputs` inputs, each of which is the whole shared region of the connection.
+/// Sends a request with `inputs` inputs, which divide the connection's shared region among them.
 fn ask(app: &HttpService, gate: &Gate, inputs: u64) -> JoinHandle<StatusCode> {
     let region = ConnectionRegion::new(std::io::pipe().unwrap().0.into());
     region.open(gate).unwrap();

@@ -31,7 +31,7 @@ async fn deep_bodies_are_refused_at_once() {
                 let answer = send(&app, Method::POST, path, Body::from(body)).await;
                 assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path} {member} {depth}");
                 answer.error();
-                // Ten times the promised time, because tests run in parallel.
+                // The limit is ten times the documented time, because tests run in parallel.
                 assert!(
                     start.elapsed() < Duration::from_secs(1),
                     "{path} {member} {depth}"

@@ -214,7 +214,7 @@ fn models_that_run_are_those_that_were_allowed() {
         Ok(())
     });
     checked.unwrap();
-    // Both outcomes occur.
+    // The gate lets requests for allowed models through, and no others.
     let mut asked = 0;
     for (path, is_reached) in [("/v2/models/a%2Db/infer", true), ("/v2/models/%62/infer", false)] {
         let request = Request::post(path)

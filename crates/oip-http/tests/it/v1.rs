@@ -170,7 +170,7 @@ async fn large_requests_are_answered_and_their_memory_is_given_back() {
         drop(answer);
         assert_eq!(budget.used(), 0);
     }
-    // The estimate from the first row exceeds the size of the whole body.
+    // Estimated from its first row, this request would be larger than its whole body.
     let wide = vec!["0"; 100_000].join(",");
     let narrow = vec![r#"{"x":[0]}"#; 100_000].join(",");
     let body = format!(r#"{{"instances":[{{"x":[{wide}]}},{narrow}]}}"#);

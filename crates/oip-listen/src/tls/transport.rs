@@ -84,7 +84,8 @@ impl EncryptedStream {
                 }
                 return Poll::Ready(Ok(()));
             }
-            // If the TCP connection has also ended, the stream under TLS has already waited.
+            // If the TCP connection has also ended, the stream under TLS has already waited for the grace
+            // period.
             let grace = if !is_cut_off && self.activity.open_requests() > 0 {
                 END_GRACE
             } else {

@@ -14,7 +14,8 @@ use tokio::{net::TcpStream, runtime::Builder, task::JoinHandle};
 
 use crate::support::{PATIENCE, Server, eventually, limits, read_answer, read_to_end};
 
-/// Python's `http.client` sends the head and the body in two writes, and then the next request.
+/// After an early response, the connection serves the next request. Like Python's `http.client`, the test
+/// sends the head and the body in two writes.
 #[test]
 fn an_early_answer_leaves_the_connection_to_the_next_request() {
     let server = Server::start(Protocol::Http1, limits());
@@ -63,7 +64,7 @@ fn an_early_answer_to_a_large_request_says_that_the_connection_ends_and_arrives(
     server.canary();
 }
 
-/// A response whose client reads below the minimum rate is freed.
+/// A client that reads below the minimum rate is cut, and the memory of its response is freed.
 #[test]
 fn slow_readers_are_cut() {
     let server = Server::start(
@@ -121,7 +122,7 @@ async fn read_whole(mut body: RecvStream) -> Result<Vec<u8>, h2::Error> {
 }
 
 /// A stream that is not read ends without affecting other streams. The test uses a large response and one
-/// that is short enough to be handed out at once.
+/// that is short enough to be passed to h2 at once.
 #[test]
 fn a_stream_that_is_not_read_is_reset_and_its_connection_goes_on() {
     for path in ["/big", "/small"] {
@@ -257,7 +258,7 @@ fn a_connection_whose_streams_are_all_stuck_ends_with_go_away() {
 }
 
 /// One connection has many streams and almost no window. Its responses do not stay in memory, whether they
-/// are waiting for window or were fully handed out.
+/// are waiting for window or were fully passed to h2.
 #[test]
 fn streams_without_a_window_are_cut() {
     const STREAMS: usize = 5;

@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::{PATIENCE, Server, limits, read_answer, read_to_end};
 
-/// The longest idle connection is evicted. Connections with requests in progress stay open.
+/// The connection that has been idle longest is evicted. Connections with requests in progress stay open.
 #[test]
 fn the_idlest_connection_makes_room() {
     let limits = limits().with(|limits| {
@@ -163,8 +163,8 @@ fn streams_beyond_the_shared_room_are_refused() {
     });
 }
 
-/// Any number of idle streams give up their slots to other streams. The service of an evicted stream ends the
-/// stream.
+/// Idle streams lose their slots when other streams need them, however many there are. The service of an
+/// evicted stream ends the stream.
 #[test]
 fn streams_that_wait_for_something_to_happen_give_way() {
     let streams = StreamCap::new(16);

@@ -114,7 +114,7 @@ fn idle_connections_are_told_to_close() {
     assert_eq!(server.join(), 0);
 }
 
-/// A server in the phase `leave` accepts all requests, and its HTTP/1 clients reconnect for each of them.
+/// A server in the phase `leave` serves all requests, and its HTTP/1 responses ask clients to reconnect.
 #[test]
 fn leaving_clients_are_answered_and_sent_away() {
     for protocol in [Protocol::Http1, Protocol::Either] {

@@ -112,7 +112,7 @@ fn silent_connections_do_not_hold_up_a_shutdown_or_others() {
     let mut late = server.connect();
     thread::sleep(PATIENCE / 3);
     server.shutdown.drain();
-    // The request of this connection was already under way.
+    // A request that is sent just after the drain began still gets a response.
     late.write_all(b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     assert!(read_to_end(&mut late).ends_with("hello"));
     let start = Instant::now();

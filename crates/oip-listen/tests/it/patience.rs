@@ -52,7 +52,7 @@ fn half_a_head_is_cut() {
     server.canary();
 }
 
-/// A head that fills its limit is rejected. The server waits for the end of a shorter head.
+/// A head that reaches the size limit is rejected. The server waits for the end of a shorter head.
 #[test]
 fn long_heads_are_refused() {
     const LIMIT: usize = 16 << 10;
@@ -203,7 +203,7 @@ fn pipelining() {
     }
 }
 
-/// Many clients connect and reset immediately.
+/// The server still works after many clients have connected and disconnected immediately.
 #[test]
 fn a_storm_of_resets() {
     let server = Server::start(Protocol::Http1, limits());
@@ -261,7 +261,7 @@ fn a_dead_peer_is_cut() {
         Protocol::Http2,
         limits().with(|limits| limits.idle_timeout = 1000 * PATIENCE),
     );
-    // A preface and an empty SETTINGS frame, then nothing, not even an acknowledgement.
+    // The client sends a preface and an empty SETTINGS frame, and then nothing, not even an acknowledgement.
     let stream = server.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0");
     assert!(time_until_closed(stream).0 < 20 * PATIENCE);
 }

@@ -225,7 +225,7 @@ impl Body for Watch {
     }
 }
 
-/// Memory that is counted when it is freed.
+/// A buffer whose drop is counted.
 struct CountedBytes(
     Vec<u8>,
     #[expect(dead_code, reason = "dropped with the memory")] CountDrop,

@@ -241,7 +241,8 @@ mod tests {
         assert!(!text.contains("tensor infer"), "{text}");
     }
 
-    /// Returns the next steps for a server whose certificate has these names. `set` changes its addresses.
+    /// Returns the next steps for a server whose certificate has these names. `set` changes the addresses and
+    /// the TLS properties.
     fn next(names: &[&str], set: impl FnOnce(&mut ReachableAddresses, &mut Encryption)) -> String {
         let x = TensorMetadata::new("x", DataType::FP32, &[2]);
         let metadata = Arc::new(ModelMetadata::new("m", "onnx_onnxv1", vec![x], Vec::new()));

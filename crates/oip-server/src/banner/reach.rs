@@ -92,8 +92,8 @@ impl ReachableAddresses {
         }
     }
 
-    /// Returns the first HTTP port with an address that clients can connect to: a wildcard address is
-    /// replaced.
+    /// Returns the first HTTP address to which clients on this machine can connect: a wildcard address is
+    /// replaced by the loopback address.
     fn http_port(&self) -> Option<SocketAddr> {
         let tcp = self.http.iter().find_map(|address| match address {
             Address::Tcp(address) => Some(*address),

@@ -76,7 +76,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Creates the metrics of a server whose requests use the memory and the pool of `http`.
+    /// Creates the metrics. Pages are rendered with the memory budget and the thread pool of `http`.
     pub(crate) fn new(engine: Arc<Engine>, http: &HttpConfig, counts: Counts) -> Self {
         Self {
             engine,
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(budget.used(), 0);
     }
 
-    /// 100,000 requests with unknown names and versions leave no trace in the metrics.
+    /// Checks that 100,000 requests with unknown names and versions add no series to the metrics.
     #[tokio::test]
     async fn names_that_clients_make_up_are_not_shown() {
         let (server, _repository) = server();

@@ -25,7 +25,7 @@ impl Process {
         Self { start: start().ok() }
     }
 
-    /// Writes the metrics whose values the system reveals. Without free file descriptors, no value can be
+    /// Writes the metrics whose values the system reports. Without free file descriptors, no value can be
     /// read.
     pub(super) fn write(&self, text: &mut Families<'_>) {
         if let Some(start) = self.start {

@@ -75,8 +75,8 @@ impl Display for Number {
     }
 }
 
-/// Labels in braces, with the bound of a histogram bucket. Without labels, it is formatted as an empty
-/// string.
+/// Labels in braces, with the bound of a histogram bucket. A list without labels and bound is formatted as an
+/// empty string.
 struct LabelList<'a>(&'a Labels<'a>, Option<Number>);
 
 impl Display for LabelList<'_> {

@@ -333,7 +333,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns the address with this host and `port`, or else `default`; `None` without either.
+    /// Returns the address with the configured host and the port `port`, or else `default`; `None` if neither
+    /// port is given.
     fn read_port(&self, port: Option<u16>, default: Option<u16>) -> Result<Option<Place>, Failure> {
         let (port, option) = match (port, default, self.speaks) {
             (Some(port), _, _) => (port, self.port_option.unwrap_or(self.option)),

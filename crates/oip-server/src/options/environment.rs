@@ -36,7 +36,7 @@ pub(super) fn unknown_variables(command: &Command, names: impl Iterator<Item = S
     warnings
 }
 
-/// Returns the known name of which `name` may be a misspelling.
+/// Returns the known name that `name` may be a misspelling of.
 pub(super) fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     /// The threshold that clap uses for options.
     const ALIKE: f64 = 0.8;

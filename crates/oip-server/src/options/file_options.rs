@@ -152,7 +152,7 @@ pub(super) fn names<'n>() -> impl Iterator<Item = &'n str> {
     settings().into_iter().map(|setting| setting.name)
 }
 
-/// These settings cannot be given on the command line.
+/// Takes `other`, because only the configuration file contains these settings.
 impl Merge for FileOptions {
     fn or(self, other: Self) -> Self {
         other

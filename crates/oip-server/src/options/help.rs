@@ -63,8 +63,8 @@ fn place(option: &str) -> Option<(&'static str, usize)> {
         })
 }
 
-/// Arranges a command's options under headings, and hides most of them from the short help. Makes the options
-/// settable by their environment variables as well. Leaves other options unchanged.
+/// Arranges a command's options under headings, hides most of them from the short help, and makes them
+/// settable by environment variables. Options without a heading are unchanged.
 pub(crate) fn arranged(command: Command) -> Command {
     command.mut_args(|argument| {
         let long = argument.get_long().unwrap_or_default().to_owned();

@@ -127,7 +127,7 @@ fn call<'a>(command: &str, arguments: impl Iterator<Item = &'a OsString>) -> Str
     call
 }
 
-/// Returns the subcommand of which a word may be a misspelling.
+/// Returns the subcommand that a word may be a misspelling of.
 fn meant(text: &OsStr) -> Option<&'static str> {
     let text = text.to_str()?;
     // Allowed typos: none in short words, one in words of at least four letters, two in long ones.
@@ -176,8 +176,8 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
     format!("{joined} (--help shows all options)")
 }
 
-/// Returns the option, as clap names it, whose invalid value came from an environment variable, and the name
-/// of that variable.
+/// If an invalid value came from an environment variable, returns the option, as clap names it, and the
+/// variable.
 fn variable(error: &clap::Error) -> Option<(&str, String)> {
     let is_value = matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue);
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg).filter(|_| is_value) else {

@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn every_option_has_its_place_in_environment_file_and_merging() {
-        // Values such that every kind of option accepts at least two.
+        // Every kind of option accepts at least two of these values.
         const VALUES: [&str; 19] = [
             "1", "2", "true", "false", "\"1s\"", "\"2s\"", "\"1KiB\"", "\"2KiB\"", "\"json\"", "\"text\"",
             "\"poll\"", "\"none\"", "\"660\"", "\"600\"", "\"auto\"", "\"x\"", "\"y\"", "[\"x\"]", "[\"y\"]",
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(unknown.span, Some(12..23));
     }
 
-    /// Options named in deployment manifests and in the operators' page exist.
+    /// Checks that the options in deployment manifests exist.
     #[test]
     fn options_in_manifests_are_known() {
         use std::{fs, path::Path};

@@ -92,7 +92,7 @@ pub(crate) enum ControlMode {
 }
 
 impl ModelOptions {
-    /// Returns the repositories: `path` if it is given, or else the option's.
+    /// Returns the repositories: `path` if it is given, or else those of `--model-repository`.
     pub(super) fn repositories(&self, path: Option<PathBuf>) -> Result<Vec<PathBuf>, Failure> {
         let repositories = path.map_or_else(|| self.model_repository.clone(), |path| vec![path]);
         if repositories.is_empty() {

@@ -1,4 +1,4 @@
-//! Options of the pages that show the server's work.
+//! Options of the metrics page and the console.
 
 use clap::Args;
 use oip_console::LogTail;

@@ -28,7 +28,7 @@ fn names(extensions: &Extensions) -> Vec<String> {
     names.iter().map(ToString::to_string).collect()
 }
 
-/// Who may call what.
+/// The access rules from which the gates are created.
 pub(super) struct Gates {
     pub(super) access: Access,
     pub(super) guard: Guard,

@@ -41,7 +41,8 @@ pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     let outcome = match serve_until_signal(config, &log, begun) {
         Ok(true) => Ok(ExitCode::SUCCESS),
         Ok(false) => Ok(ExitCode::FAILURE),
-        // Programs that start the server may read only the log.
+        // With a JSON log, the failure is logged instead of printed, because the log's reader may expect only
+        // JSON.
         Err(failure) if is_json => {
             tracing::error!(target: LIFE_CYCLE, reason = failure.message, "the server cannot run");
             Ok(ExitCode::from(failure.exit_code))

@@ -20,7 +20,7 @@ pub(super) struct Reloads(Vec<Reload>);
 type Reload = (&'static str, Box<dyn FnMut() -> Result<String, String> + Send>);
 
 impl Reloads {
-    /// Collects the parts that have files.
+    /// Collects the parts that were configured with files.
     pub(super) fn new(access_log: Option<&AccessLog>, log: &Log, tls: Option<&Tls>, guard: &Guard) -> Self {
         let mut reloads = Self::default();
         if let Some((access_log, file)) = access_log.and_then(|log| Some((log.clone(), log.file()?))) {
@@ -71,7 +71,7 @@ impl Reloads {
             }
             reloads
         });
-        // A panic is already logged. Afterwards nothing can be reloaded any more.
+        // After a panic, which is already logged, nothing can be reloaded.
         reloading.await.unwrap_or_default()
     }
 }

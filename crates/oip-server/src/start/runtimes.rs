@@ -41,8 +41,8 @@ impl Runtimes {
         }
     }
 
-    /// Ends without waiting for threads: a hanging one, or an idle spare one, must not keep the process
-    /// alive, even after a startup failure.
+    /// Shuts down without waiting for threads: a hanging or idle thread must not keep the process alive, even
+    /// after a startup failure.
     pub(super) fn end(self) {
         for runtime in [self.front, self.work, self.busy] {
             runtime.shutdown_background();

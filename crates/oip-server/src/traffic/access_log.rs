@@ -443,7 +443,8 @@ mod tests {
         assert!(AccessLog::append(AccessLogForm::Json, Some(path)).is_err());
     }
 
-    /// Queueing a line never blocks, however high the load.
+    /// Checks that lines count as dropped if the disk is full or the queue overflows, and that queueing never
+    /// blocks.
     #[cfg(target_os = "linux")]
     #[test]
     fn what_cannot_be_written_is_counted() {

@@ -41,7 +41,7 @@ pub(super) struct Finished<'a> {
 }
 
 impl Facts {
-    /// Records the facts of a request. `traced` is the id of its trace, if the request is traced.
+    /// Copies the data of a request. `traced` is the id of its trace, if the request is traced.
     pub(super) fn of<B>(
         request: &Request<B>,
         peer: Option<SocketAddr>,

@@ -71,7 +71,7 @@ where
             }
             Transport::Grpc => Route::read_grpc(&mut request),
         }
-        // Lines of the access log have an id.
+        // Missing request ids are generated only for the access log.
         let is_logged = self.traffic.records.access_log.is_some();
         let ids = Ids::of_request(request.headers(), is_logged.then_some(&self.traffic.request_ids));
         let wants_load = LoadFormat::of_request(request.headers());

@@ -138,15 +138,15 @@ fn root(traced: &TraceContext, request: &Finished<'_>) -> Span {
             root.attributes.push(("http.request.method", method.into()));
             root.attributes.push(("http.route", request.route.into()));
             root.attributes.push(("http.response.status_code", code.into()));
-            // Disconnected clients count as failures; errors of the client do not.
+            // 499, for disconnected clients, counts as a failure; other client errors do not.
             code >= 499
         }
         Transport::Grpc => {
             root.attributes.push(("rpc.system", "grpc".into()));
             root.attributes.push(("rpc.method", request.route.into()));
             root.attributes.push(("rpc.grpc.status_code", code.into()));
-            // The codes that OpenTelemetry lists as server errors: unknown, deadline exceeded, unimplemented,
-            // internal, unavailable, data loss.
+            // Cancelled, for disconnected clients, and the codes that OpenTelemetry lists as server errors:
+            // unknown, deadline exceeded, unimplemented, internal, unavailable, data loss.
             [1, 2, 4, 12, 13, 14, 15].contains(&code)
         }
     };

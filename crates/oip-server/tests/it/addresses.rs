@@ -112,7 +112,7 @@ async fn headers_have_the_same_limit_in_both_versions_of_http() {
     }
 }
 
-/// With two ports, each rejects the other's protocol.
+/// Checks that with two ports, the HTTP port accepts no HTTP/2 without TLS.
 #[tokio::test]
 async fn two_ports_speak_one_protocol_each() {
     let folder = tempfile::tempdir().unwrap();
@@ -238,7 +238,8 @@ async fn unix_sockets_carry_both_transports() {
     assert!(!http.exists() && !grpc.exists());
 }
 
-/// Knative, Cloud Run and Vertex AI set the port, unless an option does.
+/// Checks that the port comes from the variables of Knative, Cloud Run and Vertex AI, unless an option sets
+/// it.
 #[tokio::test]
 async fn ports_of_platforms_count_where_no_option_says_otherwise() {
     let folder = tempfile::tempdir().unwrap();

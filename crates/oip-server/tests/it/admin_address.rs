@@ -247,8 +247,8 @@ fn web_pages_do_not_reach_a_local_admin_address() {
     child.wait().unwrap();
 }
 
-/// An admin socket in the operators' directory, next to public addresses: the socket has no TLS, and its
-/// console shows the log.
+/// Checks a Unix socket as the admin address next to public addresses with TLS: the socket has no TLS, and
+/// its console shows the log.
 #[cfg(unix)]
 #[tokio::test]
 async fn the_admin_address_may_be_a_unix_socket() {

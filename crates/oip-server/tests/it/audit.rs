@@ -104,9 +104,9 @@ async fn changes_are_in_the_log_and_secrets_are_not() {
     }
 }
 
-/// At the most verbose level, libraries included, neither the log nor the collector receives secrets: tokens,
-/// their digests, JWT keys, or values of restricted headers, whether right or wrong. This holds over TLS and
-/// both transports.
+/// Checks that even at the most verbose level, which includes messages of libraries, the log contains no
+/// secrets: tokens, their digests, JWTs, or values of restricted headers and of the collector's headers,
+/// whether right or wrong. The clients use TLS and both transports.
 // Clients must keep running while the test waits for the server to exit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn no_level_of_the_log_has_secrets() {

@@ -89,7 +89,7 @@ fn announced_bodies_are_refused_before_they_come() {
     }
     // Nothing was allocated for the announced length.
     assert!(peak(&server) < before + (8 << 20));
-    // The server requests a body within the limit.
+    // For a body within the limit, the server sends the status 100.
     let mut stream = server.connect();
     stream
         .write_all(&head("Content-Length: 2\r\nExpect: 100-continue"))
@@ -154,8 +154,8 @@ fn many_chunks() {
     const CHUNKS: usize = 400_000;
     let before = resident(&server);
     send(CHUNKS);
-    // The limit is twice the body, plus what the first requests retain in any case. A list of chunks would
-    // take 16 MiB.
+    // The limit is twice the body, plus 4 MiB for memory that first requests always retain. A list of chunks
+    // would take 16 MiB.
     let taken = peak(&server) - before;
     assert!(taken < 2 * CHUNKS + (4 << 20), "{taken}");
     // The allocator caches memory per thread, so memory use grows until each thread has run.
@@ -173,7 +173,7 @@ fn many_chunks() {
     );
 }
 
-/// Sends a body full of numbers, with datatypes whose elements are larger than their digits.
+/// Checks memory use for a body of one-digit numbers, whose elements take more memory than their text.
 #[test]
 fn numbers_that_grow_when_they_are_read() {
     const LIMIT: usize = 8 << 20;

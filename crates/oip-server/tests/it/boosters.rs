@@ -143,8 +143,8 @@ async fn boosters_answer_over_both_transports_as_their_packages_do() {
     }
 }
 
-/// Boosters process rows independently. All interfaces describe batching in the same way: both transports,
-/// isolated processes, and the startup output.
+/// Checks that both transports, isolated processes and the startup output agree on whether and why a
+/// booster's requests are batched.
 #[tokio::test]
 async fn it_is_said_whether_requests_are_joined_and_why() {
     let folder = tempfile::tempdir().unwrap();

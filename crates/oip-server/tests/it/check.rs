@@ -1,10 +1,11 @@
-//! Models are checked by `check` and before they are served: what is recognized, named and refused.
+//! Tests the checks by `check` and before serving: which models are recognized, how they are named, and why
+//! they are refused.
 
 use std::{fs, path::Path, process::Command};
 
 use crate::command_line::npy_file;
 
-/// `check` loads models as the server does, and opens no port; a single file is a model.
+/// Checks that `check` loads models as the server does, and that a single file is a model.
 #[test]
 fn models_are_checked_before_they_are_served() {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models");
@@ -27,8 +28,8 @@ fn models_are_checked_before_they_are_served() {
     assert_eq!(code, 1, "{text}");
     assert!(text.starts_with("No models are loaded.\n"), "{text}");
 
-    // In turn: the file itself, the file in a location where it is not a model, and in the right location
-    // next to a broken one.
+    // The file is checked by itself, at a path where it is not a model, and at the right path next to a
+    // broken model.
     let file = folder.path().join("means.safetensors");
     fs::copy(examples.join("digit_means/1/model.safetensors"), &file).unwrap();
     let (code, text, _) = check(&[file.to_str().unwrap()]);
@@ -177,7 +178,7 @@ fn check_says_each_reason_once() {
     assert!(log.contains("a model is unavailable"), "{log}");
 }
 
-/// Serves a model saved by `MLflow`, given by its directory.
+/// Checks a directory saved by `MLflow`: its model is loaded, or the message names `MLflow`.
 #[test]
 fn directories_of_mlflow_are_served_or_named() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../backend-forest/tests/fixtures");

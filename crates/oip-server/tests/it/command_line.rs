@@ -237,7 +237,7 @@ fn logs_can_be_json() {
     );
 }
 
-/// The JSON log contains what the table shows to people.
+/// Checks that the JSON log names the files that are not served, which the text output shows below the table.
 #[test]
 fn json_logs_name_what_is_not_served() {
     let folder = tempfile::tempdir().unwrap();

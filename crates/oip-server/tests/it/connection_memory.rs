@@ -26,7 +26,7 @@ use tensor_core::{Shape, Tensor};
 
 use crate::support::Server;
 
-/// A server with an identity model, also on a Unix socket.
+/// A server with an identity model. Its admin address is a Unix socket.
 struct TestServer {
     server: Server,
     path: PathBuf,
@@ -221,7 +221,7 @@ fn tensors_go_in_and_out_and_only_over_their_connection() {
     let (status, body) = client.ask(&echo("$connection", 1000, 3));
     assert!(status == 200 && body.contains("[1,2,3]"), "{status} {body}");
 
-    // Outputs use one slice each, or an area for large ones.
+    // An output is written into its own slice, or into an area that large outputs share.
     let large = vec![7; 20_000];
     write_at(&memory, 0, &large);
     let input = echo("$connection", 0, 20_000);
@@ -370,7 +370,8 @@ fn other_descriptors_are_refused() {
     served.with_region(16 << 20);
 }
 
-/// Unsolicited descriptors are closed: several at once, with other requests, later, and many.
+/// Checks that unsolicited descriptors are closed: several in one message, descriptors with other or later
+/// requests, and large numbers of them.
 #[test]
 fn surplus_descriptors_do_not_accumulate() {
     let served = TestServer::start(&[]);

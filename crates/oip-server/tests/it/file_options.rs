@@ -99,8 +99,8 @@ fn settings_of_the_configuration_file_alone_are_no_options() {
     );
 }
 
-/// The settings that have no option of the command line: how numbers are written in JSON, how gRPC sends
-/// tensors, the number of threads, and the time limit of runs on a transport's thread.
+/// Checks settings without a command-line option: how numbers are written in JSON, how gRPC sends tensors,
+/// the number of threads, and the time limit of runs on a transport's thread.
 #[test]
 fn the_configuration_file_sets_what_only_it_has() {
     let folder = tempfile::tempdir().unwrap();

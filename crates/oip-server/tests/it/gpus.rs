@@ -33,7 +33,6 @@ fn config(server: &Server) -> Value {
     server.get("/v2/models/digits/config").json()
 }
 
-/// Rejects a value of `--gpus` that does not select GPUs.
 #[test]
 fn an_invalid_choice_of_gpus_is_a_usage_error() {
     let (code, line) = failing(&["--gpus", "first", "models"]);

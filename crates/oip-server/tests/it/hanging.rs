@@ -347,7 +347,7 @@ fn a_model_that_hangs_on_a_transports_thread_takes_its_own_connection_only() {
     }
     let mut hanging = Connection::to(address);
     hanging.send("promises", 13);
-    // No response reports the hang.
+    // Waits until the run hangs, which no response reports.
     thread::sleep(Duration::from_millis(100));
     for connection in [&mut old, &mut Connection::to(address)] {
         assert_eq!(connection.post("works", 7), 200);

@@ -213,7 +213,7 @@ fn completions_and_manual_pages_have_all_commands() {
     assert_eq!(failing(&["completions", "dos"]).0, 2);
 }
 
-/// At an empty word, bash completes file names unless the script offers words.
+/// Checks that the script offers nothing for an empty word, because bash completes file names only then.
 #[test]
 fn options_do_not_hide_files_in_bash() {
     let script = text(&run(&["completions", "bash"]).stdout);

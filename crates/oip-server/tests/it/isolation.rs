@@ -173,7 +173,7 @@ fn a_limit_that_is_too_small() {
     assert_eq!(workers(&server).len(), 1);
 }
 
-/// A worker started by hand explains what it is.
+/// Checks the error of a worker that is started by hand.
 #[test]
 fn the_workers_command_is_not_for_people() {
     let (code, line) = crate::support::failing(&["worker", "digits/1"]);

@@ -1,4 +1,4 @@
-//! JSON Web Tokens with keys at a URL: over TLS with a private CA, and unreachable.
+//! Tests JSON Web Tokens whose keys are at a URL: over TLS with a private CA, and unreachable.
 
 use std::{
     fs,
@@ -163,7 +163,8 @@ async fn tokens_are_held_against_keys_at_a_url() {
     assert!(page.value("oip_auth_key_fetches_total", &[]) >= 1.0);
     assert_eq!(page.value("oip_auth_key_fetch_failures_total", &[]), 0.0);
 
-    // A new table has the same keys, so fetched keys are kept although the issuer no longer serves any.
+    // The new table names the same URL, so the fetched keys are kept although the issuer no longer serves
+    // any.
     *issuer.set.lock().unwrap() = "gone".to_owned();
     let table = folder.path().join("auth.toml");
     let changed = fs::read_to_string(&table).unwrap() + "rate = 1000.0\n";

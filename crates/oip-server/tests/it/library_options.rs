@@ -106,7 +106,7 @@ fn libraries_older_than_is_needed() {
             .status();
         assert!(status.unwrap().success());
         let (repository, library) = (folder.path().to_str().unwrap(), library.to_str().unwrap());
-        // The log contains the error caught from the faulty library.
+        // The log is off, because it would also contain the error caught from the faulty library.
         let arguments = [
             "--model-repository",
             repository,

@@ -179,7 +179,7 @@ fn bodies_in_work_are_shown() {
     until("it is not any more", || used() == 0.0);
 }
 
-/// A reloaded model restarts at 0; an unloaded one disappears.
+/// Checks that a reloaded model's metrics restart at 0, and that an unloaded model's disappear.
 #[test]
 fn versions_come_and_go() {
     let (server, _folder) = server(&["--model-control-mode=explicit", "--load-model=digit_means"]);

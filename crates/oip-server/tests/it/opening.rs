@@ -187,7 +187,7 @@ async fn a_server_is_live_and_ends_at_a_signal_while_its_models_are_fetched() {
     assert_eq!(server.wait().code(), Some(0));
 }
 
-/// The line about the second signal is in the log, although the process exits at once.
+/// Checks that the second signal is logged although the process exits at once.
 #[test]
 fn a_second_signal_ends_a_starting_server_at_once() {
     let cache = tempfile::tempdir().unwrap();
@@ -234,7 +234,7 @@ fn a_server_that_was_waiting_for_its_models_serves_them_at_the_same_address() {
     assert_eq!(server.wait().code(), Some(0));
 }
 
-/// A fatal error found late ends the server, and nothing is left behind.
+/// Checks that a fatal error after the ports were opened ends the server and removes its Unix socket.
 #[test]
 fn a_server_whose_sources_cannot_be_read_says_so_and_ends() {
     let folder = tempfile::tempdir().unwrap();

@@ -76,7 +76,7 @@ fn pair(code: Option<ErrorCode>) -> [i32; 2] {
     code.map_or([200, 0], |code| [i32::from(code.http_status()), code.grpc_code()])
 }
 
-/// Records a row with an unexpected response.
+/// Adds the differences between the expected and the actual responses to `wrong`.
 fn compare(
     wrong: &mut Vec<String>,
     name: &str,
@@ -166,7 +166,7 @@ async fn what_is_not_offered_is_said_alike() {
     assert_none(&wrong);
 }
 
-/// Limits that each transport enforces in its own way: sizes, budgets and compression.
+/// Checks limits that each transport enforces in its own way: body sizes and the memory budget.
 #[tokio::test]
 async fn limits_are_judged_alike() {
     let verdicts = |http: HttpConfig, grpc: GrpcConfig| async move {
@@ -199,7 +199,7 @@ async fn limits_are_judged_alike() {
     assert_eq!(with_budget(&budget).await, pair(Some(Overloaded)));
 }
 
-/// Checks the status codes of both transports: they must be consistent.
+/// Checks the HTTP and gRPC status of every error code.
 #[test]
 fn every_code_has_its_status_in_both_transports() {
     let table: Vec<(ErrorCode, u16, tonic::Code)> = ErrorCode::ALL

@@ -71,7 +71,7 @@ async fn digits_become_their_portraits() {
     }
     let statistics = server.get(&format!("/v2/models/{MODEL}/stats")).json();
     let statistics = &statistics["model_stats"][0]["inference_stats"];
-    // The other transport returns the same response.
+    // The second transport's response is from the cache.
     let count = |what: &str| statistics[what]["count"].as_u64().unwrap();
     assert_eq!(
         (count("success"), count("cache_miss"), count("cache_hit")),

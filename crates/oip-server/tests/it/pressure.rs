@@ -56,7 +56,7 @@ fn regions_of_shared_memory_do_not_use_up_the_descriptors() {
         }
     }
     std::fs::remove_file(&path).unwrap();
-    // A quarter of the limit, which the server raised to 128.
+    // The server raised its descriptor limit to 128, and a quarter of that is for regions.
     assert_eq!(refusals.len(), 100 - 32);
     let expected =
         "shared memory region 'r32': 32 regions are registered, the server's limit; unregister one first";

@@ -171,7 +171,7 @@ fn the_hub_is_read_at_one_commit() {
         "{requests:?}"
     );
 
-    // A top-level file of the repository is a model by itself.
+    // A single file of the repository is a model by itself.
     let (code, models, log) = check(
         "hf://owner/tiny/sub/only.safetensors",
         cache.path(),
@@ -551,7 +551,7 @@ fn only_listed_files_with_their_digests_are_loaded() {
         reason("configured")
     );
 
-    // A URL of a single file is served under the file's name.
+    // If the URL names a single file, the list contains its file name.
     let objects = Objects::default();
     objects.put("iris.safetensors", good.clone());
     let served = objects.clone();

@@ -306,7 +306,8 @@ async fn all(
     all
 }
 
-/// Single responses are in request order; sequences of responses do not wait for earlier requests.
+/// Checks that single responses are in request order, and that streamed responses do not wait for earlier
+/// requests.
 #[test]
 fn several_answers_do_not_wait_for_requests_before_them() {
     let house = StreamServer::new();
@@ -321,7 +322,7 @@ fn several_answers_do_not_wait_for_requests_before_them() {
         let (id, text, ..) = parts(answer);
         (id, text.unwrap())
     };
-    // Both requests may reach the model in any order.
+    // The two requests can reach the model in either order.
     let mut found = [next(), next(), next()];
     found.sort_by(|(one, _), (other, _)| one.cmp(other));
     let expected = [("b", "0"), ("b", "1"), ("d", "0")];

@@ -80,7 +80,7 @@ impl Server {
         }
     }
 
-    /// Starts a server without models with these soft and hard limits on descriptors.
+    /// Starts a server without models, with the soft limit `now` and the hard limit `most` on descriptors.
     pub(crate) fn with_descriptors(now: u32, most: u32, arguments: &[&str]) -> (Self, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let mut shell = Command::new("sh");
@@ -128,7 +128,7 @@ impl Server {
         }
     }
 
-    /// Waits for a line about another address, and returns the address.
+    /// Waits for the line that starts with `name`, and returns its address.
     pub(crate) fn wait_for_line(&mut self, name: &str) -> String {
         loop {
             let mut line = String::new();
@@ -266,7 +266,7 @@ pub(crate) fn failing<S: AsRef<OsStr>>(arguments: &[S]) -> (i32, String) {
     command
         .args(arguments)
         .env_clear()
-        // Without an address among the arguments, any free port: tests run at the same time.
+        // Without an address option, the server uses any free port, because tests run concurrently.
         .env("PORT", "0")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());

@@ -99,7 +99,7 @@ fn a_worker_process_runs_a_text_model() {
     assert_eq!(answer.json(), json!([[1.0, 0.0], [0.0, 1.0]]));
 }
 
-/// The optional second texts do not keep requests from being batched together.
+/// Checks that requests are batched although the second texts are an optional input.
 #[test]
 fn requests_are_joined_by_default_and_up_to_a_configured_size() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The server over TLS, as operators start it.
+//! Tests the server process with TLS options.
 
 use std::{
     fs, io,
@@ -27,7 +27,7 @@ use crate::{
     traffic::line,
 };
 
-/// A CA, and a directory with certificates it issued.
+/// A CA, and a directory with certificates that it issued.
 pub(crate) struct Certificates {
     folder: TempDir,
     authority: CertifiedIssuer<'static, KeyPair>,
@@ -155,7 +155,7 @@ fn both_transports_are_encrypted() {
     send(&mut stream, "GET", "/v2", &[], b"");
     assert_eq!(receive(&mut stream).json()["name"], "tensorferry");
 
-    // A server without TLS returns only an error.
+    // A request without TLS only gets an error.
     let answer = server.get("/v2");
     assert_eq!(
         (answer.status, answer.json()["error"].as_str().unwrap()),

@@ -226,7 +226,7 @@ async fn a_call_over_grpc_is_a_trace_too_and_the_end_sends_what_is_there() {
     );
 }
 
-/// An unreachable collector: one log line, and requests succeed as usual.
+/// Checks that an unreachable collector causes one log line per signal, and that requests still succeed.
 #[test]
 fn requests_do_not_wait_for_a_collector() {
     let nowhere = std::net::TcpListener::bind("127.0.0.1:0")
@@ -473,7 +473,8 @@ fn variables_of_opentelemetry_that_cannot_be_followed_are_warnings() {
     }
 }
 
-/// Variables alone configure each signal's collector, with exactly their URLs.
+/// Checks that environment variables alone configure a collector, and that a signal's own URL is used
+/// exactly.
 #[test]
 fn variables_of_opentelemetry_name_collectors() {
     let models = digit_means();

@@ -141,7 +141,7 @@ async fn each_call_over_grpc_has_a_line() {
     // A gRPC frame has a flag, a length of four bytes, and the message.
     assert_eq!(found["bytes_in"], 5 + 2 + "nothing".len());
 
-    // The caller of this inference has a trace.
+    // This inference request has a `traceparent`.
     let parent = format!("00-{TRACE}-b7ad6b7169203331-01");
     let mut request = Request::new(rows_message(&[1, 2]));
     for (name, value) in [("x-request-id", "good"), ("traceparent", parent.as_str())] {

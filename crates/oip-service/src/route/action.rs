@@ -80,8 +80,8 @@ impl Action {
         self.api() == Api::Inference && self != Self::ConnectionMemoryRegister
     }
 
-    /// Returns the state that the action changes. Over HTTP only POST changes settings; over gRPC only the
-    /// message shows whether they change.
+    /// Returns a name for the state that the action changes. Over HTTP only POST changes settings; over gRPC
+    /// only the message shows whether they change.
     pub(super) fn change(self, is_post: bool) -> Option<&'static str> {
         match self {
             Self::RepositoryLoad => Some("load"),

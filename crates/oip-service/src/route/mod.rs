@@ -135,7 +135,7 @@ impl Route {
         self.name
     }
 
-    /// Returns the state that the request changes, if it has lasting effects.
+    /// Returns a name for the state that the request changes; `None` if the request has no lasting effect.
     #[must_use]
     pub fn change(&self) -> Option<&'static str> {
         self.change

@@ -107,7 +107,7 @@ const TABLE: &[Row<'static>] = &[
     ("POST", "/v1/models/:predict", Action::PredictV1, Some(""), None, None, PREDICT),
 ];
 
-/// Paths that no handler serves. For access control, their action is unknown.
+/// Paths that no handler serves. Their action is [`Action::Unknown`].
 const UNKNOWN_PATHS: &[&str] = &[
     "",
     "*",
@@ -166,7 +166,7 @@ fn the_meaning_of_each_path() {
     }
 }
 
-/// A path may match a literal and a parameter; the first match in the table counts.
+/// Checks that the path made from each pattern matches no earlier pattern in the table.
 #[test]
 fn each_pattern_is_found_by_its_own_path() {
     for path in PATHS {
@@ -319,7 +319,7 @@ fn the_outermost_layer_decides() {
 }
 
 proptest! {
-    /// A name is one segment of any bytes, and is decoded once.
+    /// A name may consist of any characters. It is decoded exactly once.
     #[test]
     fn any_name_is_read_as_it_was_encoded(name in "\\PC{1,12}", version in "[a-z0-9%/.: ]{1,6}", plain in any::<bool>()) {
         let encode = |text: &str| -> String {

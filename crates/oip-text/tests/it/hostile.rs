@@ -282,7 +282,7 @@ fn nul_and_other_control_characters_are_text() {
     assert_eq!(outputs[0].value.shape().dims(), [4, 2]);
 }
 
-/// Returns texts of the maximum size that take the most time, each with a tokenizer designed for it.
+/// Returns the slowest texts of the maximum size, each with a tokenizer that makes it slow.
 fn worst() -> Vec<(&'static str, Json, String)> {
     let most = 128 << 10;
     let filled = |part: &str| part.repeat(most / part.len());

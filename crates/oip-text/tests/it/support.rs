@@ -53,9 +53,9 @@ pub(crate) fn tokenizer() -> Json {
 pub(crate) enum Kind {
     /// For each token, its id and whether it is masked out.
     Tokens,
-    /// For each sequence, the logits 0, its second id, and -its length.
+    /// For each sequence, that many of the logits `second id - 4.5`, `0` and `-length`.
     Logits(usize),
-    /// For each token, one logit for each of two classes: 0 and its id - 4.5.
+    /// For each token, the logits of two classes: `0` and `id - 4.5`.
     TokenLogits,
 }
 

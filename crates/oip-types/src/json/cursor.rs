@@ -7,12 +7,12 @@ use tensor_core::QuotedName;
 use super::Number;
 use crate::ServiceError;
 
-/// Strings up to this length are scanned word by word; longer ones with memchr.
+/// Strings of up to this many bytes are scanned eight bytes at a time, and longer ones with memchr.
 const SHORT: usize = 24;
 
 /// A JSON (RFC 8259) parser that reads front to back. Errors give the byte offset.
 ///
-/// Offsets count from the start of the body, so that people can find the error in it.
+/// Offsets are relative to the start of the body.
 #[derive(Clone)]
 pub(crate) struct Cursor<'a> {
     text: &'a str,
@@ -37,7 +37,7 @@ impl<'a> Cursor<'a> {
         self.at
     }
 
-    /// Returns a cursor on the same body at `position`, which this cursor has visited.
+    /// Returns a cursor at `position` of the same body. This cursor must have visited `position`.
     pub(crate) fn at(&self, position: usize) -> Self {
         Self {
             text: self.text,
@@ -322,8 +322,8 @@ impl<'a> Cursor<'a> {
 }
 
 /// Returns the index of the first byte that ends a run of plain characters: a quote, a backslash or a control
-/// character. Tests eight bytes at a time; each byte's top bit is a flag, and the lowest set flag is always
-/// exact.
+/// character. Tests eight bytes at a time; each byte's top bit flags a match. Only the lowest flag is
+/// reliable, because the subtraction can borrow from higher bytes.
 fn end_of_run(bytes: &[u8]) -> Option<usize> {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     const TOPS: u64 = ONES << 7;

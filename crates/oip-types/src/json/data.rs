@@ -16,9 +16,10 @@ pub(crate) struct Room<'m> {
 
 /// Parses a tensor's `data` member into a buffer of its datatype.
 ///
-/// Data may be flat, or nested regularly up to `max_depth`; nesting as deep as the rank must match the shape.
-/// The buffer never exceeds `room.left`, and the capacity reserved up front never exceeds what the JSON can
-/// hold. Subtracts the buffer's size from `room.left`.
+/// Data may be flat, or nested up to `max_depth` levels with equal lengths on each level. If there are as
+/// many levels as the shape has dimensions, the lengths must equal the dimensions. The buffer never exceeds
+/// `room.left`, and the capacity reserved up front never exceeds what the JSON can hold. Subtracts the
+/// buffer's size from `room.left`.
 pub(crate) fn read_data(
     cursor: &mut Cursor<'_>,
     datatype: DataType,
@@ -136,7 +137,7 @@ impl Reader<'_, '_, '_> {
                 sink.element(cursor)
                     .map_err(|error| error.within(format_args!("element {}", count - 1)))?;
             }
-            // After a value, arrays are closed until another value follows.
+            // Closes the arrays that end after this value, until a comma.
             while nesting.depth() > 0 && !cursor.eat(b',') {
                 if !cursor.eat(b']') {
                     return Err(cursor.unexpected("',' or ']'"));
@@ -372,7 +373,8 @@ floats! {
     f64, Number::to_f64;
 }
 
-/// Converts from `f32`, so that wide floats can share the code for NaN and the infinities.
+/// Provides `from_f32` for `f32` and `f64`, so that all float types share the code for NaN and the
+/// infinities.
 trait FromF32 {
     fn from_f32(value: f32) -> Self;
 }

@@ -54,8 +54,8 @@ impl<'a> Number<'a> {
         self.text.parse().unwrap_or(f32::NAN)
     }
 
-    /// Returns the exact integer, if the number is one, such as `12` and `1.20e1`. Returns `None` when it has
-    /// a fraction or is far too large.
+    /// Returns the number as an exact integer, for example 12 for both `12` and `1.20e1`. Returns `None` if
+    /// the number has a fraction or is far too large for 64 bits.
     pub(crate) fn to_integer(self) -> Option<i128> {
         /// Maximum number of digits of a 64-bit integer.
         const MAX_INTEGER_DIGITS: i64 = 20;
@@ -70,8 +70,8 @@ impl<'a> Number<'a> {
         if significant.is_empty() {
             return Some(0);
         }
-        // The value is `significant` followed by `zeros` zeros. An exponent beyond 64 bits cannot be an
-        // integer in range.
+        // The value is `significant` followed by `zeros` zeros. If the exponent overflows `i64`, the integer
+        // is out of range.
         let dropped = (unsigned.len() - significant.len()) as i64;
         let zeros = exponent
             .parse::<i64>()

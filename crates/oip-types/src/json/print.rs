@@ -9,10 +9,10 @@ pub(super) const ROOM: usize = 48;
 
 /// An element type that has a JSON form.
 ///
-/// Printing has two steps, and each runs over a whole block of elements: a short loop gives the processor
-/// independent iterations to overlap, where one long loop would serialize them.
+/// Printing has two steps, each of which runs over a whole block of elements. The processor overlaps the
+/// iterations of two short loops better than those of one long loop.
 pub(super) trait JsonPrint: Element {
-    /// An element after the first step of printing, which computes what the second step writes.
+    /// The result of the first step of printing, which the second step writes.
     type Prepared: Copy + Default;
 
     /// Typical length in characters, comma included; used to reserve capacity.
@@ -55,7 +55,7 @@ macro_rules! print_integers {
                     return Some(copy(itoa::Buffer::new().format(value), out));
                 }
                 let digits = eight_digits(magnitude as u32);
-                // Bit 56 keeps the last digit of the number 0.
+                // Setting bit 56 keeps one digit for the number 0.
                 let leading_zeros = (digits | 1 << 56).trailing_zeros() / 8;
                 out[0] = b'-';
                 put(out, usize::from(negative), &((digits | ASCII_ZEROS) >> (8 * leading_zeros)).to_le_bytes());
@@ -92,7 +92,7 @@ impl JsonPrint for f64 {
 }
 
 impl JsonPrint for f32 {
-    /// `Digits` is meaningless where the value needs the slow path.
+    /// The digits are zero if the value needs the slow path.
     type Prepared = (Self, Digits);
 
     const TYPICAL_LEN: usize = 12;
@@ -158,7 +158,7 @@ impl Digits {
         let bits = value.to_bits() & 0x7fff_ffff;
         let scale = SCALES.get(((bits >> 23) as usize).wrapping_sub(SCALES_FROM))?;
         let scaled = f64::from(f32::from_bits(bits)) * scale.factor;
-        // Below a power of two, the lower neighbour is at half the distance.
+        // The gap below a power of two is half the gap above it.
         let is_power_of_two = bits & 0x007f_ffff == 0;
         let half_gap = if is_power_of_two {
             scale.half_gap / 2.0
@@ -175,7 +175,7 @@ impl Digits {
             return None;
         }
         let digits = select_unpredictable(is_hundred, integer(hundreds * 10.0), integer(tens));
-        // Pads seven to nine digits to nine.
+        // Pads the digits, of which there are seven to nine, to nine.
         let (short, shorter) = (digits < 100_000_000, digits < 10_000_000);
         let digits = select_unpredictable(short, digits.wrapping_mul(10), digits);
         let digits = select_unpredictable(shorter, digits.wrapping_mul(10), digits);
@@ -328,7 +328,8 @@ mod tests {
         mantissa.trim_start_matches('0').trim_end_matches('0').len()
     }
 
-    /// Checks that the output parses back to `value`, is as short as the reference, and is valid JSON.
+    /// Checks that the output parses back to `value`, has as few digits as the standard library's, and is
+    /// valid JSON.
     fn check_f32(value: f32) {
         let text = print(value);
         assert_eq!(text.parse::<f32>().unwrap().to_bits(), value.to_bits(), "{text}");

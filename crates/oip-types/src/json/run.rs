@@ -66,7 +66,7 @@ fn run<T>(
     has_points: bool,
     read: impl Fn(Text<'_>) -> Option<T>,
 ) -> usize {
-    // Takes each block together with the characters before it, so that a full window ends at every comma.
+    // Includes the `WINDOW` bytes before the block, so that a full window precedes every comma.
     while let Some(around) = at.checked_sub(WINDOW).and_then(|from| bytes.get(from..))
         && let Some(around) = around.first_chunk::<{ WINDOW + BLOCK }>()
         && let Some(block) = around.last_chunk::<BLOCK>()
@@ -136,7 +136,7 @@ struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
-    /// Creates the number in the last `len` characters of a window, with `fraction` of them after the point.
+    /// Creates the text of the last `len` characters of `window`; `fraction` of them come after the point.
     #[inline(always)]
     fn new(window: &'a [u8; WINDOW], mut len: usize, fraction: usize) -> Option<Self> {
         let mut first = *window.get(WINDOW.checked_sub(len)?)?;
@@ -238,8 +238,8 @@ const LAST: [u128; 17] = {
     masks
 };
 
-/// The smallest number with each count of digits. The entry for zero digits exceeds every value, so that an
-/// empty string is no number.
+/// The smallest number with each count of digits. The entry for zero digits exceeds every value, so that the
+/// empty string is rejected.
 const MIN_OF_LEN: [u64; 17] = {
     let mut least = [u64::MAX; 17];
     least[1] = 0;
@@ -338,7 +338,7 @@ mod tests {
         (out, around[end..].trim_end().to_owned())
     }
 
-    /// Checks every number the fast path accepts against the standard library's parser.
+    /// If the fast path accepts `text`, checks the result against the standard library's parser.
     fn check<T: Run + std::str::FromStr + Copy>(text: &str, bits: impl Fn(T) -> u64) {
         let (out, rest) = taken::<T>(&format!("{text},"));
         match out[..] {

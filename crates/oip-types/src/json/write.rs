@@ -34,7 +34,7 @@ struct Pieces<'m> {
 const PIECE: usize = 256 << 10;
 
 impl Pieces<'_> {
-    /// Requests a grant for the current buffer.
+    /// Extends the grant of the current buffer to `capacity` bytes.
     fn allow(&mut self, capacity: usize) -> Result<(), ServiceError> {
         match &mut self.grant {
             None => self.grant = Some((self.memory.reserve(capacity)?, capacity)),
@@ -98,7 +98,8 @@ impl<'m> Writer<'m> {
         ServiceError::invalid(format!("{what} has no JSON form; {advice}"))
     }
 
-    /// Creates a writer of chunks whose memory `memory` grants, up to about `limit` bytes.
+    /// Creates a writer of chunks. `memory` must grant each chunk, and the output is limited to about `limit`
+    /// bytes.
     pub(crate) fn in_pieces(memory: &'m dyn Memory, limit: usize) -> Self {
         Self {
             out: Vec::new(),

@@ -64,7 +64,7 @@ fn read(input: &TensorMetadata, body: &Bytes, memory: &dyn Memory) -> Result<Ten
     }
 }
 
-/// Returns the shape of `input` whose free dimensions are sized for `elements` elements.
+/// Returns the shape of `input` for `elements` elements, with its free dimensions filled in.
 fn shape(input: &TensorMetadata, elements: u64) -> Result<Shape, ServiceError> {
     let mut dims = input.shape.dims().to_vec();
     let unfit = |what: &str| ServiceError::invalid(format!("{elements} elements do not fit {input}{what}"));
@@ -146,7 +146,7 @@ mod tests {
         assert!(decode(DataType::BYTES, &[2], b"hello").is_err());
     }
 
-    /// A header length of 0 marks the body as raw; its length must fit the shape.
+    /// Rejects raw bodies whose length does not fit the input's datatype and shape.
     #[test]
     fn raw_bodies_that_do_not_fit() {
         for (datatype, dims, message) in [

@@ -17,7 +17,7 @@ use crate::{
 ///
 /// # Errors
 /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when a value has no JSON form: a byte string that
-/// is not UTF-8, or a non-finite float under [`NonFinite::Error`]. Asking for binary data avoids both.
+/// is not UTF-8, or a non-finite float under [`NonFinite::Error`]. Requesting binary data avoids both errors.
 pub fn encode_response(
     response: &InferResponse,
     binary_outputs: &BinaryOutputs,
@@ -94,7 +94,8 @@ fn write_response(
             None if binary_outputs.is_binary(&output.name) => {
                 (Destination::Binary(&mut binary), &output.parameters)
             }
-            // Triton's C++ client requires "binary_data_size" on outputs with parameters.
+            // Parameters of JSON outputs are omitted: Triton's C++ client requires "binary_data_size" on
+            // outputs with parameters.
             None => (Destination::Json(non_finite), &none),
         };
         let written = write_tensor(writer, destination, &output.name, &output.value, parameters);
@@ -142,7 +143,7 @@ pub fn decode_response_with(
     decode(body, header_length, limits, Some(memory))
 }
 
-/// Decodes like [`decode_response`], but leaves outputs in shared memory there: their values are zeros, and
+/// Decodes like [`decode_response`], but does not read outputs in shared memory: their values are zeros, and
 /// [`InferOutput::shared_memory`] gives the location of the bytes.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
-//! The V1 protocol, KServe's default, which Vertex AI also uses: rows or columns without datatypes as input,
-//! predictions as output.
+//! KServe's V1 protocol, which Vertex AI also uses. Requests contain rows or columns without datatypes, and
+//! responses contain predictions.
 
 use bytes::Bytes;
 use tensor_core::QuotedName;
@@ -102,8 +102,8 @@ fn pass(cursor: &mut Cursor<'_>, limits: &RequestLimits) -> Result<usize, Servic
     Ok(start)
 }
 
-/// Returns the dimensions of nested lists: the number of items of the outermost list, and below it the length
-/// of the first list on each level. The JSON was already skipped once, so it is valid and not too deep.
+/// Returns the dimensions of nested lists: for each level, the length of its first list. The JSON was already
+/// skipped once, so it is valid and not too deep.
 fn nesting(cursor: &Cursor<'_>, limits: &RequestLimits) -> Result<Vec<i64>, ServiceError> {
     let mut dims = Vec::new();
     measure(&mut cursor.clone(), &mut dims, limits.json_depth)?;
@@ -126,7 +126,7 @@ fn measure(cursor: &mut Cursor<'_>, dims: &mut Vec<i64>, depth: usize) -> Result
     })
 }
 
-/// Number of rows to read before checking again whether the client is still waiting.
+/// Number of rows read between two checks for cancellation.
 const CHECKED_ROWS: usize = 4096;
 
 struct Reader<'r> {
@@ -195,7 +195,8 @@ impl<'r> Reader<'r> {
         Ok(())
     }
 
-    /// Reads rows by name, one input at a time: the rows of an input are scattered over the JSON.
+    /// Reads objects that map input names to rows. First records the position of every row, and then reads
+    /// the rows input by input.
     fn named_rows(&mut self, cursor: &mut Cursor<'_>) -> Result<(), ServiceError> {
         let inputs: Vec<&TensorMetadata> = self.inputs().collect();
         let mut places: Vec<Vec<usize>> = vec![Vec::new(); inputs.len()];
@@ -242,8 +243,8 @@ impl<'r> Reader<'r> {
             read.map_err(|error| error.within(format_args!("[{row}]")))
         })?;
         for (input, places) in inputs.into_iter().zip(&places) {
-            // An input that is missing from every row may be optional. Whether the input is optional is
-            // decided later, when the request is checked against the model.
+            // An input that is missing from every row may be optional. The request is checked against the
+            // model later.
             if !places.is_empty() {
                 let value = self.joined(cursor, input, places)?;
                 self.add(input, value);
@@ -422,7 +423,7 @@ fn within(name: &str, error: ServiceError) -> ServiceError {
     error.within(format_args!("output {}", QuotedName(name)))
 }
 
-/// Prints a tensor from the first to the last element, in any number of parts.
+/// Prints the elements of a tensor in order, in one or more calls.
 struct TensorPrinter<'v> {
     dims: &'v [u64],
     non_finite: NonFinite,

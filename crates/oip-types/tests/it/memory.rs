@@ -1,4 +1,4 @@
-//! Tests that decoding and encoding ask for memory before they allocate.
+//! Tests that decoding and encoding reserve memory before they allocate it.
 
 use std::sync::{
     Arc,
@@ -129,7 +129,8 @@ fn answers_in_pieces_have_the_same_bytes() {
     }
 }
 
-/// Encoding asks before it allocates, and stops at the limit and at the end of the budget.
+/// Encoding reserves memory before it allocates, and fails beyond the size limit and beyond the memory
+/// budget.
 #[test]
 fn printing_stops_at_the_limit_and_where_memory_ends() {
     let bools = Tensor::from_vec(Shape::vector(4 << 20), vec![false; 4 << 20]).unwrap();
@@ -152,7 +153,7 @@ fn printing_stops_at_the_limit_and_where_memory_ends() {
     );
 }
 
-/// Decoding asks for memory before it allocates.
+/// Decoding reserves memory before it allocates, and fails if the budget is too small.
 #[test]
 fn decoding_asks_before_it_allocates() {
     let model = ModelRef::new("m", None).unwrap();
@@ -189,7 +190,8 @@ fn decoding_asks_before_it_allocates() {
     }
 }
 
-/// The list of positions of named rows may take more memory than the rows, so its memory is requested first.
+/// The positions of named rows can take more memory than the rows, so memory for the positions is reserved
+/// too.
 #[test]
 fn the_places_of_rows_by_name_are_asked_for() {
     const ROWS: usize = 100_000;
@@ -209,7 +211,7 @@ fn the_places_of_rows_by_name_are_asked_for() {
     assert_eq!(error.code(), ErrorCode::Overloaded);
 }
 
-/// Nested lists are skipped in linear time, however deep.
+/// The shape follows from the first list on each level, and lists of other lengths are rejected.
 #[test]
 fn deep_lists_have_the_sizes_of_their_first_items() {
     let input = TensorMetadata::new("a", DataType::UINT8, &[-1, -1, -1]);

@@ -268,8 +268,8 @@ fn unknown_datatypes() {
     }
 }
 
-/// The specification's own example: the shape announces three BOOLs and the data has one. The single element
-/// is not broadcast.
+/// Rejects the specification's own example, whose shape has three elements and whose data has one. The single
+/// element is not broadcast.
 #[test]
 fn the_example_of_the_specification_is_an_error() {
     let text = r#"{"id":"42","inputs":[{"name":"input0","shape":[2,2],"datatype":"UINT32","data":[1,2,3,4]},
@@ -314,7 +314,7 @@ fn counts() {
     );
 }
 
-/// Accepts and rejects request ids of various forms and lengths.
+/// Accepts string ids within the length limit, and rejects longer ids and ids of other types.
 #[test]
 fn ids() {
     assert!(
@@ -325,7 +325,7 @@ fn ids() {
     assert_eq!(request.id.as_deref(), Some("a\n\u{1}"));
 }
 
-/// Accepts parameters of all types, and rejects invalid ones.
+/// Rejects parameters whose value has the wrong type or is out of range, and reserved names.
 #[test]
 fn parameters() {
     for parameter in [
@@ -457,7 +457,7 @@ fn binary_sizes() {
     );
 }
 
-/// Decodes BYTES in both forms, and rejects malformed elements.
+/// Decodes BYTES from JSON and from binary data, and rejects malformed elements.
 #[test]
 fn bytes() {
     let big = "x".repeat(16 << 20);
@@ -506,7 +506,7 @@ fn bytes() {
     );
 }
 
-/// Decoded JSON has the same limit as the body.
+/// Limits the decoded size of JSON data to `tensor_bytes`.
 #[test]
 fn decoded_data_has_a_budget() {
     let count = 2_000_000;

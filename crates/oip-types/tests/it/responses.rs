@@ -1,4 +1,4 @@
-//! Response bodies: encoding, and the rules that clients rely on.
+//! Tests the encoding and decoding of response bodies.
 
 use bytes::Bytes;
 use oip_types::{

@@ -337,8 +337,8 @@ fn a_model_asks_another_one_and_is_woken_for_the_answer() {
     assert_eq!((budget.used(), others.seen.ended.load(Ordering::SeqCst)), (0, 3));
 }
 
-/// A run is started on a thread with little time and finished by another thread. The first thread reads ahead
-/// more than one of the run's calls.
+/// A run is started on a thread with little time and finished by another thread. Calls that the first thread
+/// has read ahead are answered, too.
 #[test]
 fn calls_that_were_read_ahead_are_not_waited_for() {
     let model = load("asks: often");

@@ -277,7 +277,7 @@ pub(crate) fn pretend(role: &str) -> ! {
     }
     match role {
         "half a head" | "half a body" | "silent end" | "end with code 0" => std::process::exit(0),
-        // The other modes wait to be killed.
+        // In all other roles, the process waits to be killed.
         _ => loop {
             std::thread::park();
         },

@@ -186,7 +186,7 @@ pub(crate) fn pid_of(model: &dyn Model) -> u32 {
 
 /// Input to which every model responds with its process id.
 pub(crate) const PID: i32 = -1;
-/// Input for which every model returns the value that it was loaded with.
+/// Input for which every model returns the arguments that it was loaded with.
 pub(crate) const TELL: i32 = -2;
 /// Input on which a model shows its behavior. Other inputs are returned unchanged.
 pub(crate) const ACT: i32 = 13;

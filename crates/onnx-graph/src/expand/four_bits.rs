@@ -165,8 +165,8 @@ fn widen_tensor(tensor: &mut TensorProto) {
     let count = tensor.dims.iter().try_fold(1usize, |count, &dim| {
         count.checked_mul(usize::try_from(dim).ok()?)
     });
-    // Each byte contains two elements, the first one in the lower half. Typed fields have one such byte per
-    // entry.
+    // Each byte contains two elements, the first one in the low nibble. In `int32_data`, each entry holds one
+    // such byte.
     let packed: Option<Vec<u8>> = match tensor.int32_data.is_empty() {
         true => Some(tensor.raw_data.to_vec()),
         false => tensor
@@ -186,7 +186,7 @@ fn widen_tensor(tensor: &mut TensorProto) {
     }
     let is_signed = tensor.data_type == DataType::Int4 as i32;
     let number = |half: u8| match is_signed {
-        // Shifts the element up and down again, which extends its sign.
+        // Shifts the nibble left and right again, which extends its sign.
         true => (half << 4).cast_signed() >> 4,
         false => half.cast_signed(),
     };

@@ -278,7 +278,8 @@ fn most_bytes(function: &FunctionProto, node: &NodeProto, mark: usize) -> usize 
         .saturating_add(renamed.references.saturating_mul(longest_attribute))
 }
 
-/// Counts of names and attribute references in a function's nodes, from which the size of a copy is computed.
+/// How many names and attribute references a function's nodes have. The size of a copy is computed from these
+/// counts.
 #[derive(Default)]
 struct Growing {
     names: usize,
@@ -457,8 +458,8 @@ mod tests {
         assert_eq!(error, "the file defines the function 'f' twice");
     }
 
-    /// The model takes the operator set version of the first function; the other function's operators keep
-    /// their own.
+    /// Checks that the model imports the operator set version of the first function, and that the other
+    /// function's operators keep their own version.
     #[test]
     fn functions_of_different_operator_sets_are_written_out_alike_each_time() {
         for _ in 0..10 {

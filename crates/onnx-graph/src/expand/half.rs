@@ -81,7 +81,7 @@ pub(super) fn widen(model: &mut ModelProto) {
             continue;
         }
         let wide = match renamed.get(&output.name) {
-            // This output is a model input, which keeps its type.
+            // This output of the model is also one of its inputs, and so keeps its type.
             Some(_) => continue,
             None => format!("{}~wide", output.name),
         };
@@ -159,7 +159,7 @@ fn widen_graph(graph: &mut GraphProto, renamed: &HashMap<String, String>, is_out
 }
 
 /// Replaces FP16 with FP32 in the attributes of a node, except in a cast to FP16. Returns whether the node is
-/// such a cast, which rounds.
+/// a cast to FP16, whose result is rounded.
 fn widen_attributes(node: &mut NodeProto, renamed: &HashMap<String, String>) -> bool {
     let mut rounds = false;
     for attribute in &mut node.attribute {

@@ -5,7 +5,7 @@ use prost::{Message, bytes::Bytes};
 
 use crate::proto::{AttributeProto, GraphProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto};
 
-/// A message that can bound its memory: a copy takes at most `held` bytes.
+/// A message with an upper bound on its memory: a copy takes at most `held` bytes.
 pub(super) trait Held {
     fn held(&self) -> usize;
 }

@@ -91,7 +91,8 @@ fn origin<'g>(copies: &HashMap<&'g str, &'g str>, name: &'g str) -> &'g str {
     names.take(MAX_COPIES).last().unwrap_or(name)
 }
 
-/// Removes the carried values at the indices `places` from a loop. Returns nodes that produce their outputs.
+/// Removes the carried values at the indices `places` from a loop. Returns nodes that produce the removed
+/// outputs.
 fn shorten(node: &mut NodeProto, places: &[usize]) -> Vec<NodeProto> {
     let mut results = Vec::new();
     let (name, outer) = (node.name.clone(), node.input.clone());

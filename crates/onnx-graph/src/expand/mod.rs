@@ -35,7 +35,7 @@ pub fn without_functions(model: &ModelProto) -> Result<Option<ModelProto>, Error
     Ok(Some(model))
 }
 
-/// The runtime's properties that affect rewriting.
+/// The properties of the runtime that affect how models are rewritten.
 #[derive(Clone, Copy, Debug)]
 pub struct Runtime {
     /// Returns whether the runtime reads an attribute, by domain, operator and attribute name. The types of

@@ -25,9 +25,8 @@ pub(super) struct Replacement<'n> {
     count: usize,
 }
 
-/// Calls `write` for each node of a graph and its subgraphs. If `write` returns `Some`, the nodes that it
-/// wrote replace the node. Each graph has its own state, which `write` receives with each of the graph's
-/// nodes.
+/// Calls `write` for each node of a graph and its subgraphs. If `write` returns `Some`, the nodes in its
+/// [`Replacement`] replace the node. All calls for the nodes of one graph share a state of type `S`.
 ///
 /// # Errors
 /// Returns the errors of `write`.
@@ -157,8 +156,8 @@ impl Replacement<'_> {
         output
     }
 
-    /// Adds a node of the newest operator set, whichever set the model imports, and returns its output's
-    /// name.
+    /// Adds a node of the newest operator set, regardless of the set that the model imports, and returns the
+    /// name of its output.
     pub(super) fn newer(
         &mut self,
         op_type: &str,

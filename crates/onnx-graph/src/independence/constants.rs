@@ -28,7 +28,7 @@ pub(super) fn tensor(tensor: &TensorProto, symbols: &mut Symbols) -> Value {
     }
 }
 
-/// Returns the first element of `tensor`; `None` for types that shapes, axes and scales do not have.
+/// Returns the first element of `tensor`; `None` unless its type is one that shapes, axes or scales can have.
 pub(super) fn first(tensor: &TensorProto, symbols: &mut Symbols) -> Option<Size> {
     elements(tensor, symbols)?.into_iter().next()
 }
@@ -43,7 +43,7 @@ pub(super) fn float(number: f64, symbols: &mut Symbols) -> Size {
     }
 }
 
-/// Returns the elements of `tensor`; `None` for types that shapes, axes and scales do not have.
+/// Returns the elements of `tensor`; `None` unless its type is one that shapes, axes or scales can have.
 fn elements(tensor: &TensorProto, symbols: &mut Symbols) -> Option<Vec<Size>> {
     let payload = Payload::read(tensor).ok()?;
     let Data::Fixed(bytes) = payload.data else {

@@ -186,8 +186,8 @@ fn runs_at_least_once(node: &Node<'_>) -> Result<bool, Reason> {
     Ok(true)
 }
 
-/// Returns the scan output of a loop that may have no iterations: the dimensions are shared by all requests
-/// but unknown.
+/// Returns the scan output of a loop that may have no iterations. Its dimensions are unknown, but the same
+/// for all requests.
 fn of_no_iterations(node: &mut Node<'_>, item: Item) -> Result<Item, Reason> {
     match item {
         Item::Tensor(value) if matches!(value.origin, Origin::Rows(_)) => {
@@ -300,8 +300,8 @@ fn join_values(node: &mut Node<'_>, this: Value, that: &Value) -> Result<Value, 
     })
 }
 
-/// Replaces each dimension that may differ at each use with a new symbol. The caller uses the result for a
-/// value whose dimensions are fixed.
+/// Replaces each dimension that may differ at each use with a new symbol, for a value whose dimensions are
+/// fixed from there on.
 fn settled(symbols: &mut Symbols, value: &Value) -> Value {
     let dims = value.dims.as_ref();
     Value {

@@ -180,8 +180,7 @@ pub(super) fn broadcast_of(node: &mut Node<'_>, values: &[Value]) -> Result<Valu
     })
 }
 
-/// Returns the row axis, counted from the end (the last axis is 1). All values with rows must have the same
-/// one.
+/// Returns the row axis, counted from the end (the last axis is 1). All values with rows must agree on it.
 fn rows_from_end(node: &Node<'_>, values: &[Value], dims: &[Vec<Size>]) -> Result<Option<usize>, Reason> {
     let mut found = None;
     for (value, dims) in values.iter().zip(dims) {

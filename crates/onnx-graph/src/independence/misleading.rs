@@ -35,7 +35,7 @@ fn refused(text: &str) {
     assert!(found.is_err(), "{text}");
 }
 
-/// A slice up to the real row count keeps rows independent.
+/// Checks that rows stay independent if the graph reshapes to the real row count.
 #[test]
 fn the_right_number_of_rows_is_proven() {
     for way in [
@@ -404,8 +404,8 @@ fn measured(values: &str, axis: i64, length: i64) -> String {
     )
 }
 
-/// For some inputs and attributes, the output dimensions that runtimes compute differ from those that the
-/// operator suggests.
+/// Refuses graphs with inputs or attributes for which runtimes compute other dimensions than the operator
+/// suggests.
 #[test]
 fn dimensions_that_operators_seem_to_give() {
     for (values, axis, seeming) in [
@@ -507,8 +507,8 @@ fn a_mask_holds_other_numbers_than_what_it_masks() {
     ));
 }
 
-/// The graphs compute row counts as products that overflow 32 or 64 bits, or as sums that hide the magnitude
-/// of their terms.
+/// Refuses graphs that compute row counts as products that overflow 32 or 64 bits, or as sums that hide the
+/// magnitude of their terms.
 #[test]
 fn arithmetic_wraps_around_in_the_type_that_it_is_done_in() {
     let narrow = |product: &str| {

@@ -49,7 +49,7 @@ use crate::{
     signature::{Dim, Port},
 };
 
-/// The result of a successful proof, and the assumptions that requests must meet.
+/// The result of a successful proof: the conditions under which requests can be batched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Independence {

@@ -1,4 +1,4 @@
-//! A node as its rule sees it: abstract values of the inputs, attributes, and errors that name the node.
+//! The node that a rule analyzes: abstract values of its inputs, its attributes, and errors that name it.
 
 use tensor_core::QuotedName;
 
@@ -185,7 +185,7 @@ pub(super) fn one(value: Value) -> RuleResult {
     Ok(vec![Item::Tensor(value)])
 }
 
-/// Returns a value like `like` with other dimensions.
+/// Returns a value of unknown contents with the dimensions `dims` and the origin of `like`.
 pub(super) fn like(like: &Value, dims: Vec<Size>) -> Value {
     Value {
         dims: Some(dims),

@@ -24,7 +24,7 @@ pub(super) struct Pass<'m> {
     scopes: Vec<HashMap<String, Outcome>>,
     /// The names, in any graph, of values that may be 32-bit integers.
     narrow: HashSet<String>,
-    /// The number of steps left until the analysis gives up. Nodes in a loop take several steps.
+    /// The number of steps left until the analysis fails. Nodes in a loop take several steps.
     left: usize,
 }
 
@@ -85,7 +85,8 @@ impl<'m> Pass<'m> {
             let known = || Ok(Item::Tensor(Value::same_of_any_rank()));
             scope.entry(sparse.name.clone()).or_insert_with(known);
         }
-        // A name that this graph defines later refers to neither the outer graph nor an earlier value.
+        // Until a node defines its outputs, using their names is an error, even if an outer graph has values
+        // with these names.
         for name in graph
             .node
             .iter()
@@ -175,8 +176,8 @@ impl<'m> Pass<'m> {
         let domain = canonical_domain(&node.domain);
         let opset = self.opsets.get(domain).copied().unwrap_or(1);
         if operators::own_opset(node).is_some_and(|own| own != opset) {
-            // The node comes from a function. It is refused, because ONNX Runtime runs functions with the
-            // operator set of the model.
+            // The node comes from a function that imports a different version. It is refused, because ONNX
+            // Runtime runs functions with the model's version.
             return Err(format!("{} is of another operator set than the model", label(node)).into());
         }
         let inputs: Result<Vec<Option<Item>>, Reason> = node

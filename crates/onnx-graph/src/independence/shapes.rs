@@ -98,7 +98,7 @@ fn is_same(size: &Option<Size>) -> bool {
     size.as_ref().is_some_and(|size| !size.has_rows())
 }
 
-/// Infers the size of the dimension that is given as -1, for which `target` contains 1.
+/// Infers the size of the dimension that the node requests as -1. In `target`, that dimension is 1.
 fn infer(node: &mut Node<'_>, dims: &[Size], target: &[Size]) -> Result<Size, Reason> {
     let total = node.symbols.product_of(dims);
     let rest = node.symbols.product_of(target);

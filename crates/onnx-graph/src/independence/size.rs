@@ -91,7 +91,7 @@ impl Size {
         })
     }
 
-    /// Returns whether the size may differ at each use. Such a size does not count as equal to itself.
+    /// Returns whether the size may differ at each use. Such a size is not equal even to itself.
     pub(super) fn is_any(&self) -> bool {
         self.symbols.contains(&ANY)
     }
@@ -190,8 +190,8 @@ impl Symbols {
         size(ANY)
     }
 
-    /// Returns `dim`, or a new symbol if `dim` may differ at each use. The caller uses the result for a value
-    /// in which the dimension is fixed.
+    /// Returns `dim`, or a new symbol if `dim` may differ at each use, for a value whose dimension is fixed
+    /// from there on.
     pub(super) fn settled(&mut self, dim: &Size) -> Size {
         if *dim == Self::any() {
             self.dim()
@@ -325,7 +325,7 @@ impl Symbols {
             .fold(self.kind_of(size).most, u128::saturating_mul)
     }
 
-    /// Returns the range of the product of the symbols of `size`.
+    /// Returns the range of the product of the symbols in `size`.
     fn kind_of(&self, size: &Size) -> Kind {
         let kinds = size
             .symbols

@@ -1,6 +1,6 @@
-//! Maps each operator to the rule by which rows propagate through it. The operators' table lists the
-//! operators that always keep rows, always mix them, or are random. All other operators have a function,
-//! which this module lists.
+//! Maps each operator to the rule by which rows propagate through it. The table of `onnx_operators` marks the
+//! operators that always keep rows independent, always mix them, or are random. This module lists a function
+//! for each of the others.
 
 use onnx_operators::{Rows, operator};
 

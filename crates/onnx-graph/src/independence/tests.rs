@@ -403,7 +403,7 @@ fn attention_over_steps_may_merge_them_with_rows() {
         y = Transpose(b) perm=1,0,2
         -> y",
     );
-    // The output keeps the rows of all steps, and the rows of one step belong to several requests.
+    // The first axis of the output merges steps and rows, so the rows of one request are not contiguous.
     dependent(
         "x: [n, s, 64]
         t = Transpose(x) perm=1,0,2
@@ -441,7 +441,7 @@ fn a_batch_on_axis_1_inside_of_the_graph_is_followed() {
     );
 }
 
-/// Keras exports loops over the steps of a sequence in this form. The loop runs at least once, since no
+/// Checks a loop over the steps of a sequence, as Keras exports it. The loop runs at least once, since no
 /// dimension is 0 in batched requests.
 #[test]
 fn a_loop_over_the_steps_of_a_sequence_has_iterations() {

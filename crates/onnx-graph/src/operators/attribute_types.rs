@@ -112,7 +112,7 @@ mod tests {
             }],
             ..GraphProto::default()
         };
-        // An attribute that the runtime does not know passes this check.
+        // An attribute that the runtime does not read passes this check.
         assert!(check_types(&graph, |_, _, attribute| attribute != "alpha").is_ok());
     }
 }

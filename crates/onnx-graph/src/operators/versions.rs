@@ -104,8 +104,8 @@ fn current<T>(entries: &[T], since: impl Fn(&T) -> i64, opset: i64) -> Option<&T
         .or(entries.first())
 }
 
-/// Prefix of a node's field `overload` that marks a node of a function that imports a different operator set
-/// version than the model.
+/// Prefix of a node's field `overload`. It marks a node of a function whose operator set version differs from
+/// the model's.
 const OWN: &str = "opset~";
 
 /// Records the operator set version of a node in the field `overload`, if it differs from that of the model.

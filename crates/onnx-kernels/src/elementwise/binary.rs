@@ -163,8 +163,8 @@ fn replaced<T: Element>(
 }
 
 /// Computes one number per pair of elements. `IS_WIDE` compiles the loop for each vector width, which pays
-/// off for most functions. Exceptions are 64-bit integers and bytes, for which the baseline instruction set
-/// suffices, and powers and remainders, which have no vector form.
+/// off for most functions. It does not pay off for 64-bit integers and bytes, for which the baseline
+/// instruction set suffices, or for powers and remainders, which have no vector instructions.
 ///
 /// # Errors
 /// Fails if the shapes do not match, if an element type is not `T`, or if the request is cancelled.

@@ -1,8 +1,7 @@
 //! The functions `Sigmoid` and `Tanh`, computed with ONNX Runtime's rational approximations, bit for bit.
 //!
-//! The approximations are less accurate than this crate's functions. If a result is then quantized, however,
-//! its last bit can decide the rounding, and deep networks amplify the difference to a few thousandths of the
-//! result.
+//! They are less accurate than this crate's functions. But if a result is quantized, its last bit can change
+//! the rounding, and deep networks amplify the difference to a few thousandths of the result.
 
 use std::sync::Arc;
 

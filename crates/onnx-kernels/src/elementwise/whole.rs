@@ -81,7 +81,7 @@ impl Function {
         Ok(())
     }
 
-    /// Computes the exact result for `x`, of which the caller keeps the low bits.
+    /// Computes the exact result for `x`. The caller keeps its low bits.
     #[inline(always)]
     fn of(self, x: i128) -> i128 {
         match self {

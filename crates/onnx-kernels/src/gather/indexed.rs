@@ -51,8 +51,8 @@ pub fn scatter(node: &Node) -> Built {
 /// How indices address elements.
 #[derive(Clone, Copy, Debug)]
 enum Naming {
-    /// Each index is a position on this axis; negative ones count from the end. All other coordinates of the
-    /// element are those of the index in the tensor of indices.
+    /// Each index is a position on this axis; negative ones count from the end. The element's other
+    /// coordinates equal those of the index within the tensor of indices.
     Elements { axis: i64 },
     /// The last axis of the indices contains the coordinates of elements, after `shared` batch axes.
     Coordinates { shared: usize },

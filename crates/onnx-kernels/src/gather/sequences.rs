@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(elements::<String>(&found).unwrap(), ["c", "d", "a", "b"]);
     }
 
-    /// The operator allocates only its result. The test runs in a separate process, since allocations of
+    /// Checks that the operator allocates only its result. Runs in a separate process, since allocations of
     /// concurrent tests would also be counted.
     #[test]
     #[cfg(target_os = "linux")]

@@ -11,7 +11,7 @@ use onnx_tensor::{cancelling::Pace, size};
 /// # Errors
 /// Fails if the run is cancelled, or if there is no memory for a sorted copy of many elements.
 pub fn sort_by<T: Copy>(elements: &mut Vec<T>, compare: impl Fn(&T, &T) -> Ordering) -> Result<()> {
-    /// Maximum number of elements to sort without a check for cancellation.
+    /// Maximum number of elements that are sorted without a check for cancellation.
     const FEW: usize = 1 << 16;
     if elements.len() <= FEW {
         elements.sort_by(compare);

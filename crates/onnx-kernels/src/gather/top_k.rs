@@ -111,8 +111,8 @@ impl Kernel for TopK {
 type Keys<'k> = &'k dyn Fn(usize, &mut [u64]);
 
 impl TopK {
-    /// Finds the positions of the `count` selected elements out of `size`, for each group of elements that
-    /// are `inner` apart.
+    /// Finds the positions of the `count` selected elements in each group of `size` elements that are `inner`
+    /// apart.
     fn positions(&self, [size, count, inner]: [usize; 3], places: &mut [i64], keys: Keys<'_>) -> Result<()> {
         /// Number of keys that are computed at a time.
         const KEYS: usize = 1 << 10;
@@ -161,7 +161,7 @@ impl TopK {
     }
 }
 
-/// Keeps the first `count` of the distinct items, in any order, and returns the last of them.
+/// Keeps the `count` smallest of the distinct items, in any order, and returns the greatest of those.
 fn keep_first(items: &mut Vec<(u64, usize)>, count: usize, pace: &mut Pace) -> Result<(u64, usize)> {
     let last = nth(items, count - 1, pace)?;
     let mut kept = 0;

@@ -162,8 +162,7 @@ impl Unique {
         })
     }
 
-    /// Returns the outputs for slices without elements, which are all equal. Reads and sorts nothing, however
-    /// many slices there are.
+    /// Returns the outputs for slices without elements, which are all equal, without reading or sorting them.
     fn of_nothing(element_type: ElementType, shape: &[usize], axis: usize) -> Result<ShortVec<Tensor>> {
         let length = shape[axis];
         let groups = length.min(1);
@@ -259,7 +258,7 @@ mod tests {
             let many = 1 << 20;
             let input = Tensor::zero::<f32>(&[many, 0, 3]).unwrap().into_arc();
             let length = axis.map_or(0, |axis| input.shape()[axis as usize]);
-            // A sort of so many slices would check for cancellation.
+            // Sorting this many slices would check for cancellation, and so fail.
             let made = while_cancelled(|| unique.run(&[input])).unwrap();
             let groups = usize::from(length > 0);
             let shape = match axis {

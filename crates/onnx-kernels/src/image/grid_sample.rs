@@ -63,8 +63,8 @@ struct GridSample {
     aligns_corners: bool,
 }
 
-/// Indices and weights of the elements along an axis; `None` for an element outside of the image, which
-/// counts as zero.
+/// Indices and weights of the elements that a sample reads along an axis. An index is `None` for an element
+/// outside of the image, which counts as zero.
 type AxisWeights = ShortVec<(Option<usize>, f32)>;
 
 impl GridSample {

@@ -124,7 +124,7 @@ impl Kernel for RoiAlign {
             let [x, y, x_end, y_end] = region.map(|corner| corner * self.scale - self.shift());
             let columns = self.places(x, x_end, self.width, width);
             let lines = self.places(y, y_end, self.height, height);
-            // The sample lists of both axes also count: one is built even if the other axis has no samples.
+            // The sample lists of both axes also count, since each is built even if the other one is empty.
             budget -= lines.total() * columns.total() * channels as f64 + lines.total() + columns.total();
             let most = lines.total().max(columns.total());
             if budget < 0.0 || budget.is_nan() || most > MAX_PLACES {
@@ -262,7 +262,7 @@ mod tests {
             is_max: false,
         };
         let numbers = |shape: &[usize], numbers: Vec<f32>| tensor(shape, numbers).unwrap().into_arc();
-        // The regions have no columns of samples, and a million rows.
+        // The region has a million rows of samples, and no columns.
         let inputs = [
             numbers(&[1, 1, 1, 1], vec![1.0]),
             numbers(&[1, 4], vec![0.0, 0.0, -1.0, 1e6]),

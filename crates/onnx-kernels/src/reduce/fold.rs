@@ -468,8 +468,8 @@ fn log_sum_exp(numbers: &Wide<'_>, shape: &[usize], reduced: &[bool]) -> Result<
     each_in_group(numbers, shape, reduced, &mut |x, group| {
         greatest[group] = greatest[group].max(x);
     })?;
-    // The difference of two infinities would be NaN. Relative to 0, the sum is infinite or zero, as it should
-    // be.
+    // The difference of two infinities would be NaN. With 0 in place of the maximum, the sum is infinite or
+    // 0, so its logarithm is infinite, as it should be.
     pace.over(&mut greatest, |greatest: &mut [f64]| {
         let infinite = greatest.iter_mut().filter(|greatest| greatest.is_infinite());
         infinite.for_each(|greatest| *greatest = 0.0);

@@ -272,7 +272,7 @@ mod tests {
         elements::<f32>(tensor).unwrap().to_vec()
     }
 
-    /// The expected values are those of ONNX Runtime, except for NaN, which propagates here.
+    /// The expected values come from ONNX Runtime, except for NaN, which propagates here.
     #[test]
     fn floats_are_reduced_along_axes() {
         let input = Tensor::matrix(&[[-1.0f32, 2.0], [3.0, -4.0]]);

@@ -101,8 +101,8 @@ impl Sums {
     }
 }
 
-/// Groups neighboring reduced axes, the last group first. Returns the sizes outside, along and inside of each
-/// group.
+/// Groups neighboring reduced axes, the last group first. Returns for each group the number of elements
+/// outside, along and inside it.
 pub(crate) fn stages(shape: &[usize], reduced: &[bool]) -> ShortVec<[usize; 3]> {
     let mut stages = smallvec![];
     let (mut end, mut kept_inside) = (shape.len(), 1usize);
@@ -316,7 +316,7 @@ mod tests {
         }
     }
 
-    /// A running FP32 sum would lose precision once it is large.
+    /// Checks the precision of long sums: a running FP32 sum would lose precision once it is large.
     #[test]
     fn long_sums_are_precise() {
         let count = 1usize << 21;

@@ -102,7 +102,7 @@ impl Number {
     }
 }
 
-/// Returns the value of a constant that is not a symbolic size.
+/// Returns the value of a constant; `None` for other facts, such as symbolic sizes.
 fn known(fact: &Fact) -> Option<Number> {
     let constant = fact.constant.as_ref()?;
     match fact.element_type {

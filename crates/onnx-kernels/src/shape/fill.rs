@@ -503,7 +503,7 @@ mod tests {
         assert!(ConstantOfShape::of(Some(Arc::new(Tensor::vector(&[1i64, 2])))).is_err());
     }
 
-    /// Repeating a string of a megabyte 8192 times is refused.
+    /// Checks that repeating a string of one megabyte 8192 times is refused.
     #[test]
     fn long_texts_are_not_repeated_without_end() {
         let long = texts(&[1], &[&"x".repeat(1 << 20)]);
@@ -521,7 +521,7 @@ mod tests {
             let text = error.downcast_ref::<BadInput>().unwrap().to_string();
             assert!(text.starts_with("the texts together take 859"), "{text}");
         }
-        // Strings that are not selected do not count.
+        // Strings that are not selected do not count toward the limit.
         assert_eq!(one(&Where, &[many(false), long, others.clone()]), others);
     }
 }

@@ -205,7 +205,7 @@ impl Kernel for Pad {
             }
             shape.push(size_after);
         }
-        // Nothing is allocated for empty results, however large the other dimensions are.
+        // Empty results take no memory, even if their other dimensions are large.
         if shape.contains(&0) {
             return Ok(smallvec![Tensor::zero_of(input.element_type(), &shape)?]);
         }
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(cut.as_slice::<f32>().unwrap(), [3.0, 4.0, -1.0, -1.0]);
     }
 
-    /// A negative pad removes elements before the other end is padded.
+    /// Checks that a negative pad removes elements before the other end is padded.
     #[test]
     fn what_is_left_of_a_cut_is_repeated() {
         assert_eq!(line(Mode::Wrap, 4, -1, 3), [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]);
@@ -408,7 +408,8 @@ mod tests {
         }
     }
 
-    /// Long pads are stored as a few pieces, since lists of indices would take more memory than the result.
+    /// Checks that long pads are stored as a few pieces, since lists of indices would take more memory than
+    /// the result.
     #[test]
     fn long_pads_are_few_pieces() {
         for mode in [Mode::Edge, Mode::Reflect, Mode::Wrap] {

@@ -1,5 +1,5 @@
-//! Lets one copy routine handle all element types: elements of fixed size by their bytes, and strings by
-//! their indices.
+//! Lets one copy routine handle all element types: it copies the bytes of fixed-size elements, and the
+//! indices of strings.
 
 use std::sync::Arc;
 

@@ -115,7 +115,7 @@ impl Reshape {
     fn shape_of_unknown(&self, from: &[Dim], wanted: &[Dim]) -> Result<ShortVec<Dim>> {
         let mut shape: ShortVec<Dim> = smallvec![];
         let mut open = None;
-        // The dimensions of the input without those that also occur in the result.
+        // The dimensions of the input that have not yet occurred in the result.
         let mut rest: ShortVec<Dim> = from.into();
         let mut divisor = Dim::Known(1);
         for (at, wanted) in wanted.iter().enumerate() {

@@ -187,7 +187,7 @@ impl Lines {
         for (block, results) in results.chunks_exact_mut(self.count * self.width * 2).enumerate() {
             let block = &values[block * self.size * self.width * self.parts..];
             for column in 0..self.width {
-                // Even a transform of length 1, which has no stages, counts as work.
+                // Counts the work here too, since a transform of length 1 has no stages that would count it.
                 pace.spend(self.length as u64)?;
                 line.fill(Complex::default());
                 for (at, number) in line.iter_mut().take(self.size).enumerate() {

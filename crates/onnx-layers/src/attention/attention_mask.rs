@@ -98,8 +98,8 @@ fn of_batch(count: &Dim, batch: &Dim) -> bool {
     [batches(1, 0), batches(2, 0), batches(3, 2)].contains(count)
 }
 
-/// Builds the causal mask: each row (query) sees the columns (keys) up to its own position. Columns are
-/// numbered from the first new one, after the past length in the second input. The last row sees all columns.
+/// Builds the causal mask: row `i` (a query) attends to columns (keys) up to index `past + i`, where `past`
+/// is the number of past keys in the optional second input. The last row attends to all columns.
 pub fn causal_mask(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(CausalMask))
 }
@@ -152,7 +152,8 @@ mod tests {
         };
         let (o, x) = (0.0, -7.0);
         assert_eq!(masked(&[3, 9]).unwrap(), [o, o, o, x, o, o, o, o]);
-        // The ends, followed by the starts. A start after its end leaves no visible key.
+        // The mask contains the end positions, followed by the start positions. With a start after its end,
+        // no key is visible.
         assert_eq!(masked(&[3, 1, 1, 2]).unwrap(), [x, o, o, x, x, x, x, x]);
         assert!(masked(&[3, -1]).unwrap_err().is::<BadInput>());
     }

@@ -1,5 +1,5 @@
-//! Key-value caches in buffers that have space for later steps: writes new rows, and reads the rows written
-//! so far.
+//! Key-value caches in preallocated buffers: operators that write new rows, and that read the rows written so
+//! far.
 
 use std::sync::Arc;
 

@@ -518,7 +518,8 @@ mod tests {
     use super::*;
     use onnx_tensor::testing::{cube, node};
 
-    /// With a window of 2, row 2 of a prompt reads keys 1 and 2. Key 2 is padding in a sequence of 2 tokens.
+    /// Checks a padding row: with a window of 2, row 2 of a prompt reads keys 1 and 2, and key 2 is padding
+    /// in a sequence of 2 tokens.
     #[test]
     fn the_window_of_a_padding_row_begins_at_its_own_position() {
         let attributes = [("num_heads", 1), ("kv_num_heads", 1), ("local_window_size", 2)];

@@ -61,7 +61,8 @@ struct RotaryEmbedding {
 
 impl RotaryEmbedding {
     /// Returns the batch size, the numbers of rows and heads, and the head size of an input, which is either
-    /// split into heads, or has rows that contain all heads. The caches cover `turned` elements of each head.
+    /// split into heads, or has rows that contain all heads. The caches contain cosines and sines for
+    /// `turned` elements of each head.
     fn sizes(&self, shape: &[usize], turned: usize) -> Result<[usize; 4]> {
         Ok(match *shape {
             [batch, heads, rows, width] => [batch, rows, heads, width],

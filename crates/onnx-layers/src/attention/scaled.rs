@@ -113,8 +113,8 @@ impl Attention {
         Ok(Some(lengths.to_vec()))
     }
 
-    /// Returns queries, keys and values, with past keys and values prepended to the new ones, and the number
-    /// of past keys.
+    /// Returns queries, keys and values, and the number of past keys. Past keys and values precede the new
+    /// ones.
     fn parts(&self, inputs: &[Arc<Tensor>]) -> Result<([Part; 3], usize)> {
         let queries = Part::of(&inputs[0], self.heads[0])?;
         let mut keys = Part::of(&inputs[1], self.heads[1])?;
@@ -535,8 +535,8 @@ impl Work {
                 counts.push(if most > LEAST || most.is_nan() { 1.0 } else { 0.0 });
                 continue;
             };
-            // With a sink, the weights of the scores sum to this share, and the sink takes the remaining
-            // share.
+            // With a sink, the weights of the scores sum to this fraction, and the sink has the rest of the
+            // weight.
             let most = most.max(sink);
             let mut sum = 0.0f32;
             for row in row.chunks(PART) {
@@ -556,7 +556,7 @@ impl Work {
         Ok(())
     }
 
-    /// Stores the values, transposed, for the weighted sums that [`sums`](Self::sums) computes.
+    /// Stores the values in transposed form for [`sums`](Self::sums), which weights and adds them.
     pub(crate) fn take_values(&mut self, values: &[f32]) -> Result<()> {
         for (at, row) in values
             .chunks_exact(self.width.max(1))

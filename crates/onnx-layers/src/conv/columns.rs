@@ -47,7 +47,8 @@ impl Axis {
     }
 }
 
-/// Adds columns to an image. The columns of a window element are its values at a range of window positions.
+/// Adds an im2col matrix to an image. A row of the matrix has the values of one window element at all window
+/// positions.
 pub(crate) struct Scatter {
     outer: Vec<Axis>,
     last: Axis,

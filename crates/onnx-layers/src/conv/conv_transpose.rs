@@ -265,8 +265,8 @@ impl Compute for ConvTranspose {
 /// the values.
 type Columns<'c, T> = &'c mut dyn FnMut(usize, usize, &[T]);
 
-/// The two factors whose product is the columns of one image: its elements (`depth` x `positions`), and the
-/// weights of its group (`depth` x `rows`, or packed).
+/// The factors of the product that gives the columns of one image: its elements (`depth` x `positions`), and
+/// the weights of its group (`depth` x `rows`, or packed).
 struct Factors<'f, T> {
     weights: &'f [T],
     elements: &'f [T],

@@ -51,7 +51,7 @@ impl Geometry {
         self.output[0] * self.output[1]
     }
 
-    /// Splits the output channels of a group into about `parts` ranges. No range has a single channel, since
+    /// Splits the output channels of a group into about `parts` ranges, each of at least two channels, since
     /// the packed weights of a single channel have a different order.
     fn blocks_of_rows(&self, parts: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let all = self.rows;
@@ -344,7 +344,7 @@ const ROWS: usize = 8;
 /// Minimum number of terms per sum in the cost estimate, since short sums are memory-bound.
 const LEAST_TERMS: usize = 32;
 
-/// The same minimum as [`LEAST_TERMS`], but for a single output channel, which reuses no input element.
+/// Like [`LEAST_TERMS`], for a single output channel, which uses each input element only once.
 const ALONE_TERMS: usize = 128;
 
 /// Minimum number of positions in the cost estimate: with fewer positions, reading the weights dominates.
@@ -509,12 +509,13 @@ impl Convolution {
 #[derive(Default)]
 struct Scratch(Vec<f32>);
 
-/// A run of useful columns in a panel: the first column, its index in the output channel, and the number of
-/// columns.
+/// A run of columns in a panel that belong to the result: the first column, its index in the output channel,
+/// and the number of columns.
 type Line = [usize; 3];
 
 impl Convolution {
-    /// Finds the runs of useful columns in a panel. The band starts at index `band` of each output channel.
+    /// Finds the runs of columns in a panel that belong to the result. The band starts at index `band` of
+    /// each output channel.
     fn find_lines(&self, layout: &Layout, first: usize, count: usize, band: usize, lines: &mut Vec<Line>) {
         lines.clear();
         let ([_, width], [_, useful]) = (layout.plane, self.geometry.output);

@@ -129,7 +129,8 @@ fn inside(axis: &Axis, element: usize) -> [usize; 2] {
     [first, end.max(first)]
 }
 
-/// Returns the image line of a window element for a line of windows; `None` in the padding.
+/// Returns the index of the image line that `element` of the windows in row `line` reads; `None` in the
+/// padding.
 fn line_of(axes: &[Axis], mut element: usize, mut line: usize) -> Option<usize> {
     let (mut place, mut stride) = (0, 1);
     for axis in axes.iter().rev() {

@@ -53,8 +53,8 @@ fn at(list: &[usize], axis: usize) -> usize {
 }
 
 impl Window {
-    /// Reads the attributes of a convolution. The kernel size is not among them, since it follows from the
-    /// shape of the weights.
+    /// Reads the attributes of a convolution, except the kernel size, which follows from the shape of the
+    /// weights.
     pub(crate) fn of_convolution(attributes: Attributes<'_>) -> Result<Self> {
         if attributes.text("auto_pad", "NOTSET") != "NOTSET" && attributes.has("pads") {
             bail!(Refusal("has both 'auto_pad' and 'pads'".to_owned()));
@@ -229,7 +229,8 @@ mod tests {
         }
     }
 
-    /// A last window counts only if it begins in the image or in the begin padding, as in ONNX Runtime.
+    /// Checks that a last window counts only if it begins in the image or in the begin padding, as in ONNX
+    /// Runtime.
     #[test]
     fn a_last_window_counts_where_it_begins_in_the_image() {
         let up = |pads: [usize; 2]| window(2, 1, Padding::Given(pads.into_iter().collect()), true);

@@ -1,4 +1,4 @@
-//! One layer of all experts: its weights (floats or block-quantized integers) and biases.
+//! One layer of all experts of a mixture: its weights (floats or block-quantized integers) and biases.
 
 use std::sync::Arc;
 
@@ -166,7 +166,8 @@ struct PackedWeights<'i> {
     packed: &'i [u8],
     scales: &'i [f32],
     zero_points: Option<&'i [u8]>,
-    /// Number of zero points that are packed together, starting at a byte boundary.
+    /// Number of zero points that are packed without gaps; after them, packing continues at the next byte
+    /// boundary.
     row: usize,
 }
 

@@ -222,8 +222,8 @@ pub(crate) fn expect_scales(scales: &[&Fact]) -> Result<()> {
     }
 }
 
-/// Returns the elements of `tensor`: one for all `lines` rows or columns, or one for each. Errors call the
-/// elements `what`.
+/// Returns the elements of `tensor`: one for all `lines` rows or columns, or one for each. `what` names the
+/// elements in errors.
 pub(crate) fn list<T: Element + Copy>(tensor: &Tensor, lines: usize, what: &str) -> Result<Vec<T>> {
     let given = elements::<T>(tensor)?;
     ensure_input!(

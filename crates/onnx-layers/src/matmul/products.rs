@@ -102,7 +102,7 @@ impl Compute for MatMul {
 
     fn take_over(&mut self, constants: &[Option<Arc<Tensor>>], packs: &mut Packs) -> Result<Option<usize>> {
         self.packed = match constants.get(1) {
-            // A matrix of a single column is not packed, since it is read in place like a row.
+            // A matrix with a single column is not packed, since its elements are contiguous without packing.
             Some(Some(b)) if b.shape().last() != Some(&1) => PackedMatrices::of(b, false, packs)?,
             _ => None,
         };
@@ -178,7 +178,7 @@ fn factors<T: Element + Copy>(
     })
 }
 
-/// What a multiplication does with the elements of the product.
+/// How a multiplication stores the elements of the product.
 #[derive(Clone, Copy, Debug)]
 enum Sums {
     /// Writes each element.

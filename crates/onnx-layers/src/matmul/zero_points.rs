@@ -32,7 +32,7 @@ pub(crate) enum Line {
 /// Subtracts zero points: one for all elements, one per line of a matrix, or one per line of all matrices.
 ///
 /// # Errors
-/// Returns [`Refusal`] if the number of zero points is none of these.
+/// Returns [`Refusal`] for any other number of zero points.
 pub(crate) fn without_zero_points(
     factor: &Tensor,
     zero_points: Option<&Tensor>,

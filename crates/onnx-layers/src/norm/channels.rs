@@ -1,6 +1,6 @@
 //! Computes the scale and offset per channel of `BatchNormalization`: once if the parameters are constants,
-//! so that a preceding convolution can absorb them. If the parameters are computed by other nodes, for
-//! example dequantized, the scale and offset are computed in each run.
+//! so that a preceding convolution can absorb them. If other nodes compute the parameters, for example by
+//! dequantization, the scale and offset are computed in each run.
 
 use std::sync::Arc;
 

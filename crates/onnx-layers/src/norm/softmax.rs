@@ -137,7 +137,7 @@ impl pulp::WithSimd for Groups<'_> {
     }
 }
 
-/// Computes the softmax of one contiguous group. The maximum skips NaN, but the sum, and thus all results,
+/// Computes the softmax of one contiguous group. The maximum ignores NaN; the sum, and thus all results,
 /// become NaN. `PART` is a multiple of `LANES`, so the order of a sum does not depend on the parts.
 #[inline(always)]
 fn row(row: &mut [f32], are_logarithms: bool, pace: &mut Pace) -> Result<()> {

@@ -68,7 +68,8 @@ impl Axis {
         spans.filter(|span| span.first < span.end).collect()
     }
 
-    /// Returns the number of windows divided by the size of the image: the growth of the axis by folding.
+    /// Returns the number of windows divided by the size of the image: the factor by which folding enlarges
+    /// the axis.
     fn growth(&self) -> f64 {
         self.count as f64 / self.size as f64
     }
@@ -79,7 +80,7 @@ impl Axis {
     }
 }
 
-/// Minimum number of contiguous elements for which whole lines are folded.
+/// Minimum number of contiguous elements per index for which whole lines are folded at once.
 const WIDE: usize = 16;
 
 /// Number of windows of fewer than [`WIDE`] elements that are folded between two checks of the deadline.

@@ -167,7 +167,8 @@ mod tests {
         Ok(made)
     }
 
-    /// Returns the image indices that each window covers, by a plain loop over the only axis longer than 1.
+    /// Reference implementation for images with one axis longer than 1: returns the image indices that each
+    /// window covers.
     fn windows(
         image: &[f64],
         [kernel, stride, dilation, before]: [usize; 4],

@@ -145,8 +145,8 @@ impl Kernel for PackedRows {
 }
 
 impl PackedRows {
-    /// Returns the bytes of the zero points, if they are given, and their number for each line, which starts at
-    /// a byte boundary.
+    /// Returns the packed zero points, if they are given, and the number of bytes that they take per line.
+    /// Each line starts at a byte boundary.
     fn zero_points(
         &self,
         inputs: &[Arc<Tensor>],

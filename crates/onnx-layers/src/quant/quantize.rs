@@ -300,7 +300,7 @@ pub(crate) fn rounded_to_bytes(values: &[f32], rounded: &mut [i16], pace: &mut P
     Ok(scale)
 }
 
-/// Returns a range that contains two ranges.
+/// Returns the smallest range that contains both ranges.
 fn widened(all: (f32, f32), part: (f32, f32)) -> (f32, f32) {
     (all.0.min(part.0), all.1.max(part.1))
 }
@@ -339,7 +339,8 @@ fn scale_of((least, greatest): (f32, f32)) -> (f32, f32) {
     (scale, (-least / scale).clamp(0.0, 255.0).round_ties_even())
 }
 
-/// Finds the minimum and the maximum of numbers and zero. Including zero makes zero exact. NaN is ignored.
+/// Finds the minimum and the maximum of numbers and zero. Zero is included, so that it is quantized exactly.
+/// NaN is ignored.
 struct Ends<'v>(&'v [f32]);
 
 impl pulp::WithSimd for Ends<'_> {

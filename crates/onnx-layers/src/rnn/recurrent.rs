@@ -97,8 +97,8 @@ struct Recurrent {
     outputs: usize,
 }
 
-/// ONNX Runtime's LSTM with 8-bit weights. The inputs 8 to 11 are scales and zero points of both weights. The
-/// last two dimensions of the weights are swapped.
+/// ONNX Runtime's LSTM with 8-bit weights. Inputs 8 to 11 are the scales and zero points of both weights,
+/// whose last two dimensions are swapped compared with `LSTM`.
 const QUANTIZED: &str = "DynamicQuantizeLSTM";
 
 /// 8-bit weights packed for the product kernel.
@@ -486,7 +486,7 @@ mod tests {
         let inputs: ShortVec<Arc<Tensor>> = given.into_iter().map(Arc::new).collect();
         let mut layer = recurrent(&node).unwrap();
         let computed = layer.run(&mut inputs.clone()).unwrap();
-        // Weights that are an input of the run are not kept.
+        // The layer does not keep weights that it receives as inputs of a run.
         assert_eq!(Arc::strong_count(&inputs[1]), 1);
         let constants: Vec<_> = inputs.iter().cloned().map(Some).collect();
         let mut packs = Packs::beside(0);

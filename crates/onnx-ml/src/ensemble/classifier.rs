@@ -88,8 +88,8 @@ struct Rule {
 /// The single score of a binary classifier: leaves only add to the score of one class.
 #[derive(Clone, Copy, Debug)]
 struct SharedScore {
-    /// The class to whose score the leaves add. Whichever class this is, the score counts for the second
-    /// class.
+    /// The class to whose score the leaves add. The score always counts for the second class, even if this is
+    /// the first one.
     class: usize,
     single: Single,
 }

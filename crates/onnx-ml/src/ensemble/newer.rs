@@ -193,8 +193,8 @@ impl<'a> Lists<'a> {
     fn nodes(&self, root: Child, builder: &mut TreesBuilder, room: &mut usize) -> Result<Vec<TreeNode>> {
         let mut numbers = HashMap::from([(root, 0u32)]);
         let mut order = vec![root];
-        // The index for the next node. A membership test takes one node per number in its set, so it may
-        // advance by several.
+        // The index for the next node. A membership test takes one node per number in its set, so the index
+        // may advance by more than 1.
         let mut next = self.width(root);
         let mut nodes: Vec<TreeNode> = Vec::new();
         let mut at = 0;

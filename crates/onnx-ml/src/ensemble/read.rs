@@ -250,7 +250,8 @@ const MAX_TARGETS: i64 = 1 << 20;
 pub(crate) fn targets(attributes: Attributes<'_>) -> Result<usize> {
     match attributes.int("n_targets", 1) {
         targets @ 1..=MAX_TARGETS => Ok(targets as usize),
-        // ONNX Runtime takes memory for all of them, so models with more are refused for it too.
+        // ONNX Runtime allocates memory for all targets of each row, so models with more targets are also
+        // refused for ONNX Runtime.
         targets => bail!(Refusal(format!(
             "the attribute 'n_targets' is {targets}, expected 1 to {MAX_TARGETS}"
         ))),

@@ -196,7 +196,7 @@ struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Returns the tokens of `text`. Each match counts in `pace` like a scan of the remaining text.
+    /// Returns the tokens of `text`. For each match, counts a scan of the remaining text in `pace`.
     fn tokens<'t>(&self, text: &'t str, pace: &mut Pace) -> Result<Vec<&'t str>> {
         let mut tokens: Vec<&str> = Vec::new();
         match &self.method {

@@ -16,7 +16,7 @@ use onnx_tensor::{
 /// Number of elements of each large value.
 pub(super) const COUNT: usize = 1 << 20;
 
-/// Maximum number of multiplications that count as one step.
+/// Number of multiplications that count as one step.
 const PRODUCTS: usize = 16;
 
 /// A node that is ready to run, and its inputs.
@@ -142,7 +142,7 @@ impl Case {
         self
     }
 
-    /// Sets the number of multiplications of the run, of which several count as one step.
+    /// Sets the number of multiplications of the run; [`PRODUCTS`] of them count as one step.
     fn products(self, products: usize) -> Self {
         self.work(products / PRODUCTS)
     }
@@ -584,7 +584,8 @@ pub(super) fn case(operator: &'static Operator) -> Option<Case> {
             numbers(&[0]),
         ])
         .opset(24)
-        // Writes half of what the run reads, over the input.
+        // The run copies the second input over the first one in place, so it reads and writes `COUNT`
+        // elements each.
         .work(2 * COUNT),
         ("com.microsoft", "MatMulBnb4") => given(vec![
             floats(&[256, 256]),
@@ -620,7 +621,7 @@ pub(super) fn case(operator: &'static Operator) -> Option<Case> {
             floats(&[1, 1, 1, 8]),
             of(&[1, 1, COUNT / 8], 0i64),
         ]),
-        // Half of the mask is written.
+        // Only the shape of the input is read, and only half of the mask is written.
         (_, "CausalMask") => given(vec![floats(&[1, 1, 1024, 1024])]).work(COUNT),
         (_, "CoarseSigmoid" | "CoarseTanh") => given(vec![row()]),
         (_, "Requantize") => given(vec![row(), one(), of(&[], 0u8)]),

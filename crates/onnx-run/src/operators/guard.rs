@@ -20,11 +20,11 @@ pub(crate) struct NodeGuard {
     scalars: Vec<Position>,
     /// The inputs that contain sizes, axes, indices or counts.
     sizing: Vec<Position>,
-    /// The inputs whose types the row restricts.
+    /// The inputs whose types `row` restricts.
     typed: Vec<TypedInput>,
 }
 
-/// An input whose type a row restricts.
+/// An input whose type the operator's row in the table restricts.
 #[derive(Debug)]
 struct TypedInput {
     position: Position,
@@ -33,7 +33,7 @@ struct TypedInput {
 }
 
 impl NodeGuard {
-    /// Creates the checks of `row` for the inputs of `node`.
+    /// Creates the checks for the inputs of `node` from `row`, the operator's row in the table.
     pub(crate) fn new(row: &'static Operator, node: &Node) -> Self {
         let attributes = Attributes(node);
         Self {
@@ -96,7 +96,7 @@ impl NodeGuard {
     }
 }
 
-/// Returns the inputs of a node whose types its row restricts.
+/// Returns the inputs of a node whose types are restricted by `row`, the operator's row in the table.
 fn typed_inputs(row: &Operator, node: Attributes<'_>) -> Vec<TypedInput> {
     let listed = row.input_types.iter().map(|&(index, types)| (index, Some(types)));
     let alike = row.alike_inputs.iter().map(|&index| (index, None));

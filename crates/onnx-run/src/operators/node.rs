@@ -23,7 +23,7 @@ pub(crate) struct Direct {
     taken: Option<(usize, Fact)>,
 }
 
-/// The reason why a node has no outputs.
+/// The reason why a node did not compute its outputs.
 pub(crate) enum Stop {
     /// The operator does not accept the inputs.
     Refused(Error),
@@ -173,8 +173,8 @@ impl Direct {
     }
 }
 
-/// Casts each value to the type given with it; values with `None` are shared instead. Counts the memory of
-/// the casts in `room`, and returns its size in bytes.
+/// Casts each value to the type given with it. A value with `None` is shared instead of cast. Counts the
+/// memory of the casts in `room`, and returns its size in bytes.
 fn converted<'v>(
     values: impl Iterator<Item = (&'v Arc<Tensor>, Option<ElementType>)> + Clone,
     room: &mut Room<'_>,
@@ -203,7 +203,7 @@ fn admit(outputs: &[Fact], room: &mut Room<'_>) -> Result<bool> {
     let mut are_known = true;
     for fact in outputs {
         size::admit_rank(fact.rank())?;
-        // Outputs of unknown shape are checked by the kernel, once it knows the shape.
+        // The kernel checks outputs of unknown shape, once their shape is known.
         let known: Option<ShortVec<i64>> = fact.shape.iter().map(onnx_tensor::Size::to_i64).collect();
         let Some(known) = known else {
             are_known = false;

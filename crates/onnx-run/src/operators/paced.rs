@@ -1,4 +1,4 @@
-//! Tests that every operator ends soon after cancellation, however large its inputs are.
+//! Tests that every operator ends soon after cancellation, even for large inputs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -55,8 +55,8 @@ const EXEMPT: &[(&str, &str)] = &[
     ("Unsqueeze", "returns its input in another shape"),
 ];
 
-/// Runs the node to its end, and again until it is cancelled at its first check and after half of its checks.
-/// Returns a message if it checks too rarely, or if a cancelled run does not end as cancelled.
+/// Runs the node three times: to its end, cancelled at its first check, and cancelled after half of its
+/// checks. Returns a message if the node checks too rarely, or if a cancelled run does not end as cancelled.
 fn fault(case: Case) -> Option<String> {
     let work = case.work;
     let Ready { direct, inputs } = match case.ready() {

@@ -128,7 +128,7 @@ impl Refused {
                 version,
             })
             .to_vec();
-        // An output that nothing reads is not computed.
+        // Makes all outputs of the node outputs of the model, since other outputs would not be computed.
         let graph = model.graph.as_mut().unwrap();
         let more = (1..self.outputs).map(|index| ValueInfoProto {
             name: format!("output{index}"),
@@ -160,7 +160,7 @@ fn einsum(equation: &str) -> Refused {
         .text("equation", equation)
 }
 
-/// Returns nodes that a condition refuses, with words of the message.
+/// Returns nodes that a condition refuses, each with words that the message must contain.
 fn by_condition() -> Vec<(Refused, &'static [&'static str])> {
     let pool = |op_type: &'static str| {
         refused(op_type)

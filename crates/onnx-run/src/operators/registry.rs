@@ -192,7 +192,8 @@ pub(crate) fn build(node: &Node, constants: Constants<'_>) -> Result<(Box<dyn Co
     };
     let compute = compute.map_err(|error| match has_cause(&error) {
         true => error,
-        // Kernels are built from attributes and the list of inputs, which ONNX Runtime also checks.
+        // An error without a typed cause comes from the attributes or the list of inputs. ONNX Runtime checks
+        // both as well, so the node is invalid everywhere.
         false => Refusal(error.to_string()).into(),
     })?;
     Ok((compute, NodeGuard::new(rule.row, node)))
@@ -239,8 +240,8 @@ mod tests {
         }
     }
 
-    /// [`onnx_graph::expand`] only checks the types of known attributes; a node with an unknown attribute is
-    /// refused by the attribute's name.
+    /// Checks which attributes are known: [`onnx_graph::expand`] only checks the types of these, and a node
+    /// with any other attribute is refused by the attribute's name.
     #[test]
     fn attributes_are_known_of_operators_that_are_there() {
         assert!(has_attribute("", "LRN", "bias"));

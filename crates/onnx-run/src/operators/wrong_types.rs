@@ -1,4 +1,4 @@
-//! Tests that inputs of types that a kernel does not read are refused before the kernel runs.
+//! Tests that inputs of a type that a kernel does not support are refused before the kernel runs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

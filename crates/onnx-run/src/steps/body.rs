@@ -212,7 +212,7 @@ impl Body {
         steps.chain(self.inputs.iter().copied()).collect()
     }
 
-    /// Returns an upper bound of the outer slots that a run of the graph reads.
+    /// Returns the slots of outer graphs that a run of this graph may read.
     pub(crate) fn needs(&self) -> BTreeSet<Slot> {
         let mut needs: BTreeSet<Slot> = self.outputs.iter().copied().collect();
         let mut made: BTreeSet<Slot> = self.inputs.iter().copied().collect();

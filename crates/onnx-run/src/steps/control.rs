@@ -1,4 +1,4 @@
-//! The interpreter: runs a list of steps, with If, Loop, Scan and sequences.
+//! The interpreter: runs a list of steps, including `If`, `Loop`, `Scan` and sequence operators.
 
 use std::sync::Arc;
 
@@ -224,7 +224,7 @@ mod tests {
         session.run([Tensor::vector(&[1f32])]).unwrap_err()
     }
 
-    /// High ranks are refused, since operators may recurse over axes and would exhaust the stack.
+    /// Checks that high ranks are refused, since operators may recurse over axes and would exhaust the stack.
     #[test]
     fn values_of_many_dimensions_are_refused() {
         let nodes = vec![

@@ -38,7 +38,7 @@ pub(crate) struct DirectNode {
 /// An empty tensor, passed in place of an absorbed input.
 static NOTHING: LazyLock<Arc<Tensor>> = LazyLock::new(|| Arc::new(Tensor::vector::<f32>(&[])));
 
-/// Returns for each slot whether it does not occur again later in `values`.
+/// Returns for each element of `values` whether it is the last occurrence of its slot.
 fn last(values: &[Slot]) -> Vec<bool> {
     let mut later = HashSet::new();
     let mut is_last: Vec<bool> = values.iter().rev().map(|slot| later.insert(slot)).collect();
@@ -203,7 +203,7 @@ mod tests {
     use crate::{RunErrorKind, Session, made_up};
     use onnx_tensor::testing;
 
-    /// A run that is cancelled within a kernel ends as cancelled, not as failed.
+    /// Checks that a run that is cancelled within a kernel ends as cancelled, not as failed.
     #[test]
     fn a_node_that_is_cancelled_half_way_does_not_fail() {
         let model = made_up::model(vec![made_up::node("Sin", &["x"], "y")], &[-1], &[-1], vec![]);

@@ -40,7 +40,7 @@ impl Folding {
     /// Returns the maximum size in bytes of the outputs of a folded node that reads `inputs`, whose memory it
     /// frees if it is their last reader.
     pub(crate) fn limit<'s>(&self, inputs: impl IntoIterator<Item = &'s Slot>) -> u64 {
-        // A node that reads a value twice is two of its readers.
+        // A node that reads a value twice counts as two readers.
         let mut reads: HashMap<Slot, usize> = HashMap::new();
         for slot in inputs {
             *reads.entry(*slot).or_default() += 1;
@@ -65,7 +65,7 @@ impl Folding {
         *self.readers.entry(slot).or_default() += 1;
     }
 
-    /// Moves the readers of `alias` to the slot of its value.
+    /// Counts the readers of `alias` as readers of `slot`, which holds the same value.
     pub(crate) fn redirect(&mut self, alias: Slot, slot: Slot) {
         if alias != slot
             && let Some(count) = self.readers.remove(&alias)
@@ -99,8 +99,8 @@ mod tests {
 
     use super::*;
 
-    /// If nothing else reads the input of a folded node, the result replaces the input, so that a chain needs
-    /// memory for only one constant.
+    /// Checks that a folded node may reuse the memory of an input that nothing else reads, so that a chain
+    /// needs memory for only one constant.
     #[test]
     fn inputs_that_a_folded_node_frees_count_for_its_outputs() {
         const BYTES: u64 = 48 << 20;

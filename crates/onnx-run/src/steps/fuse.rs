@@ -23,7 +23,7 @@ use onnx_tensor::{
     size, time_limit,
 };
 
-/// A step, and its node if a kernel computes it.
+/// A step of a run, and its node if a kernel computes it.
 pub(crate) type StepWithNode = (Step, Option<Node>);
 
 /// A node that replaces several nodes.
@@ -575,8 +575,9 @@ mod tests {
         assert!(are_near(&answer(&one, &[5, 6]), &answer(&many, &[5, 6])));
     }
 
-    /// Many convolutions share weights, each with its own scale. Fusing all scales would create a copy of the
-    /// weights for each convolution, so a small file could use any amount of memory.
+    /// Checks that few scales are fused if many convolutions share their weights, each with its own scale.
+    /// Fusing all of them would copy the weights for each convolution, so a small file could take any amount
+    /// of memory.
     #[test]
     fn convolutions_that_share_weights_take_over_few_scales() {
         let mut nodes = Vec::new();

@@ -1,9 +1,9 @@
 //! Infers facts about a model's values before it runs: types, and the dimensions that do not depend on the
 //! request.
 //!
-//! Operators infer their outputs as in a run, with symbolic dimensions in place of unknown sizes. Integers
-//! computed from dimensions, such as the shape input of a `Reshape`, are tracked through operators that move,
-//! add or multiply them: the operators compute them as FP64, with NaN for unknown ones.
+//! Operators infer their outputs in the same way as in a run, with symbolic dimensions for unknown sizes.
+//! Integers computed from dimensions, such as the shape input of a `Reshape`, are tracked through operators
+//! that move, add or multiply them: the operators compute them as FP64, with NaN for unknown ones.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -25,7 +25,7 @@ const MOST: usize = 1 << 12;
 /// Maximum total size of the tracked elements of all values, in bytes.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// The inferred facts, by slot.
+/// The facts inferred about values, keyed by the slot of the value.
 pub(crate) struct KnownFacts<'c> {
     constants: &'c HashMap<Slot, Arc<Tensor>>,
     facts: HashMap<Slot, Fact>,
@@ -35,7 +35,7 @@ pub(crate) struct KnownFacts<'c> {
     left: u64,
 }
 
-/// Indices of the inputs whose elements a node moves, repeats, adds or multiplies.
+/// The inputs whose elements a node moves, repeats, adds or multiplies: a list of indices, or all.
 enum Numbers {
     Of(&'static [usize]),
     OfAll,
@@ -161,7 +161,8 @@ impl<'c> KnownFacts<'c> {
         Ok(())
     }
 
-    /// Removes the tracked elements of a fact if those of all values would take too much memory.
+    /// Removes the tracked elements of a fact if the tracked elements of all values together would take too
+    /// much memory.
     fn bound(&mut self, fact: &mut Fact) {
         let tracked = fact.constant.iter().chain(&fact.sizes);
         let bytes = tracked.map(|value| size::of_value(value)).sum();
@@ -306,7 +307,8 @@ mod tests {
         steps::prepare,
     };
 
-    /// A long chain of tracked shapes takes little space in a file.
+    /// Checks that the tracked elements of all values have a common limit, since a small file can describe a
+    /// long chain of tracked shapes.
     #[test]
     fn tracked_elements_have_a_limit_together() {
         const COUNT: usize = 3000;

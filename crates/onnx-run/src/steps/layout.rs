@@ -1,7 +1,7 @@
 //! Cancels Transposes. TensorFlow exports have a Transpose before and after each convolution, with
 //! element-wise nodes in between.
 //!
-//! A Transpose is moved past nodes that do not depend on the order of the axes, until it meets its inverse.
+//! A Transpose is moved past nodes that do not depend on the order of the axes, until it reaches its inverse.
 //! Transposes that move through common nodes form a group. A group is rewritten only if this removes
 //! Transposes.
 
@@ -107,7 +107,7 @@ impl MovedValue {
 
 /// The change that the rewrite makes to a step.
 enum Change {
-    /// The step is a Transpose, which is removed; its output is a moved value.
+    /// The step is a Transpose, which is removed. Its output is a [`MovedValue`].
     Moved,
     /// The step is a node that moves before the Transpose, with these inputs and attributes.
     Computed {
@@ -169,7 +169,8 @@ impl Elementwise {
 }
 
 impl Plan {
-    /// Returns the moved value in `slot`; `None` if its Transposes cancel.
+    /// Returns the value in `slot` if it is the transpose of another value; `None` also if its Transposes
+    /// cancel.
     fn turned_value(&self, slot: Slot) -> Option<&MovedValue> {
         self.moved.get(&slot).filter(|moved| !moved.is_same())
     }
@@ -233,7 +234,7 @@ impl Plan {
         Ok(Some(Change::Computed { inputs, attribute }))
     }
 
-    /// Returns the moved value that a Transpose produces.
+    /// Returns the output of a Transpose as a transpose of another value.
     fn transpose(
         &mut self,
         at: usize,
@@ -651,7 +652,7 @@ mod tests {
 
     #[test]
     fn transposes_stay_where_no_fewer_are_left() {
-        // Nodes read the value both before and after the Transpose.
+        // Other nodes read the value before the Transpose, and the value after it.
         let both = [
             transpose(LAST, "x", "a"),
             node("Relu", &["a"], "b"),
@@ -682,7 +683,8 @@ mod tests {
         );
     }
 
-    /// A Transpose whose permutation has the wrong rank stays in the graph, so that the run reports it.
+    /// Checks that a Transpose whose permutation has the wrong rank stays in the graph, so that the run
+    /// reports it.
     #[test]
     fn an_order_of_other_axes_is_still_refused() {
         let nodes = vec![

@@ -383,7 +383,7 @@ impl Preparer {
         }
     }
 
-    /// Tracks whether the sizes of values depend on the elements of inputs.
+    /// Tracks whether sizes of values depend on elements of the model's inputs.
     fn follow(&mut self, node: &Node, wires: &Wires) {
         let is_static = |slot: &Slot| self.statics.contains(slot) || self.constants.contains_key(slot);
         let mut shaping = registry::shaping_inputs(&node.op_type).filter_map(|index| wires.input(index));
@@ -566,7 +566,7 @@ mod tests {
         );
     }
 
-    /// Folding may widen constants, such as packed weights to FP32, but may not repeat elements.
+    /// Checks that folding may widen constants, such as packed weights to FP32, but may not repeat elements.
     #[test]
     fn constants_become_wider_but_not_more() {
         let mut scale = constant("scale", &[1]);
@@ -607,7 +607,8 @@ mod tests {
         nodes.collect()
     }
 
-    /// A small file can hold a long chain of large constants.
+    /// Checks that all folded constants together have a limit, since a small file can describe a long chain
+    /// of large constants.
     #[test]
     fn folded_constants_have_a_limit_together() {
         const COUNT: usize = 100;
@@ -624,14 +625,15 @@ mod tests {
         let bytes: u64 = all.constants.values().map(|kept| size::of_value(kept)).sum();
         assert!(bytes <= (1 << 20) * (1 + 2 + 64), "{bytes} bytes of constants");
         assert!(all.constants.len() > 60, "{} constants", all.constants.len());
-        // Constants that nothing reads any more make room for others.
+        // A constant without readers is dropped, so that others can be folded.
         let mut nodes = chain(COUNT);
         nodes.push(node("Add", &["x", &format!("c{COUNT}")], "y"));
         let (last, _) = prepared(nodes, &[-1], file());
         assert_eq!((last.constants.len(), last.body.steps.len()), (1, 1));
     }
 
-    /// The same input, given many times, does not raise the limit of a folded constant.
+    /// Checks that an input that a node reads several times counts only once toward the limit of the folded
+    /// constant.
     #[test]
     fn repeated_constants_are_not_folded() {
         let nodes = vec![
@@ -650,7 +652,8 @@ mod tests {
         assert_eq!(operators.collect::<Vec<_>>(), ["Concat", "MatMul", "MatMul"]);
     }
 
-    /// If the elements of a window are far apart, the kernel unpacks the packed weights.
+    /// Checks a convolution whose window elements are far apart, for which the kernel unpacks the packed
+    /// weights.
     #[test]
     fn packed_weights_can_be_unpacked() {
         let convolution = with(

@@ -14,8 +14,8 @@ use onnx_tensor::{
     size,
 };
 
-/// Maximum total size of the results of all iterations, in bytes. The results are in memory twice while they
-/// are stacked.
+/// Maximum total size of the results of all iterations, in bytes. While they are stacked, the results are in
+/// memory twice.
 const MAX_BYTES: u64 = 2 << 30;
 
 /// The results of a loop's iterations, collected per output.

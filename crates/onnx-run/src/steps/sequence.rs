@@ -258,7 +258,8 @@ fn parts(
     Ok(parts)
 }
 
-/// Returns the lengths of the parts of a dimension of `size`: 1 by default, or the given ones, or equal ones.
+/// Returns the lengths of the parts into which a dimension of `size` is split: 1 by default, the given
+/// lengths, or equal parts of a single given length.
 fn lengths_of_parts(lengths: Option<&Tensor>, size: usize) -> Result<Vec<usize>, Failure> {
     let wrong = || {
         BadInput(format!(

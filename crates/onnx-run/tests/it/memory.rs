@@ -102,7 +102,8 @@ fn held(network: Network, file: &Bytes, shapes: impl IntoIterator<Item = [usize;
 fn a_session_holds_nothing_for_the_shapes_that_it_has_run() {
     let network = Network { width: 4, depth: 8 };
     let file = file(network, "network");
-    // Allocates what the process allocates only once, such as the table of operators.
+    // Runs once without measuring, for allocations that the process makes only once, such as the table of
+    // operators.
     held(network, &file, [[1, 1]]);
     let none = held(network, &file, []);
     let largest = held(network, &file, [[20, 50]]);

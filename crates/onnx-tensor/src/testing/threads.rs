@@ -42,8 +42,8 @@ pub fn expect_same(op: &dyn Compute, inputs: &[Arc<Tensor>]) {
     }
 }
 
-/// Checks like [`expect_same`], with inputs of the run and with constant inputs, which the operator that
-/// `make` builds may absorb.
+/// Checks as [`expect_same`] does, first with all inputs given at run time, then with constant inputs, which
+/// the operator that `make` builds may absorb.
 #[track_caller]
 pub fn expect_same_with(make: impl Fn() -> Box<dyn Compute>, inputs: &[Arc<Tensor>]) {
     expect_same(&*make(), inputs);

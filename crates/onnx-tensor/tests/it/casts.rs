@@ -49,8 +49,8 @@ fn fp16_is_cast_by_way_of_fp32() {
         cast::<u64, f16>(&[u64::MAX, 2048]),
         [f16::INFINITY, f16::from_f32(2048.0)]
     );
-    // The cast goes through FP32, which rounds this number to halfway between two FP16 numbers. The second
-    // rounding then results in the even one.
+    // The cast goes through FP32, which rounds this number to the midpoint of two FP16 numbers. The second
+    // rounding then picks the even one.
     let above_half = 1.0 + f64::powi(2.0, -11) + f64::powi(2.0, -40);
     assert_eq!(cast::<f64, f16>(&[above_half]), [f16::ONE]);
 }

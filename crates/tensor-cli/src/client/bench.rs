@@ -11,8 +11,8 @@ use crate::{
     progress::ProgressLine,
 };
 
-/// Number of requests with different values that are sent in turn, so that a cache cannot respond to all
-/// requests.
+/// Number of requests with different values. They are sent in turn, so that a response cache needs more than
+/// one entry.
 const VARIANTS: u64 = 8;
 
 pub(crate) fn run(options: &Bench, out: &mut impl Write) -> Outcome {

@@ -7,7 +7,8 @@ const ROWS: usize = 16;
 /// Length of the longest bar in characters.
 const WIDTH: usize = 48;
 
-/// Returns the chart: one row per bucket, whose bounds grow geometrically; bars count responses.
+/// Returns the chart: one row per bucket, with a bar for its number of responses. Bucket bounds grow
+/// geometrically.
 pub(super) fn of(latency: &Histogram<u64>) -> String {
     if latency.is_empty() {
         return String::new();

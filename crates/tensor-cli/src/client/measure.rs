@@ -48,7 +48,7 @@ pub(super) struct Measurement {
     pub(super) errors: BTreeMap<String, u64>,
     /// The first failure, in full.
     pub(super) first_error: Option<String>,
-    /// Requests that were due but not sent by the end.
+    /// Requests that were due but not sent when the measurement ended.
     pub(super) unsent: u64,
     /// The time from the end of the warm-up to the last response.
     pub(super) elapsed: Duration,
@@ -72,14 +72,14 @@ struct Run {
     /// Number of measured requests that have been started.
     begun: AtomicU64,
     is_over: AtomicBool,
-    /// Requests that were due but not sent by the end.
+    /// Requests that were due but not sent when the measurement ended.
     unsent: AtomicU64,
     tally: Mutex<Tally>,
     /// Due times of open-loop requests.
     due: AsyncMutex<mpsc::UnboundedReceiver<Instant>>,
 }
 
-/// Runs all clients to the end, or until the user interrupts.
+/// Runs all clients until the measurement ends or the user interrupts.
 pub(super) async fn run(
     clients: Vec<Box<dyn InferenceClient>>,
     requests: Arc<[InferRequest]>,

@@ -142,7 +142,8 @@ fn accepted(outputs: &Outputs, format: &dyn Format) -> Result<ConvertOptions<'st
         entries: entries.collect(),
         ..Plan::default()
     };
-    // Formats that store names next to the file are rejected by their writer.
+    // A format without names rejects the plan's names here. That loss was checked above, so the error is
+    // ignored.
     match format.create(Box::new(std::io::sink()), plan).err() {
         Some(error) if error.kind() != ErrorKind::BadName => Err(error),
         _ => Ok(options),
@@ -226,7 +227,8 @@ fn fields(response: &InferResponse, output: &InferOutput) -> Outcome<Vec<String>
     let mut json = Vec::new();
     print_json(&alone, &mut json)?;
     let json = String::from_utf8(json).map_err(mismatch)?;
-    // The last list contains numbers, booleans, and quoted floats that JSON cannot express.
+    // The last list is the data: numbers, booleans, and quoted floats that JSON cannot express. No element
+    // contains a comma.
     let data = json.rsplit_once("\"data\":[").map_or("", |(_, data)| data);
     let data = data.split_once(']').map_or("", |(data, _)| data);
     let elements = data.split(',').filter(|element| !element.is_empty());
@@ -302,7 +304,8 @@ impl Target {
         Ok(Some((path, format.about(path)?)))
     }
 
-    /// Returns the file entry for an output, or the closest one that the target can hold.
+    /// Returns an entry with which to check whether the target can hold an output, before its values are
+    /// known.
     fn entry(&self, name: &str, datatype: DataType, shape: Shape) -> Outcome<Entry> {
         match (self, datatype) {
             (Self::Lines(..), DataType::Fixed(_)) => Err(no_lines(name, datatype)),

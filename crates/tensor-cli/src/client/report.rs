@@ -41,7 +41,7 @@ pub(super) struct Report {
     errors: BTreeMap<String, u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     first_error: Option<String>,
-    /// Requests that were due but not sent by the end.
+    /// Requests that were due but not sent when the measurement ended.
     unsent: u64,
     latency_us: Latency,
     /// Chart of the latencies, with `--plot`.

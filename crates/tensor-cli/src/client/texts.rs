@@ -110,7 +110,7 @@ mod tests {
         );
     }
 
-    /// In an array, one long string widens all other elements.
+    /// One long string makes every element of an array as wide, which exceeds the limit here.
     #[test]
     fn room_for_texts_is_limited() {
         let long = vec![b'a'; 1 << 20];

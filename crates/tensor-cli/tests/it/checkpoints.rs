@@ -498,7 +498,7 @@ fn tensors_are_chosen_and_renamed() {
         "b.safetensors",
     ]);
     assert_eq!(names("b.safetensors"), ["model.norm", "model.steps"]);
-    // One file has the old names and the other one the new names. Patterns match both.
+    // `hub` has the old names and `a.safetensors` the new ones, and the patterns match both.
     let same = place.good(&[
         "diff",
         "hub",
@@ -693,7 +693,7 @@ fn quantised(place: &Place, name: &str) {
     let mut file = Vec::new();
     let mut writer = fmt_gguf::Gguf.create(Box::new(&mut file), plan).unwrap();
     writer.write(&[block(0x3800), block(0x4000)].concat()).unwrap();
-    // Scale 1, minimum 0, six-bit scales and four-bit elements.
+    // A block of `Q4_K`: scale 1, minimum 0, six-bit scales and four-bit elements.
     let k = [&[0x00, 0x3C, 0, 0][..], &[1; 12], &[0x21; 128]].concat();
     writer.write(&[&k[..], &k].concat()).unwrap();
     writer.write(&[7; 36]).unwrap();
@@ -789,7 +789,7 @@ fn quantised_blocks_become_floats_where_they_are_understood() {
     place.good(&["split", "q.gguf", "parts.gguf", "--max-shard-size", "100"]);
     assert_eq!(place.good(&["diff", "q.gguf", "parts.gguf"]), "");
 
-    // A scale of 60,000 overflows half precision after the first element; only that block is reported.
+    // With a scale of 60,000, 30 of the block's elements exceed the range of f16, and the error counts them.
     let mut file = fs::read(place.path("q.gguf")).unwrap();
     let at = file.windows(2).rposition(|two| two == [0x00, 0x40]).unwrap();
     file[at..at + 2].copy_from_slice(&0x7B53_u16.to_le_bytes());

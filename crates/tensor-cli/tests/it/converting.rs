@@ -245,7 +245,8 @@ fn integers_and_bools_stay_when_floats_get_another_dtype() {
     );
 }
 
-/// The shell limits files to 512 or 1024 bytes, depending on the unit that its `ulimit` counts in.
+/// Exceeding the system's file size limit is an error that leaves the target unchanged. The limit is 512 or
+/// 1024 bytes, depending on the unit of the shell's `ulimit`.
 #[test]
 fn a_target_beyond_the_limit_of_the_system_is_an_error() {
     let place = Place::new();

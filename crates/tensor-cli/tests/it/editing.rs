@@ -257,7 +257,8 @@ fn one_tensor_is_put_and_appended() {
     }
 }
 
-/// Tests the index of a checkpoint with a rewritten shard, without an index, and with a correct one.
+/// `tensor index` reports an index that does not match its shards, and with `--write` rewrites it or writes a
+/// missing one.
 #[test]
 fn an_index_is_written_anew() {
     let place = Place::new();
@@ -271,7 +272,7 @@ fn an_index_is_written_anew() {
     assert!(place.good(&["index", "out"]).contains("fits the files"));
     let right = std::fs::read(&path).unwrap();
 
-    // An additional tensor in the first shard, which the index lacks.
+    // Adds a tensor to the first shard; the index does not list it.
     place.good(&[
         "append",
         "out/model-00001-of-00002.safetensors",

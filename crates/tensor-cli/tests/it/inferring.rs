@@ -90,7 +90,7 @@ fn outputs_go_into_files_of_every_format() {
             }
         }
     }
-    // Requests some of the outputs of a model.
+    // Requests only some of the model's outputs.
     place.write("a.npy", &[], &[("0", &matrix())]);
     place.write(
         "b.npy",
@@ -149,7 +149,7 @@ fn byte_strings_come_from_lines_and_become_lines() {
     }
 }
 
-/// Returns what `numpy.save` writes for an array of strings.
+/// Returns a file as `numpy.save` writes it for an array of strings.
 fn npy(descr: &str, shape: &str, elements: &[u8]) -> Vec<u8> {
     let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
     header.extend(std::iter::repeat_n(' ', 117 - header.len()));

@@ -30,7 +30,7 @@ pub(crate) fn send_when_open(place: &Place, child: &mut Child, files: usize, sig
         assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
         std::thread::sleep(Duration::from_millis(1));
     }
-    // After this time, the program is in the middle of its work.
+    // Gives the program time to start reading.
     std::thread::sleep(Duration::from_millis(50));
     let sent = Command::new("kill")
         .args(["-s", signal, &id.to_string()])

@@ -118,7 +118,7 @@ fn unknown_tensors_are_told_with_a_guess() {
     );
 }
 
-/// The program accepts and rejects every corpus file as its format crate does.
+/// The program accepts the corpus files that the format's crate accepts, and rejects the others.
 #[test]
 fn corpora_are_judged_alike() {
     let place = Place::new();
@@ -213,7 +213,7 @@ fn diff_compares_across_formats() {
     );
 }
 
-/// Colours and line width follow the terminal, which this variable simulates.
+/// Colours and line width follow the terminal, which `CLICOLOR_FORCE` and `COLUMNS` simulate.
 #[test]
 fn help_has_the_terminals_colour_and_width() {
     let help = |arguments: &[&str], variables: &[(&str, &str)]| {

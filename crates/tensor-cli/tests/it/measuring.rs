@@ -232,7 +232,7 @@ fn ctrl_c_prints_what_was_measured() {
             .current_dir(place.path(""))
             .spawn()
             .unwrap();
-        // Ctrl-C before the measurement ends the program without a report.
+        // Waits for the measurement to begin, because Ctrl-C before that ends the program without a report.
         thread::sleep(Duration::from_millis(3000));
         interrupt(&child);
         let output = child.wait_with_output().unwrap();

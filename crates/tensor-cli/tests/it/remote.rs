@@ -133,7 +133,7 @@ fn every_command_that_reads() {
     assert!(hub.good(&["inspect", index]).contains("2 files"));
     hub.good(&["diff", index, tensors]);
 
-    // The user's token is sent to the Hub.
+    // The user's token is sent only for `hf://` locations, not for the same file's `https://` URL.
     hub.tokens.lock().unwrap().clear();
     hub.good(&[
         "inspect",

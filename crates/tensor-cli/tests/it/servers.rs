@@ -337,7 +337,7 @@ fn servers_are_called_over_tls() {
                 );
             }
         }
-        // `--ca` is shared with remote files, so it is harmless for a server without TLS.
+        // `--ca` also applies to remote files, so it is not an error for a server without TLS.
         assert!(
             place
                 .good(&["status", "--url", &Server::new().http, "--ca", "ca.pem"])

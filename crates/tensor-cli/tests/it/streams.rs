@@ -204,7 +204,8 @@ fn settings_are_for_formats_that_have_them() {
     );
 }
 
-/// A zip archive with other members is not an array file, so it must not compare equal to an empty one.
+/// A zip archive with other members is not an array file, so it must not compare equal to an array file
+/// without arrays.
 #[test]
 fn a_checkpoint_in_a_zip_is_not_an_empty_file() {
     let place = Place::new();
@@ -217,7 +218,7 @@ fn a_checkpoint_in_a_zip_is_not_an_empty_file() {
         .current_dir(place.path(""))
         .status();
     if !made.is_ok_and(|made| made.success()) {
-        // The archive, with an empty member called `a`, is built by hand.
+        // Without Python, builds the archive by hand, with one empty member called `a`.
         let mut zip = b"PK\x03\x04\x14\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0a".to_vec();
         let directory = zip.len() as u32;
         zip.extend(b"PK\x01\x02\x14\0\x14\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\0");

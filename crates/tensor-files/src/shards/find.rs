@@ -30,7 +30,8 @@ pub(crate) struct FoundCheckpoint {
     pub(crate) note: Option<String>,
 }
 
-/// Resolves a path: a directory with a checkpoint, an index, a file, or the unsharded name of several files.
+/// Resolves a path: a directory with a checkpoint, an index, a file, or the single-file name of a sharded
+/// checkpoint.
 ///
 /// # Errors
 /// [`ErrorKind::NotAFile`] when a directory has no checkpoint or several, [`ErrorKind::Truncated`] when a
@@ -92,7 +93,7 @@ const PREFERRED: [&str; 3] = [
     "pytorch_model.bin",
 ];
 
-/// The forms in which a directory contains one checkpoint.
+/// The files of one checkpoint in a directory, which can have several of these forms at once.
 #[derive(Default)]
 struct Candidate<'n> {
     file: Option<&'n str>,
@@ -287,7 +288,7 @@ mod tests {
         );
     }
 
-    /// Variants, such as half-precision floats, are named as transformers and diffusers name them.
+    /// Variants, such as fp16, are found by the names that transformers and diffusers give them.
     #[test]
     fn variants_have_names_of_their_own() {
         let whole = "diffusion_pytorch_model.safetensors.index.json";

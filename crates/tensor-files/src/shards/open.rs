@@ -12,14 +12,14 @@ use crate::composite::Composite;
 
 /// Opens the files that an index names, by calling `open` with each name, and checks them against the index.
 ///
-/// Every tensor of the index must be in the file that the index gives for it. Tensors that the index lacks
-/// are read too, unless the index has a tensor of that name in another file; [`Composite::notes`] reports
-/// these cases and a wrong total size.
+/// Every tensor of the index must be in the file that the index gives for it; copies of it in other files are
+/// ignored. Tensors that the index does not list are read too. [`Composite::notes`] reports both cases, and a
+/// wrong total size.
 ///
 /// # Errors
-/// The errors of `open`, with the file's name; [`ErrorKind::OutOfBounds`] for tensors that are not where the
-/// index says; [`ErrorKind::Duplicate`] when two files have a tensor that is not in the index; with
-/// [`ReadOptions::lenient`], this is a lint instead.
+/// The errors of `open`, with the file's name; [`ErrorKind::OutOfBounds`] for tensors that are not in the
+/// file that the index gives; [`ErrorKind::Duplicate`] when two files have a tensor that is not in the index;
+/// with [`ReadOptions::lenient`], this is a lint instead.
 pub fn open_shards(
     index: &ShardIndex,
     options: &ReadOptions,

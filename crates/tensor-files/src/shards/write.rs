@@ -65,8 +65,8 @@ pub struct ShardedCheckpoint {
 ///
 /// Tensors keep their order. All files are written before any is renamed to its final name. The first file is
 /// renamed last, followed only by the index. Files of the old checkpoint that the new one lacks are removed.
-/// If the process is killed meanwhile, either the old checkpoint remains, or files without the first one,
-/// which [`open`](crate::open()) refuses. The directory is created if necessary.
+/// If the process is killed before the end, either the old checkpoint remains, or files without the first
+/// one, which [`open`](crate::open()) refuses. The directory is created if necessary.
 ///
 /// # Errors
 /// The errors of [`convert`]; [`ErrorKind::Exists`] when the directory has a checkpoint of the same name in
@@ -166,8 +166,8 @@ fn adapt<'r>(
     if kept == reader.entries().len() {
         return Ok(adapted);
     }
-    // Tensors are left out, and each GGUF file contains the total number of tensors, so the files are planned
-    // again.
+    // Some tensors cannot be stored. Each GGUF file contains the total number of tensors, so all files are
+    // planned again.
     adapt_for(reader, target, parts, kept, options)
 }
 
@@ -191,7 +191,7 @@ fn adapt_for<'r>(
     adapted.collect()
 }
 
-/// Returns the losses of all files. Losses that concern the whole checkpoint, the same in every file, appear
+/// Returns the losses of all files. Losses of the whole checkpoint, which are the same for every file, appear
 /// once.
 fn merged_losses(adapted: &[(Composite<'_>, AdaptedPlan)]) -> Vec<Loss> {
     let mut losses = Vec::<Loss>::new();
@@ -218,7 +218,7 @@ fn names_needed(adapted: &[(Composite<'_>, AdaptedPlan)], target: &dyn Format) -
 /// A file with tensors, complete under a temporary name.
 struct WrittenShard {
     file: CompleteFile,
-    /// The file of names next to it, if it needs one.
+    /// The names file next to it, if the format stores no names.
     beside: Option<CompleteFile>,
 }
 
@@ -293,8 +293,8 @@ fn replace(
     names: &Names,
     target: &dyn Format,
 ) -> Result<(), Error> {
-    // From here until the first new file appears, the directory has no checkpoint: files without the first
-    // are refused, so that old and new files of the same names are never read together.
+    // From here until the first new file appears, the directory has no checkpoint: shards without the first
+    // one are rejected, so old and new shards with the same names are never read together.
     remove(&names.index)?;
     for old in replaced.iter().chain(files).filter(|path| is_first(path)) {
         remove(old)?;
@@ -402,8 +402,8 @@ impl Names {
         part_of(stem, extension, number(number_from_zero + 1), number(count))
     }
 
-    /// Checks that the directory does not have the checkpoint in the other form, a single file or shards: it
-    /// would be unclear which of the two is valid.
+    /// Fails if the directory has the checkpoint in the other form (single file or shards), because it would
+    /// be unclear which of the two is valid.
     fn check_other_form(&self, parts: usize) -> Result<(), Error> {
         let others = match parts {
             1 => [vec![self.index.clone()], self.parts()?].concat(),

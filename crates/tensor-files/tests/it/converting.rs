@@ -30,7 +30,7 @@ fn allowing() -> ConvertOptions<'static> {
 #[test]
 fn from_everywhere_to_everywhere() {
     let folder = tempfile::tempdir().unwrap();
-    // The tensor is larger than a piece.
+    // The tensor is larger than the pieces in which tensors are copied.
     let large = tensor(DType::F32, &[300, 10_000]);
     for from in writable() {
         let name = format!("from.{}", from.extensions()[0]);
@@ -200,7 +200,7 @@ fn b14_names_go_beside_a_file_without_names() {
     assert!(lints.iter().any(|lint| lint.message.contains("is not used")));
 }
 
-/// If a file is replaced by one with two other tensors, these do not get the names of the old tensors.
+/// If a file is replaced by one with two other tensors, the new tensors do not get the old tensors' names.
 #[test]
 fn b14_names_go_with_the_file_that_had_them() {
     let folder = tempfile::tempdir().unwrap();
@@ -226,7 +226,7 @@ fn b14_names_go_with_the_file_that_had_them() {
     assert!(!folder.path().join("a.btf.names.json").exists());
 }
 
-/// A link is resolved, and the names file is next to the target of the link.
+/// For a link to a BTF file, the names file is next to the link's target.
 #[cfg(unix)]
 #[test]
 fn b14_names_stand_beside_the_file_behind_a_link() {
@@ -599,8 +599,8 @@ fn a_file_as_a_composite_takes_little_more_memory() {
     );
 }
 
-/// For DeepSeek's blocks and compressed-tensors' rows, each element is multiplied by its scale, and no scale
-/// remains that could be applied twice.
+/// For DeepSeek's blocks and compressed-tensors' rows, each element is multiplied by its scale, and the
+/// scales are left out, so that they cannot be applied twice.
 #[test]
 fn floats_of_eight_bits_are_multiplied_by_their_scales() {
     let folder = tempfile::tempdir().unwrap();

@@ -110,8 +110,8 @@ fn what_is_another_file_is_told() {
             let path = folder.path().join(name);
             std::fs::write(&path, content).unwrap();
             let Err(error) = open(&path, &Default::default()) else {
-                // A file of a supported format is opened if its name matches or has no known extension. A BTF
-                // file without tensors consists of zeros.
+                // Opening succeeds if the name matches the real format or has no known extension. Zeros are a
+                // valid BTF file without tensors.
                 assert!(
                     expected.contains("safetensors") || expected.contains("zeros"),
                     "{name}: {expected}"

@@ -8,7 +8,7 @@ use tensor_files::{ConvertOptions, ShardOptions, convert_sharded, diff, format, 
 
 use crate::support::{names, open, tensor, writable, write};
 
-/// Writes three tensors of 24 bytes, two of which fit into a file.
+/// Writes a file of three tensors of 24 bytes each, `a`, `b` and `c`.
 fn source(folder: &Path) -> std::path::PathBuf {
     let tensors = ["a", "b", "c"].map(|name| (name, tensor(DType::F32, &[2, 3])));
     let tensors: Vec<_> = tensors.iter().map(|(name, tensor)| (*name, tensor)).collect();
@@ -169,7 +169,7 @@ fn an_index_that_lies_is_refused() {
             "the tensor 'a' of '{first}': read, although the index does not name it"
         )]
     );
-    // Some tools count half bytes, or write a double.
+    // Some tools write the total size as a double, because they count half bytes.
     fs::write(&index, good.replace("72", "72.0")).unwrap();
     open(&out);
 
@@ -244,7 +244,7 @@ fn other_layouts_of_checkpoints_are_read_with_a_note() {
     fs::remove_file(&index).unwrap();
     let without = "no index says what belongs together: all 3 files that are called so are read";
     assert_eq!(same(&[without]), 3);
-    // The single-file name also leads to the shards.
+    // The shards are also found by the name of the single file.
     let named = open_composite(&out.join("model.safetensors"), &ReadOptions::default()).unwrap();
     assert_eq!(named.entries().len(), 3);
     for number in 1..=3 {
@@ -307,7 +307,8 @@ fn old_and_new_files_are_never_taken_together() {
         let old = divide(folder.path(), &format!("out/model.{extension}"), 24);
         let out = folder.path().join("out");
         let reader = open(&source(folder.path()));
-        // A directory takes the name of the second file after all files were created.
+        // When all tensors are written, a directory takes the second file's name, so that renaming stops
+        // there.
         let stop = |progress: tensor_files::Progress| {
             if progress.done == progress.total && old.files[1].is_file() {
                 fs::remove_file(&old.files[1]).unwrap();
@@ -379,13 +380,13 @@ fn files_of_gguf_have_no_index() {
         names(&out),
         ["model-00001-of-00002.gguf", "model-00002-of-00002.gguf"]
     );
-    // A single file is written where shards exist.
+    // A single file is refused where shards exist.
     let options = ConvertOptions::default();
     let shards = ShardOptions::at_most(1 << 20);
     let path = out.join("model.gguf");
     let refused_form = convert_sharded(&whole, target, &path, &shards, &options).unwrap_err();
     assert_eq!(refused_form.kind(), ErrorKind::Exists);
-    // The directory has files of two models, and a file with a different name.
+    // Both files are now the second one, so the name of the first does not match its shard number.
     let part = |number: u32| out.join(format!("model-{number:05}-of-00002.gguf"));
     fs::copy(part(2), part(1)).unwrap();
     let (kind, text) = refused(&out);

@@ -96,7 +96,7 @@ impl From<Error> for Failure {
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Checks the head of a response against the request and the known version of the file. Returns the range of
-/// the body.
+/// the file that the body contains.
 pub(crate) fn check(
     status: StatusCode,
     headers: &HeaderMap,
@@ -214,7 +214,7 @@ fn refusal(status: StatusCode, headers: &HeaderMap) -> Error {
         _ => "the server refuses",
     };
     let error = Error::new(ErrorKind::Io, what);
-    // The Hub's header explains more, for example that a licence must be accepted.
+    // The Hub explains the refusal in this header, for example that a licence must be accepted.
     let reason = text(headers, "x-error-message").map(|reason| reason.chars().take(300).collect::<String>());
     match reason {
         Some(reason) => error.found(format_args!("status {status}: {}", reason.escape_debug())),

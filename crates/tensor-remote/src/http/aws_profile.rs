@@ -56,7 +56,7 @@ pub struct AwsKeys<'p> {
 /// Maximum file size in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Settings of unsupported credential sources, with their names.
+/// Settings that select an unsupported credential source, each with the name of the source for messages.
 const OTHER_MEANS: [(&str, &str); 6] = [
     ("sso_session", "SSO"),
     ("sso_start_url", "SSO"),
@@ -162,7 +162,7 @@ impl AwsProfile {
         self.get("endpoint_url")
     }
 
-    /// Checks that the profile has keys or no credentials at all.
+    /// Checks that the profile has keys, or no credentials of any kind.
     ///
     /// # Errors
     /// When the profile was named explicitly and uses an unsupported credential source: SSO, an assumed role,

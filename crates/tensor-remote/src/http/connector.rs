@@ -97,7 +97,7 @@ impl HttpService for Client {
     }
 }
 
-/// Converts an error to one whose kind shows `object_store` whether a retry may help.
+/// Converts an error. `object_store` retries depending on its kind.
 fn failed(error: ureq::Error) -> HttpError {
     let kind = match &error {
         ureq::Error::Timeout(_) => HttpErrorKind::Timeout,

@@ -69,7 +69,7 @@ pub(crate) fn resolve(
     let endpoint = endpoint.or_else(|| profile.endpoint().map(str::to_owned));
     Target::parse(&match endpoint {
         Some(endpoint) => format!("{}/{bucket}/{key}", endpoint.trim_end_matches('/')),
-        // The store's wildcard certificate covers only one label.
+        // Amazon's wildcard certificate covers one DNS label, so these buckets are named in the path.
         None if bucket.contains(['.', '_']) => format!("https://s3.{region}.amazonaws.com/{bucket}/{key}"),
         None => format!("https://{bucket}.s3.{region}.amazonaws.com/{key}"),
     })

@@ -144,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    /// Bad input: a configuration names an accelerator that does not exist.
+    /// Checks the error for an accelerator name that does not exist.
     #[test]
     fn names_that_do_not_exist_are_errors_with_the_one_that_was_meant() {
         assert_eq!(Accelerator::from_name("cuda", true).unwrap(), Accelerator::Cuda);

@@ -48,7 +48,7 @@ pub(crate) fn is_out_of_memory(message: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Bad input: a driver that is too old, GPU memory that other programs use, a missing GPU.
+    /// Checks the advice for a driver that is too old, GPU memory that other programs use, and a missing GPU.
     #[test]
     fn errors_of_cuda_are_explained() {
         for (message, expected) in [

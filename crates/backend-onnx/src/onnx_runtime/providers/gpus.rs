@@ -135,7 +135,7 @@ impl Gpus {
         self.seen.as_deref()
     }
 
-    /// Returns whether the operator chose GPUs for models that do not ask for one.
+    /// Returns whether GPUs for models that do not ask for one were chosen explicitly.
     pub(crate) fn are_chosen(&self) -> bool {
         matches!(self.choice, GpuChoice::All | GpuChoice::Only(_))
     }

@@ -40,7 +40,7 @@ impl Libraries {
     }
 
     /// Loads the libraries of Python packages, once per process. The provider then finds them by name,
-    /// whatever their directory.
+    /// regardless of their directory.
     pub(crate) fn preload(&self) {
         static LOADED: Mutex<Option<HashSet<PathBuf>>> = Mutex::new(None);
         if self.accelerator == Accelerator::OpenVino {
@@ -182,7 +182,7 @@ mod tests {
 
     use super::*;
 
-    /// Bad input: a library is missing. The remedy names the package that contains the library.
+    /// Checks that the remedy for a missing library names the package that contains it.
     #[test]
     fn each_library_has_a_package() {
         for (name, cuda, expected) in [

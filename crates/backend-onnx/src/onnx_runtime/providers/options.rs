@@ -7,7 +7,7 @@ use tensor_core::QuotedName;
 
 use super::{Accelerator, Chosen};
 
-/// Returns an accelerator's options: a server's defaults, which the options of the configuration override.
+/// Returns an accelerator's options: defaults for a server, which the options of the configuration override.
 ///
 /// # Errors
 /// Returns an error for options that no provider accepts, or that this server manages itself.
@@ -191,7 +191,7 @@ mod tests {
         );
     }
 
-    /// Bad input: options that this server manages itself are refused.
+    /// Checks that options that this server manages itself are refused.
     #[test]
     fn options_that_cannot_be_kept_are_refused_by_name() {
         for (accelerator, key, expected) in [

@@ -16,7 +16,7 @@ pub(crate) struct Plan {
     pub(crate) gpus: Vec<u32>,
     /// Whether the configuration requires this plan; if so, loading fails without it.
     pub(crate) is_demanded: bool,
-    /// Preferences of the configuration that are not met, for the log.
+    /// Preferences of the configuration that cannot be met, for the log.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -228,8 +228,8 @@ impl Environment<'_> {
         })
     }
 
-    /// Plans the devices of a model that requests none: GPUs if there are any for such models, otherwise the
-    /// CPU.
+    /// Plans the devices of a model that requests none: the GPUs for such models if there are any, otherwise
+    /// the CPU.
     fn automatic(
         &self,
         on_gpu: Vec<Chosen>,
@@ -363,7 +363,7 @@ mod tests {
             );
             assert!(plan.warnings.is_empty(), "{:?}", plan.warnings);
         }
-        // The operator's option `--gpus` also counts as a preference.
+        // The server's option `--gpus` also counts as a preference.
         let plan = run(&silent, &gpus("all", None), CPU).unwrap();
         assert_eq!(
             plan.warnings,
@@ -392,7 +392,7 @@ mod tests {
         assert_eq!((names(&plan), plan.gpus), (vec!["cuda"], vec![1]));
     }
 
-    /// Bad input: a GPU that does not exist.
+    /// Checks the errors and warnings for a GPU that does not exist.
     #[test]
     fn a_gpu_that_is_not_there_is_an_error_or_a_warning() {
         let one = gpus("", Some(1));

@@ -1,4 +1,4 @@
-//! Nodes that fail a run before an operator gets a value that would crash the process.
+//! Guards: nodes that make a run fail before an operator gets a value that would crash the process.
 //!
 //! A guard looks up an index in a table of one element: 0 for a good value, and 1, which ONNX Runtime
 //! refuses, for a bad one. The operator's input is computed from the result 0, so that the operator runs

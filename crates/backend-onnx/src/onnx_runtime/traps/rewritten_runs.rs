@@ -236,7 +236,8 @@ fn a_decoders_first_step_runs_and_empty_words_do_not() {
     );
 }
 
-/// `NonMaxSuppression` reads the first element of its limits without checking that one exists.
+/// Runs `NonMaxSuppression` with empty limits, whose first element it reads without checking that there is
+/// one.
 #[test]
 fn inputs_without_elements_have_no_dangling_memory() {
     let Some(library) = library() else {
@@ -292,8 +293,8 @@ fn only_a_caller_that_has_processes_is_told_to_use_one() {
         reason.contains("node 'y' (Inverse): a matrix that is not square ends the process"),
         "{reason}"
     );
-    // The file declares INT64 for an FP32 value, so the rewritten graph is refused. ONNX Runtime would refuse
-    // the original too, but only a separate process may try that.
+    // The file declares INT64 for an FP32 value, so the rewritten graph is refused. ONNX Runtime would also
+    // refuse the original, but that may only be tried in a separate process.
     let nodes = vec![node("Identity", &["x"], "d"), node("Div", &["x", "d"], "y")];
     let wrong = super::tests::model(nodes, &[("x", DataType::Int64, 1)], (DataType::Float, 1));
     let error = load(&library, &wrong, &LoadContext::default().with_isolation(true))

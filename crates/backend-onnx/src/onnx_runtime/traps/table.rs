@@ -11,7 +11,8 @@ const MAX_RANK: i64 = 32;
 /// Maximum number of samples per cell of `RoiAlign`, in one direction.
 const MAX_SAMPLES: i64 = 1 << 16;
 
-/// Maximum number of targets of a regressor. Each row takes memory for all targets, whatever the file's size.
+/// Maximum number of targets of a regressor. Each row takes memory for all targets, regardless of the file's
+/// size.
 const MAX_TARGETS: i64 = 1 << 20;
 
 /// The valid column counts of one `FeatureVectorizer` input. ONNX Runtime sums the counts of all inputs.

@@ -270,7 +270,8 @@ fn the_first_step_of_a_decoder_has_an_empty_past() {
     assert!(!found.is_changed);
 }
 
-/// Queries, keys and values are split from one product, as exporters of language models write them.
+/// Checks attention over parts of a `Split`, as in exported language models: the parts are non-empty if their
+/// constant sizes are above 0.
 #[test]
 fn parts_of_a_product_have_elements_where_their_sizes_are_constant() {
     let found = |sizes: &[i64]| {
@@ -321,7 +322,8 @@ fn operators_without_a_rewrite_need_a_process() {
     );
 }
 
-/// Attributes and constants with which the library crashes at load or run, or returns uninitialized memory.
+/// Checks which files are refused: those with attributes or constants for which the library crashes, or
+/// returns uninitialized memory.
 #[test]
 fn files_that_end_a_process_are_refused() {
     for (intercepts, transform, is_refused) in

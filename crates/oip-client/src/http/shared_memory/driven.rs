@@ -62,8 +62,8 @@ impl HttpClient {
         };
         let outcome = self.offload(is_large, decoding).await;
         let response = outcome?;
-        // After an error response the server may still write into the region. After a successful response the
-        // server no longer uses the region.
+        // After an error response the server may still write into the region, so the connection is reused
+        // only after a successful response.
         if !shared.connection.is_closed() {
             memory.driven.keep(shared);
         }

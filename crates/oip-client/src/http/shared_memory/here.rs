@@ -45,8 +45,8 @@ impl HttpClient {
             wait,
         )?;
         let response = self.decode_from(answer, &shared.region)?;
-        // After an error response the server may still write into the region. After a successful response the
-        // server no longer uses the region.
+        // After an error response the server may still write into the region, so the connection is reused
+        // only after a successful response.
         if may_stay {
             memory.here.keep(shared);
         }

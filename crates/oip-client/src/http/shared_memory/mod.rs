@@ -92,8 +92,8 @@ impl HttpClient {
     }
 }
 
-/// Returns whether a response must be decoded off the reactor thread, because it is compressed or has much
-/// JSON.
+/// Returns whether a response must be decoded off the reactor thread, because it is compressed or contains a
+/// lot of JSON.
 fn is_long(answer: &Answer) -> bool {
     let json = answer.header_length().ok().flatten().unwrap_or(answer.body.len());
     json > super::LARGE || answer.headers.contains_key(CONTENT_ENCODING)

@@ -321,7 +321,7 @@ mod tests {
             BatchPolicy::derived(&metadata(&[&[-1, 4], &[]], &[&[-1]]), &rows, 64).max_rows()
         };
         assert_eq!((scaled("t1"), scaled("t2")), (64, 0));
-        // A request without the optional input has the rows of the other one.
+        // A request without the optional input takes its row count from the other input.
         let with_optional = |count: usize| {
             let mut metadata = metadata(&[&[-1], &[-1]], &[&[-1]]);
             for input in metadata.inputs.iter_mut().rev().take(count) {

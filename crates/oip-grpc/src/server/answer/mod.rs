@@ -1,5 +1,5 @@
 //! Encodes responses as gRPC frames without copying tensors: a response is a list of buffers, in which raw
-//! contents, and typed contents of fixed width, are separate buffers.
+//! contents and fixed-width typed contents have buffers of their own.
 
 mod pieces;
 mod typed;

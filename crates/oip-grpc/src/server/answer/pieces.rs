@@ -24,7 +24,7 @@ pub(super) struct Pieces<'l> {
 }
 
 impl<'l> Pieces<'l> {
-    /// Starts a message of which about `expected` bytes are written rather than appended.
+    /// Starts a message. `expected` is the approximate number of bytes to be written rather than appended.
     pub(super) fn new(lease: &'l Lease, expected: usize) -> Result<Self, ServiceError> {
         let mut pieces = Self {
             lease,

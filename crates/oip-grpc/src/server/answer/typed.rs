@@ -17,7 +17,7 @@ pub(super) struct TypedContents {
 enum Elements {
     /// An empty tensor, for which nothing is written.
     None,
-    /// The packed form equals the tensor's bytes, for fixed width and booleans.
+    /// Floats, and valid booleans: their packed form equals the tensor's bytes.
     AsIs {
         tag: u32,
         bytes: Bytes,
@@ -100,7 +100,7 @@ impl TypedContents {
     }
 }
 
-/// Returns the size of a length-delimited field with a number up to 15 and a value of `len` bytes.
+/// Returns the size of a length-delimited field with a value of `len` bytes. The field number is at most 15.
 pub(super) fn delimited_len(len: usize) -> usize {
     1 + encoded_len_varint(len as u64) + len
 }

@@ -206,7 +206,7 @@ fn value(
 fn assert_same(message: &[u8]) -> Result<(), TestCaseError> {
     let message = Bytes::copy_from_slice(message);
     let (found, why) = read(&message, Effort::Any);
-    // prost does not check the wire type of map entries; it takes a number for the entry's length.
+    // `prost` does not check the wire type of map entries: it interprets a varint as the length of an entry.
     if found == Outcome::Malformed
         && why.contains(".parameters: ")
         && why.contains("(expected LengthDelimited)")

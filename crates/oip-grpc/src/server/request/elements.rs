@@ -180,7 +180,7 @@ impl<'m> Elements<'m> {
         };
         *budget = left;
         let raw = match (field, self.only_run) {
-            // Packed fixed-width numbers are the tensor's bytes.
+            // The bytes of packed fixed-width numbers are already those of the tensor.
             (Field::Fp32 | Field::Fp64, Some(run)) => message.slice_ref(run),
             _ => self.copy(field, datatype, size, account)?,
         };

@@ -1,5 +1,5 @@
-//! Messages that are small on the wire and large in memory: decoding takes a small multiple of the message,
-//! or fails before anything is built.
+//! Tests messages that are small on the wire and large in memory: decoding takes a small multiple of the
+//! message's size, or fails before the request is built.
 
 use bytes::Bytes;
 use oip_service::{ByteBudget, Lease, TimeLimits};
@@ -169,7 +169,7 @@ fn typed_contents_take_what_the_tensor_takes() {
         ("UINT8", numbers, contents(4, &vec![7; SIZE]), SIZE),
         ("BOOL", numbers, contents(1, &vec![1; SIZE]), SIZE),
         ("BYTES", numbers / 2, strings, 2 * SIZE),
-        // These contents are identical to the bytes in the message.
+        // These contents are not copied: the tensor is a slice of the message.
         ("FP32", numbers / 4, contents(6, &vec![7; SIZE]), 0),
         ("FP64", numbers / 8, contents(7, &vec![7; SIZE]), 0),
     ] {
@@ -183,7 +183,7 @@ fn typed_contents_take_what_the_tensor_takes() {
     }
 }
 
-/// Decoded tensors have the same limit as JSON.
+/// The size limit for decoded tensors applies to typed contents as it does to JSON.
 #[test]
 fn decoded_tensors_have_a_limit() {
     let one_more = SIZE as u64 + 1;
@@ -227,7 +227,7 @@ fn names_are_charged() {
     assert_eq!(code(read(&message.into(), &lease)), Some(ErrorCode::TooLarge));
 }
 
-/// Work ends when the client disconnects.
+/// Decoding ends when the client disconnects.
 #[test]
 fn long_walks_end_with_their_client() {
     let lease = Lease::unlimited();

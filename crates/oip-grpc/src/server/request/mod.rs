@@ -46,7 +46,7 @@ pub(crate) struct ReadRequest {
     pub(crate) charge: Charge,
 }
 
-/// The request id to repeat in errors.
+/// The request's id and model, which errors repeat.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Echo {
     pub(crate) id: String,
@@ -55,7 +55,7 @@ pub(crate) struct Echo {
 }
 
 impl Echo {
-    /// Takes the id from an outline. An id longer than `limit` is invalid and not repeated.
+    /// Takes the id and model from an outline. Strings longer than `limit` are invalid and not repeated.
     fn of(outline: &Outline<'_>, limit: usize) -> Self {
         let short = |text: &str| match text.len() <= limit {
             true => text.to_owned(),
@@ -68,7 +68,7 @@ impl Echo {
         }
     }
 
-    /// Takes the id from a decoded request.
+    /// Takes the id and model from a decoded request.
     pub(crate) fn of_request(request: &InferRequest) -> Self {
         let model = request.model();
         Self {

@@ -3,8 +3,9 @@
 //!
 //! Platforms set such variables for all programs, so unsupported values cause warnings, as OpenTelemetry
 //! specifies. If an exporter, endpoint or protocol is unsupported, the signal is not sent. If a sampler or
-//! interval is unsupported, the default applies. Invalid headers, attributes and certificates are fatal: data
-//! would be sent without a token, without its resource attributes, or to the wrong receiver.
+//! interval is unsupported, the default applies. Invalid headers, attributes and certificates are fatal,
+//! because data would otherwise be sent without a token, without its resource attributes, or to the wrong
+//! receiver.
 
 use std::{env, time::Duration};
 

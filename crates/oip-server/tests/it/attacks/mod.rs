@@ -46,7 +46,7 @@ impl TestServer {
             server,
             _repository: repository,
         };
-        // Memory retained after the first requests is not due to the attack.
+        // The first requests are sent before the attack, because memory that they retain is not due to it.
         attacked.assert_serves();
         attacked
     }

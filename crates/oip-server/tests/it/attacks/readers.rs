@@ -14,7 +14,7 @@ use attack_kit::{
 
 use super::{PATIENCE, TestServer};
 
-/// Duration of attacks by slow readers, which hold memory as long as they may.
+/// Duration of attacks by slow readers, which hold memory as long as the server allows.
 const ATTACK: Duration = Duration::from_secs(8);
 
 #[test]

@@ -29,7 +29,7 @@ use super::{
 
 type Parameters = Vec<(String, Parameter)>;
 
-/// A call. Names are of models and versions; an empty name means none.
+/// A call. Strings name models, versions, repositories or regions; an empty string means none.
 #[derive(Clone)]
 pub(super) enum Call {
     Metadata(&'static str, &'static str),
@@ -58,7 +58,7 @@ pub(super) enum Call {
 /// A call, its outcome (`None` for success), and the message.
 pub(super) type Row = (Call, Option<ErrorCode>, &'static str);
 
-/// Calls to a service with every extension, in order: some calls depend on the effects of earlier ones.
+/// Returns calls to a service with every extension, in order: some depend on the effects of earlier ones.
 pub(super) fn calls() -> Vec<Row> {
     use Call::*;
     let refused = |call, code, message| (call, Some(code), message);

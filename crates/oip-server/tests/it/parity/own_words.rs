@@ -8,8 +8,7 @@ use super::neutral::{Data, Input, Neutral, input, with_input, with_values};
 /// A failure with the messages of HTTP and gRPC.
 pub(super) type InOwnWords = (&'static str, Neutral, ErrorCode, [&'static str; 2]);
 
-/// Failures located by position in one transport and by field in the other: the same code, different
-/// messages.
+/// Returns failures that HTTP locates by position and gRPC by field: the codes match, the messages differ.
 pub(super) fn failures_in_own_words() -> Vec<InOwnWords> {
     let nothing = Input {
         data: Data::Elsewhere(vec![]),

@@ -7,7 +7,8 @@ use crate::expand::{
     replacement::Replacement,
 };
 
-/// Names of the queries, keys and values per head. Keys and values begin with the past ones.
+/// Names of the graph's values that contain queries, keys and values, split into heads. Past keys and values
+/// come before the new ones.
 struct Heads {
     queries: String,
     keys: String,
@@ -33,7 +34,7 @@ struct Cache {
 }
 
 impl Replacement<'_> {
-    /// Writes self-attention with one product for queries, keys and values.
+    /// Emits nodes for self-attention whose queries, keys and values come from one product.
     pub(super) fn attention(&mut self) -> Written {
         self.without_input(6, "past_sequence_length")?;
         let product = self.op("MatMul", &[self.given(0)?, self.given(1)?], vec![]);
@@ -53,8 +54,8 @@ impl Replacement<'_> {
         self.attended(product, 8, &ScoreTerms { mask: 5, bias: None })
     }
 
-    /// Writes attention over the concatenated product of queries, keys and values. Input `past` contains past
-    /// keys and values; output 1 receives the past and present ones.
+    /// Emits nodes for attention over the concatenated product of queries, keys and values. Input `past`
+    /// contains past keys and values; output 1 receives the past and present ones.
     fn attended(&mut self, product: String, past: usize, added: &ScoreTerms) -> Written {
         self.with_default("do_rotary", 0)?;
         self.with_default("past_present_share_buffer", 0)?;
@@ -101,7 +102,7 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    /// Writes attention with separate queries, keys and values, and optional past keys and values.
+    /// Emits nodes for attention with separate queries, keys and values, and optional past keys and values.
     pub(super) fn multi_head_attention(&mut self) -> Written {
         let query = self.given(0)?;
         let (Some(keys), Some(values)) = (self.input(1), self.input(2)) else {
@@ -137,7 +138,8 @@ impl Replacement<'_> {
         self.cached_attention(inputs, self.input(3).as_ref(), cache, &added)
     }
 
-    /// Writes attention of one query per batch entry over a cache, or over the keys of another sequence.
+    /// Emits nodes for attention of one query per batch entry, over a cache or over the keys of another
+    /// sequence.
     pub(super) fn decoder_attention(&mut self) -> Written {
         let query = self.given(0)?;
         let (Some(keys), Some(values)) = (self.input(1), self.input(2)) else {
@@ -174,7 +176,7 @@ impl Replacement<'_> {
         self.cached_attention([query, keys, values], self.input(10).as_ref(), cache, &added)
     }
 
-    /// Writes the node's four outputs, from the queries, keys, values, their bias and the cache.
+    /// Emits the node's four outputs, computed from the queries, keys, values, their bias and the cache.
     fn cached_attention(
         &mut self,
         [query, keys, values]: [String; 3],
@@ -237,7 +239,7 @@ impl Replacement<'_> {
         }
     }
 
-    /// Adds outputs to the last written node, and returns their names.
+    /// Adds `N` outputs to the node that was emitted last, and returns their names.
     fn more_outputs<const N: usize>(&mut self) -> [String; N] {
         let names = std::array::from_fn(|_| self.fresh());
         if let Some(made) = self.made.last_mut() {

@@ -98,7 +98,7 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    /// Writes Gelu of an input plus an optional bias.
+    /// Emits nodes for GELU of an input plus an optional bias.
     pub(super) fn gelu(&mut self, by_tanh: bool) -> Written {
         let x = self.given(0)?;
         if self.node.op_type == "BiasGelu" {
@@ -117,7 +117,7 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    /// Writes `x * sigmoid(alpha * x)`.
+    /// Emits nodes for `x * sigmoid(alpha * x)`.
     pub(super) fn swish(&mut self, alpha: f32) -> Written {
         let x = self.given(0)?;
         let scaled = self.scaled(x.clone(), self.float("alpha", alpha));

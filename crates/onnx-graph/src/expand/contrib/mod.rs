@@ -88,7 +88,7 @@ pub(super) fn replace(model: &mut ModelProto) -> Result<(), Error> {
 }
 
 impl Replacement<'_> {
-    /// Writes the replacement of the node. Returns `None` for an operator that has no replacement.
+    /// Emits the nodes that replace this node. Returns `None` for an operator that has no replacement.
     fn write(&mut self) -> Option<Written> {
         Some(match self.node.op_type.as_str() {
             "FusedConv" => self.fused_conv(),
@@ -173,8 +173,8 @@ impl Replacement<'_> {
         self.newer("Ranked", &[x], attributes)
     }
 
-    /// Writes ONNX's operator of the same name. The operator belongs to the newest operator set if
-    /// `is_newest`, otherwise to the model's.
+    /// Emits ONNX's operator of the same name, from the newest operator set if `is_newest`, otherwise from
+    /// the model's.
     fn as_it_is(&mut self, is_newest: bool) -> Written {
         let (name, inputs) = (self.node.op_type.clone(), self.node.input.clone());
         let attributes = self.node.attribute.clone();
@@ -200,7 +200,7 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    /// Writes `Range`, with a step of 1 by default.
+    /// Emits `Range`, with a step of 1 by default.
     fn range(&mut self) -> Written {
         let (start, limit) = (self.given(0)?, self.given(1)?);
         let step = match self.input(2) {
@@ -252,7 +252,8 @@ mod tests {
                 node: vec![node.clone()],
                 ..GraphProto::default()
             };
-            // The newest operator set, since some operators are rewritten only in the sets that define them.
+            // Uses the newest operator set, because some operators are rewritten only in the sets that define
+            // them.
             let newest = OperatorSetIdProto {
                 version: 26,
                 ..OperatorSetIdProto::default()

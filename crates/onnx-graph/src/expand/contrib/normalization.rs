@@ -56,7 +56,7 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    /// Writes the sum of input 0, the skip connection in input 1, and the bias in input `bias`.
+    /// Emits the sum of input 0, the skip connection in input 1, and the bias in input `bias`.
     fn skip_sum(&mut self, bias: usize) -> Result<String, Unsupported> {
         // ONNX Runtime does not compute these two outputs on CPUs.
         self.without_output(1, "mean")?;
@@ -68,7 +68,7 @@ impl Replacement<'_> {
         Ok(self.with_bias(sum, bias))
     }
 
-    /// Writes the normalized sum of word, position and segment embeddings.
+    /// Emits the normalized sum of word, position and segment embeddings.
     pub(super) fn embed_layer_normalization(&mut self) -> Written {
         if self.opset < 10 {
             return Err(format!(
@@ -129,7 +129,7 @@ impl Replacement<'_> {
         self.op("ReduceSum", &[mask, axes], vec![int("keepdims", 0)])
     }
 
-    /// Writes `x / sqrt(mean(x * x) + epsilon) * scale` for each row.
+    /// Emits `x / sqrt(mean(x * x) + epsilon) * scale` for each row.
     fn root_mean_square(&mut self, x: String, scale: String, epsilon: f32) -> String {
         let attributes = vec![int("axis", -1), float("epsilon", epsilon)];
         self.newer("RMSNormalization", &[x, scale], attributes)

@@ -58,14 +58,14 @@ impl Replacement<'_> {
         }
     }
 
-    /// Writes an integer product as scaled floats, plus an optional bias.
+    /// Emits nodes that convert an integer product to scaled floats and add an optional bias.
     pub(super) fn rescaled(&mut self, product: String, scale: String, bias: usize) -> String {
         let product = self.op("Cast", &[product], vec![int("to", DataType::Float as i64)]);
         let y = self.op("Mul", &[product, scale], vec![]);
         self.with_bias(y, bias)
     }
 
-    /// Writes `QGemm`, whose bias is in units of the product of both scales.
+    /// Emits nodes for `QGemm`, whose bias is in units of the product of both scales.
     pub(super) fn quantized_gemm(&mut self) -> Written {
         if self.input(7).is_some() != self.input(8).is_some() {
             return Err("y_scale and y_zero_point must both be given, or none of them"

@@ -16,7 +16,7 @@ impl Replacement<'_> {
         self.give_quantized(y, [3, 4])
     }
 
-    /// Writes `QLinearSoftmax`, whose `opset` attribute determines the meaning of `axis`.
+    /// Emits nodes for `QLinearSoftmax`, whose `opset` attribute determines the meaning of `axis`.
     pub(super) fn quantized_softmax(&mut self) -> Written {
         let attributes = vec![int("axis", self.int("axis", -1))];
         let opset = self.int("opset", self.opset);
@@ -58,7 +58,7 @@ impl Replacement<'_> {
         self.give_quantized(y, [3, 4])
     }
 
-    /// Writes a pool of channels-last images.
+    /// Emits nodes for a pool over channels-last images.
     pub(super) fn channels_last_pool(&mut self) -> Written {
         let (x, attributes) = (self.given(0)?, self.node.attribute.clone());
         let y = self.of_channels_last(x, |new, x| new.newer("MaxPool", &[x], attributes))?;
@@ -66,7 +66,7 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    /// Writes a pool between two transpositions of channels-last images.
+    /// Emits a pool between two transpositions, for channels-last images.
     fn of_channels_last(
         &mut self,
         x: String,

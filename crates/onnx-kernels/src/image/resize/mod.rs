@@ -184,8 +184,8 @@ struct Axis {
     region: [f32; 2],
 }
 
-/// Refuses resizes that take too much memory. Axes are resized one after another, so intermediate results may
-/// be larger than input and output, and each axis has a list of taps.
+/// Refuses resizes that take too much memory. Axes are resized one after another, so intermediate results can
+/// be larger than the input and the output. Each axis also has a list of taps.
 fn admit(plan: &[Axis]) -> Result<()> {
     let longest = plan.iter().map(|axis| axis.to).max().unwrap_or(0);
     let sizes = plan.iter().map(|axis| axis.from.max(axis.to) as u64);
@@ -375,7 +375,7 @@ impl Resize {
                 let low = (x as usize).min(last);
                 let part = x - low as f32;
                 let is_one = low == last || part == 0.0;
-                // Uses no tap of weight 0, which would turn an infinity into NaN.
+                // Omits taps of weight 0, which would turn an infinity into NaN.
                 taps.places.extend([low, if is_one { low } else { low + 1 }]);
                 taps.weights
                     .extend(if is_one { [0.5, 0.5] } else { [1.0 - part, part] });
