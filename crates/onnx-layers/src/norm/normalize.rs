@@ -12,7 +12,7 @@ use onnx_tensor::{
     axis,
     elements::{Real, copied, elements, tensor, with_real},
     node::Attributes,
-    operator::{Fact, Kernel, kernel},
+    operator::Fact,
     split,
 };
 use onnx_tensor::{
@@ -47,7 +47,7 @@ pub fn normalize(node: &Node) -> Result<Box<dyn Compute>> {
     };
     let keeps_mean = node.op_type == "RMSNormalization";
     let is_layer = matches!(groups, Groups::From(_)) && !keeps_mean;
-    Ok(kernel(Normalize {
+    Ok(Box::new(Normalize {
         groups,
         keeps_mean,
         epsilon: f64::from(epsilon),
@@ -89,8 +89,8 @@ struct Normalize {
     outputs: usize,
 }
 
-impl Kernel for Normalize {
-    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+impl Compute for Normalize {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let input = &inputs[0];
         let rank = input.rank();
         for other in &inputs[1..] {
@@ -110,7 +110,7 @@ impl Kernel for Normalize {
                 let statistic = Fact::new(ElementType::F32, reduced);
                 let mut facts = vec![input.with(input.element_type)];
                 facts.resize(self.outputs, statistic);
-                return Ok(facts);
+                return Ok(Some(facts));
             }
             Groups::Channels | Groups::OfChannels { .. } => {
                 ensure!(
@@ -124,26 +124,31 @@ impl Kernel for Normalize {
                 }
             }
         }
-        Ok(vec![input.with(input.element_type)])
+        Ok(Some(vec![input.with(input.element_type)]))
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
-        with_real!(inputs[0].element_type(), T => self.normalized::<T>(inputs))
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
+        let mut others = std::mem::take(inputs);
+        let input = others.remove(0);
+        with_real!(input.element_type(), T => self.normalized::<T>(input, &others))
     }
 }
 
 impl Normalize {
-    fn normalized<T: Real>(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
-        let shape = inputs[0].shape();
-        let x = elements::<T>(&inputs[0])?;
-        let other = |index: usize| inputs.get(index).map(|other| elements::<T>(other)).transpose();
-        let (scale, bias) = (other(1)?, other(2)?);
-        let channels = shape.get(1).copied().unwrap_or(1);
+    /// Normalizes `input`, in place if nothing else uses it. `others` are the scale and the bias.
+    fn normalized<T: Real>(
+        &self,
+        input: Arc<Tensor>,
+        others: &[Arc<Tensor>],
+    ) -> Result<ShortVec<Arc<Tensor>>> {
+        let other = |index: usize| others.get(index).map(|other| elements::<T>(other)).transpose();
+        let (scale, bias) = (other(0)?, other(1)?);
+        let channels = input.shape().get(1).copied().unwrap_or(1);
         match &self.groups {
-            Groups::From(axis) => self.trailing_axes(*axis, inputs, x),
+            Groups::From(axis) => self.trailing_axes::<T>(*axis, input, others),
             Groups::Channels => {
                 are_as_many([scale, bias], channels)?;
-                self.by_channels(x, shape, channels, |_, channel| channel, (scale, bias))
+                self.by_channels(input, channels, |_, channel| channel, (scale, bias))
             }
             Groups::OfChannels { count, scales_groups } => {
                 ensure_input!(
@@ -153,24 +158,28 @@ impl Normalize {
                 let scales_groups = *scales_groups;
                 are_as_many([scale, bias], if scales_groups { *count } else { channels })?;
                 self.by_channels(
-                    x,
-                    shape,
+                    input,
                     *count,
                     move |group, channel| if scales_groups { group } else { channel },
                     (scale, bias),
                 )
             }
-            Groups::Over(axes) => self.over(x, shape, axes),
+            Groups::Over(axes) => self.over(elements::<T>(&input)?, input.shape(), axes),
         }
     }
 
     /// Normalizes the groups of elements from an axis on. Also returns their statistics, if they are outputs.
-    fn trailing_axes<T: Real>(&self, axis: i64, inputs: &[Arc<Tensor>], x: &[T]) -> Result<ShortVec<Tensor>> {
-        let shape = inputs[0].shape();
+    fn trailing_axes<T: Real>(
+        &self,
+        axis: i64,
+        input: Arc<Tensor>,
+        others: &[Arc<Tensor>],
+    ) -> Result<ShortVec<Arc<Tensor>>> {
+        let shape = input.shape();
         let axis = axis::axis(axis, shape.len())?;
         let count: usize = shape[axis..].iter().product();
         let wide = |index: usize| {
-            let tensor = inputs.get(index)?;
+            let tensor = others.get(index)?;
             // The scale or bias is the same for all groups, or different for each group.
             let is_shared = tensor.rank() <= shape.len() - axis;
             Some(stretched::<T>(
@@ -178,7 +187,7 @@ impl Normalize {
                 if is_shared { &shape[axis..] } else { shape },
             ))
         };
-        let (scale, bias) = (wide(1).transpose()?, wide(2).transpose()?);
+        let (scale, bias) = (wide(0).transpose()?, wide(1).transpose()?);
         let of_group = |numbers: &[T], index: usize| -> std::ops::Range<usize> {
             let start = if numbers.len() == count { 0 } else { index * count };
             start..start + count
@@ -201,15 +210,15 @@ impl Normalize {
         };
         let line = Ord::max(count, 1);
         if self.outputs == 1 {
-            let work = [x.len() as u64 * COST, ELEMENTS];
-            let y = split::copied(x, line, work, |first, y, pace| {
+            let work = [input.len() as u64 * COST, ELEMENTS];
+            let made = split::replaced(input, line, work, |first, y, pace| {
                 let mut groups = (first..).zip(y.chunks_exact_mut(line));
                 groups.try_for_each(|(index, group)| normalize(index, group, pace).map(|_| ()))
             })?;
-            return Ok(smallvec![tensor(shape, y)?]);
+            return Ok(smallvec![made]);
         }
         let mut pace = Pace::default();
-        let mut y = pace.copy(x)?;
+        let mut y = pace.copy(elements::<T>(&input)?)?;
         let mut means = Vec::new();
         let mut inverses = Vec::new();
         for (index, group) in y.chunks_exact_mut(line).enumerate() {
@@ -219,9 +228,9 @@ impl Normalize {
         }
         let mut reduced = shape.to_vec();
         reduced[axis..].fill(1);
-        let mut outputs = smallvec![tensor(shape, y)?];
+        let mut outputs = smallvec![tensor(shape, y)?.into_arc()];
         for statistic in [means, inverses].into_iter().take(self.outputs - 1) {
-            outputs.push(tensor(&reduced, statistic)?);
+            outputs.push(tensor(&reduced, statistic)?.into_arc());
         }
         Ok(outputs)
     }
@@ -250,19 +259,18 @@ impl Normalize {
     /// Normalizes `parts` groups per example, with a scale and a bias per group or channel.
     fn by_channels<T: Real>(
         &self,
-        x: &[T],
-        shape: &[usize],
+        input: Arc<Tensor>,
         parts: usize,
         index: impl Fn(usize, usize) -> usize + Sync,
         (scale, bias): (Option<&[T]>, Option<&[T]>),
-    ) -> Result<ShortVec<Tensor>> {
-        let channels = shape[1];
-        let inner: usize = shape[2..].iter().product();
-        if x.is_empty() {
-            return Ok(smallvec![tensor::<T>(shape, vec![])?]);
+    ) -> Result<ShortVec<Arc<Tensor>>> {
+        let channels = input.shape()[1];
+        let inner: usize = input.shape()[2..].iter().product();
+        if input.is_empty() {
+            return Ok(smallvec![input]);
         }
-        let (size, work) = (channels / parts * inner, [x.len() as u64, ELEMENTS]);
-        let mut y = split::copied(x, size, [work[0] * COST, ELEMENTS], |_, y, pace| {
+        let (size, work) = (channels / parts * inner, [input.len() as u64, ELEMENTS]);
+        let centered = split::replaced(input, size, [work[0] * COST, ELEMENTS], |_, y: &mut [T], pace| {
             let mut groups = y.chunks_exact_mut(size);
             groups.try_for_each(|group| self.center(group, pace).map(|_| ()))
         })?;
@@ -270,7 +278,7 @@ impl Normalize {
             None => Ok(T::of(default)),
             Some(values) => values.get(index).copied().context("a scale or bias is too short"),
         };
-        split::lines(&mut y, inner, work, |first, y, pace| {
+        let made = split::replaced(centered, inner, work, |first, y: &mut [T], pace| {
             for (line, y) in (first..).zip(y.chunks_exact_mut(inner)) {
                 let channel = line % channels;
                 let place = index(channel / (channels / parts), channel);
@@ -279,10 +287,10 @@ impl Normalize {
             }
             Ok(())
         })?;
-        Ok(smallvec![tensor(shape, y)?])
+        Ok(smallvec![made])
     }
 
-    fn over<T: Real>(&self, x: &[T], shape: &[usize], axes: &[i64]) -> Result<ShortVec<Tensor>> {
+    fn over<T: Real>(&self, x: &[T], shape: &[usize], axes: &[i64]) -> Result<ShortVec<Arc<Tensor>>> {
         let mut reduced = vec![false; shape.len()];
         for &axis in axes {
             reduced[axis::axis(axis, shape.len())?] = true;
@@ -328,7 +336,7 @@ impl Normalize {
             let pairs = x.iter().zip(places);
             y.extend(pairs.map(|(&x, &group)| T::of((x.into() - means[group]) / deviations[group])));
         }
-        Ok(smallvec![tensor(shape, y)?])
+        Ok(smallvec![tensor(shape, y)?.into_arc()])
     }
 }
 
@@ -349,10 +357,10 @@ fn are_as_many<T>(given: [Option<&[T]>; 2], expected: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the sum of the terms in FP64. Several lanes let the loop vectorize.
+/// Returns the sum of the terms in FP64. The lanes let the loop vectorize, with several sums in flight.
 #[inline(always)]
 fn sum<T: Real>(values: &[T], term: impl Fn(f64) -> f64, pace: &mut Pace) -> Result<f64> {
-    const LANES: usize = 8;
+    const LANES: usize = 32;
     let (chunks, rest) = values.as_chunks::<LANES>();
     let mut lanes = [0.0; LANES];
     for chunks in chunks.chunks(PART / LANES) {
