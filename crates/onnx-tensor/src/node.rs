@@ -2,7 +2,7 @@
 //!
 //! The fields have the names of ONNX's protobuf messages.
 
-use crate::prelude::*;
+use crate::{faults::Refusal, prelude::*};
 
 /// A node. A missing optional input has an empty name.
 #[derive(Clone, Debug, Default)]
@@ -64,6 +64,20 @@ impl<'a> Attributes<'a> {
     /// Returns the value of an integer attribute, or `default`.
     pub fn int(self, name: &str, default: i64) -> i64 {
         self.get(name).map_or(default, |attribute| attribute.i)
+    }
+
+    /// Returns whether an integer attribute is 1, or `default`.
+    ///
+    /// # Errors
+    /// Returns [`Refusal`] if the attribute is neither 0 nor 1.
+    pub fn flag(self, name: &str, default: bool) -> Result<bool> {
+        match self.int(name, default.into()) {
+            0 => Ok(false),
+            1 => Ok(true),
+            other => bail!(Refusal(format!(
+                "the attribute '{name}' is {other}, expected 0 or 1"
+            ))),
+        }
     }
 
     /// Returns the value of a float attribute, or `default`.

@@ -73,8 +73,8 @@ impl Reduce {
         Ok(Self {
             fold,
             axes: (!has_axes_input).then(|| attributes.ints("axes").to_vec()),
-            keeps_dims: attributes.int("keepdims", 1) != 0,
-            no_axes_is_no_op: attributes.int("noop_with_empty_axes", 0) != 0,
+            keeps_dims: attributes.flag("keepdims", true)?,
+            no_axes_is_no_op: attributes.flag("noop_with_empty_axes", false)?,
         })
     }
 

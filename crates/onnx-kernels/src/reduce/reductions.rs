@@ -21,7 +21,7 @@ use onnx_tensor::{
 
 /// Builds the operator `ArgMax` or `ArgMin`.
 pub fn argument(node: &Node) -> Result<Box<dyn Compute>> {
-    Ok(Box::new(Argument::of(node)))
+    Ok(Box::new(Argument::of(node)?))
 }
 
 /// Builds the operator `GlobalAveragePool` or `GlobalMaxPool`.
@@ -76,14 +76,14 @@ pub(crate) struct Argument {
 }
 
 impl Argument {
-    pub(crate) fn of(node: &Node) -> Self {
+    pub(crate) fn of(node: &Node) -> Result<Self> {
         let attributes = Attributes(node);
-        Self {
+        Ok(Self {
             axis: attributes.int("axis", 0),
-            keeps_dims: attributes.int("keepdims", 1) != 0,
+            keeps_dims: attributes.flag("keepdims", true)?,
             is_max: node.op_type == "ArgMax",
-            takes_last: attributes.int("select_last_index", 0) != 0,
-        }
+            takes_last: attributes.flag("select_last_index", false)?,
+        })
     }
 
     fn shape<D: Clone>(&self, shape: &[D], axis: usize, one: D) -> ShortVec<D> {
@@ -404,7 +404,8 @@ mod tests {
     #[test]
     fn places_of_extremes_are_found() {
         let of = |name: &str, last: i64, numbers: &[f32]| {
-            let argument = Argument::of(&node(name, &[("select_last_index", last), ("keepdims", 0)]));
+            let argument =
+                Argument::of(&node(name, &[("select_last_index", last), ("keepdims", 0)])).unwrap();
             let line = Tensor::vector(numbers);
             let found = run(&argument, std::slice::from_ref(&line)).unwrap().remove(0);
             // A matrix whose two columns have the same values as `line`.
@@ -434,7 +435,9 @@ mod tests {
 
     #[test]
     fn places_are_found_along_any_axis_of_all_types() {
-        let of = |attributes: &[_], input: Tensor| run(&Argument::of(&node("ArgMax", attributes)), &[input]);
+        let of = |attributes: &[_], input: Tensor| {
+            run(&Argument::of(&node("ArgMax", attributes)).unwrap(), &[input])
+        };
         let table = Tensor::matrix(&[[1u16, 5, 3], [4, 2, 9]]);
         assert_eq!(
             of(&[], table.clone()).unwrap()[0],

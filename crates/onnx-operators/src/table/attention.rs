@@ -16,6 +16,7 @@ pub(super) const ROWS: &[Operator] = &[
         "softmax_precision",
     ]),
     op("RotaryEmbedding")
+        .with_inputs(&[(3, Types::I64)])
         .since(23)
         .takes(&["interleaved", "num_heads", "rotary_embedding_dim"]),
     op("TensorScatter").since(24).takes(&["axis", "mode"]),

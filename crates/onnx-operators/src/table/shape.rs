@@ -29,6 +29,7 @@ pub(super) const ROWS: &[Operator] = &[
         .scalars(&[1, 2])
         .sizes_from(1, 8),
     op("Expand")
+        .with_inputs(&[(1, Types::I64)])
         .since(8)
         .of(Types::ALL)
         .shaped_by(&[1])
@@ -49,6 +50,7 @@ pub(super) const ROWS: &[Operator] = &[
         .sizes_from(1, 8),
     op("Range").since(11).sizes_from(0, 8),
     op("Reshape")
+        .with_inputs(&[(1, Types::I64)])
         .since(5)
         .takes(&["allowzero"])
         .of(Types::ALL)
@@ -62,24 +64,32 @@ pub(super) const ROWS: &[Operator] = &[
         .sizes_from(1, 8),
     op("SpaceToDepth").takes(&["blocksize"]).of(Types::FIXED),
     op("Split")
+        .with_inputs(&[(1, Types::I64)])
         .gives(Outputs::AsNamed)
         .takes(&["axis", "num_outputs", "split"])
         .of(Types::ALL)
         .sized_by(&[1])
         .sizes_from(1, 8),
     op("Squeeze")
+        .with_inputs(&[(1, Types::I64)])
         .takes(&["axes"])
         .of(Types::ALL)
         .sized_by(&[1])
         .sizes_from(1, 8),
     op("Tile")
+        .with_inputs(&[(1, Types::I64)])
         .since(6)
         .of(Types::ALL)
         .shaped_by(&[1])
         .sizes_from(1, 8),
     op("Transpose").takes(&["perm"]).of(Types::ALL),
-    op("Trilu").since(14).takes(&["upper"]).sizes_from(1, 8),
+    op("Trilu")
+        .with_inputs(&[(1, Types::I64)])
+        .since(14)
+        .takes(&["upper"])
+        .sizes_from(1, 8),
     op("Unsqueeze")
+        .with_inputs(&[(1, Types::I64)])
         .takes(&["axes"])
         .of(Types::ALL)
         .sized_by(&[1])

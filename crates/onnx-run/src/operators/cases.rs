@@ -242,7 +242,7 @@ pub(super) fn case(operator: &'static Operator) -> Option<Case> {
             "",
             "ReduceL1" | "ReduceL2" | "ReduceLogSum" | "ReduceLogSumExp" | "ReduceMax" | "ReduceMean"
             | "ReduceMin" | "ReduceProd" | "ReduceSum" | "ReduceSumSquare",
-        ) => given(vec![of(&[COUNT], 3i32)]),
+        ) => given(vec![of(&[COUNT], 3i32), numbers(&[0])]).opset(18),
         ("", "ArgMax" | "ArgMin") => given(vec![square()]),
         ("", "GlobalAveragePool" | "GlobalMaxPool" | "GlobalLpPool" | "MeanVarianceNormalization") => {
             given(vec![image()])

@@ -325,6 +325,16 @@ fn builders_name_the_attribute_and_its_value() {
             &["'bits' is 3", "2, 4 or 8"],
         ),
         (
+            refused("ReduceMax")
+                .opset(13)
+                .int("keepdims", i64::from(i32::MIN)),
+            &["'keepdims' is -2147483648", "expected 0 or 1"],
+        ),
+        (
+            refused("ArgMax").int("select_last_index", 2),
+            &["'select_last_index' is 2", "expected 0 or 1"],
+        ),
+        (
             refused("MatMulBnb4")
                 .of("com.microsoft")
                 .inputs(&[&[2, 32], &[64], &[8]])

@@ -143,16 +143,23 @@ fn spread<U: Unit>(
     Ok(())
 }
 
+/// The element type of a value whose type is not declared.
+const UNDEFINED: i32 = 0;
+
 /// Returns an empty result of the declared type; unknown dimensions are 0, as in ONNX Runtime.
 fn empty(axis: i64, declared: Option<&Declared>) -> Result<Tensor> {
+    let declared = declared.filter(|declared| declared.elem_type != UNDEFINED);
     let declared = declared.ok_or_else(|| {
         BadInput(
             "a loop without iterations has a scan output whose type the file does not declare".to_owned(),
         )
     })?;
-    let datatype = ElementType::from_code(declared.elem_type);
-    let element_type: ElementType =
-        datatype.context("a loop gives a value of a type that is not supported")?;
+    let element_type = ElementType::from_code(declared.elem_type).ok_or_else(|| {
+        BadInput(format!(
+            "a loop without iterations has a scan output of the unsupported element type {}",
+            declared.elem_type
+        ))
+    })?;
     let mut shape = declared.shape.clone().unwrap_or_default();
     let axis = match declared.shape {
         Some(_) => axis::axis(axis, shape.len() + 1)?,
@@ -190,8 +197,16 @@ mod tests {
         assert!(stacked(0, &huge).is_err_and(|error| error.is::<BadInput>()));
         declared.shape = None;
         assert_eq!(stacked(1, &declared).unwrap().shape(), [0]);
-        let error = Rows::new(1).stacked(0, 0, None, &mut Room::new()).unwrap_err();
-        assert!(error.is::<BadInput>(), "{error}");
+        for elem_type in [None, Some(UNDEFINED), Some(99)] {
+            let declared = elem_type.map(|elem_type| Declared {
+                elem_type,
+                shape: None,
+            });
+            let error = Rows::new(1)
+                .stacked(0, 0, declared.as_ref(), &mut Room::new())
+                .unwrap_err();
+            assert!(error.is::<BadInput>(), "{error}");
+        }
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl SequenceOp {
             },
             "SplitToSequence" => Self::Split {
                 axis: attributes.int("axis", 0),
-                keeps: attributes.int("keepdims", 1) != 0,
+                keeps: attributes.flag("keepdims", true)?,
             },
             "Optional" => Self::Optional,
             "OptionalGetElement" => Self::GetElement,
