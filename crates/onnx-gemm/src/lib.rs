@@ -1,8 +1,8 @@
 //! Matrix products for neural networks on the CPU, independent of operators, tensors and files.
 //!
 //! All matrices are slices in row-major order. The microkernels are vectorized at run time (AVX2, AVX-512,
-//! NEON, or scalar code) by the crate `pulp`, without `unsafe`. One module uses `unsafe`: it calls AVX-512
-//! VNNI intrinsics, which `pulp` lacks, after run-time detection.
+//! NEON, or scalar code) by the crate `pulp`, without `unsafe`. Two modules use `unsafe`, for what `pulp`
+//! lacks: AVX-512 VNNI intrinsics, after run-time detection, and prefetching.
 //!
 //! | product | for |
 //! |---|---|
