@@ -8,7 +8,8 @@ pub(crate) fn prefetch(values: &[f32], index: usize) {
     {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
         let line = values.as_ptr().wrapping_add(index);
-        // SAFETY: prefetching reads no memory that a program could observe, and never faults, whatever the address.
+        // SAFETY: prefetching reads no memory that a program could observe, and never faults, whatever the
+        // address.
         #[allow(unsafe_code, reason = "there is no safe function for it")]
         unsafe {
             _mm_prefetch::<_MM_HINT_T1>(line.cast());
