@@ -135,7 +135,7 @@ def a_model(console):
     expect(page.get_by_role("alert").first).to_contain_text("takes 192 values, the data has 3")
     page.locator("#shape-0").fill("one")
     page.get_by_role("button", name="Run", exact=True).click()
-    expect(page.get_by_role("alert").first).to_contain_text("list of whole numbers")
+    expect(page.get_by_role("alert").first).to_contain_text("list of integers")
     console.shot("refused")
 
 

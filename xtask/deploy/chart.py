@@ -95,7 +95,7 @@ GOOD = {
             'threshold: "16"',
         ],
     ),
-    "a folder of the node, without an autoscaler": (
+    "a directory of the node, without an autoscaler": (
         {
             "models": {"volume": {"hostPath": {"path": "/srv/models"}}},
             "autoscaling": {"enabled": False},

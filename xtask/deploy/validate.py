@@ -37,7 +37,7 @@ def definitions(folder):
     found = {}
     files = sorted(pathlib.Path(folder).rglob("*.yaml"))
     if not files:
-        sys.exit(f"--definitions {folder}: expected a folder with .yaml files, found none")
+        sys.exit(f"--definitions {folder}: expected a directory with .yaml files, found none")
     for file in files:
         for document in yaml.safe_load_all(file.read_text()):
             if not document or document.get("kind") != "CustomResourceDefinition":

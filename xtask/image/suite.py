@@ -89,7 +89,7 @@ def answered(port, request, patience=60):
                 if "outputs" in json.load(answer):
                     return
         time.sleep(0.002)
-    sys.exit("no answer")
+    sys.exit("no response")
 
 
 def seconds(start):
@@ -165,7 +165,7 @@ def main():
         )
         return request, process, process.terminate
 
-    print(f"the program alone, from command to first answer: {seconds(alone)}")
+    print(f"the program alone, from command to first response: {seconds(alone)}")
     for way, limits in WAYS:
         base = ["podman", *stored, *way, "run", "--rm", *SAFE, *limits]
         tried = done([*base, options.tag, "--version"])
@@ -200,7 +200,7 @@ def main():
 
         return request, process, end
 
-    print(f"in a container, from podman's command to first answer: {seconds(container)}")
+    print(f"in a container, from podman's command to first response: {seconds(container)}")
     expected = {"uid": "65532", "capabilities": 0, "root": "ro"}
     if inside != expected:
         sys.exit(f"the process in the container: expected {expected}, found {inside}")

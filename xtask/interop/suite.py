@@ -269,7 +269,7 @@ def extensions(report, client):
         found = client.fails("load_model", "locked")
         expect(found, (code(503), "loading and unloading by request is not allowed"))
         found = client.fails("load_model", "nan", config="{}", files={"file:1/model.onnx": b"abc"})
-        message = "models are not taken from requests; put the file into the repository"
+        message = "models cannot be uploaded in requests; put the file into the repository"
         expect(found, (code(400), f"model 'nan': parameter 'file:1/model.onnx': {message}"))
 
     def config():
@@ -887,7 +887,7 @@ def python_models(report, client):
         report.check("Python", client.name, check.__name__, check)
     if client.is_grpc:
         for model in ("repeat", "repeat_triton"):
-            report.check("Python", client.name, f"several answers of {model}", lambda: several_answers(model))
+            report.check("Python", client.name, f"several responses of {model}", lambda: several_answers(model))
 
 
 def grpc_services(report, address):

@@ -95,7 +95,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         .arg(root.join(SHOTS))
         .status()
         .context("starting the script")?;
-    ensure!(status.success(), "the console does not do what it should");
+    ensure!(status.success(), "the console failed some checks");
     println!("screenshots are in {SHOTS}");
     Ok(())
 }

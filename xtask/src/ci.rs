@@ -284,7 +284,7 @@ impl Progress {
         let number = format!("{} of {}", self.done, self.all);
         println!("== {number}: {name} (usually {})", in_words(usual));
         let start = Instant::now();
-        check().with_context(|| format!("{name} is not green"))?;
+        check().with_context(|| format!("{name} failed"))?;
         println!(
             "== {number}: {name}: green after {:.0} s",
             start.elapsed().as_secs_f64()

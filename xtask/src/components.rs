@@ -102,7 +102,7 @@ impl Components {
             let folder = package
                 .manifest_path
                 .parent()
-                .context("a crate without a folder")?;
+                .context("a crate without a directory")?;
             for text in texts_in(folder.as_std_path())? {
                 let of = texts.entry(text).or_default();
                 if !of.contains(&name) {

@@ -101,10 +101,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let python = venv::environment(&options.python, &root.join("target/deploy-venv"), REQUIREMENTS)?;
     let mut unchecked = BTreeSet::new();
     let refused = validate(options, &python, WRONG.as_bytes(), &[], &mut unchecked)?;
-    ensure!(
-        !refused,
-        "a manifest that is wrong was taken: nothing was checked"
-    );
+    ensure!(!refused, "an invalid manifest was accepted: nothing was checked");
     let mut fit = true;
     for (folder, kinds) in FOLDERS {
         let built = Command::new(&options.kubectl)
@@ -125,14 +122,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         .stderr(Stdio::inherit())
         .output()
         .context("starting the script")?;
-    ensure!(rendered.status.success(), "the chart is not as it should be");
+    ensure!(rendered.status.success(), "the chart failed some checks");
     fit &= validate(options, &python, &rendered.stdout, kinds, &mut unchecked)?;
     ensure!(fit, "some manifests do not fit");
     if !unchecked.is_empty() {
         let kinds: Vec<&str> = unchecked.iter().map(String::as_str).collect();
         println!(
             "\n==> NOT CHECKED: {}\n    They were read, and anything may be wrong in them: their definitions are not part of \
-             Kubernetes.\n    --definitions FOLDER,... or XTASK_DEFINITIONS names folders with them: config/crd of \
+             Kubernetes.\n    --definitions FOLDER,... or XTASK_DEFINITIONS names directories with them: \
+             config/crd of \
              github.com/kserve/kserve and of\n    github.com/kedacore/keda, example/prometheus-operator-crd of \
              github.com/prometheus-operator/prometheus-operator.",
             kinds.join(", ")

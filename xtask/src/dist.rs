@@ -400,7 +400,7 @@ fn try_out(target: &Target, server: &Path) -> Result<()> {
         _ => format!(", under {}", target.emulator[0]),
     };
     println!(
-        "{}: from start to first answer {:.2} s{by}",
+        "{}: from start to first response {:.2} s{by}",
         target.triple,
         taken.as_secs_f64()
     );

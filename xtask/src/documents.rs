@@ -69,7 +69,7 @@ fn check_crates_named(document: &str, text: &str, crates: &BTreeSet<String>, bro
         }
     }
     for row in rows.iter().filter(|row| !crates.contains(**row)) {
-        broken.push(format!("{document}: has a row for `{row}`, which is no crate"));
+        broken.push(format!("{document}: has a row for `{row}`, which is not a crate"));
     }
 }
 
@@ -136,7 +136,7 @@ fn check_files_named(page: &str, text: &str, broken: &mut Vec<String>) -> Result
     let sources = workspace::sources()?;
     for name in quoted_files(text) {
         if !sources.iter().any(|source| source.ends_with(name)) {
-            broken.push(format!("{page}: names `{name}`, which is no file"));
+            broken.push(format!("{page}: names `{name}`, which is not a file"));
         }
     }
     Ok(())
@@ -164,7 +164,7 @@ mod tests {
     fn files_that_pages_name_exist() {
         let mut broken = Vec::new();
         check_files_named("page.md", "`none.rs` and `xtask/src/tidy.rs`", &mut broken).unwrap();
-        assert_eq!(broken, ["page.md: names `none.rs`, which is no file"]);
+        assert_eq!(broken, ["page.md: names `none.rs`, which is not a file"]);
     }
 
     #[test]

@@ -41,7 +41,7 @@ const BOUNDS: [&str; 2] = ["-rss_limit_mb=2048", "-timeout=20"];
 /// Compiles the targets, and runs them.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let manifest = workspace::root().join("crates/fuzz/Cargo.toml");
-    let manifest = manifest.to_str().context("the folder's name is not UTF-8")?;
+    let manifest = manifest.to_str().context("the directory's name is not UTF-8")?;
     let common = ["--manifest-path", manifest, "--bins", "--locked"];
     let mut targets = targets()?;
     if let Some(only) = &options.only {
@@ -53,7 +53,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return cargo::run(&[&["check"], &common[..]].concat(), &[]);
     };
     let folder = workspace::target().join("fuzz");
-    let built = folder.to_str().context("the folder's name is not UTF-8")?;
+    let built = folder.to_str().context("the directory's name is not UTF-8")?;
     // With an explicit target, cargo compiles build scripts without the flags for coverage.
     let here = cargo::host()?;
     let build = [

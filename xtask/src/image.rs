@@ -72,6 +72,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         suite.args(["--emulator", dist::emulator(options.arch.target())?]);
     }
     let status = suite.status().context("starting the suite")?;
-    ensure!(status.success(), "the image is not as it should be");
+    ensure!(status.success(), "the image failed some checks");
     Ok(())
 }

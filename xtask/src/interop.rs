@@ -217,7 +217,7 @@ fn environment(python: &str) -> Result<PathBuf> {
     let text = |path: &Path| {
         path.to_str()
             .map(str::to_owned)
-            .context("the folder has no plain name")
+            .context("the directory has no plain name")
     };
     call(Path::new(python), &["-m", "venv", "--clear", &text(&folder)?])?;
     let install = [

@@ -65,7 +65,7 @@ fn wrong(page: &Path, link: &str) -> Result<Option<String>> {
     }
     if page.starts_with(&docs) && target.is_dir() {
         return Ok(Some(
-            "to a folder, which is no page of the book; link a file in it".to_owned(),
+            "to a directory, which is not a page of the book; link a file in it".to_owned(),
         ));
     }
     if heading.is_empty() || target.extension().is_none_or(|extension| extension != "md") {
@@ -174,7 +174,7 @@ mod tests {
         for outside in ["../README.md", "../crates/oip-http/README.md", "../schemas"] {
             assert!(wrong(outside).unwrap().starts_with("out of docs/"), "{outside}");
         }
-        assert!(wrong("formats").unwrap().starts_with("to a folder"));
+        assert!(wrong("formats").unwrap().starts_with("to a directory"));
         // The repository's README may link to a directory.
         assert_eq!(
             super::wrong(&workspace::root().join("README.md"), "docs").unwrap(),

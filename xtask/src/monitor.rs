@@ -50,6 +50,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         .arg(&server)
         .status()
         .context("starting the suite")?;
-    ensure!(status.success(), "what is sent by OTLP is not as it should be");
+    ensure!(status.success(), "the OTLP exports failed some checks");
     Ok(())
 }

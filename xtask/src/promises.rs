@@ -37,7 +37,7 @@ fn check_file(file: &File<'_>) -> Result<(), String> {
     let name = file.name;
     let folder = if name.starts_with("xtask/") { "" } else { "crates" };
     let path = workspace::root().join(folder).join(name);
-    let text = fs::read_to_string(path).map_err(|_| format!("`{name}` is no file"))?;
+    let text = fs::read_to_string(path).map_err(|_| format!("`{name}` is not a file"))?;
     if file.functions.is_empty() && !(file.is_whole && has_tests(&text)) {
         return Err(format!("no test of `{name}` is named"));
     }
@@ -47,7 +47,7 @@ fn check_file(file: &File<'_>) -> Result<(), String> {
             return Err(format!("{name} has no function `{function}`"));
         };
         if !is_python(name) && !has_test_attribute(before) {
-            return Err(format!("`{function}` of {name} is no test"));
+            return Err(format!("`{function}` of {name} is not a test"));
         }
     }
     Ok(())
@@ -187,7 +187,7 @@ mod tests {
             ),
             (
                 "`xtask/src/clean.rs`, by hand",
-                "`xtask/src/clean.rs` is no file, for \"it holds\"",
+                "`xtask/src/clean.rs` is not a file, for \"it holds\"",
             ),
             (
                 "`xtask/src/tidy.rs`, by hand",
@@ -199,7 +199,7 @@ mod tests {
             ),
             (
                 "`xtask/src/tidy.rs`: `run`; `cargo xtask tidy`",
-                "`run` of xtask/src/tidy.rs is no test, for \"it holds\"",
+                "`run` of xtask/src/tidy.rs is not a test, for \"it holds\"",
             ),
             (
                 "`xtask/browser/console.py`: `the_view`, by hand",

@@ -65,7 +65,7 @@ pub(crate) fn first_answer(command: &[OsString], folder: &Path) -> Result<Durati
         start
     };
     let models = folder.join("models");
-    let name = models.to_str().context("the folder's name is not UTF-8")?;
+    let name = models.to_str().context("the directory's name is not UTF-8")?;
     let written = start(&["init", name]).output().context("starting the server")?;
     ensure!(
         written.status.success(),
@@ -91,7 +91,7 @@ pub(crate) fn first_answer(command: &[OsString], folder: &Path) -> Result<Durati
     let taken = begun.elapsed();
     ensure!(
         answer.contains("\"outputs\""),
-        "an answer without outputs: {answer}"
+        "a response without outputs: {answer}"
     );
     let status = server.end()?;
     ensure!(status.success(), "the server ended with {status} after SIGTERM");

@@ -112,7 +112,7 @@ impl Choice {
         let folder = folder
             .path()
             .to_str()
-            .context("the temporary folder has no plain name")?;
+            .context("the temporary directory has no plain name")?;
         let start = Instant::now();
         let arguments = [
             &["build", "--quiet", "--target-dir", folder][..],

@@ -37,15 +37,15 @@ pub(crate) fn run() -> Result<()> {
         );
     }
     if broken.is_empty() {
-        println!("the house is tidy");
+        println!("no rule is broken");
         return Ok(());
     }
     bail!(
-        "{} broken:\n  {}",
+        "{}:\n  {}",
         if broken.len() == 1 {
-            "a house rule is"
+            "a rule is broken"
         } else {
-            "house rules are"
+            "rules are broken"
         },
         broken.join("\n  ")
     )
@@ -78,9 +78,7 @@ fn check_sources(broken: &mut Vec<String>) -> Result<()> {
         let text = fs::read_to_string(&path)?;
         let name = workspace::display(&path);
         if !says_what_it_is(&text) {
-            broken.push(format!(
-                "{name}: says in its first lines nothing about its subject"
-            ));
+            broken.push(format!("{name}: its first lines do not describe its subject"));
         }
         if has_numeric_flags(&text) && !name.ends_with("xtask/src/tidy.rs") {
             broken.push(format!(

@@ -128,7 +128,7 @@ impl<'b> Build<'b> {
         let path = std::env::join_paths(std::iter::once(programs).chain(std::env::split_paths(&path)))?;
         let path = path.into_string().ok().context("PATH is not UTF-8")?;
         environment.push(("PATH", path));
-        let python_path = python.to_str().context("the folder's name is not UTF-8")?;
+        let python_path = python.to_str().context("the directory's name is not UTF-8")?;
         environment.push(("CARGO_ZIGBUILD_PYTHON_PATH", python_path.to_owned()));
         folder.push(target);
         Ok(Self {

@@ -112,7 +112,7 @@ const TRAINING: &[&str] = &[
 pub(crate) fn run(options: &Options) -> Result<()> {
     let root = workspace::root();
     if options.extremes {
-        let wrong = "values end a server, or a process in a way that is not known";
+        let wrong = "values crash a server, or a process in an unknown way";
         return with_each_version(options, "extremes", EXTREMES, wrong);
     }
     if options.learned {
@@ -185,7 +185,7 @@ fn script_name(options: &Options) -> &'static str {
 /// Returns the error message for a task whose script failed.
 fn failure(options: &Options) -> String {
     if options.hostile {
-        return "the server did not withstand all cases".to_owned();
+        return "the server failed some cases".to_owned();
     }
     if options.contrib || options.empties {
         let what =
@@ -194,7 +194,7 @@ fn failure(options: &Options) -> String {
     }
     match options.mutations.or(options.graphs) {
         Some(_) => {
-            format!("the server did not withstand some of the models in {KEPT}, or answers them wrongly")
+            format!("the server failed with some of the models in {KEPT}, or answers them wrongly")
         }
         None => "some models are answered wrongly, or fail".to_owned(),
     }

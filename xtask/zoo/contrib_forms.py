@@ -170,7 +170,7 @@ def grouped():
         "length in a list": dict(total_sequence_length=ints([3])),
         "scores": dict(qk_output=1, outputs=[0, 1, 2, 3]),
         "weights": dict(qk_output=2, outputs=[0, 1, 2, 3]),
-        "the answer alone": dict(outputs=[0]),
+        "the response alone": dict(outputs=[0]),
         "norms": dict(q_norm_weight=Constant(floats(16)), k_norm_weight=Constant(floats(16)), qk_norm_epsilon=1e-3, q_norm_epsilon=1e-3, k_norm_epsilon=1e-3),
         "eight bits": dict(k_quant_type="PER_TENSOR", v_quant_type="PER_TENSOR", kv_cache_bit_width=8, k_scale=scale(0.01), v_scale=scale(0.01),
                            past_key=signed(2, 2, 0, 16), past_value=signed(2, 2, 0, 16)),

@@ -228,7 +228,7 @@ def difference(name, wanted, found):
         return None
     if wanted.dtype.kind in "iub":
         count = int((wanted != found).sum())
-        return f"{name}: {count} of {wanted.size} whole numbers differ" if count else None
+        return f"{name}: {count} of {wanted.size} integers differ" if count else None
     wanted, found = wanted.astype(np.float64), found.astype(np.float64)
     finite = np.isfinite(wanted)
     if (finite != np.isfinite(found)).any():
@@ -325,7 +325,7 @@ def compared(path, outputs, inputs, answers, found, is_nearer=None):
         return "equal", ""
     for exact in exact_answers(path, inputs):
         if not any(difference(*triple) for triple in zip(outputs, map(table, exact), found)):
-            return "equal", "to ONNX Runtime with exact sums of 8 bits; without, they are cut off on this processor"
+            return "equal", "to ONNX Runtime with exact sums of 8 bits; without, they saturate on this processor"
     if is_random(path, inputs, answers):
         return "random", "ONNX Runtime's own answers differ from session to session"
     if is_nearer is not None and is_nearer(found):

@@ -147,7 +147,7 @@ async fn receive(stream: &mut (impl AsyncReadExt + Unpin), buffer: &mut [u8]) ->
         let is_length = name.eq_ignore_ascii_case("content-length");
         is_length.then(|| value.parse::<usize>().ok()).flatten()
     });
-    let mut left = length.context("an answer without a length")?;
+    let mut left = length.context("a response without a length")?;
     left = left.saturating_sub(filled - end - 4);
     while left > 0 {
         left = left.saturating_sub(read(stream, buffer).await?);
@@ -206,7 +206,7 @@ pub(crate) async fn call_grpc(
             let length = data?.len();
             body.flow_control().release_capacity(length)?;
         }
-        let trailers = body.trailers().await?.context("an answer without a status")?;
+        let trailers = body.trailers().await?.context("a response without a status")?;
         ensure!(
             trailers.get("grpc-status").is_some_and(|status| status == "0"),
             "{trailers:?}"

@@ -184,7 +184,7 @@ impl fmt::Display for Load {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Callers(callers) => write!(f, "{callers} callers"),
-            Self::BesideIdle(callers, idle) => write!(f, "{callers} callers beside {idle} idle connections"),
+            Self::BesideIdle(callers, idle) => write!(f, "{callers} callers next to {idle} idle connections"),
             Self::Paced(callers) => write!(
                 f,
                 "{callers} connections at {:.0} % of what they can have",

@@ -195,7 +195,9 @@ impl Grpc {
         let trailers = body.trailers().await?.unwrap_or(head.headers);
         let text = |name: &str| trailers.get(name).and_then(|value| value.to_str().ok());
         // A stream reports errors of its requests in messages, not in this status.
-        let code = text("grpc-status").context("the answer has no status")?.parse()?;
+        let code = text("grpc-status")
+            .context("the response has no status")?
+            .parse()?;
         let message = text("grpc-message").unwrap_or_default().to_owned();
         Ok(Answer {
             code,

@@ -21,21 +21,21 @@
 //! # }
 //! ```
 
-mod beside;
 pub mod grpc;
 pub mod http1;
 pub mod models;
 pub mod protobuf;
 pub mod rows;
 mod server;
+mod well_behaved;
 
 use std::{future::Future, io, panic::resume_unwind, thread};
 
 use tokio::{runtime::Builder, task::LocalSet};
 
-pub use beside::{Beside, ClientResults, budget_used};
 pub use rows::{Scale, Tally};
 pub use server::{Server, Target, signal, workers};
+pub use well_behaved::{Beside, ClientResults, budget_used};
 
 /// Runs a future on a single-threaded runtime on this thread.
 ///

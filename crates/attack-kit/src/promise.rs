@@ -13,7 +13,8 @@ const LEAST_SHARE: f64 = 0.5;
 pub(crate) fn text() -> String {
     format!(
         "promised: at most {} MiB above the idle server; a sign of life within {} ms, and what the machine takes to wake a \
-         sleeping thread; good clients keep {} % of their rate (not measured beside floods), none fails; the memory \
+         sleeping thread; good clients keep {} % of their rate (not measured next to floods), none fails; \
+         the memory \
          budget is free afterwards",
         Scale::FULL.bound() >> 20,
         LONGEST_LIVE.as_millis(),

@@ -39,8 +39,8 @@ impl EarlyStopping {
     /// Formats the warning for the operator that all trees are used.
     pub(crate) fn warning(&self) -> String {
         format!(
-            "all {} trees are used, as by Booster.predict; scikit-learn's wrapper would use the {} up to its best iteration: the \
-             parameter best_iteration in the configuration, true or false, chooses",
+            "all {} trees are used, as Booster.predict does; scikit-learn's wrapper uses only the {} up to \
+             the best iteration: set the parameter best_iteration to true or false to choose",
             self.all, self.best
         )
     }

@@ -63,7 +63,7 @@ impl ForestModel {
         is_free.then_some(room).ok_or_else(|| {
             ServiceError::new(
                 ErrorCode::TooLarge,
-                format!("there is no memory for the answer to {rows} rows: send fewer at once"),
+                format!("not enough memory for the response to {rows} rows: send fewer rows per request"),
             )
         })
     }
@@ -79,7 +79,7 @@ impl ForestModel {
         let margins = self.answer.wants_margins(self.booster.meaning);
         for part in features.chunks(self.booster.features * PART) {
             if cancel.is_cancelled() {
-                return Err(ServiceError::new(ErrorCode::Cancelled, "the client is gone"));
+                return Err(ServiceError::new(ErrorCode::Cancelled, "the client disconnected"));
             }
             let predicted = self
                 .booster

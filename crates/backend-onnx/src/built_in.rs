@@ -8,11 +8,11 @@ use onnx_tensor::time_limit;
 use tensor_core::QuotedName;
 
 use crate::{
+    cancelled_runs::{cancellation, failed},
     configured_dims,
     convert::{self, admit_input},
     dims::NamedDims,
     dtype,
-    ended::{cancellation, failed},
     file_error::refusal,
     output_metadata::{self, Comparison},
     thread_count::thread_count,
@@ -118,7 +118,7 @@ mod tests {
     use tensor_core::{Shape, Tensor};
 
     use super::*;
-    use crate::made_up::{constant, model, node};
+    use crate::test_models::{constant, model, node};
 
     #[test]
     fn the_threads_of_a_request_are_a_number() {

@@ -18,7 +18,7 @@ pub(crate) fn to_input(value: &TensorValue) -> Result<Tensor, ServiceError> {
         TensorValue::Bytes(strings) => to_strings(strings, &dims),
         TensorValue::Fixed(tensor) => {
             let element_type = dtype::computed(value.datatype())
-                .ok_or_else(|| failed("its type is not computed", value.datatype().to_string()))?;
+                .ok_or_else(|| failed("its type is not supported", value.datatype().to_string()))?;
             Tensor::from_bytes(element_type, &dims, tensor.bytes().clone())
                 .map_err(|error| failed("it does not fit", error))
         }
@@ -40,11 +40,11 @@ pub(crate) fn admit_input(value: &TensorValue) -> Result<(), ServiceError> {
     }
     let (shape, mib) = (value.shape(), limit >> 20);
     let size = match bytes {
-        u64::MAX => "more bytes than can be counted".to_owned(),
+        u64::MAX => "a byte length that overflows".to_owned(),
         bytes => format!("{} MiB", bytes >> 20),
     };
     Err(ServiceError::invalid(format!(
-        "dimensions {shape} stand for {size}, the limit is {mib} MiB"
+        "dimensions {shape} take {size}, the limit is {mib} MiB"
     )))
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn to_output(value: &Arc<Tensor>) -> Result<TensorValue, ServiceError
     // A shape that the model computes from values may have more dimensions than the protocol supports.
     let shape = Shape::new(&dims).map_err(|error| {
         ServiceError::invalid(format!(
-            "the model gives an output whose shape is not possible: {error}"
+            "the model returned an output with an invalid shape: {error}"
         ))
     })?;
     let Some(dtype) = dtype::served(value.element_type()).dtype() else {
@@ -68,15 +68,16 @@ pub(crate) fn to_output(value: &Arc<Tensor>) -> Result<TensorValue, ServiceError
         .shared_bytes()
         .map_err(|error| failed("it has no bytes", error))?;
     let tensor = tensor_core::Tensor::new(spec, bytes);
-    Ok(tensor.map_err(|error| failed("it has gaps", error))?.into())
+    Ok(tensor
+        .map_err(|error| failed("it is not contiguous", error))?
+        .into())
 }
 
 fn to_strings(tensor: &BytesTensor, dims: &[usize]) -> Result<Tensor, ServiceError> {
     let utf8 = |(index, bytes): (usize, &[u8])| {
         let string = std::str::from_utf8(bytes).map(str::to_owned);
-        string.map_err(|_| {
-            ServiceError::invalid(format!("element {index} is not UTF-8, as strings for ONNX are"))
-        })
+        string
+            .map_err(|_| ServiceError::invalid(format!("element {index} is not UTF-8, which ONNX requires")))
     };
     let strings: Vec<String> = tensor.iter().enumerate().map(utf8).collect::<Result<_, _>>()?;
     Tensor::from_vec(dims, strings).map_err(|error| failed("it does not fit", error))
@@ -98,7 +99,7 @@ mod tests {
             admit_input(&value.into()).map_err(|error| error.to_string())
         };
         assert_eq!(admits(&[0, 3, 4096, 4096]), Ok(()));
-        let error = "dimensions [0, 8388608, 16] stand for 512 MiB, the limit is 256 MiB";
+        let error = "dimensions [0, 8388608, 16] take 512 MiB, the limit is 256 MiB";
         assert_eq!(admits(&[0, 1 << 23, 16]), Err(error.to_owned()));
     }
 }

@@ -29,14 +29,14 @@ mod tests {
     use onnx_graph::{decode, expand, proto::AttributeProto};
 
     use super::*;
-    use crate::made_up;
+    use crate::test_models;
 
     #[test]
     fn the_log_has_the_cause_and_clients_the_message() {
         // The field `graph` has the wire type of an integer.
         let error = refusal(decode(&b"\x08\x08\x38\x01".as_slice().into()).unwrap_err());
         let message =
-            "the file is no ONNX model, or it is damaged or cut off: export, copy or download it again";
+            "the file is not an ONNX model, or it is damaged or cut off: export, copy or download it again";
         assert_eq!(error.to_string(), message);
         let report = error.report();
         assert!(report.starts_with(&format!("{message}: ")), "{report}");
@@ -49,7 +49,7 @@ mod tests {
             has_attribute: |_, _, _| true,
         };
         let limit = |op_type: &str, inputs: &[&str], attribute: Option<(&str, i64)>| {
-            let mut node = made_up::node(op_type, inputs, "y");
+            let mut node = test_models::node(op_type, inputs, "y");
             node.domain = "com.microsoft".to_owned();
             node.attribute.extend(attribute.map(|(name, i)| AttributeProto {
                 name: name.to_owned(),
@@ -57,7 +57,7 @@ mod tests {
                 i,
                 ..AttributeProto::default()
             }));
-            let model = made_up::model(vec![node], &[-1, 4], &[-1, 4], vec![]);
+            let model = test_models::model(vec![node], &[-1, 4], &[-1, 4], vec![]);
             let error = refusal(expand::expanded(&model, &runtime).unwrap_err());
             let source = std::error::Error::source(&error).unwrap();
             format!("{:?}", source.downcast_ref::<RuntimeLimit>().unwrap())

@@ -30,20 +30,20 @@
 //! ```
 
 mod built_in;
+mod cancelled_runs;
 mod configured_dims;
 mod convert;
 mod dims;
 mod dtype;
-mod ended;
 mod file_error;
-#[cfg(test)]
-#[allow(dead_code, reason = "the tests of onnx-run use more of it")]
-#[path = "../../onnx-run/src/made_up.rs"]
-mod made_up;
 mod model;
 mod onnx_runtime;
 mod output_metadata;
 mod runtime_limit;
+#[cfg(test)]
+#[allow(dead_code, reason = "the tests of onnx-run use more of it")]
+#[path = "../../onnx-run/src/test_models.rs"]
+mod test_models;
 mod thread_count;
 
 pub use model::OnnxBackend;

@@ -76,8 +76,8 @@ impl OnnxBackend {
                 Ok(Choice::OnnxRuntime(runtime))
             }
             Choice::BuiltIn if demands_gpu(config) => Err(ServiceError::invalid(match &self.runtime {
-                Some(_) => "the model's configuration demands a GPU (KIND_GPU) and the built-in runtime, which has the CPU only; leave \
-                            runtime out, or write KIND_CPU"
+                Some(_) => "the model's configuration demands a GPU (KIND_GPU) and the built-in runtime, \
+                            which supports only the CPU; remove runtime, or set KIND_CPU"
                     .to_owned(),
                 None => format!(
                     "the model's configuration demands a GPU (KIND_GPU), which needs a library of ONNX Runtime: {HOW_TO_START_ON_GPU}"
@@ -104,7 +104,7 @@ impl OnnxBackend {
             (TRACT, _) => {
                 tracing::warn!(
                     model = config.name,
-                    "the runtime 'tract' is called 'built-in' now; write that in the model's configuration"
+                    "the runtime 'tract' is now called 'built-in'; use that name in the model's configuration"
                 );
                 Ok(Choice::BuiltIn)
             }

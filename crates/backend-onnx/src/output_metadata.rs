@@ -30,7 +30,7 @@ impl Comparison {
                 output = known.name,
                 described = %known.shape,
                 found = %output.value.shape(),
-                "an output has another shape than the metadata says; the answer is sent as it is"
+                "an output's shape differs from the metadata; the response is sent unchanged"
             );
         }
     }

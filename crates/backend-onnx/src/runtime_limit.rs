@@ -20,7 +20,7 @@ pub(crate) enum RuntimeLimit {
 
 impl fmt::Display for RuntimeLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the built-in runtime does not compute this")
+        f.write_str("the built-in runtime does not support this")
     }
 }
 
@@ -56,10 +56,10 @@ pub(crate) fn with_ways_out(error: ServiceError, model: &ModelProto, how: &str) 
             message.push_str("; or ");
         }
         Some(node) if message.starts_with(&node) => {
-            message.push_str("ONNX Runtime does not have it either; ");
+            message.push_str("ONNX Runtime does not support it either; ");
         }
         Some(node) => {
-            message.push_str("ONNX Runtime does not have ");
+            message.push_str("ONNX Runtime does not support ");
             message.push_str(&node);
             message.push_str("; ");
         }

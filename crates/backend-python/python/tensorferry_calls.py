@@ -126,7 +126,7 @@ class Call:
         while True:
             lender = _lender()
             if lender is None:
-                raise Failed("other models can be asked only while a request is answered", 503)
+                raise Failed("other models can be called only while a request is answered", 503)
             self._is_lent = lender[1] is not None
             try:
                 return self._ask(*lender)

@@ -243,7 +243,7 @@ class OwnModel:
         known = set(self._names.values()) | ({"request"} if self._wants_request else set())
         for name in sorted(named - known):
             if parameters[name].default is inspect.Parameter.empty:
-                raise Refused(f"infer() of its model.py has a parameter {name!r}, which is no input", 400)
+                raise Refused(f"infer() of its model.py has a parameter {name!r}, which is not an input", 400)
 
     def about(self):
         about = {"platform": "python_model", "inputs": self._inputs, "outputs": self._outputs, "instances": 1}
@@ -266,7 +266,7 @@ class OwnModel:
             is_generator = inspect.isasyncgen if self.runs_beside else inspect.isgenerator
             if not is_generator(answers):
                 found = type(answers).__name__
-                raise TypeError(f"infer() gave {found}, expected a generator, as the function gives that its decorator wraps")
+                raise TypeError(f"infer() returned {found}, expected a generator, as the decorated function returns")
         if self.runs_beside:
             answers = _Steps(answers, number, self.main, free)
         with model_code():
@@ -290,17 +290,17 @@ class OwnModel:
         if not isinstance(answer, dict):
             if inspect.isgenerator(answer) or inspect.isasyncgen(answer) or inspect.iscoroutine(answer):
                 raise TypeError(
-                    f"infer() gave {type(answer).__name__} and is not known to do so: it needs a `yield`, or an `async`, of its own, "
+                    f"infer() returned {type(answer).__name__} but is not a generator function: it needs its own `yield` or `async`, "
                     f"and a decorator needs functools.wraps"
                 )
             if len(self._outputs) != 1:
-                raise TypeError(f"infer() gave {type(answer).__name__}, expected a dict of outputs")
+                raise TypeError(f"infer() returned {type(answer).__name__}, expected a dict of outputs")
             answer = {self._outputs[0]["name"]: answer}
         outputs = []
         for name, value in answer.items():
             datatype = self._datatypes.get(name)
             if datatype is None:
-                raise KeyError(f"infer() gave an output {name!r}, which is not declared")
+                raise KeyError(f"infer() returned an output {name!r}, which is not declared")
             if not wanted or name in wanted:
                 outputs.append((name, datatype, as_array(value, datatype, name)))
         return outputs
@@ -366,7 +366,7 @@ class SavedObject:
         if "predict" in methods:
             methods = [name for name in methods if name != "transform"]
         if not methods:
-            raise Refused(f"it holds {type(self._object).__name__}, which has neither of {', '.join(self._METHODS)}", 400)
+            raise Refused(f"it holds {type(self._object).__name__}, which has none of {', '.join(self._METHODS)}", 400)
         if config["output"]:
             self._outputs = ports_of_config(config["output"], config.get("max_batch_size", 0))
             unknown = [output["name"] for output in self._outputs if output["name"] not in methods]
@@ -419,7 +419,7 @@ class SavedObject:
             outputs.append(port(name, datatype_of(answer.dtype), [-1, *answer.shape[1:]]))
         if not outputs:
             raise Refused(
-                f"a row of zeros was tried to find out its outputs, and failed: {reason}. Describe input and output in its "
+                f"running it on a row of zeros, to determine its outputs, failed: {reason}. Describe input and output in its "
                 f"configuration",
                 400,
             )

@@ -39,7 +39,7 @@ def dtype_of(datatype):
     if dtype is None and datatype == "BF16":
         raise ValueError("BF16 needs the package ml_dtypes in the model's Python: pip install ml_dtypes")
     if dtype is None:
-        raise ValueError(f"{datatype!r} is no datatype; there are {', '.join(DTYPES)}")
+        raise ValueError(f"{datatype!r} is not a datatype; expected one of {', '.join(DTYPES)}")
     return dtype
 
 
@@ -56,7 +56,7 @@ def datatype_of(written):
     try:
         dtype = np.dtype(written)
     except TypeError:
-        raise ValueError(f"{written!r} is no datatype; there are {', '.join(DTYPES)}") from None
+        raise ValueError(f"{written!r} is not a datatype; expected one of {', '.join(DTYPES)}") from None
     if dtype.kind in "SUO":
         return "BYTES"
     name = _NAMES.get(dtype.newbyteorder("<") if dtype.byteorder == ">" else dtype)

@@ -257,7 +257,7 @@ class _DLPack:
         pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", api))
         name = next((name for name in self._PLACES if is_valid(capsule, name)), None)
         if name is None:
-            raise TritonModelException("expected a DLPack capsule that nobody has taken yet")
+            raise TritonModelException("expected an unused DLPack capsule")
         self._byte = ctypes.c_uint8.from_address(pointer(capsule, name) + self._PLACES[name])
 
     @property
@@ -351,7 +351,7 @@ class _Stream:
             except Refused as refusal:
                 self._is_wanted, self.failure = False, refusal
             except BaseException as error:
-                self._is_wanted, self.failure = False, Refused(f"its answer cannot be sent: {last_line(error)}")
+                self._is_wanted, self.failure = False, Refused(f"its response cannot be sent: {last_line(error)}")
                 self._finish()
                 raise
             if is_final:
@@ -397,7 +397,7 @@ class _Single(_Stream):
 
     def send(self, response, flags):
         if response is not None and self.response is not None:
-            raise TritonModelException("a model that is not decoupled sends one response to a request, and no more")
+            raise TritonModelException("a model that is not decoupled sends exactly one response to a request")
         if response is None and flags & TRITONSERVER_RESPONSE_COMPLETE_FINAL and self.response is None:
             raise TritonModelException("a model that is not decoupled sends a response before, or with, the final flag")
         super().send(response, flags)
@@ -712,13 +712,13 @@ def _joined(answers, parts):
             rows, wanted = part["rows"], part.get("outputs", [])
             array = next((array for known, _, array in answer or () if known == name), None)
             if answer is not None and array is None and (not wanted or name in wanted):
-                raise Refused(f"execute() of its model.py gave the output {name!r} to some of its requests only")
+                raise Refused(f"execute() of its model.py returned the output {name!r} to some of its requests only")
             if array is None:
                 shape = (rows, *example.shape[1:])
                 array = np.full(shape, b"", object) if datatype == "BYTES" else np.zeros(shape, example.dtype)
             if array.shape[:1] != (rows,):
                 found = list(array.shape)
-                raise Refused(f"execute() of its model.py gave the output {name!r} with shape {found} to a request of {rows} rows")
+                raise Refused(f"execute() of its model.py returned the output {name!r} with shape {found} to a request of {rows} rows")
             pieces.append(array)
         try:
             outputs.append((name, datatype, np.concatenate(pieces)))
@@ -855,7 +855,7 @@ class TritonModel:
         request._answers_by(stream)
         try:
             if self._execute([request], free) is not None:
-                raise Refused("execute() of its model.py gave responses, but it is decoupled: it answers by response senders only")
+                raise Refused("execute() of its model.py returned responses, but it is decoupled: it answers by response senders only")
             # From now on, only the model holds references to the request.
             del request, arrays
             if not stream.is_over():
@@ -877,16 +877,16 @@ class TritonModel:
             expected = "one InferenceResponse for one request"
             if len(requests) > 1:
                 expected = f"one InferenceResponse for each of {len(requests)} requests"
-            raise Refused(f"execute() of its model.py gave {found}, expected a list with {expected}")
+            raise Refused(f"execute() of its model.py returned {found}, expected a list with {expected}")
         found = []
         for request, response in zip(requests, responses):
             if response is None:
                 response = request._pending()
             elif not isinstance(response, InferenceResponse):
                 kind = type(response).__name__
-                raise Refused(f"execute() of its model.py gave {kind} in its list, expected an InferenceResponse or None")
+                raise Refused(f"execute() of its model.py returned {kind} in its list, expected an InferenceResponse or None")
             elif request._stream is not None and request._stream.response is not None:
-                raise Refused("execute() of its model.py gave a response to a request that its response sender has answered")
+                raise Refused("execute() of its model.py returned a response to a request that its response sender has answered")
             found.append(response)
         return found
 
@@ -899,7 +899,7 @@ class TritonModel:
             name, array = tensor.name(), tensor.as_numpy()
             datatype = self._datatypes.get(name)
             if datatype is None:
-                raise Refused(f"execute() of its model.py gave an output {name!r}, which is not described")
+                raise Refused(f"execute() of its model.py returned an output {name!r}, which is not described")
             if wanted and name not in wanted:
                 continue
             try:

@@ -357,7 +357,7 @@ class Worker:
             except Ended:
                 raise
             except BaseException as error:
-                failed = (f"its answer cannot be sent: {last_line(error)}", 500, traceback_of(error))
+                failed = (f"its response cannot be sent: {last_line(error)}", 500, traceback_of(error))
                 results = None
             finally:
                 self._end_request()
@@ -496,7 +496,7 @@ class Worker:
         answered. Returns the number of the call; `put` receives its responses."""
         if _is_forked:
             # Checked before any lock is taken, since a thread of the parent process may hold it.
-            raise self._failure("a process that the model has forked cannot ask other models: let its parent ask", 501)
+            raise self._failure("a process that the model has forked cannot call other models: let its parent call them", 501)
         try:
             return self._ask(message, tensors, call, request)
         except Ended:
@@ -511,10 +511,10 @@ class Worker:
             if request is not None and (request != self._current or self._is_ending):
                 raise self._over()
             if self._current is None:
-                raise self._failure("other models can be asked only while a request is answered", 503)
+                raise self._failure("other models can be called only while a request is answered", 503)
             self._tell_left()
             if len(self._calls) >= _MOST_CALLS:
-                raise self._failure(f"a request may ask {_MOST_CALLS} times at once, and no more", 429)
+                raise self._failure(f"a request may make at most {_MOST_CALLS} calls at once", 429)
             self._start_threads()
             region = self._inputs if self._is_in_region else None
             try:
@@ -647,7 +647,7 @@ class Worker:
             call.put((outputs, is_end))
         except Exception as error:
             if call is not None:
-                call.put(self._failure(f"its answer cannot be read: {last_line(error)}", 500))
+                call.put(self._failure(f"its response cannot be read: {last_line(error)}", 500))
 
     def _input(self, place, region, binary):
         """Returns an input as an array, which shares the region's memory or has its own bytes."""
@@ -685,7 +685,7 @@ class Worker:
             places.append((name, datatype, array, raw, length, None))
             room += length + -length % _REGION_ALIGNMENT
         if whole > self._max_answer:
-            raise Refused(f"its answer has {whole} bytes, more than the {self._max_answer} that a worker may send")
+            raise Refused(f"its response has {whole} bytes, more than the {self._max_answer} that a worker may send")
         is_in_region = room > _MOST_IN_FRAME and sys.platform == "linux"
         if is_in_region:
             self._make_room(room, number)
@@ -758,7 +758,7 @@ def traceback_of(error):
     try:
         text = "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
     except MemoryError:
-        text = f"{type(error).__name__}, and no memory for its traceback"
+        text = f"{type(error).__name__}, and not enough memory for its traceback"
     raw = text.encode(errors="backslashreplace")
     if len(raw) > _MOST_DETAILS:
         most = _MOST_DETAILS // 4
@@ -1045,7 +1045,7 @@ class Beside:
         if self._has_warned:
             return
         self._has_warned = True
-        sys.stderr.write(f"\x1eWthe process begins no further request beside those that it has, now and maybe later: {last_line(error)}\n")
+        sys.stderr.write(f"\x1eWthe process begins no further request next to those that it has, now and maybe later: {last_line(error)}\n")
         sys.stderr.flush()
 
     def connect(self, data):

@@ -74,8 +74,9 @@ impl Settings {
         let mut config = ModelConfig::clone(&cx.config);
         if config.parameters.contains_key(EXECUTION_ENV_PATH) {
             return Err(ServiceError::invalid(format!(
-                "the parameter '{EXECUTION_ENV_PATH}' of its configuration names a packed environment, which is not unpacked \
-                 here: unpack it, and name its folder with the parameter '{PYTHON}'"
+                "the parameter '{EXECUTION_ENV_PATH}' of its configuration names a packed environment, \
+                 which the server does not unpack: unpack it, and set its directory with the parameter \
+                 '{PYTHON}'"
             )));
         }
         let named = config.parameters.remove(PYTHON);

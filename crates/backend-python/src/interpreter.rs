@@ -20,7 +20,8 @@ use tensor_core::QuotedName;
 pub(crate) fn of_server(named: &Path) -> Result<PathBuf, ServiceError> {
     find(named).ok_or_else(|| {
         ServiceError::invalid(format!(
-            "there is no Python at {}: --python names a program such as python3, or the folder of a venv or conda environment",
+            "there is no Python at {}: --python names a program such as python3, or the directory of a venv \
+             or conda environment",
             QuotedName(&named.to_string_lossy())
         ))
     })
@@ -38,8 +39,9 @@ pub(crate) fn of_model(named: &str, source: &ModelSource) -> Result<PathBuf, Ser
     let found = (!named.is_empty()).then(|| find(wanted)).flatten();
     found.ok_or_else(|| {
         ServiceError::invalid(format!(
-            "the parameter 'python' of its configuration is {}, where there is no Python: expected the folder of a venv or conda \
-             environment or a program, as a path from the model's folder or an absolute one",
+            "the parameter 'python' of its configuration is {}, where there is no Python: expected the \
+             directory of a venv or conda \
+             environment or a program, as a path from the model's directory or an absolute one",
             QuotedName(named)
         ))
     })
@@ -150,8 +152,9 @@ mod tests {
         assert_eq!(find(other.to_str().unwrap()).unwrap(), other.join("bin/python3"));
         assert_eq!(
             find("nowhere/at/all").unwrap_err(),
-            "the parameter 'python' of its configuration is 'nowhere/at/all', where there is no Python: expected the folder of a \
-             venv or conda environment or a program, as a path from the model's folder or an absolute one"
+            "the parameter 'python' of its configuration is 'nowhere/at/all', where there is no Python: \
+             expected the directory of a \
+             venv or conda environment or a program, as a path from the model's directory or an absolute one"
         );
         for missing in ["", "1", "no-such-program-of-this-name"] {
             assert!(find(missing).is_err(), "{missing:?}");

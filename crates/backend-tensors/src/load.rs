@@ -123,7 +123,7 @@ fn verify(source: &ModelSource, reader: &dyn TensorReader, index: usize) -> Resu
             version,
             tensor = reader.entries()[index].name,
             kind,
-            "the checksum is of no known kind"
+            "the checksum is of an unknown kind"
         );
     }
     Ok(())
@@ -161,7 +161,7 @@ fn warn_of_lints(source: &ModelSource, reader: &dyn TensorReader) {
             version = source.version,
             count = lints.len(),
             first = first.message,
-            "the file is odd"
+            "the file is valid but unusual"
         );
     }
 }

@@ -134,7 +134,8 @@ impl TensorsModel {
         let (bytes, limit) = (bytes.fold(0, u64::saturating_add), self.max_answer_bytes);
         if bytes > limit {
             return Err(ServiceError::invalid(format!(
-                "the answer would have {bytes} bytes of tensors, the limit is {limit}: name fewer outputs, or give rows \
+                "the response would have {bytes} bytes of tensors, the limit is {limit}: name fewer \
+                 outputs, or give rows \
                  (an input '<tensor>{ROWS}')"
             )));
         }

@@ -88,7 +88,7 @@ impl Table {
             let mut out = Vec::new();
             let len = usize::try_from(spec.byte_len()).unwrap_or(usize::MAX);
             out.try_reserve_exact(len)
-                .map_err(|_| GatherError::Other(ServiceError::internal("there is no memory for the rows")))?;
+                .map_err(|_| GatherError::Other(ServiceError::internal("not enough memory for the rows")))?;
             out.extend_from_slice(&bytes[first]);
             for run in runs {
                 let run = run.map_err(GatherError::NoSuchRow)?;

@@ -24,7 +24,7 @@ pub enum TreeError {
     #[error("its nodes form a cycle")]
     Cycle,
     /// A feature index exceeds [`Trees::MAX_FEATURES`].
-    #[error("node {node} asks for feature {feature}; the last possible one is {last}")]
+    #[error("node {node} uses feature {feature}, expected at most {last}")]
     Feature {
         /// The node that tests the feature.
         node: usize,
@@ -34,7 +34,7 @@ pub enum TreeError {
         last: u32,
     },
     /// A leaf adds to a score that rows do not have.
-    #[error("a leaf adds to score {score}, rows have {count}")]
+    #[error("a leaf adds to score {score}, but there are {count}")]
     Score {
         /// The index of the score, which is out of range.
         score: u32,

@@ -6,7 +6,7 @@ use crate::layout::DTYPES;
 
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     dtypes: &DTYPES,
-    dtypes_in_words: "one that the format has: i8, i16, i32, i64, f32, f64, u8, u16, u32 or u64",
+    dtypes_in_words: "i8, i16, i32, i64, f32, f64, u8, u16, u32 or u64",
     sparse: true,
     names: Names::Numbers,
     rules: &[

@@ -176,7 +176,7 @@ fn read_count(source: &dyn ByteSource, limits: &Limits) -> Result<u64, Error> {
     let len = source.len();
     let of_count = |kind, what: &str| Error::new(kind, what).at(0).rule("B17");
     if len < WORD {
-        let error = of_count(ErrorKind::Truncated, "the number of tensors is cut off");
+        let error = of_count(ErrorKind::Truncated, "the number of tensors is truncated");
         return Err(error.expected("8 bytes").found(len));
     }
     let head = read_range(source, 0..WORD, "the number of tensors")?;
@@ -197,7 +197,7 @@ fn read_count(source: &dyn ByteSource, limits: &Limits) -> Result<u64, Error> {
         } else {
             (
                 ErrorKind::Truncated,
-                "the table of offsets is cut off: the number of tensors",
+                "the table of offsets is truncated: the number of tensors",
             )
         };
         let swapped = count.swap_bytes();
@@ -206,7 +206,7 @@ fn read_count(source: &dyn ByteSource, limits: &Limits) -> Result<u64, Error> {
         } else {
             "; the file may be of another format".to_owned()
         };
-        let expected = format!("at most {room}, which the file has room for");
+        let expected = format!("at most {room}, given the file's length");
         let hint = if kind == ErrorKind::Truncated {
             ""
         } else {
@@ -255,7 +255,7 @@ impl Records<'_> {
                 .at(offset)
                 .rule("B4")
                 .expected(format_args!(
-                    "a record at {} or behind, or the same record",
+                    "a record at {} or later, or the same record",
                     self.last_end
                 ))
                 .found(format_args!("one at {offset}")));
@@ -330,9 +330,9 @@ impl Records<'_> {
                 // No writer produces that many dimensions, so these bytes are not a rank.
                 (ErrorKind::OutOfBounds, "the rank")
             } else {
-                (ErrorKind::Truncated, "the dimensions are cut off: the rank")
+                (ErrorKind::Truncated, "the dimensions are truncated: the rank")
             };
-            let expected = format!("at most {room}, which the file has room for");
+            let expected = format!("at most {room}, given the file's length");
             return Err(of_rank(kind, what).expected(expected));
         }
         if rank > most {
@@ -387,7 +387,7 @@ impl Records<'_> {
             Error::new(ErrorKind::Overflow, what).at(start).rule("B19")
         })?;
         if end > self.file_len {
-            let error = Error::new(ErrorKind::Truncated, format!("{what} is cut off"));
+            let error = Error::new(ErrorKind::Truncated, format!("{what} is truncated"));
             let left = self.file_len.saturating_sub(start);
             return Err(error
                 .at(start)

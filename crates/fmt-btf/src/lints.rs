@@ -20,10 +20,10 @@ pub(crate) fn of(index: &Index, source: &dyn ByteSource) -> Result<Vec<Lint>, Er
             });
         };
         if stored.layout == COO_OF_TFRT {
-            say("the layout is 1, as TFRT has it for COO; the specification has 2 (B1)");
+            say("the layout is 1, which TFRT uses for COO; the specification says 2 (B1)");
         }
         if stored.dtype >= FIRST_EXTENSION && dtype_of(stored.dtype).is_some() {
-            say("the dtype is unsigned, which TFRT has and the specification has not (B2)");
+            say("the dtype is unsigned, which TFRT supports but the specification does not (B2)");
         }
         if stored.has_reserved_bits {
             say("reserved bytes of the header are not zero (B6)");
@@ -50,9 +50,9 @@ pub(crate) fn of(index: &Index, source: &dyn ByteSource) -> Result<Vec<Lint>, Er
             }
             if padded < start {
                 let what = if stored.is_some() {
-                    "bytes between records belong to none (B4)"
+                    "unused bytes between records (B4)"
                 } else {
-                    "bytes behind the last record belong to none (B7)"
+                    "unused bytes after the last record (B7)"
                 };
                 lints.push(between(what, padded, start));
             }

@@ -226,7 +226,7 @@ impl BtfReader {
             let what = if wants_sparse {
                 "the tensor is not sparse"
             } else {
-                "the tensor is sparse: it is read as such, and made dense only within a budget"
+                "the tensor is sparse: read it as sparse, or make it dense within a budget"
             };
             let error = Error::new(ErrorKind::Unsupported, what);
             return Err(error.of_tensor(&self.name(number)).rule("B16"));

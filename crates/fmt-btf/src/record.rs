@@ -92,9 +92,7 @@ impl RecordSpec {
         let dtype = self.spec.dtype();
         if options.strict_spec && code_of(dtype).is_some_and(|code| code >= FIRST_EXTENSION) {
             let error = refuse(ErrorKind::Unsupported, "the dtype", "B2");
-            return Err(error
-                .expected("one that the specification names: i8, i16, i32, i64, f32 or f64")
-                .found(dtype));
+            return Err(error.expected("i8, i16, i32, i64, f32 or f64").found(dtype));
         }
         if self.record_len().is_none() {
             let error = refuse(ErrorKind::TooLarge, "the length of the tensor", "B19");

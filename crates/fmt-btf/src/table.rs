@@ -82,7 +82,7 @@ fn bad_offset(number: usize, offset: u64, table_end: u64, file_len: u64, is_alig
     }
     error(
         ErrorKind::Truncated,
-        "the header of the record is cut off: its offset",
+        "the header of the record is truncated: its offset",
     )
     .expected(format_args!("16 bytes before the file's end at {file_len}"))
 }

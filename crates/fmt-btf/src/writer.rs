@@ -81,7 +81,7 @@ impl<W: Write> BtfWriter<W> {
         if count > most {
             let error = Error::new(ErrorKind::TooLarge, "the number of tensors").rule("B17");
             return Err(error
-                .expected(format_args!("at most {most}, which readers take"))
+                .expected(format_args!("at most {most}, the limit of readers"))
                 .found(count));
         }
         let mut index_len = WORD + WORD * count;
@@ -95,7 +95,7 @@ impl<W: Write> BtfWriter<W> {
         if index_len > options.limits.index_bytes {
             let most = options.limits.index_bytes;
             return Err(too_large("the table of offsets and the headers")
-                .expected(format_args!("at most {most} bytes, which readers take"))
+                .expected(format_args!("at most {most} bytes, the limit of readers"))
                 .found(index_len));
         }
         if len.is_none_or(|len| len > LONGEST) {
@@ -241,7 +241,7 @@ impl<W: Write> BtfWriter<W> {
         }
         let error = Error::new(
             ErrorKind::SizeMismatch,
-            "the tensor is not the next that was announced",
+            "the tensor is not the next one that was declared",
         );
         let expected = match spec {
             None => "no more tensors".to_owned(),

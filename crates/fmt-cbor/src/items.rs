@@ -108,7 +108,7 @@ impl<'a> Items<'a> {
 
     #[cold]
     fn cut_off(&self, before: &[u8], what: &str) -> Error {
-        let error = Error::new(ErrorKind::Malformed, format!("{what} is cut off")).rule(WELL_FORMED);
+        let error = Error::new(ErrorKind::Malformed, format!("{what} is truncated")).rule(WELL_FORMED);
         error
             .at(self.end - before.len() as u64)
             .found(format_args!("{} bytes left of the index", before.len()))
@@ -139,7 +139,7 @@ impl<'a> Items<'a> {
 
     fn take(&mut self, len: usize, what: &str) -> Result<&'a [u8], Error> {
         let Some((taken, rest)) = self.rest.split_at_checked(len) else {
-            let error = Error::new(ErrorKind::Malformed, format!("{what} is cut off")).rule(WELL_FORMED);
+            let error = Error::new(ErrorKind::Malformed, format!("{what} is truncated")).rule(WELL_FORMED);
             return Err(error
                 .at(self.position())
                 .expected(format_args!("{len} bytes"))

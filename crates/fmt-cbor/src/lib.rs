@@ -22,7 +22,7 @@
 //! assert_eq!((&*key, value.as_f64()), ("scale", Some(0.5)));
 //!
 //! let cut_off = Items::new(&encoded[..4], 0).skip(32, "the map").unwrap_err();
-//! assert_eq!(cut_off.to_string(), "the map is cut off, at byte 2: expected 5 bytes, found 2");
+//! assert_eq!(cut_off.to_string(), "the map is truncated, at byte 2: expected 5 bytes, found 2");
 //! # Ok(())
 //! # }
 //! ```

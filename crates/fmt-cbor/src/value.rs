@@ -46,7 +46,7 @@ impl CborValue {
             let error = Error::new(ErrorKind::Malformed, "the value").at(items.position());
             return Err(error
                 .expected("one item")
-                .found("bytes behind it")
+                .found("bytes after it")
                 .rule(WELL_FORMED));
         }
         Ok(Self(bytes.into()))

@@ -97,9 +97,9 @@ impl AppendFile {
     /// [`ErrorKind::Io`] when a system call fails. The file is then truncated to its old length, unless only
     /// removing the journal or syncing that removal failed.
     pub fn commit(mut self, tail: &[u8]) -> Result<(), Error> {
-        let failed = |error| Error::io("the file cannot be brought to the disk", error);
+        let failed = |error| Error::io("the file cannot be synced to disk", error);
         let out = self.out.take();
-        let out = out.ok_or_else(|| Error::new(ErrorKind::Io, "the file was committed before"))?;
+        let out = out.ok_or_else(|| Error::new(ErrorKind::Io, "the file was already committed"))?;
         let mut file = out.into_inner().map_err(|error| {
             // Buffered bytes must not be written after the truncation.
             let (error, out) = error.into_parts();
@@ -165,7 +165,7 @@ impl AppendFile {
             return Err(error);
         }
         let cut = file.set_len(old_len).and_then(|()| file.sync_all());
-        cut.map_err(|error| Error::io("the file cannot be cut", error))?;
+        cut.map_err(|error| Error::io("the file cannot be truncated", error))?;
         remove_journal(&journal)?;
         Ok(len - old_len)
     }
@@ -184,7 +184,7 @@ pub(crate) fn reopen(
     const CHUNK: u64 = 64 << 10;
     let file = open_locked(path)?;
     if journal.exists() {
-        let what = "an earlier change did not come to an end and must be undone first";
+        let what = "an earlier change was interrupted and must be undone first";
         return Err(Error::new(ErrorKind::Io, what).found(journal.display()));
     }
     let cloned = file.try_clone();
@@ -203,7 +203,7 @@ pub(crate) fn reopen(
     }
     match is_same {
         true => Ok(file),
-        false => Err(changed("another one, or one that was written to since")),
+        false => Err(changed("another file, or the file was modified since")),
     }
 }
 
@@ -236,7 +236,7 @@ pub(crate) fn open_locked(path: &Path) -> Result<File, Error> {
         if locked.map(place).map_err(cannot_open)? != named.map(place).map_err(cannot_open)? {
             return Err(Error::new(
                 ErrorKind::Changed,
-                "another process has just put a new file into its place",
+                "another process has just replaced it",
             ));
         }
     }

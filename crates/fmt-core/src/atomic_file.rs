@@ -231,7 +231,7 @@ impl AtomicFile {
             }
             if !existing.is_file() {
                 let found = if existing.is_dir() {
-                    "a folder"
+                    "a directory"
                 } else {
                     "a device, a pipe or a socket"
                 };
@@ -248,12 +248,12 @@ impl AtomicFile {
         let temporary = temporary(folder, mode).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
                 let what = format!(
-                    "the folder {} does not exist",
+                    "the directory {} does not exist",
                     QuotedName(&folder.to_string_lossy())
                 );
-                Error::io(what, io::Error::new(io::ErrorKind::NotFound, "make it first"))
+                Error::io(what, io::Error::new(io::ErrorKind::NotFound, "create it first"))
             }
-            _ => Error::io("the temporary file beside the target cannot be made", error),
+            _ => Error::io("the temporary file next to the target cannot be created", error),
         })?;
         Ok(Self {
             temporary,
@@ -311,7 +311,7 @@ impl AtomicFile {
                 .map_err(|error| Error::io("the target's permissions cannot be kept", error))?;
         }
         file.sync_all()
-            .map_err(|error| Error::io("the file cannot be brought to the disk", error))?;
+            .map_err(|error| Error::io("the file cannot be synced to disk", error))?;
         Ok(CompleteFile(Self {
             temporary: self.temporary.without_buffer(),
             ..self
@@ -357,8 +357,8 @@ impl CompleteFile {
 }
 
 fn exists() -> Error {
-    let error = Error::new(ErrorKind::Exists, "the target exists and is not to be replaced");
-    error.expected("a name that is free")
+    let error = Error::new(ErrorKind::Exists, "the target exists and must not be replaced");
+    error.expected("an unused name")
 }
 
 /// Resolves `target` if it is a symbolic link; returns any other path unchanged. A dangling link is an error.
@@ -367,7 +367,7 @@ fn resolved(target: &Path) -> Result<PathBuf, Error> {
     if !is_link {
         return Ok(target.to_owned());
     }
-    fs::canonicalize(target).map_err(|error| Error::io("the target is a link that leads to no file", error))
+    fs::canonicalize(target).map_err(|error| Error::io("the target is a broken link", error))
 }
 
 /// Resolves `path` if it is a symbolic link; returns any other path, and a dangling link, unchanged.
@@ -440,7 +440,7 @@ pub(crate) fn sync_folder(of: &Path) -> Result<(), Error> {
     // Only Unix allows opening and syncing a directory.
     if cfg!(unix) {
         let synced = File::open(folder_of(of)).and_then(|folder| folder.sync_all());
-        synced.map_err(|error| Error::io("the folder cannot be brought to the disk", error))?;
+        synced.map_err(|error| Error::io("the directory cannot be synced to disk", error))?;
     }
     Ok(())
 }

@@ -162,7 +162,7 @@ impl Capabilities {
         if let Some(most) = self.rank.filter(|most| rank > *most) {
             let error = Error::new(ErrorKind::Unsupported, "the rank").rule(Self::SIZES);
             return Err(error
-                .expected(format_args!("at most {most} dimensions: the format has no more"))
+                .expected(format_args!("at most {most} dimensions, the format's limit"))
                 .found(rank));
         }
         if rank > limits.rank {
@@ -172,7 +172,7 @@ impl Capabilities {
             let error = Error::new(ErrorKind::TooLarge, "a dimension").rule(Self::SIZES);
             let most = self.dim;
             return Err(error
-                .expected(format_args!("at most {most}, which the format has bits for"))
+                .expected(format_args!("at most {most}, the format's limit"))
                 .found(dim));
         }
         Ok(())
@@ -187,7 +187,7 @@ impl Capabilities {
             Self::LONGEST => error.expected("less than 2^63 bytes").found(len),
             most => error
                 .expected(format_args!(
-                    "at most {most} bytes, which the format has bits for; the tensor can be split"
+                    "at most {most} bytes, the format's limit; split the tensor"
                 ))
                 .found(len),
         })
@@ -201,7 +201,7 @@ impl Capabilities {
             let error = Error::new(ErrorKind::Unsupported, "the layout").rule(Self::LAYOUTS);
             let expected = match self.sparse {
                 true => "dense or COO",
-                false => "dense; indices and values fit as two tensors of their own",
+                false => "dense; store indices and values as two tensors",
             };
             return Err(error.expected(expected).found(&entry.layout));
         }
@@ -248,7 +248,7 @@ impl Plan {
 
     fn check_all(&self, capabilities: &Capabilities, limits: &Limits) -> Result<(), Error> {
         let none = match capabilities.attributes {
-            Texts::Any => "none; attributes of single tensors fit",
+            Texts::Any => "none; use attributes of single tensors",
             _ => "none",
         };
         let metadata = capabilities.metadata;
@@ -258,7 +258,7 @@ impl Plan {
             let error =
                 Error::new(ErrorKind::Unsupported, "the number of tensors").rule(Capabilities::LIMITS);
             return Err(error
-                .expected(format_args!("{most}: the format holds no more"))
+                .expected(format_args!("{most}, the format's limit"))
                 .found(count));
         }
         if count > limits.tensors {
@@ -298,17 +298,13 @@ impl Plan {
 }
 
 fn no_place(what: &str, rule: &'static str) -> Error {
-    Error::new(
-        ErrorKind::Unsupported,
-        format!("the format has no place for {what}"),
-    )
-    .rule(rule)
+    Error::new(ErrorKind::Unsupported, format!("the format cannot store {what}")).rule(rule)
 }
 
 fn beyond(what: &str, most: u64, found: u64) -> Error {
     let error = Error::new(ErrorKind::TooLarge, what).rule(Capabilities::LIMITS);
     error
-        .expected(format_args!("at most {most}, which readers take"))
+        .expected(format_args!("at most {most}, the limit of readers"))
         .found(found)
 }
 
@@ -437,9 +433,10 @@ mod tests {
         };
         assert_eq!(told(Texts::Any), Ok(()));
         assert_eq!(told(Texts::Only(&["licence"])), Ok(()));
-        let none = "the format has no place for the metadata 'licence': expected none; attributes of single tensors fit";
+        let none =
+            "the format cannot store the metadata 'licence': expected none; use attributes of single tensors";
         assert_eq!(told(Texts::None), Err(none.to_owned()));
-        let only = "the format has no place for the metadata 'licence': expected only 'model'";
+        let only = "the format cannot store the metadata 'licence': expected only 'model'";
         assert_eq!(told(Texts::Only(&["model"])), Err(only.to_owned()));
     }
 }

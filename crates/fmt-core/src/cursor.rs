@@ -14,7 +14,7 @@ use crate::{Error, ErrorKind};
 /// assert_eq!(cursor.u32("count").unwrap(), 1);
 /// let error = cursor.u64("offset").unwrap_err();
 /// assert_eq!(error.kind(), ErrorKind::Truncated);
-/// assert_eq!(error.to_string(), "offset is cut off, at byte 104: expected 8 bytes, found 2");
+/// assert_eq!(error.to_string(), "offset is truncated, at byte 104: expected 8 bytes, found 2");
 /// ```
 #[derive(Clone, Debug)]
 pub struct Cursor<'a> {
@@ -53,7 +53,7 @@ impl<'a> Cursor<'a> {
             .ok()
             .and_then(|len| self.rest.split_at_checked(len));
         let Some((taken, rest)) = split else {
-            let error = Error::new(ErrorKind::Truncated, format!("{field} is cut off")).at(self.position);
+            let error = Error::new(ErrorKind::Truncated, format!("{field} is truncated")).at(self.position);
             return Err(error.expected(format_args!("{len} bytes")).found(self.rest.len()));
         };
         self.rest = rest;

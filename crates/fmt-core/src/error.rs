@@ -114,13 +114,13 @@ impl Error {
     ///
     /// ```
     /// let error = fmt_core::Error::cut_off(90_868_416, 100_000);
-    /// assert_eq!(error.to_string(), "the file is cut off, copy or download it again: expected 90868416 bytes, found 100000");
+    /// assert_eq!(error.to_string(), "the file is truncated; copy or download it again: expected 90868416 bytes, found 100000");
     /// ```
     #[must_use]
     pub fn cut_off(expected: u64, found: u64) -> Self {
         let error = Self::new(
             ErrorKind::Truncated,
-            "the file is cut off, copy or download it again",
+            "the file is truncated; copy or download it again",
         );
         error.expected(format_args!("{expected} bytes")).found(found)
     }

@@ -154,7 +154,7 @@ impl HeadEditor {
             Err(error) => return Err(cannot_read(error)),
         };
         let misfit = || {
-            let error = Error::new(ErrorKind::Malformed, "the journal does not fit the file");
+            let error = Error::new(ErrorKind::Malformed, "the journal does not match the file");
             error.found(journal.display())
         };
         let (len, old, new) = parse_journal(&announced).ok_or_else(misfit)?;

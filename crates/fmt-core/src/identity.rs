@@ -72,7 +72,7 @@ impl FileIdentity {
     pub fn check(&self, path: &Path) -> Result<(), Error> {
         match fs::metadata(path) {
             Ok(found) if Self::from_metadata(&found) == *self => Ok(()),
-            Ok(_) => Err(changed("another one, or one that was written to since")),
+            Ok(_) => Err(changed("another file, or the file was modified since")),
             Err(error) => Err(changed(&error.to_string())),
         }
     }
@@ -80,9 +80,9 @@ impl FileIdentity {
 
 /// Creates the error for a file that was replaced or modified while it was being edited.
 pub(crate) fn changed(found: &str) -> Error {
-    let error = Error::new(ErrorKind::Changed, "the file is not what was opened any more");
+    let error = Error::new(ErrorKind::Changed, "the file has changed since it was opened");
     error
-        .expected("the file that was opened; do it again when nobody else writes it")
+        .expected("the file that was opened; retry when no other program writes to it")
         .found(found)
 }
 

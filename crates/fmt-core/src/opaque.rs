@@ -76,7 +76,7 @@ impl OpaqueDType {
     /// Returns the reason why a tensor of this dtype cannot be read as numbers.
     #[must_use]
     pub fn reason(&self) -> String {
-        format!("elements of the dtype {self} are copied, not computed with")
+        format!("elements of the dtype {self} can be copied, but not computed with")
     }
 }
 

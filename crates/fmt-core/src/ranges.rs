@@ -63,7 +63,7 @@ pub fn source_error(error: io::Error, at: u64, what: &str) -> Error {
         Err(error) => error,
     };
     if error.kind() == io::ErrorKind::UnexpectedEof {
-        let changed = format!("{what} is not there any more: the file became shorter");
+        let changed = format!("{what} is missing: the file became shorter");
         return Error::new(ErrorKind::Changed, changed).at(at);
     }
     Error::io(format!("{what} cannot be read"), error).at(at)
@@ -128,7 +128,7 @@ pub fn reserve<T>(items: &mut Vec<T>, count: u64) -> Result<(), Error> {
         .ok()
         .and_then(|count| items.try_reserve_exact(count).ok());
     reserved.ok_or_else(|| {
-        let error = Error::new(ErrorKind::TooLarge, "memory does not suffice");
+        let error = Error::new(ErrorKind::TooLarge, "not enough memory");
         error.expected(format_args!("room for {count} items"))
     })
 }

@@ -171,7 +171,7 @@ impl FileSource {
 
 fn describe(metadata: &std::fs::Metadata) -> &'static str {
     if metadata.is_dir() {
-        "a folder"
+        "a directory"
     } else {
         "something else"
     }

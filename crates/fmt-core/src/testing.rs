@@ -106,7 +106,7 @@ fn open_from_disk(
         std::process::id(),
         thread::current().id()
     ));
-    fs::write(&path, bytes).expect("the temporary folder can be written");
+    fs::write(&path, bytes).expect("the temporary directory can be written");
     let opened = FileSource::open(&path).and_then(|source| format.open(Arc::new(source), options));
     let _ = fs::remove_file(&path);
     opened

@@ -16,7 +16,7 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
         DType::I32,
         DType::I64,
     ],
-    dtypes_in_words: "one that GGML has: f16, bf16, f32, f64, i8 to i64, or blocks of its own",
+    dtypes_in_words: "f16, bf16, f32, f64, i8 to i64, or a block type of GGML",
     opaque: |dtype, _| GgmlType::of_opaque(dtype).is_some(),
     metadata: Texts::Any,
     names: Names::Checked(check_name),

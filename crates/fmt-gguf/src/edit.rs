@@ -58,7 +58,7 @@ fn encode(entries: &[Entry], metadata: &Metadata, head_len: u64) -> Result<Vec<u
         })?;
         let offset = entry.range.start - head_len;
         if !offset.is_multiple_of(alignment) {
-            let what = format!("'{ALIGNMENT_KEY}' cannot become larger: the data stays where it is");
+            let what = format!("'{ALIGNMENT_KEY}' cannot become larger, since the data is not moved");
             return Err(Error::new(ErrorKind::Unsupported, what)
                 .of_tensor(&entry.name)
                 .rule("G2"));

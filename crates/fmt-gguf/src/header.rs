@@ -136,7 +136,7 @@ fn check_start(cursor: &mut Cursor<'_>) -> Result<(), Error> {
         swapped if (1..=3).contains(&swapped.swap_bytes()) => {
             let error = Error::new(ErrorKind::BadVersion, "the file is big-endian");
             error.expected(
-                "little-endian; the program gguf-convert-endian of the Python package gguf makes it so: \
+                "little-endian; the program gguf-convert-endian of the Python package gguf converts it: \
                  gguf-convert-endian FILE little",
             )
         }
@@ -160,7 +160,7 @@ fn count(cursor: &mut Cursor<'_>, what: &str, least: u64, file_len: u64) -> Resu
     Err(error
         .at(at)
         .rule("G2")
-        .expected(format_args!("at most {most}, for which the file has room"))
+        .expected(format_args!("at most {most}, given the file's length"))
         .found(count))
 }
 
@@ -181,7 +181,7 @@ fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<(Metadata, u64),
         if key == TYPES_KEY || metadata.insert(key.to_owned(), text).is_some() {
             let error = Error::new(
                 ErrorKind::Duplicate,
-                "a key is given twice, or has a meaning here",
+                "a key is given twice, or has a special meaning",
             );
             return Err(error.at(at).rule("G2").found(tensor_core::QuotedName(key)));
         }
@@ -298,7 +298,7 @@ impl<'a> Info<'a> {
             .zip(len)
             .and_then(|(start, len)| Some(start..start.checked_add(len)?));
         let range = range.filter(|range| range.end <= file_len).ok_or_else(|| {
-            let error = malformed(ErrorKind::OutOfBounds, "the data lies behind the file's end");
+            let error = malformed(ErrorKind::OutOfBounds, "the data is beyond the file's end");
             error.expected(format_args!("an end at {file_len} or before"))
         })?;
         let stored = match ggml {
@@ -307,7 +307,7 @@ impl<'a> Info<'a> {
         };
         let mut entry = Entry::new(self.name.to_owned(), stored, shape, range);
         entry.unsupported = match ggml {
-            None => Some(format!("GGML's type {} is not known", self.number)),
+            None => Some(format!("GGML's type {} is unknown", self.number)),
             Some(ggml) if ggml.dtype.is_none() => Some(format!("it is quantised, as GGML's {}", ggml.name)),
             Some(_) => None,
         };

@@ -152,8 +152,8 @@ impl fmt::Display for ValueError {
         match self {
             Self::NoType(name) => write!(f, "its type is {}", QuotedName(name)),
             Self::NotWritten => f.write_str("its type cannot be written"),
-            Self::Digits => f.write_str("its text is not pairs of hexadecimal digits"),
-            Self::Text(kind, error) => write!(f, "its text is no {kind}: {error}"),
+            Self::Digits => f.write_str("its value is not pairs of hexadecimal digits"),
+            Self::Text(kind, error) => write!(f, "its value is not a {kind}: {error}"),
         }
     }
 }
@@ -310,7 +310,7 @@ fn array(cursor: &mut Cursor<'_>, depth: u8, out: &mut String) -> Result<Kind, E
     let count = cursor.u64("the length of an array")?;
     if count > cursor.remaining() {
         // Every element takes at least a byte.
-        let error = Error::new(ErrorKind::Truncated, "an array is cut off").at(at);
+        let error = Error::new(ErrorKind::Truncated, "an array is truncated").at(at);
         return Err(error
             .expected(format_args!("{count} elements"))
             .found(format_args!("{} bytes", cursor.remaining())));

@@ -273,7 +273,7 @@ impl Array<'_> {
 
 /// Reads a stream to its end.
 fn read_all(stream: &mut dyn TensorStream, len: u64) -> Result<Vec<u8>, Error> {
-    let no_memory = || Error::new(ErrorKind::TooLarge, "there is no memory for the rows").rule("N7");
+    let no_memory = || Error::new(ErrorKind::TooLarge, "not enough memory for the rows").rule("N7");
     let len = usize::try_from(len).map_err(|_| no_memory())?;
     let room = len.next_multiple_of(TENSOR_STREAM_UNIT);
     let mut bytes = Vec::new();
@@ -418,10 +418,7 @@ fn check_budget(len: u64, limits: &Limits) -> Result<(), Error> {
     if len <= limits.decoded_bytes {
         return Ok(());
     }
-    let error = Error::new(
-        ErrorKind::TooLarge,
-        "the tensor must be converted, and is too large for that",
-    );
+    let error = Error::new(ErrorKind::TooLarge, "the tensor is too large to be converted");
     Err(error
         .rule("N7")
         .expected(format_args!(
@@ -445,11 +442,11 @@ fn inflate(compressed: &[u8], head_len: u64, len: u64, crc: u32) -> Result<Vec<u
         .read_to_end(&mut head)
         .map_err(damaged)?;
     hasher.update(&head);
-    let len = usize::try_from(len).map_err(|_| corrupt("the array does not fit memory"))?;
+    let len = usize::try_from(len).map_err(|_| corrupt("the array does not fit into memory"))?;
     let mut bytes = Vec::new();
     bytes
         .try_reserve_exact(len)
-        .map_err(|_| Error::new(ErrorKind::TooLarge, "there is no memory for the array").rule("N7"))?;
+        .map_err(|_| Error::new(ErrorKind::TooLarge, "not enough memory for the array").rule("N7"))?;
     bytes.resize(len, 0);
     inflating.read_exact(&mut bytes).map_err(damaged)?;
     if inflating.read(&mut [0]).map_err(damaged)? != 0 {

@@ -41,7 +41,7 @@ fn check_name(name: &str, limits: &Limits) -> Result<(), Error> {
     }
     let is_odd = |part: &str| part.is_empty() || part == "." || part == "..";
     if name.split('/').any(is_odd) || name.contains(['\\', '\0']) {
-        return bad("one that is a path inside a folder, without '..', '\\' and zero bytes".to_owned());
+        return bad("one that is a path inside a directory, without '..', '\\' and zero bytes".to_owned());
     }
     Ok(())
 }

@@ -49,7 +49,7 @@ impl Header {
             return Err(error.expected("'\\x93NUMPY'"));
         }
         let truncated = || {
-            let error = Error::new(ErrorKind::Truncated, "the header is cut off").at(at);
+            let error = Error::new(ErrorKind::Truncated, "the header is truncated").at(at);
             error.rule("N2").found(format_args!("{} bytes", head.len()))
         };
         let version = head.get(6..8).ok_or_else(truncated)?;
@@ -330,7 +330,7 @@ impl Literal<'_> {
     fn end(&mut self) -> Result<(), Error> {
         match self.peek() {
             None => Ok(()),
-            Some(_) => Err(self.error("something follows the dictionary")),
+            Some(_) => Err(self.error("unexpected data after the dictionary")),
         }
     }
 
@@ -370,7 +370,7 @@ impl Literal<'_> {
                     continue;
                 }
                 Some(_) => {}
-                None => return Err(self.error("the description of the dtype does not end")),
+                None => return Err(self.error("the description of the dtype is not closed")),
             }
             self.position += 1;
             if depth == 0 {
@@ -409,7 +409,7 @@ impl Literal<'_> {
             let number = std::str::from_utf8(digits)
                 .ok()
                 .and_then(|digits| digits.parse().ok());
-            numbers.push(number.ok_or_else(|| self.error("the shape").expected("whole numbers of 64 bits"))?);
+            numbers.push(number.ok_or_else(|| self.error("the shape").expected("64-bit integers"))?);
             // Python 2 appended `L` to long integers.
             if self.bytes.get(self.position) == Some(&b'L') {
                 self.position += 1;

@@ -88,7 +88,7 @@ pub(crate) fn read_header(
     let first = read_range(source, within.start..within.start + room.min(128), "the header")?;
     let len = Header::length(&first, within.start)?;
     if len > room {
-        let error = Error::new(ErrorKind::Truncated, "the header is cut off");
+        let error = Error::new(ErrorKind::Truncated, "the header is truncated");
         return Err(error
             .at(within.start)
             .rule("N2")
@@ -113,7 +113,7 @@ pub(crate) fn check_rank(header: &Header, at: u64, options: &ReadOptions) -> Res
 }
 
 pub(crate) fn cut_off(at: u64, expected: u64, found: u64) -> Error {
-    let error = Error::new(ErrorKind::Truncated, "the data is cut off").at(at);
+    let error = Error::new(ErrorKind::Truncated, "the data is truncated").at(at);
     error
         .rule("N6")
         .expected(format_args!("{expected} bytes"))
@@ -164,7 +164,7 @@ impl TensorReader for NpyReader {
         let behind = self.end..self.source.len();
         Ok((!behind.is_empty())
             .then(|| Lint {
-                message: "bytes behind the array belong to nothing (N6)".to_owned(),
+                message: "unused bytes after the array (N6)".to_owned(),
                 tensor: None,
                 range: Some(behind),
             })

@@ -183,7 +183,7 @@ fn deflated(
     let rest = head_len - head.len() as u64;
     inflating.take(rest).read_to_end(&mut head).map_err(corrupt)?;
     if (head.len() as u64) < head_len {
-        let error = Error::new(ErrorKind::Truncated, "the header is cut off").at(member.range.start);
+        let error = Error::new(ErrorKind::Truncated, "the header is truncated").at(member.range.start);
         return Err(error
             .rule("N2")
             .expected(format_args!("{head_len} bytes"))

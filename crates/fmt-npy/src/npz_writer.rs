@@ -143,7 +143,7 @@ impl<W: Write> NpzWriter<W> {
 
     fn zip(&mut self) -> Result<&mut ZipWriter<StreamWriter<Sink<W>>>, Error> {
         self.valve.check()?;
-        let ended = || Error::new(ErrorKind::Io, "the file was ended before");
+        let ended = || Error::new(ErrorKind::Io, "the file was already finished");
         self.zip.as_mut().ok_or_else(ended)
     }
 }
@@ -181,7 +181,7 @@ impl<W: Write + Send> TensorWriter for NpzWriter<W> {
         self.outstanding.complete(name)?;
         self.zip()?;
         let Some(zip) = self.zip.take() else {
-            return Err(Error::new(ErrorKind::Io, "the file was ended before"));
+            return Err(Error::new(ErrorKind::Io, "the file was already finished"));
         };
         let stream = zip.finish().map_err(|error| failed(&error))?;
         stream.into_inner().flush()

@@ -14,7 +14,7 @@ pub(crate) fn to_row_major(
 ) -> Result<Vec<u8>, Error> {
     let mut out = Vec::new();
     out.try_reserve_exact(stored.len())
-        .map_err(|_| Error::new(ErrorKind::TooLarge, "there is no memory for the converted tensor"))?;
+        .map_err(|_| Error::new(ErrorKind::TooLarge, "not enough memory for the converted tensor"))?;
     if is_column_major && dims.len() > 1 {
         transpose(stored, element.size as usize, dims, &mut out);
     } else {

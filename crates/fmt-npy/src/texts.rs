@@ -73,11 +73,8 @@ impl TextWidth {
         for point in points {
             let point = u32::from_le_bytes(*point);
             text.push(char::from_u32(point).ok_or_else(|| {
-                Error::new(
-                    ErrorKind::Corrupt,
-                    "a text has a code point that Unicode does not have",
-                )
-                .found(format_args!("{point:#x}"))
+                Error::new(ErrorKind::Corrupt, "a string has an invalid code point")
+                    .found(format_args!("{point:#x}"))
             })?);
         }
         Ok(text.into_bytes().into())

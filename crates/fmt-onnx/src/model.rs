@@ -88,7 +88,7 @@ pub(crate) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Contents,
         summary.producer = format!("{} {version}", summary.producer).trim().to_owned();
     }
     let graph = graph.ok_or_else(|| {
-        Error::new(ErrorKind::BadMagic, "the file is no ONNX model")
+        Error::new(ErrorKind::BadMagic, "the file is not an ONNX model")
             .expected("a graph")
             .found("none")
     })?;

@@ -113,7 +113,7 @@ impl OnnxReader {
                     };
                     if let Some(reason) = reason {
                         let name = external.location.escape_debug();
-                        entry.unsupported = Some(format!("its data stands in the file '{name}': {reason}"));
+                        entry.unsupported = Some(format!("its data is in the file '{name}': {reason}"));
                         // Replaces the dtype with an unknown one, so that tools do not try to copy the
                         // missing data.
                         entry.dtype = fmt_core::StoredDType::Unknown(entry.dtype.to_string());

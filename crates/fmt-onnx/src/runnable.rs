@@ -32,8 +32,7 @@ pub(crate) fn verdict(summary: &Summary) -> String {
         hindrances.push(format!("{domain}{slash}{name}"));
     }
     if hindrances.is_empty() {
-        return "all operators are among those that it computes itself; whether the model meets their conditions \
-                shows when it is loaded"
+        return "all operators are supported; their conditions are checked when the model is loaded"
             .to_owned();
     }
     let mut text = format!("not by itself, for {}", hindrances.join(", "));

@@ -74,7 +74,7 @@ impl Weight {
                 (8, value) => weight.name = walk.text(value, "a weight's name")?,
                 (9, value) => weight.raw = Some(message(value, "a weight's data")?),
                 (13, value) => {
-                    let (key, text) = entry(walk, message(value, "the place of a weight's data")?)?;
+                    let (key, text) = entry(walk, message(value, "the location of a weight's data")?)?;
                     external.set(&key, text)?;
                 }
                 (14, Value::Number(number)) => is_external = *number == 1,
@@ -106,7 +106,7 @@ impl Weight {
         // Elements narrower than a byte are packed, and the last byte is padded.
         let Some(len) = entry.byte_len() else {
             entry.unsupported = Some(match self.dtype {
-                STRING => "texts are not read from models".to_owned(),
+                STRING => "strings are not read from models".to_owned(),
                 _ => format!("elements of the {} are not known", entry.dtype),
             });
             return Ok((entry, ElementStorage::Here));
@@ -148,7 +148,7 @@ impl Weight {
             ([field], StoredDType::Known(dtype)) if field_of(*dtype) == *field => *field,
             ([], _) => return Err(mismatch(0)),
             _ => {
-                let error = malformed("the weight's data stands in a field for another dtype");
+                let error = malformed("the weight's data is in a field for another dtype");
                 return Err(error.found(format_args!("field {:?}", self.fields)));
             }
         };
@@ -228,7 +228,7 @@ pub(crate) fn decode(
             }
             Value::Fixed(range) | Value::Bytes(range) if is_fixed => {
                 if !(range.end - range.start).is_multiple_of(width as u64) {
-                    return Err(malformed("the weight's data ends amid an element").at(range.end));
+                    return Err(malformed("the weight's data ends within an element").at(range.end));
                 }
                 let mut at = range.start;
                 while at < range.end {
@@ -275,7 +275,7 @@ impl Elements {
         }
         self.bytes
             .try_reserve(width)
-            .map_err(|_| Error::new(ErrorKind::TooLarge, "memory does not suffice"))?;
+            .map_err(|_| Error::new(ErrorKind::TooLarge, "not enough memory"))?;
         self.bytes.extend_from_slice(kept);
         Ok(())
     }

@@ -91,7 +91,7 @@ impl<'a> Walk<'a> {
         let (start, mut number) = (rest.start, 0_u64);
         for shift in (0..64).step_by(7) {
             if rest.is_empty() {
-                return Err(Error::new(ErrorKind::Truncated, "a number of the model is cut off").at(start));
+                return Err(Error::new(ErrorKind::Truncated, "a number of the model is truncated").at(start));
             }
             let byte = self.byte(rest.start)?;
             rest.start += 1;
@@ -116,7 +116,7 @@ impl<'a> Walk<'a> {
             self.piece_at = at;
         }
         let byte = self.piece.get((at - self.piece_at) as usize).copied();
-        byte.ok_or_else(|| Error::new(ErrorKind::Truncated, "the model is cut off").at(at))
+        byte.ok_or_else(|| Error::new(ErrorKind::Truncated, "the model is truncated").at(at))
     }
 
     /// Reads a little-endian number of `width` bytes, at most eight.
@@ -205,7 +205,7 @@ fn split(rest: &mut Range<u64>, len: u64) -> Result<Range<u64>, Error> {
     let start = rest.start;
     let end = start.checked_add(len).filter(|end| *end <= rest.end);
     let end = end.ok_or_else(|| {
-        let error = Error::new(ErrorKind::Truncated, "a field of the model is cut off").at(start);
+        let error = Error::new(ErrorKind::Truncated, "a field of the model is truncated").at(start);
         error
             .expected(format_args!("{len} bytes"))
             .found(rest.end - start)

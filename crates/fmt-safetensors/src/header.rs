@@ -66,7 +66,7 @@ impl Header {
             return Err(error
                 .at(data_start)
                 .rule("S5")
-                .expected(format_args!("{last_end}, as the header has it"))
+                .expected(format_args!("{last_end}, as in the header"))
                 .found(data_len));
         }
         header.index_names()?;

@@ -44,13 +44,13 @@ impl SafetensorsReader {
         let of_length = |kind, what: &str| {
             let first = || read_range(&*source, LENGTH..LENGTH + 1, "the header");
             let what = match len > LENGTH && first().is_ok_and(|first| first.first() != Some(&b'{')) {
-                true => format!("the file is not of safetensors, or it is damaged: {what}"),
+                true => format!("the file is not in the safetensors format, or it is damaged: {what}"),
                 false => what.to_owned(),
             };
             Error::new(kind, what).at(0).rule("S1")
         };
         if len < LENGTH {
-            let error = of_length(ErrorKind::Truncated, "the length of the header is cut off");
+            let error = of_length(ErrorKind::Truncated, "the length of the header is truncated");
             return Err(error.expected("8 bytes").found(len));
         }
         let first = read_range(&*source, 0..LENGTH, "the length of the header")?;
@@ -71,7 +71,7 @@ impl SafetensorsReader {
             return Err(error.expected(expected).found(header_len));
         }
         if header_len > len - LENGTH {
-            let error = of_length(ErrorKind::Truncated, "the header is cut off");
+            let error = of_length(ErrorKind::Truncated, "the header is truncated");
             return Err(error
                 .expected(format_args!("{header_len} bytes"))
                 .found(len - LENGTH));

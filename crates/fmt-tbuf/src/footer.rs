@@ -34,7 +34,7 @@ pub(crate) fn locate_index(source: &dyn ByteSource, limits: &Limits) -> Result<R
     let room = len - SHORTEST;
     if size > room {
         let error = at_size(ErrorKind::OutOfBounds, "the length of the index");
-        return Err(error.expected(format_args!("at most {room}, which the file has room for")));
+        return Err(error.expected(format_args!("at most {room}, given the file's length")));
     }
     if size > limits.index_bytes {
         let error = at_size(ErrorKind::TooLarge, "the length of the index").rule("T20");

@@ -208,12 +208,12 @@ fn broken(error: InvalidFlatbuffer, start: u64, len: usize) -> Error {
             "F5",
         ),
         InvalidFlatbuffer::TooManyTables => too_large(start, "lists more tensors than it has room for"),
-        InvalidFlatbuffer::ApparentSizeTooLarge => too_large(start, "refers to the same bytes over and over"),
+        InvalidFlatbuffer::ApparentSizeTooLarge => too_large(start, "refers to the same bytes repeatedly"),
         // The schema has neither unions nor tables within tensors.
         InvalidFlatbuffer::InconsistentUnion { error_trace, .. } => {
             malformed("has an unexpected type", error_trace.as_ref(), 0, "F6")
         }
-        InvalidFlatbuffer::DepthLimitReached => too_large(start, "is nested deeper than it may be"),
+        InvalidFlatbuffer::DepthLimitReached => too_large(start, "is nested too deeply"),
     }
 }
 

@@ -92,7 +92,7 @@ impl Ledger {
             let place = u32::try_from(entry.range.start)
                 .and_then(|offset| Ok((offset, u32::try_from(entry.stored_size())?)));
             let (offset, size) = place.map_err(|_| {
-                let error = Error::new(ErrorKind::TooLarge, "the place of the data");
+                let error = Error::new(ErrorKind::TooLarge, "the offset of the data");
                 error.of_tensor(&entry.name).rule("T4")
             })?;
             ledger.push(&entry.name, &entry.shape, stored.dtype, offset, size)?;
@@ -135,8 +135,11 @@ impl Ledger {
         })?;
         let Record { offset, size, .. } = self.records[original];
         if u64::from(size) != spec.byte_len() {
-            let error = Error::new(ErrorKind::SizeMismatch, "what shares its bytes must have as many")
-                .of_tensor(name);
+            let error = Error::new(
+                ErrorKind::SizeMismatch,
+                "tensors that share bytes must have the same length",
+            )
+            .of_tensor(name);
             return Err(error.expected(size).found(spec.byte_len()).rule("T12"));
         }
         self.push(name, spec.shape(), dtype, offset, size).map(drop)
@@ -149,7 +152,7 @@ impl Ledger {
         CAPABILITIES.check_tensor(spec, limits)?;
         if self.records.len() as u64 >= limits.tensors {
             let error = Error::new(ErrorKind::TooLarge, "the number of tensors").rule("T20");
-            return Err(error.expected(format_args!("at most {}, which readers take", limits.tensors)));
+            return Err(error.expected(format_args!("at most {}, the limit of readers", limits.tensors)));
         }
         number_of(spec.dtype()).ok_or_else(|| Error::new(ErrorKind::Unsupported, "the dtype").rule("T14"))
     }
@@ -255,7 +258,7 @@ impl Ledger {
         if bound > limit {
             let error = Error::new(ErrorKind::TooLarge, "the index").rule("T20");
             let expected = format!(
-                "at most {limit} bytes, which readers take; the tensors can be spread over several files"
+                "at most {limit} bytes, the limit of readers; the tensors can be spread over several files"
             );
             return Err(error
                 .expected(expected)
@@ -396,12 +399,12 @@ impl Hasher for IdHasher {
 
 fn duplicate(name: &str, other: &str) -> Error {
     if name == other {
-        return Error::new(ErrorKind::Duplicate, "there is a tensor of this name already")
+        return Error::new(ErrorKind::Duplicate, "a tensor with this name exists")
             .of_tensor(name)
             .rule("T7");
     }
     let what = format!(
-        "the name's hash is that of {}: one of the two needs another name",
+        "the name has the same hash as {}: rename one of the two",
         QuotedName(other)
     );
     Error::new(ErrorKind::Duplicate, what).of_tensor(name).rule("T5")

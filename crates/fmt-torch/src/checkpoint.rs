@@ -53,7 +53,7 @@ impl StorageLocation {
     /// followed by the elements of `width` bytes each.
     fn of_legacy(source: &dyn ByteSource, at: u64, count: u64, width: u64) -> Result<Self, Error> {
         let truncated = || {
-            Error::new(ErrorKind::Truncated, "a storage is cut off")
+            Error::new(ErrorKind::Truncated, "a storage is truncated")
                 .at(at)
                 .rule("P1")
         };
@@ -105,7 +105,7 @@ impl Checkpoint {
         let pickle = pickle.ok_or_else(|| {
             let is_exported = |member: &fmt_zip::Member| member.name.ends_with("/models/model.json");
             let what = match members.iter().any(is_exported) {
-                true => "a program of torch.export, which is not read",
+                true => "a program of torch.export, which is not supported",
                 false => "a zip archive without a checkpoint",
             };
             let error = Error::new(ErrorKind::BadMagic, what).rule("P1");

@@ -104,15 +104,12 @@ impl UnreadKind {
             ),
             Self::Nested => ("nested", "it is a nested tensor of PyTorch"),
             Self::NoData => ("no data", "it was saved without data, on the device 'meta'"),
-            Self::Wrapper => (
-                "wrapped",
-                "it is of a class that is made of other tensors, which are listed",
-            ),
+            Self::Wrapper => ("wrapped", "its class consists of other tensors, which are listed"),
             Self::NumPy => (
                 "NumPy",
                 "it is an array of NumPy; torch.from_numpy makes a tensor of it",
             ),
-            Self::Other => ("unknown", "it is a tensor of a kind that is not read"),
+            Self::Other => ("unknown", "this kind of tensor is not supported"),
         }
     }
 }
@@ -176,12 +173,12 @@ pub(crate) fn find(module: &str, name: &str) -> Option<Global> {
 pub(crate) fn refused(module: &str, name: &str) -> &'static str {
     match (module, name) {
         ("numpy.core.multiarray" | "numpy._core.multiarray", _) => {
-            "arrays of NumPy in a checkpoint are not read"
+            "arrays of NumPy in a checkpoint are not supported"
         }
         ("torch.jit._pickle" | "torch._utils" | "torch._tensor", _) => {
-            "the checkpoint has tensors of a kind that is not read"
+            "the checkpoint has an unsupported kind of tensors"
         }
-        _ => "the checkpoint wants to use code, which is never run here",
+        _ => "the checkpoint refers to code, which is never run",
     }
 }
 

@@ -33,7 +33,7 @@ impl<'a> Input<'a> {
     pub(crate) fn take(&mut self, len: u64, what: &str) -> Result<Bytes, Error> {
         let left = self.rest.end - self.position();
         if len > left {
-            let error = Error::new(ErrorKind::Truncated, format!("{what} is cut off"));
+            let error = Error::new(ErrorKind::Truncated, format!("{what} is truncated"));
             return Err(error
                 .at(self.position())
                 .rule("P2")

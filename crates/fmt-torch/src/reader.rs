@@ -117,10 +117,7 @@ impl TorchReader {
         // Gathering also holds the whole stored range in memory, including the gaps between elements.
         let span = entry.range.end - entry.range.start;
         if byte_len.max(span) > self.limits.decoded_bytes {
-            let error = wrong(
-                ErrorKind::TooLarge,
-                "the tensor must be gathered, and is too large for that",
-            );
+            let error = wrong(ErrorKind::TooLarge, "the tensor is too large to be gathered");
             return Err(error
                 .rule("P6")
                 .expected(format_args!(
@@ -131,7 +128,7 @@ impl TorchReader {
         }
         let bytes = read_range(&*self.source, entry.range.clone(), "the storage");
         let bytes = bytes.map_err(|error| error.of_tensor(&entry.name))?;
-        let no_memory = || wrong(ErrorKind::TooLarge, "memory does not suffice").rule("P6");
+        let no_memory = || wrong(ErrorKind::TooLarge, "not enough memory").rule("P6");
         let len = usize::try_from(byte_len).map_err(|_| no_memory())?;
         let mut out = Vec::new();
         out.try_reserve_exact(len).map_err(|_| no_memory())?;
@@ -155,7 +152,7 @@ fn by_name(entries: &[Entry], is_lenient: bool) -> Result<NameTable, Error> {
         (_, Some((_, twice))) if !is_lenient => {
             let error = Error::new(ErrorKind::Duplicate, "the name of the tensor");
             let error = error.of_tensor(&entries[twice as usize].name);
-            Err(error.rule("P5").expected("a name of its own"))
+            Err(error.rule("P5").expected("a unique name"))
         }
         (names, _) => Ok(names),
     }

@@ -226,7 +226,7 @@ impl CheckpointContents {
         let width = tensor.elements.size();
         let end = end_of_elements(tensor).filter(|end| *end <= place.len);
         let end = end.ok_or_else(|| {
-            let error = wrong(ErrorKind::OutOfBounds, "the tensor leads outside its storage");
+            let error = wrong(ErrorKind::OutOfBounds, "the tensor extends beyond its storage");
             error
                 .at(place.start)
                 .expected(format_args!("elements within {} bytes", place.len))
@@ -234,8 +234,12 @@ impl CheckpointContents {
         let is_contiguous = is_contiguous(&tensor.dims, &tensor.strides);
         let dtype = tensor.elements.dtype();
         let shape = match tensor.elements {
-            Elements::PairsOfF4 => doubled(&shape, is_contiguous)
-                .ok_or_else(|| wrong(ErrorKind::Unsupported, "pairs of F4 that do not stand row by row"))?,
+            Elements::PairsOfF4 => doubled(&shape, is_contiguous).ok_or_else(|| {
+                wrong(
+                    ErrorKind::Unsupported,
+                    "pairs of F4 that are not in row-major order",
+                )
+            })?,
             _ => shape,
         };
         // Strides are not negative, so this range covers all elements.

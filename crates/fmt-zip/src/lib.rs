@@ -91,7 +91,7 @@ pub fn members(source: &dyn ByteSource, options: &ReadOptions) -> Result<Directo
         return Err(Error::new(ErrorKind::Duplicate, "two members have the same name"));
     }
     if archive.offset() != 0 {
-        let error = Error::new(ErrorKind::Malformed, "something stands before the archive").at(0);
+        let error = Error::new(ErrorKind::Malformed, "unexpected data before the archive").at(0);
         return Err(error.found(format_args!("{} bytes", archive.offset())));
     }
     let end = archive.central_directory_start();
@@ -152,7 +152,7 @@ impl Member {
         let outside = || {
             let error = Error::new(
                 ErrorKind::OutOfBounds,
-                "the member leads outside the archive's members",
+                "the member extends beyond the archive's members",
             );
             error
                 .of_tensor(name)

@@ -213,8 +213,8 @@ struct Encoder(CCtx<'static>);
 impl Encoder {
     fn new() -> Result<Self, Error> {
         let context = CCtx::try_create();
-        let context = context
-            .ok_or_else(|| Error::new(ErrorKind::TooLarge, "memory does not suffice for a compressor"))?;
+        let context =
+            context.ok_or_else(|| Error::new(ErrorKind::TooLarge, "not enough memory for a compressor"))?;
         Ok(Self(context))
     }
 

@@ -51,7 +51,7 @@ pub(crate) fn zeroed(len: u64) -> Result<Box<[u8]>, Error> {
         .ok()
         .and_then(|len| bytemuck::try_zeroed_slice_box(len).ok());
     memory.ok_or_else(|| {
-        Error::new(ErrorKind::TooLarge, "memory does not suffice")
+        Error::new(ErrorKind::TooLarge, "not enough memory")
             .expected(format_args!("{len} bytes"))
             .rule(MEMORY)
     })
@@ -168,7 +168,7 @@ pub(crate) fn survey(
     }
     if let Some((at, _)) = table.filter(|_| survey.has_table) {
         if let Some(beside) = beside_table {
-            let what = "a skippable frame beside the table of frames";
+            let what = "a skippable frame other than the table of frames";
             return Err(corrupt(start + beside as u64, what).rule(TABLES));
         }
         if survey.is_sized && !(fits_table && listed.next().is_none()) {
@@ -241,7 +241,7 @@ fn decompress(frame: &[u8], at: u64, out: &mut [u8]) -> Result<usize, Error> {
             None => {
                 let made = DCtx::try_create();
                 decoder.insert(made.ok_or_else(|| {
-                    let what = "memory does not suffice for a decoder";
+                    let what = "not enough memory for a decoder";
                     Error::new(ErrorKind::TooLarge, what).rule(FRAMES)
                 })?)
             }

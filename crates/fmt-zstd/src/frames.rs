@@ -199,11 +199,11 @@ impl<B: Look> Pieces<B> {
         let (start, begin, len) = (self.start, self.at, self.blob.len());
         let corrupt = |at: usize, what: &str| corrupt(start + at as u64, what);
         let rest = self.blob.look(begin, MAX_HEAD)?;
-        let magic = word(rest, 0).ok_or_else(|| corrupt(begin, "the magic of a frame is cut off"))?;
+        let magic = word(rest, 0).ok_or_else(|| corrupt(begin, "the magic of a frame is truncated"))?;
         if magic & !0xf == SKIPPABLE {
             let size = word(rest, 4).and_then(|size| usize::try_from(size).ok()?.checked_add(8));
             let size = size.filter(|size| *size <= len - begin);
-            let size = size.ok_or_else(|| corrupt(begin, "a skippable frame is cut off"))?;
+            let size = size.ok_or_else(|| corrupt(begin, "a skippable frame is truncated"))?;
             return Ok(Piece::Skippable(begin..begin + size));
         }
         if magic != MAGIC {
@@ -211,12 +211,12 @@ impl<B: Look> Pieces<B> {
                 .expected(format_args!("{MAGIC:#010x} or a skippable frame's magic"))
                 .found(format_args!("{magic:#010x}")));
         }
-        let head = Head::parse(rest).ok_or_else(|| corrupt(begin, "the head of a frame is ill-formed"))?;
+        let head = Head::parse(rest).ok_or_else(|| corrupt(begin, "the header of a frame is malformed"))?;
         self.check(&head)?;
         let mut at = begin + head.len;
         loop {
             let block = self.blob.look(at, 3)?.first_chunk::<3>();
-            let [a, b, c] = *block.ok_or_else(|| corrupt(at, "a block of a frame is cut off"))?;
+            let [a, b, c] = *block.ok_or_else(|| corrupt(at, "a block of a frame is truncated"))?;
             let block = u32::from_le_bytes([a, b, c, 0]);
             let size = match (block >> 1) & 3 {
                 // A run (RLE) takes one byte, whatever its length.
@@ -232,7 +232,7 @@ impl<B: Look> Pieces<B> {
         }
         at = at.saturating_add(if head.has_checksum { 4 } else { 0 });
         if at > len {
-            return Err(corrupt(len, "a frame is cut off"));
+            return Err(corrupt(len, "a frame is truncated"));
         }
         Ok(Piece::Frame(Frame {
             range: begin..at,

@@ -341,7 +341,7 @@ impl OpenFrame {
                 .rule(FRAMES));
         }
         let no_decoder = || {
-            let what = "memory does not suffice for a decoder";
+            let what = "not enough memory for a decoder";
             Error::new(ErrorKind::TooLarge, what).rule(FRAMES)
         };
         let mut decoder = Decoder::new().map_err(|_| no_decoder())?;
@@ -393,7 +393,7 @@ impl OpenFrame {
                 return Ok((written, false));
             }
             if read == 0 && made == 0 && is_at_end {
-                return Err(corrupt(self.at, "a frame is cut off"));
+                return Err(corrupt(self.at, "a frame is truncated"));
             }
         }
     }

@@ -10,9 +10,9 @@ pub(crate) fn unsupported(entry: &Entry, says_big: bool) -> Option<String> {
         (Layout::Unknown(layout), ..) => Some(format!("the layout {}", QuotedName(layout))),
         (_, StoredDType::Unknown(dtype), _) => Some(format!("the dtype {}", QuotedName(dtype))),
         (.., Encoding::Unknown(encoding)) => Some(format!("the encoding {}", QuotedName(encoding))),
-        (.., Encoding::Zstd) if says_big => Some(
-            "compressed data that says to be big-endian: the format does not say what that means".to_owned(),
-        ),
+        (.., Encoding::Zstd) if says_big => {
+            Some("compressed data marked as big-endian, which the format does not define".to_owned())
+        }
         _ => None,
     }
 }
@@ -29,7 +29,7 @@ pub(crate) fn check_offset(offset: u64, size: u64) -> Result<(), Error> {
     if offset < ALIGNMENT && size > 0 {
         let error = Error::new(ErrorKind::OutOfBounds, "the offset").rule("Z10");
         return Err(error
-            .expected(format_args!("at least {ALIGNMENT}, behind the magic"))
+            .expected(format_args!("at least {ALIGNMENT}, after the magic"))
             .found(offset));
     }
     Ok(())

@@ -35,7 +35,7 @@ pub(crate) fn locate_index(source: &dyn ByteSource, options: &ReadOptions) -> Re
             .at(end)
             .rule("Z22");
         return Err(error
-            .expected(format_args!("at most {most}, what the file has between its ends"))
+            .expected(format_args!("at most {most}, given the file's length"))
             .found(index_len));
     }
     if index_len > options.limits.index_bytes {

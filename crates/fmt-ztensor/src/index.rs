@@ -92,7 +92,7 @@ impl Index {
             let error = Error::new(ErrorKind::Malformed, "the index").at(items.position());
             return Err(error
                 .expected("its end")
-                .found("bytes behind the array")
+                .found("bytes after the array")
                 .rule("Z13"));
         }
         if !options.lenient {
@@ -119,7 +119,7 @@ impl Index {
             let error = Error::new(ErrorKind::Duplicate, "the name").of_tensor(name);
             return Err(error
                 .at(at)
-                .expected("a name of its own")
+                .expected("a unique name")
                 .found(format_args!("that of tensor {first} too"))
                 .rule("Z9"));
         }
@@ -340,6 +340,6 @@ impl StoredLayout {
 
 #[cold]
 fn twice(key: &str) -> Error {
-    let what = format!("the key {} stands twice in one entry", QuotedName(key));
+    let what = format!("the key {} occurs twice in one entry", QuotedName(key));
     Error::new(ErrorKind::Malformed, what).rule("Z9")
 }

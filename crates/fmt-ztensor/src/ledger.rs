@@ -239,7 +239,7 @@ impl Ledger {
         let too_large = |what: &str, limit: u64| {
             let error = Error::new(ErrorKind::TooLarge, what).rule("Z12");
             error.expected(format_args!(
-                "at most {limit}, what readers take; several files would fit"
+                "at most {limit}, the limit of readers; use several files"
             ))
         };
         if tensors > limits.tensors {
@@ -310,7 +310,7 @@ impl Ledger {
             let error = Error::new(ErrorKind::TooLarge, "the number of custom fields").rule("Z12");
             return Err(error
                 .of_tensor(name)
-                .expected(format_args!("at most {limit}, what readers take")));
+                .expected(format_args!("at most {limit}, the limit of readers")));
         }
         self.set_fields(number, fields)
             .map_err(|error| error.of_tensor(name))
@@ -435,20 +435,20 @@ fn check_options(spec: &TensorSpec, options: &TensorOptions, most: u64) -> Resul
     if options.fields.len() as u64 > most {
         let error = Error::new(ErrorKind::TooLarge, "the number of custom fields").rule("Z12");
         return Err(error
-            .expected(format_args!("at most {most}, what readers take"))
+            .expected(format_args!("at most {most}, the limit of readers"))
             .found(options.fields.len()));
     }
     let mut keys: Vec<&str> = options.fields.iter().map(CustomField::key).collect();
     keys.sort_unstable();
     if let Some(pair) = keys.windows(2).find(|pair| pair[0] == pair[1]) {
-        let what = format!("the custom field {} stands twice", QuotedName(pair[0]));
+        let what = format!("the custom field {} occurs twice", QuotedName(pair[0]));
         return Err(Error::new(ErrorKind::Duplicate, what).rule("Z9"));
     }
     Ok(())
 }
 
 fn taken(name: &str) -> Error {
-    Error::new(ErrorKind::Duplicate, "there is a tensor of this name already")
+    Error::new(ErrorKind::Duplicate, "a tensor with this name exists")
         .of_tensor(name)
         .rule("Z9")
 }

@@ -46,8 +46,7 @@ fn of_tensors(index: &Index, lints: &mut Vec<Lint>) {
         };
         if details.says_big.is_some() && means_nothing && entry.layout == Layout::Dense {
             about(
-                "data_endianness says nothing about data that is compressed or of single bytes (Z7)"
-                    .to_owned(),
+                "data_endianness has no effect on data that is compressed or of single bytes (Z7)".to_owned(),
             );
         }
         if let Some(text) = &entry.checksum
@@ -55,7 +54,7 @@ fn of_tensors(index: &Index, lints: &mut Vec<Lint>) {
         {
             let text = tensor_core::QuotedName(text);
             about(format!(
-                "the checksum {text} cannot be checked: its form is not known (Z5)"
+                "the checksum {text} cannot be checked: its form is unknown (Z5)"
             ));
         }
     }

@@ -172,7 +172,7 @@ fn check_size(
         return Err(error(ErrorKind::Malformed).expected("at least 1"));
     }
     if size > most {
-        let expected = format!("at most {most}, what the file has room for");
+        let expected = format!("at most {most}, given the file's length");
         return Err(error(ErrorKind::OutOfBounds).expected(expected));
     }
     let limit = options.limits.index_bytes.min(version.most_manifest_bytes());

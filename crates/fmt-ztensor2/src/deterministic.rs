@@ -50,7 +50,7 @@ pub(crate) fn check(bytes: &[u8], start: u64, depth: u64) -> Result<(), Error> {
         if end_item(&mut levels, bytes, start, item)? {
             return match cursor.remaining() {
                 0 => Ok(()),
-                _ => Err(malformed("bytes behind the manifest's map", cursor.position())),
+                _ => Err(malformed("bytes after the manifest's map", cursor.position())),
             };
         }
     }
@@ -69,12 +69,12 @@ fn read_item(cursor: &mut Cursor<'_>) -> Result<Option<(u64, bool)>, Error> {
         return Ok(None);
     }
     let Some(number) = argument(cursor, info).map_err(|error| cut_off(&error))? else {
-        let what = "a number that is not in its shortest form, or a length that is not given";
+        let what = "a number that is not in its shortest form, or an indefinite length";
         return Err(malformed(what, at));
     };
     match major {
         2 | 3 => cursor
-            .take(number, "a text of the manifest")
+            .take(number, "a string of the manifest")
             .map(|_| None)
             .map_err(|error| cut_off(&error)),
         4 => Ok(Some((number, false))),
@@ -97,7 +97,7 @@ fn end_item(
         if level.is_map && level.rest.is_multiple_of(2) {
             let key = level.key.clone();
             if !key.is_empty() && bytes[key] >= bytes[item.clone()] {
-                let what = "a key that stands twice, or not behind the lesser ones";
+                let what = "a duplicate key, or one that is not in ascending order";
                 return Err(malformed(what, start + item.start as u64));
             }
             level.key = item.clone();
@@ -127,7 +127,7 @@ fn argument(cursor: &mut Cursor<'_>, info: u8) -> Result<Option<u64>, Error> {
 
 /// Checks a boolean, null, or a float in its shortest form.
 fn check_simple(cursor: &mut Cursor<'_>, info: u8) -> Result<(), &'static str> {
-    const CUT_OFF: &str = "a float that is cut off";
+    const CUT_OFF: &str = "a float that is truncated";
     let array = |found: Result<_, Error>| found.map_err(|_| CUT_OFF);
     let is_shortest = match info {
         20..=22 => true,
@@ -155,7 +155,7 @@ fn check_simple(cursor: &mut Cursor<'_>, info: u8) -> Result<(), &'static str> {
 
 fn cut_off(error: &Error) -> Error {
     let at = error.byte().unwrap_or(0);
-    malformed("an item of the manifest is cut off", at)
+    malformed("an item of the manifest is truncated", at)
 }
 
 #[cold]

@@ -219,7 +219,7 @@ fn sparse(
     // Files of versions 1.0 and 1.1 lack the decoded size of compressed parts.
     let are_rows_sized = indptr.as_ref().is_none_or(|indptr| indptr.decoded.is_some());
     let (Some(index_len), Some(_), true) = (indices.decoded, values.decoded, are_rows_sized) else {
-        entry.unsupported = Some("compressed coordinates that do not say how many they are".to_owned());
+        entry.unsupported = Some("compressed coordinates without their number".to_owned());
         return Ok(Content::Listed);
     };
     let per_entry = if is_csr { width } else { width * rank };

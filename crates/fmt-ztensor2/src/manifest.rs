@@ -115,7 +115,7 @@ impl<'a> Parser<'a> {
         }
         if !self.items.is_empty() {
             let error = Error::new(ErrorKind::Malformed, "the manifest").at(self.items.position());
-            return Err(error.rule("O3").expected("its end").found("bytes behind the map"));
+            return Err(error.rule("O3").expected("its end").found("bytes after the map"));
         }
         if !has_objects {
             return Err(missing("objects", "the manifest").at(at).rule("O4"));
@@ -150,7 +150,7 @@ impl<'a> Parser<'a> {
                     .of_tensor(&name)
                     .at(pairs.at)
                     .rule("O6")
-                    .expected("a name of its own"));
+                    .expected("a unique name"));
             }
         }
         Ok(())

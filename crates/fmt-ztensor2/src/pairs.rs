@@ -54,7 +54,7 @@ impl Pairs {
 
 #[cold]
 pub(crate) fn twice(key: &str) -> Error {
-    let what = format!("the key {} stands twice in one map", QuotedName(key));
+    let what = format!("the key {} occurs twice in one map", QuotedName(key));
     Error::new(ErrorKind::Malformed, what).rule("O3")
 }
 

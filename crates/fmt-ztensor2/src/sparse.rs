@@ -88,7 +88,7 @@ fn visit_rows(
             let column = sparse.index(indices, number);
             if version == Version::V2 && last.is_some_and(|last| column <= last) {
                 return Err(bad("the columns of a row do not ascend").found(format_args!(
-                    "{column} in row {row}, behind {}",
+                    "{column} in row {row}, after {}",
                     last.unwrap_or_default()
                 )));
             }

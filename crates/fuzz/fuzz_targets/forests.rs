@@ -28,7 +28,7 @@ fuzz_target!(|data: &[u8]| {
         let rows = Tensor::from_vec(shape, values).expect("as many values");
         let model_ref = ModelRef::new("model", None).expect("a name");
         let request = InferRequest::new(model_ref).with_input(&metadata.inputs[0].name, rows);
-        let outputs = model.infer(request, &CancelToken::new(None)).expect("an answer");
+        let outputs = model.infer(request, &CancelToken::new(None)).expect("a response");
         assert!(metadata.outputs[0].shape.matches(outputs[0].value.shape()));
     }
 });

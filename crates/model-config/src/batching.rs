@@ -23,7 +23,7 @@ pub(crate) enum WrittenRows {
 }
 
 /// Why requests to a decoupled model run alone.
-const SEVERAL_RESPONSES: &str = "it gives any number of responses to a request";
+const SEVERAL_RESPONSES: &str = "it returns any number of responses to a request";
 
 impl Batching {
     pub(crate) fn is_on(&self) -> bool {
@@ -93,7 +93,7 @@ impl Batching {
         if has_full_rank(written, model) {
             let joining = Joining::alone("the dims of its configuration have the first dimension");
             return Ok(Self::alone(
-                joining.advising("leave it out there and write max_batch_size: 8"),
+                joining.advising("remove it there and set max_batch_size: 8"),
             ));
         }
         Ok(Self {

@@ -276,12 +276,12 @@ mod tests {
         let decoupled = "model_transaction_policy { decoupled: true }";
         assert_eq!(
             shown(decoupled, proven()),
-            is(0, "no (it gives any number of responses to a request)")
+            is(0, "no (it returns any number of responses to a request)")
         );
         assert_eq!(
             shown("input { name: \"x0\" dims: [ -1, 4 ] }", proven()).1,
-            "no (the dims of its configuration have the first dimension; to promise that rows are independent, leave it \
-             out there and write max_batch_size: 8)"
+            "no (the dims of its configuration have the first dimension; to promise that rows are \
+             independent, remove it there and set max_batch_size: 8)"
         );
         assert_eq!(
             shown("", proven().with_max_batch_size(1)),
@@ -468,8 +468,8 @@ mod tests {
         for (text, expected) in [
             (
                 "max_batch_size: 8 input { name: \"x0\" dims: [ -1, -1, 3 ] }",
-                "input 'x0': dims are [-1, -1, 3], but the model has [-1, -1, 3], where the first counts the rows of a \
-                 batch and is not written; write dims: [-1, 3]",
+                "input 'x0': dims are [-1, -1, 3], but the model has [-1, -1, 3], whose first dimension is \
+                 the batch size, which dims leave out; write dims: [-1, 3]",
             ),
             (
                 "max_batch_size: 0 input { name: \"x0\" dims: [ 2, 2, 4 ] }",
@@ -485,11 +485,11 @@ mod tests {
             ),
             (
                 "output { name: \"z\" }",
-                "output 'z' is not the model's, which has 'y0' (FP32[-1])",
+                "the model has no output 'z'; it has 'y0' (FP32[-1])",
             ),
             (
                 "input { name: \"x0\" optional: true }",
-                "input 'x0': optional is true, but the model cannot do without it",
+                "input 'x0': optional is true, but the model requires it",
             ),
         ] {
             assert_eq!(run(text, &model).unwrap_err(), expected);
@@ -527,7 +527,7 @@ mod tests {
         ] {
             let error = run(wrong, &model).unwrap_err();
             assert!(
-                error.starts_with("input 'x0': reshape can add and leave out axes of one"),
+                error.starts_with("input 'x0': reshape can only add or remove axes of size 1"),
                 "{error}"
             );
         }
@@ -567,7 +567,7 @@ mod tests {
             "instance_group [ { count: 1024 }, { count: 1 } ]",
             &model(&[&[2]], &[&[2]]),
         );
-        let expected = "instance_group stands for 1025 instances, the limit is 1024";
+        let expected = "instance_group has 1025 instances in total, the limit is 1024";
         assert_eq!(error.unwrap_err(), expected);
     }
 

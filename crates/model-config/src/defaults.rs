@@ -34,7 +34,7 @@ impl Default for Defaults {
             max_batch_size: 0,
             decoupled: false,
             joined_only_when_told: false,
-            joining: Joining::alone("nothing says that its rows are independent"),
+            joining: Joining::alone("its rows are not known to be independent"),
             shared_inputs: Vec::new(),
             gpus: Vec::new(),
         }

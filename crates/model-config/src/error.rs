@@ -55,7 +55,7 @@ impl fmt::Display for Role {
 /// assert!(matches!(error, ConfigError::Unexpected { .. }));
 /// assert_eq!(
 ///     error.to_string(),
-///     "line 1, column 17: max_batch_size: expected a whole number from 0 to 2147483647, found '-1'"
+///     "line 1, column 17: max_batch_size: expected an integer from 0 to 2147483647, found '-1'"
 /// );
 /// ```
 #[derive(Debug, Error)]
@@ -111,7 +111,7 @@ pub enum ConfigError {
     #[error(transparent)]
     Value(Box<dyn Error + Send + Sync>),
     /// Two fields exclude each other, and both are present.
-    #[error("{first} and {second} cannot stand together")]
+    #[error("{first} and {second} cannot be combined")]
     Conflict {
         /// The path of the first field.
         first: String,
@@ -141,7 +141,7 @@ pub enum ConfigError {
         index: usize,
     },
     /// Two inputs or outputs have the same name.
-    #[error("{role} {} is there twice", QuotedName(name))]
+    #[error("{role} {} is given twice", QuotedName(name))]
     SameName {
         /// Whether the tensors are inputs or outputs.
         role: Role,
@@ -166,7 +166,7 @@ pub enum ConfigError {
     },
     /// A pipeline names another platform or backend.
     #[error(
-        "{field} is {}, but with ensemble_scheduling it is 'ensemble', or absent",
+        "{field} is {}, but with ensemble_scheduling it must be 'ensemble' or absent",
         QuotedName(found)
     )]
     NotEnsemble {
@@ -185,10 +185,10 @@ pub enum MismatchError {
     #[error("dynamic_batching needs a max_batch_size above 0")]
     NoBatches,
     /// The groups have more instances in total than the maximum.
-    #[error("instance_group stands for {} instances, the limit is {}", .0, crate::fields::MAX_INSTANCES)]
+    #[error("instance_group has {} instances in total, the limit is {}", .0, crate::fields::MAX_INSTANCES)]
     TooManyInstances(u64),
     /// The configuration has a response cache, but the model sends several responses per request.
-    #[error("response_cache is for models that give one answer to a request, and this one is decoupled")]
+    #[error("response_cache needs a model with one response per request, and this one is decoupled")]
     CachedStream,
     /// The configuration has a batch size, but the model cannot batch, because a first dimension is fixed.
     #[error(
@@ -202,7 +202,7 @@ pub enum MismatchError {
         tensor: String,
     },
     /// The model does not have this input or output.
-    #[error("{role} {} is not the model's, which has {known}", QuotedName(name))]
+    #[error("the model has no {role} {}; it has {known}", QuotedName(name))]
     UnknownTensor {
         /// Whether the tensor is an input or an output.
         role: Role,
@@ -224,10 +224,7 @@ pub enum MismatchError {
         model: DataType,
     },
     /// The configuration makes an input optional that the model requires.
-    #[error(
-        "{role} {}: optional is true, but the model cannot do without it",
-        QuotedName(name)
-    )]
+    #[error("{role} {}: optional is true, but the model requires it", QuotedName(name))]
     Required {
         /// Whether the tensor is an input or an output.
         role: Role,
@@ -236,7 +233,7 @@ pub enum MismatchError {
     },
     /// The configured dimensions do not match the model's.
     #[error("{role} {}: dims are {dims:?}, but the model has {model}{}; write dims: {advice:?}", QuotedName(name), if *is_batched {
-        ", where the first counts the rows of a batch and is not written"
+        ", whose first dimension is the batch size, which dims leave out"
     } else {
         ""
     })]
@@ -256,8 +253,8 @@ pub enum MismatchError {
     },
     /// A reshape does more than add or remove axes of length one.
     #[error(
-        "{role} {}: reshape can add and leave out axes of one between dims, which clients see, and reshape.shape, which \
-         the model has; both have to be written",
+        "{role} {}: reshape can only add or remove axes of size 1 between dims, which clients see, and \
+         reshape.shape, which the model has; give both",
         QuotedName(name)
     )]
     Reshape {
@@ -279,7 +276,9 @@ pub enum PipelineError {
     #[error("a pipeline needs an output")]
     NoOutput,
     /// The pipeline would send several responses per request.
-    #[error("a pipeline gives one answer to a request, so its model_transaction_policy cannot be decoupled")]
+    #[error(
+        "a pipeline returns one response per request, so its model_transaction_policy cannot be decoupled"
+    )]
     Decoupled,
     /// A required field of an input or output is missing, and no model provides it.
     #[error("{role} {} of a pipeline needs {field}", QuotedName(name))]

@@ -27,7 +27,7 @@
 //! assert!(completed.config.dynamic_batching.is_some());
 //!
 //! let error = WrittenConfig::read("max_batch_size: many", Syntax::Pbtxt).unwrap_err();
-//! assert!(error.to_string().starts_with("line 1, column 17: max_batch_size: expected a whole number"));
+//! assert!(error.to_string().starts_with("line 1, column 17: max_batch_size: expected an integer"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

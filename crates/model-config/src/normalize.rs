@@ -227,7 +227,7 @@ impl Walk<'_> {
             Kind::Message(fields) => self.message(node, fields, path).map(Json::Object),
             Kind::Text => match &node.value {
                 Value::Text(text) => Ok(Json::String(text.clone())),
-                _ => self.expected(node, path, "a text in quotes"),
+                _ => self.expected(node, path, "a quoted string"),
             },
             Kind::Bool => match word {
                 Some("true" | "True" | "t" | "1") => Ok(Json::Bool(true)),
@@ -239,7 +239,7 @@ impl Walk<'_> {
                 _ => self.expected(
                     node,
                     path,
-                    &format!("a whole number from {least} to {}", bound(*most)),
+                    &format!("an integer from {least} to {}", bound(*most)),
                 ),
             },
             Kind::Enum(names) => {
@@ -413,11 +413,12 @@ mod tests {
         for (written, expected) in [
             (
                 "max_batch_size: -1",
-                "line 1, column 17: max_batch_size: expected a whole number from 0 to 2147483647, found '-1'",
+                "line 1, column 17: max_batch_size: expected an integer from 0 to 2147483647, found '-1'",
             ),
             (
                 "input {\n name: \"x\" dims: [1, 9223372036854775808]\n}",
-                "line 2, column 22: input[0].dims[1]: expected a whole number from -1 to 2^63 - 1, found '9223372036854775808'",
+                "line 2, column 22: input[0].dims[1]: expected an integer from -1 to 2^63 - 1, found \
+                 '9223372036854775808'",
             ),
             (
                 "input { data_type: TYPE_FP31 }",
@@ -425,7 +426,7 @@ mod tests {
             ),
             (
                 "name: m",
-                "line 1, column 7: name: expected a text in quotes, found 'm'",
+                "line 1, column 7: name: expected a quoted string, found 'm'",
             ),
             (
                 "name: \"a\" name: \"b\"",
@@ -449,12 +450,13 @@ mod tests {
             ),
             (
                 "instance_group { gpus: [ 0, -1 ] }",
-                "line 1, column 29: instance_group[0].gpus[1]: expected a whole number from 0 to 2147483647, found '-1'",
+                "line 1, column 29: instance_group[0].gpus[1]: expected an integer from 0 to 2147483647, \
+                 found '-1'",
             ),
             (
                 "optimization { execution_accelerators { gpu_execution_accelerator { name: cuda } } }",
-                "line 1, column 75: optimization.execution_accelerators.gpu_execution_accelerator[0].name: expected a text in \
-                 quotes, found 'cuda'",
+                "line 1, column 75: optimization.execution_accelerators.gpu_execution_accelerator[0].name: \
+                 expected a quoted string, found 'cuda'",
             ),
         ] {
             let error = text(written).unwrap_err();
@@ -469,7 +471,7 @@ mod tests {
         }
         let error = json(r#"{"max_batch_size": 1.5}"#).unwrap_err();
         assert!(
-            error.starts_with("max_batch_size: expected a whole number"),
+            error.starts_with("max_batch_size: expected an integer"),
             "{error}"
         );
         assert!(

@@ -198,7 +198,7 @@ impl Reader<'_> {
                 let code = self.digits(16, wanted).filter(|_| self.at == start + wanted);
                 let Some(character) = code.and_then(char::from_u32) else {
                     self.at = place;
-                    return self.fail("this is no Unicode character");
+                    return self.fail("this is not a Unicode character");
                 };
                 bytes.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
                 return Ok(());
@@ -375,7 +375,10 @@ mod tests {
                 "line 1, column 10: the string before this is not UTF-8",
             ),
             ("a: \"\\777\"", "line 1, column 5: not a byte"),
-            ("a: \"\\ud800\"", "line 1, column 5: this is no Unicode character"),
+            (
+                "a: \"\\ud800\"",
+                "line 1, column 5: this is not a Unicode character",
+            ),
             (
                 "1: 2",
                 "line 1, column 1: expected the name of a field, found '1'",

@@ -501,7 +501,7 @@ mod tests {
             ("input { data_type: TYPE_FP32 }", "input[0] has no name"),
             (
                 "output { name: \"y\" } output { name: \"y\" }",
-                "output 'y' is there twice",
+                "output 'y' is given twice",
             ),
             (
                 "output { name: \"y\" label_filename: \"../../etc/passwd\" }",
@@ -513,7 +513,7 @@ mod tests {
             ),
             (
                 "version_policy { all { } latest { } }",
-                "version_policy.latest and version_policy.all cannot stand together",
+                "version_policy.latest and version_policy.all cannot be combined",
             ),
             (
                 "model_warmup { inputs { key: \"x\" value { zero_data: true } } }",

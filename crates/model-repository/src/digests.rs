@@ -53,7 +53,8 @@ impl RequiredDigests {
             };
             if index == 0 && line.starts_with("tensor-manifest ") {
                 return fail(
-                    "this is a manifest of tensors, which says nothing of files; expected lines as sha256sum or \
+                    "this is a manifest of tensors, which does not list files; expected lines as sha256sum \
+                     or \
                      tensor manifest --files writes them",
                 );
             }
@@ -152,7 +153,7 @@ fn path_and_digest(line: &str) -> Result<(PathBuf, String), &'static str> {
             Component::CurDir => {}
             Component::Normal(part) => below.push(part),
             _ => {
-                return Err("expected a path below the repository's folder, such as digits/1/model.onnx");
+                return Err("expected a path below the repository's directory, such as digits/1/model.onnx");
             }
         }
     }
@@ -220,11 +221,11 @@ mod tests {
             (format!("{ABC} x"), "line 1: expected 64 hexadecimal digits"),
             (
                 format!("{ABC}  ok\n{ABC}  /models/x"),
-                "line 2: expected a path below the repository's folder",
+                "line 2: expected a path below the repository's directory",
             ),
             (
                 format!("{ABC}  ../x"),
-                "line 1: expected a path below the repository's folder",
+                "line 1: expected a path below the repository's directory",
             ),
             (
                 format!("{ABC}  x\n{other}  x"),

@@ -22,7 +22,7 @@ use thiserror::Error;
 pub enum FileError {
     /// A model requests a path that is not a file name in its directory.
     #[error(
-        "it asks for {}, which is not the name of a file in its folder",
+        "it refers to {}, which is not a file name in its directory",
         QuotedName(name)
     )]
     NoName {
@@ -57,7 +57,7 @@ pub enum FileError {
         source: io::Error,
     },
     /// A directory cannot be listed.
-    #[error("the folder {name} cannot be read: {}", source.kind())]
+    #[error("the directory {name} cannot be read: {}", source.kind())]
     Directory {
         /// Name of the directory.
         name: String,
@@ -66,7 +66,8 @@ pub enum FileError {
     },
     /// A symbolic link leads out of the repository.
     #[error(
-        "{name} is a link that leads out of the repository (--repository-also names folders that links may reach)"
+        "{name} is a link that leads out of the repository (--repository-also allows directories that links \
+         may lead to)"
     )]
     Outside {
         /// Name of the link.
@@ -129,7 +130,7 @@ pub enum FileError {
         list: String,
     },
     /// The directory has too many files.
-    #[error("its folder holds more than {limit} files")]
+    #[error("its directory holds more than {limit} files")]
     TooManyFiles {
         /// Maximum number of files.
         limit: usize,
@@ -170,7 +171,7 @@ pub enum ModelError {
     #[error("{0}")]
     Name(#[source] ServiceError),
     /// The repository's directory cannot be opened.
-    #[error("the repository's folder cannot be opened: {}", .0.kind())]
+    #[error("the repository's directory cannot be opened: {}", .0.kind())]
     Repository(#[source] io::Error),
     /// Two repositories have a model of this name.
     #[error("it is in two repositories, {first} and {second}; rename or remove one of them")]
@@ -181,15 +182,16 @@ pub enum ModelError {
         second: String,
     },
     /// The model's directory cannot be read.
-    #[error("its folder cannot be read: {}", .0.kind())]
+    #[error("its directory cannot be read: {}", .0.kind())]
     Directory(#[source] io::Error),
     /// The model's directory is a link that leads out of the repository.
     #[error(
-        "its folder is a link that leads out of the repository (--repository-also names folders that links may reach)"
+        "its directory is a link that leads out of the repository (--repository-also allows directories \
+         that links may lead to)"
     )]
     DirectoryOutside,
     /// The directory has two configurations.
-    #[error("it has both a {first} and a {second}; one of them must go")]
+    #[error("it has both a {first} and a {second}; remove one of them")]
     TwoConfigurations {
         /// Name of a configuration file.
         first: &'static str,
@@ -206,7 +208,7 @@ pub enum ModelError {
     },
     /// The configuration names a different model.
     #[error(
-        "its configuration has the name {}; expected that of the folder",
+        "its configuration has the name {}; expected that of the directory",
         QuotedName(found)
     )]
     ConfiguredName {
@@ -252,7 +254,7 @@ pub enum ModelError {
     },
     /// The directory is itself a repository.
     #[error(
-        "it is no model but a folder of models, of which {} is one: serve this folder itself",
+        "it is a directory of models, such as {}, and not a model: serve this directory itself",
         QuotedName(model)
     )]
     DirectoryOfModels {
@@ -260,7 +262,7 @@ pub enum ModelError {
         model: String,
     },
     /// The model's directory contains no version directory.
-    #[error("it has no version folder with {files} in it{}", hint(*is_misplaced, misnamed.as_ref()))]
+    #[error("it has no version directory with {files} in it{}", hint(*is_misplaced, misnamed.as_ref()))]
     NoVersion {
         /// The expected file names.
         files: String,
@@ -282,7 +284,7 @@ pub enum ModelError {
         misnamed: Option<MisnamedFile>,
     },
     /// The version policy selects versions that do not exist.
-    #[error("its version policy wants only {}, which are not there", wanted.join(", "))]
+    #[error("its version policy selects only {}, which do not exist", wanted.join(", "))]
     NoWantedVersion {
         /// The versions that the policy selects.
         wanted: Vec<String>,
@@ -320,7 +322,7 @@ pub enum MisnamedFile {
 fn hint(is_misplaced: bool, misnamed: Option<&MisnamedFile>) -> String {
     match (is_misplaced, misnamed) {
         (true, _) => {
-            " (the model file stands in the model's folder: move it into a version folder such as 1)"
+            " (the model file is in the model's directory: move it into a version directory such as 1)"
                 .to_owned()
         }
         (false, Some(MisnamedFile::Known { found, wanted })) => {

@@ -67,15 +67,15 @@
 mod digests;
 mod error;
 mod files;
-mod foreign;
-mod loose;
 mod missing_file;
 mod model_directory;
+mod other_frameworks;
 mod repositories;
 mod repository;
 mod repository_error;
 mod root;
 mod sibling_files;
+mod single_files;
 mod snapshot;
 mod upstream;
 mod version_key;

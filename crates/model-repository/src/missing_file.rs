@@ -7,8 +7,8 @@ use rustix::fs::FileType;
 
 use crate::{
     error::{FileError, MisnamedFile, ModelError},
-    foreign::framework,
     model_directory::{ModelDirectory, ModelFile, subfolders},
+    other_frameworks::framework,
 };
 
 impl ModelDirectory {

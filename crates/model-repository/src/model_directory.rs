@@ -323,7 +323,7 @@ impl ModelDirectory {
                 tracing::warn!(
                     model = self.name,
                     version,
-                    "ignoring a version folder whose name is not safe in a URL"
+                    "ignoring a version directory whose name is not safe in a URL"
                 );
             }
             is_safe
@@ -349,7 +349,7 @@ impl ModelDirectory {
             tracing::warn!(
                 model = self.name,
                 version,
-                "ignoring a version folder without a model file"
+                "ignoring a version directory without a model file"
             );
         }
         self.select(found, &written.config.version_policy)
@@ -399,7 +399,7 @@ impl ModelDirectory {
                     tracing::warn!(
                         model = self.name,
                         version = missing,
-                        "a version of the version policy is not there"
+                        "a version of the version policy does not exist"
                     );
                 }
                 if found.is_empty() {

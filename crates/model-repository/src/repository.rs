@@ -16,11 +16,11 @@ use rustix::fs::FileType;
 use crate::{
     digests::RequiredDigests,
     error::ModelError,
-    foreign::framework,
-    loose::{LOOKED_AT, looks_like_a_model},
     model_directory::{ModelDirectory, subfolders},
+    other_frameworks::framework,
     repository_error::RepositoryError,
     root::{PathTarget, Root, is_file},
+    single_files::{LOOKED_AT, looks_like_a_model},
     upstream::Upstream,
 };
 

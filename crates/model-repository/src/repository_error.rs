@@ -11,7 +11,7 @@ use std::{
 use oip_service::Backend;
 use tensor_core::FileKind;
 
-use crate::foreign::framework;
+use crate::other_frameworks::framework;
 
 /// The reason why a repository's directory cannot be used.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ fn described(path: &Path, backends: &[Arc<dyn Backend>]) -> String {
         .collect();
     let extensions: Vec<String> = extensions.into_iter().collect();
     format!(
-        "is neither a folder nor, by its extension, a model's file: expected one of {}",
+        "is neither a directory nor, by its extension, a model's file: expected one of {}",
         extensions.join(", ")
     )
 }
@@ -117,9 +117,9 @@ impl fmt::Display for RepositoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
         match self.source.kind() {
-            io::ErrorKind::NotFound if self.is_for_links => write!(f, "the folder {path} does not exist"),
-            io::ErrorKind::NotADirectory if self.is_for_links => write!(f, "{path} is not a folder"),
-            _ if self.is_for_links => write!(f, "the folder {path} cannot be read: {}", self.source),
+            io::ErrorKind::NotFound if self.is_for_links => write!(f, "the directory {path} does not exist"),
+            io::ErrorKind::NotADirectory if self.is_for_links => write!(f, "{path} is not a directory"),
+            _ if self.is_for_links => write!(f, "the directory {path} cannot be read: {}", self.source),
             io::ErrorKind::NotFound => {
                 write!(f, "there is no file or directory {path}")?;
                 match &self.meant {

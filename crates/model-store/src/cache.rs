@@ -58,15 +58,15 @@ impl Cache {
     /// When the directory is not a cache of this program, or is not writable.
     pub(crate) fn open(folder: &Path, limit: Option<u64>) -> Result<Self, StoreError> {
         let fail = |doing| StoreError::cache(folder, doing);
-        fs::create_dir_all(folder).map_err(fail("the cache's folder cannot be made"))?;
+        fs::create_dir_all(folder).map_err(fail("the cache's directory cannot be created"))?;
         let folder = folder
             .canonicalize()
-            .map_err(fail("the cache's folder cannot be opened"))?;
+            .map_err(fail("the cache's directory cannot be opened"))?;
         let cache = Self { folder, limit };
         cache.claim()?;
         for part in ["objects", "records", "partial", "views"] {
             let path = cache.folder.join(part);
-            fs::create_dir_all(&path).map_err(StoreError::cache(&path, "it cannot be made"))?;
+            fs::create_dir_all(&path).map_err(StoreError::cache(&path, "it cannot be created"))?;
         }
         let _tidying = cache.lock(FlockOperation::LockExclusive)?;
         cache.remove_left_behind();
@@ -162,7 +162,7 @@ impl Cache {
         let file = tempfile::Builder::new()
             .suffix(PARTIAL_SUFFIX)
             .tempfile_in(&folder);
-        let file = file.map_err(fail("no file can be made"))?;
+        let file = file.map_err(fail("no file can be created"))?;
         flock(file.as_file(), FlockOperation::NonBlockingLockExclusive)
             .map_err(|error| fail("a file cannot be locked")(error.into()))?;
         if object.size > 0 {
@@ -175,7 +175,7 @@ impl Cache {
                 Err(_) => file
                     .as_file()
                     .set_len(object.size)
-                    .map_err(fail("a file cannot be made as long as the object"))?,
+                    .map_err(fail("a file cannot be created as long as the object"))?,
             }
         }
         Ok(PartialFile(file))
@@ -293,8 +293,9 @@ impl Cache {
 
     fn free(&self) -> Result<u64, StoreError> {
         let disk = rustix::fs::statvfs(&self.folder);
-        let disk =
-            disk.map_err(|error| StoreError::cache(&self.folder, "the disk cannot be asked")(error.into()))?;
+        let disk = disk.map_err(|error| {
+            StoreError::cache(&self.folder, "the free space of the disk cannot be read")(error.into())
+        })?;
         Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
     }
 
@@ -376,7 +377,7 @@ impl Cache {
             if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
                 && fs::remove_file(&path).is_ok()
             {
-                tracing::debug!(file = %path.display(), "removed what an interrupted process left");
+                tracing::debug!(file = %path.display(), "removed leftovers of an interrupted process");
             }
         }
     }

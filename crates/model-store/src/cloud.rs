@@ -115,8 +115,9 @@ impl CloudStore {
                             .with_retry(retry)
                             .build(),
                     ),
-                    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile in ~/.aws (AWS_PROFILE), a web identity or the \
-                     machine's role name who asks; AWS_SKIP_SIGNATURE=true asks for a public bucket without",
+                    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile in ~/.aws (AWS_PROFILE), a web \
+                     identity or the machine's role give credentials; a public bucket needs only \
+                     AWS_SKIP_SIGNATURE=true",
                 )
             }
             Cloud::Google => (
@@ -127,8 +128,8 @@ impl CloudStore {
                         .with_retry(retry)
                         .build(),
                 ),
-                "GOOGLE_APPLICATION_CREDENTIALS, GOOGLE_SERVICE_ACCOUNT or the machine's account name who asks; \
-                 GOOGLE_SKIP_SIGNATURE=true asks for a public bucket without",
+                "GOOGLE_APPLICATION_CREDENTIALS, GOOGLE_SERVICE_ACCOUNT or the machine's account give \
+                 credentials; a public bucket needs only GOOGLE_SKIP_SIGNATURE=true",
             ),
             Cloud::Azure => (
                 shared(
@@ -138,8 +139,8 @@ impl CloudStore {
                         .with_retry(retry)
                         .build(),
                 ),
-                "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY, a SAS token or an identity name who asks; \
-                 AZURE_SKIP_SIGNATURE=true asks for a public container without",
+                "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY, a SAS token or an identity give \
+                 credentials; a public container needs only AZURE_SKIP_SIGNATURE=true",
             ),
         };
         let store = store.map_err(|error| StoreError::Settings {

@@ -37,7 +37,7 @@ pub enum StoreError {
         why: String,
     },
     /// The location contains no model files.
-    #[error("there is nothing at {url}: no object has a name that begins so")]
+    #[error("there is nothing at {url}: no object has this prefix")]
     Empty {
         /// URL of the location that is empty.
         url: String,
@@ -73,7 +73,7 @@ pub enum StoreError {
         name: String,
     },
     /// The number of bytes differs from the announced one.
-    #[error("{name} has {expected} bytes by the store's list, but {found} came")]
+    #[error("the store lists {name} with {expected} bytes, but sent {found}")]
     Truncated {
         /// Name of the object.
         name: String,
@@ -83,7 +83,7 @@ pub enum StoreError {
         found: u64,
     },
     /// The bytes do not match the store's digest.
-    #[error("{name}: its store says that it has the SHA-256 {expected}, but the bytes have {found}")]
+    #[error("{name}: its store gives the SHA-256 {expected}, but its bytes have {found}")]
     Digest {
         /// Name of the object.
         name: String,
@@ -101,7 +101,7 @@ pub enum StoreError {
         why: String,
     },
     /// Two objects cannot both be stored: the name of one is a directory in the name of the other.
-    #[error("'{name}' is both an object and a folder of others; one of them must go")]
+    #[error("'{name}' is both an object and a directory of others; remove one of them")]
     Conflict {
         /// The offending name of an object.
         name: String,
@@ -133,7 +133,8 @@ pub enum StoreError {
     },
     /// The disk is full.
     #[error(
-        "{what} needs {needed} bytes, but the disk of the cache {} has {free} left; free some, or name a folder on another \
+        "{what} needs {needed} bytes, but the disk of the cache {} has {free} left; free some, or name a \
+         directory on another \
          disk by --repository-cache", .cache.display()
     )]
     DiskFull {
@@ -148,7 +149,8 @@ pub enum StoreError {
     },
     /// The cache's directory is used for something else.
     #[error(
-        "{} is not empty and not a cache of this program (no CACHEDIR.TAG of its own); name another folder by \
+        "{} is not empty and not a cache of this program (no CACHEDIR.TAG of its own); name another \
+         directory by \
          --repository-cache", .path.display()
     )]
     NotACache {
@@ -166,7 +168,7 @@ pub enum StoreError {
         source: io::Error,
     },
     /// A single model became a repository, or vice versa.
-    #[error("{url} was {before} and is {now} now; start the server again to serve that")]
+    #[error("{url} was {before} and is now {now}; restart the server to serve it")]
     Layout {
         /// URL of the location of the models.
         url: String,

@@ -17,8 +17,8 @@ pub(crate) struct HubStore {
     options: RemoteOptions,
 }
 
-const HINT: &str = "HF_TOKEN, or the file that `hf auth login` writes, names who asks; a gated repository wants its \
-                    terms to be accepted once";
+const HINT: &str = "HF_TOKEN, or the file that `hf auth login` writes, gives the token; the terms of a \
+                    gated repository must be accepted once";
 
 impl HubStore {
     pub(crate) fn new(location: &str, options: &RemoteOptions) -> Result<Self, StoreError> {

@@ -116,19 +116,19 @@ impl Location {
                 }
                 if name.is_empty() {
                     return Err(wrong(
-                        "a web server cannot be asked which files it has, so the URL must name one model's file",
+                        "a web server cannot list its files, so the URL must name one model's file",
                     ));
                 }
                 return Ok(Self {
                     place: Place::Web { url: text.to_owned() },
                 });
             }
-            _ => return Err(wrong("its scheme is not known")),
+            _ => return Err(wrong("its scheme is unknown")),
         };
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
         if bucket.is_empty() || !bucket.bytes().all(is_name) {
-            return Err(wrong("it has no bucket, or one whose name cannot be"));
+            return Err(wrong("it has no bucket, or an invalid bucket name"));
         }
         let prefix = prefix.trim_end_matches('/');
         if !prefix.is_empty() {
@@ -222,10 +222,10 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused_with_a_reason() {
         for (text, why) in [
-            ("ftp://h/x", "its scheme is not known"),
+            ("ftp://h/x", "its scheme is unknown"),
             ("s3:///x", "it has no bucket"),
             ("s3://b/../x", "its prefix has a part '..'"),
-            ("https://h.example/", "cannot be asked which files it has"),
+            ("https://h.example/", "cannot list its files"),
             ("https://user:word@h.example/x", "no password"),
             ("hf://owner", "hf://OWNER/REPO"),
         ] {

@@ -224,7 +224,7 @@ impl Mirror {
                     failed = report.failed.len(),
                     bytes = report.fetched,
                     milliseconds = start.elapsed().as_millis() as u64,
-                    "the model repository is here"
+                    "fetched the model repository"
                 );
             }
             Err(error) if error.is_of_store() => {
@@ -521,7 +521,8 @@ impl Mirror {
         Err(StoreError::Unavailable {
             url: self.url.clone(),
             what,
-            why: "its files leave the cache as fast as they come; another process needs the room".to_owned(),
+            why: "its files are evicted as fast as they are fetched; another process needs the space"
+                .to_owned(),
         })
     }
 

@@ -233,7 +233,7 @@ fn tree_page(objects: &BTreeMap<String, Vec<u8>>, folder: &str, request: &Reques
         .filter(|(key, _)| key.starts_with(&folder) && **key > after)
         .peekable();
     if found.peek().is_none() {
-        return Response::new(404, "{}").header("X-Error-Message", "no such folder");
+        return Response::new(404, "{}").header("X-Error-Message", "no such directory");
     }
     let page: Vec<_> = found.by_ref().take(PAGE).collect();
     let items: Vec<String> = page

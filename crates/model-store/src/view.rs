@@ -52,8 +52,8 @@ pub(crate) enum Shape {
 impl Shape {
     pub(crate) fn words(self) -> &'static str {
         match self {
-            Self::Repository => "a folder of models",
-            Self::Model => "one model's folder",
+            Self::Repository => "a directory of models",
+            Self::Model => "one model's directory",
             Self::File => "one model's file",
         }
     }
@@ -89,7 +89,7 @@ impl View {
         let folder = cache.views().join(location.id());
         for part in ["tree", "entries", "next"] {
             let path = folder.join(part);
-            fs::create_dir_all(&path).map_err(StoreError::cache(&path, "it cannot be made"))?;
+            fs::create_dir_all(&path).map_err(StoreError::cache(&path, "it cannot be created"))?;
         }
         let path = folder.join(IN_USE);
         let in_use = Lock::take(&path, FlockOperation::LockShared)?;
@@ -162,13 +162,13 @@ impl View {
     /// Creates the repository directory, initially empty.
     pub(crate) fn make_repository(&self) -> Result<(), StoreError> {
         let path = self.folder.join("tree").join(&self.label);
-        fs::create_dir_all(&path).map_err(StoreError::cache(&path, "it cannot be made"))
+        fs::create_dir_all(&path).map_err(StoreError::cache(&path, "it cannot be created"))
     }
 
     /// Creates an empty directory for a model without content.
     pub(crate) fn make_place(&self, entry: &str) -> Result<(), StoreError> {
         let path = self.place(Shape::Repository, entry);
-        fs::create_dir_all(&path).map_err(StoreError::cache(&path, "it cannot be made"))
+        fs::create_dir_all(&path).map_err(StoreError::cache(&path, "it cannot be created"))
     }
 
     /// Builds an entry from cached objects, each given by its name below the entry and its digest. Returns
@@ -183,7 +183,7 @@ impl View {
             .tempdir_in(self.folder.join("next"));
         let path = path.map_err(StoreError::cache(
             self.folder.join("next"),
-            "no folder can be made",
+            "no directory can be created",
         ))?;
         let content = path.path().join("content");
         for (_, below, sha256) in objects {
@@ -192,7 +192,7 @@ impl View {
                 false => content.join(below),
             };
             if let Some(folder) = target.parent() {
-                fs::create_dir_all(folder).map_err(StoreError::cache(folder, "it cannot be made"))?;
+                fs::create_dir_all(folder).map_err(StoreError::cache(folder, "it cannot be created"))?;
             }
             match link(&cache.object(sha256), &target) {
                 Ok(()) => {}
@@ -219,7 +219,7 @@ impl View {
         let place = self.place(shape, entry);
         let fail = |doing| StoreError::cache(&place, doing);
         if let Some(above) = place.parent() {
-            fs::create_dir_all(above).map_err(fail("it cannot be made"))?;
+            fs::create_dir_all(above).map_err(fail("it cannot be created"))?;
         }
         exchange(&built.path.join("content"), &place, &built.path.join("before"))
             .map_err(fail("a model cannot be put there"))?;
@@ -234,7 +234,7 @@ impl View {
         let aside = tempfile::Builder::new()
             .prefix("gone-")
             .tempdir_in(self.folder.join("next"));
-        let aside = aside.map_err(StoreError::cache(&place, "no folder can be made"))?;
+        let aside = aside.map_err(StoreError::cache(&place, "no directory can be created"))?;
         let _ = fs::remove_file(self.record(entry));
         match fs::rename(&place, aside.path().join("before")) {
             Ok(()) => Ok(()),

@@ -192,7 +192,7 @@ impl Audit {
         let grpc_status = response.and_then(|response| response.headers().get("grpc-status"));
         let grpc_status = grpc_status.and_then(|status| HeaderValue::to_str(status).ok());
         let outcome = match response {
-            None => "given up by the client",
+            None => "cancelled by the client",
             Some(response)
                 if response.status().is_success() && grpc_status.is_none_or(|status| status == "0") =>
             {

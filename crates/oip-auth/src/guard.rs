@@ -84,7 +84,7 @@ impl Answers {
             Self::NoChanges(advice) => {
                 let change = route.change().filter(|_| !is_protected)?;
                 Some(denied(format!(
-                    "'{change}' is refused on this address, where anybody could ask for it: {advice}"
+                    "'{change}' is refused on this address, which is open to everybody: {advice}"
                 )))
             }
             Self::NoAdministration(advice) => {
@@ -137,11 +137,11 @@ pub(crate) struct Admission {
     /// Checks that the transport runs once it has read the content; `None` if no such check is needed.
     pub(crate) grant: Option<Grant>,
     /// The model that was checked last; set only for a call that changes state.
-    pub(crate) model: Asked,
+    pub(crate) model: RequestedModel,
 }
 
 /// The name of the model that a request concerns. The name is known once the content of the request is read.
-pub(crate) type Asked = Option<Arc<Mutex<Option<String>>>>;
+pub(crate) type RequestedModel = Option<Arc<Mutex<Option<String>>>>;
 
 impl Guard {
     /// Creates a guard without identities, which admits all calls that the door accepts.
@@ -312,7 +312,7 @@ impl Guard {
             return Err(refused_at_door(error, table.as_ref().map(identify)));
         }
         let model = || Arc::new(Mutex::new(route.model_name().map(str::to_owned)));
-        let model: Asked = route.change().is_some().then(model);
+        let model: RequestedModel = route.change().is_some().then(model);
         let Some(table) = table else {
             return Ok(Admission {
                 shown: None,
@@ -482,11 +482,11 @@ fn token(value: &HeaderValue) -> Option<&str> {
 /// The checks of a [`Grant`], which need the request's content.
 struct ContentChecks {
     who: Option<(Arc<Table>, usize)>,
-    model: Asked,
+    model: RequestedModel,
 }
 
 impl ContentChecks {
-    fn new(who: Option<(Arc<Table>, usize)>, model: &Asked) -> Self {
+    fn new(who: Option<(Arc<Table>, usize)>, model: &RequestedModel) -> Self {
         Self {
             who,
             model: model.clone(),

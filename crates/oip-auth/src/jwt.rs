@@ -116,7 +116,7 @@ impl Verifier {
         let decode = |text: &str| URL_SAFE_NO_PAD.decode(text).map_err(|_| MALFORMED);
         let header: Header = serde_json::from_slice(&decode(header)?).map_err(|_| MALFORMED)?;
         if header.crit.is_some() {
-            return Err("the token has extensions that are not known");
+            return Err("the token has unknown extensions");
         }
         let signature = decode(signature)?;
         let is_signed = match choose(keys, &header.alg, header.kid.as_deref()) {
@@ -168,7 +168,7 @@ impl Verifier {
                 .filter_map(Value::as_str)
                 .map(str::to_owned)
                 .collect(),
-            _ => return Err("the token lacks the claim that says whose it is"),
+            _ => return Err("the token lacks the claim that identifies its holder"),
         };
         Ok(VerifiedClaims {
             values,
@@ -418,7 +418,7 @@ pub(crate) mod tests {
             (format!("{message}."), unsigned),
             (
                 issuer.sign(&json!({"alg": "ES256", "crit": ["b64"]}), &claims()),
-                "the token has extensions that are not known",
+                "the token has unknown extensions",
             ),
             (with("exp", json!(NOW - 11)), "the token has expired"),
             (
@@ -439,7 +439,10 @@ pub(crate) mod tests {
                 "the token is for another audience",
             ),
             (without("aud"), "the token is for another audience"),
-            (without("sub"), "the token lacks the claim that says whose it is"),
+            (
+                without("sub"),
+                "the token lacks the claim that identifies its holder",
+            ),
             ("a.b.c".to_owned(), "the token is not a signed JSON Web Token"),
             ("..".to_owned(), "the token is not a signed JSON Web Token"),
             ("x".to_owned(), "the token is not a signed JSON Web Token"),

@@ -106,7 +106,7 @@ impl Place {
     pub(crate) fn check(url: &str) -> Result<(), String> {
         // Credentials in the URL would be logged.
         if url.contains('@') {
-            return Err("the URL of keys has a password or an @, which is not taken".to_owned());
+            return Err("the URL of keys has a password or an @, which is not supported".to_owned());
         }
         let parsed: Uri = url
             .parse()
@@ -119,7 +119,8 @@ impl Place {
             Some(scheme) if *scheme == Scheme::HTTPS => Ok(()),
             Some(scheme) if *scheme == Scheme::HTTP && is_local => Ok(()),
             Some(scheme) if *scheme == Scheme::HTTP => Err(format!(
-                "keys are fetched by https:// only (http:// on this machine), since others could change them on their way; \
+                "keys are fetched by https:// only (http:// on this machine), since others could modify \
+                 them in transit; \
                  found '{url}'"
             )),
             _ => Err(format!("expected a file or a URL with https://, found '{url}'")),
@@ -200,7 +201,7 @@ impl RemoteKeys {
         thread::Builder::new()
             .name("jwks".to_owned())
             .spawn(move || fetcher.run(&wakes, next))
-            .map_err(|error| Failure::lasting(format!("the system gives no thread: {error}")))?;
+            .map_err(|error| Failure::lasting(format!("cannot start a thread: {error}")))?;
         Ok(Self { place, held, wake })
     }
 
@@ -261,7 +262,7 @@ impl Fetcher {
             let wait = match self.fetch() {
                 Ok(good_for) => {
                     if std::mem::take(&mut self.is_failing) {
-                        tracing::info!(url = self.url, "keys of tokens are fetched again");
+                        tracing::info!(url = self.url, "the keys of tokens are fetched again");
                     }
                     good_for
                 }
@@ -284,12 +285,16 @@ impl Fetcher {
                 .unwrap_or_else(PoisonError::into_inner)
                 .is_some();
             match has_keys {
-                true => tracing::error!(url, reason, "keys of tokens cannot be fetched; those known stay"),
+                true => tracing::error!(
+                    url,
+                    reason,
+                    "the keys of tokens cannot be fetched; the known ones stay in use"
+                ),
                 false => {
                     tracing::error!(
                         url,
                         reason,
-                        "keys of tokens cannot be fetched; JSON Web Tokens are refused"
+                        "the keys of tokens cannot be fetched; JSON Web Tokens are refused"
                     );
                 }
             }

@@ -201,7 +201,7 @@ fn read(path: &Path) -> Result<Vec<u8>, AuthError> {
     if !fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err(AuthError::new(
             path,
-            "expected a file, found something else, such as a folder or a pipe",
+            "expected a file, found something else, such as a directory or a pipe",
         ));
     }
     let mut contents = Vec::new();

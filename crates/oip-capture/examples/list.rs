@@ -12,7 +12,7 @@ use std::path::Path;
 use oip_capture::Recording;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = std::env::args().nth(1).ok_or("which folder?")?;
+    let folder = std::env::args().nth(1).ok_or("which directory?")?;
     let recording = Recording::open(Path::new(&folder))?;
     for entry in recording.entries() {
         let request = recording.request(entry)?;

@@ -38,7 +38,7 @@ pub(crate) fn clear(folder: &Path) -> io::Result<u64> {
                 run.has_left(&part)
             });
         if is_left_over && fs::remove_file(entry.path()).is_ok() {
-            tracing::debug!(file = %entry.path().display(), "removed what a recording that was cut off left");
+            tracing::debug!(file = %entry.path().display(), "removed leftovers of an interrupted recording");
             continue;
         }
         used += metadata.len();

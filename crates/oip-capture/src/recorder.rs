@@ -303,7 +303,8 @@ impl Writer {
                     tracing::warn!(
                         bytes,
                         left,
-                        "a request and its answer are larger than the rest of the limit: not recorded; smaller ones still are"
+                        "a request and its response are larger than the rest of the limit: not recorded; \
+                         smaller ones still are"
                     );
                 }
                 Err(error) if !self.is_failing => {

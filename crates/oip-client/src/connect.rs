@@ -81,7 +81,7 @@ pub(crate) fn failed(error: impl Into<Box<dyn Error + Send + Sync>>, hint: &str)
     } else if hyper().any(hyper::Error::is_parse) || speaks_first(&deepest) || is_no_http2(&*error) {
         (ErrorKind::Protocol, unreadable(&deepest, hint))
     } else if is_refused_stream(&*error) {
-        let message = "the server did not take the request on".to_owned();
+        let message = "the server did not accept the request".to_owned();
         (ErrorKind::Connect, message)
     } else if hyper().any(hyper::Error::is_canceled) {
         let message = "the connection was closed before the request was sent".to_owned();
@@ -96,13 +96,13 @@ pub(crate) fn failed(error: impl Into<Box<dyn Error + Send + Sync>>, hint: &str)
 pub(crate) fn no_connection(kind: Option<io::ErrorKind>, deepest: &str) -> String {
     match kind {
         Some(io::ErrorKind::ConnectionRefused) => "connection refused: nothing listens there".to_owned(),
-        Some(io::ErrorKind::TimedOut) => "no connection in time".to_owned(),
+        Some(io::ErrorKind::TimedOut) => "connecting timed out".to_owned(),
         _ => format!("no connection: {deepest}"),
     }
 }
 
 pub(crate) fn unreadable(what: &str, hint: &str) -> String {
-    format!("the answer cannot be read ({what}); {hint}")
+    format!("the response cannot be read ({what}); {hint}")
 }
 
 pub(crate) fn broke(why: &str, hint: &str) -> String {
@@ -110,7 +110,7 @@ pub(crate) fn broke(why: &str, hint: &str) -> String {
 }
 
 pub(crate) fn incomplete(place: &str, why: &str) -> String {
-    format!("the answer is incomplete: it broke off{place} ({why})")
+    format!("the response is incomplete: it ended early{place} ({why})")
 }
 
 /// Returns a description of the TLS failure, if TLS caused the error.

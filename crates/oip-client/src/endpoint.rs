@@ -120,7 +120,7 @@ fn authority_of(uri: &Uri) -> Result<Authority, &'static str> {
     }
     let has_port = authority.as_str().len() > authority.host().len();
     if has_port && authority.port_u16().is_none() {
-        return Err("expected a port up to 65535 behind the host");
+        return Err("expected a port up to 65535 after the host");
     }
     Ok(authority)
 }

@@ -131,13 +131,13 @@ impl ClientError {
 
     /// Creates the error for a response larger than `limit` bytes.
     pub(crate) fn too_large(limit: usize) -> Self {
-        let message = format!("the answer is larger than {limit} bytes, the client's limit");
+        let message = format!("the response is larger than {limit} bytes, the client's limit");
         Self::new(ErrorKind::TooLarge, message)
     }
 
     /// Creates the error for a call that timed out.
     pub(crate) fn out_of_time(timeout: Duration) -> Self {
-        Self::new(ErrorKind::Timeout, format!("no answer within {timeout:?}"))
+        Self::new(ErrorKind::Timeout, format!("no response within {timeout:?}"))
     }
 
     /// Adds the server's URL to the message.

@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(choices.map(|on| covered(on, true)), [0, 2, 3, 3]);
         assert!(
             !RetryOn::Refused.covers(&errors[2], false),
-            "an answer that broke is not asked for again"
+            "a response that broke is not asked for again"
         );
     }
 

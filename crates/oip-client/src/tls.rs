@@ -141,7 +141,8 @@ pub(crate) fn explain(error: &rustls::Error) -> String {
         // `BadSignature` means that the certificate's authority has the same name as a trusted one, but a
         // different key.
         Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
-            "the server's certificate is signed by no authority that this client knows; name its authority"
+            "the server's certificate is signed by an authority that this client does not know; name that \
+             authority"
                 .to_owned()
         }
         Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {

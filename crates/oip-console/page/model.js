@@ -101,7 +101,7 @@ function inputFields(input, i, config, example) {
   function readShape() {
     const text = shapeField.value.replace(/[[\]\s]/g, "");
     const dims = text === "" ? [] : text.split(",").map(Number);
-    if (!dims.every((dim) => Number.isSafeInteger(dim) && dim >= 0)) throw new Error(`The shape of '${input.name}' is a list of whole numbers, such as 1, 64.`);
+    if (!dims.every((dim) => Number.isSafeInteger(dim) && dim >= 0)) throw new Error(`The shape of '${input.name}' is a list of integers, such as 1, 64.`);
     return dims;
   }
 

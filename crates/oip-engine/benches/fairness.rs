@@ -56,7 +56,7 @@ fn main() {
         println!("{:<44}{:>10}{:>10}{:>18}", "", "p50", "p99", "slowest health");
         let alone = measure(&engine, model, "by itself");
         for flooded in ["waits", "computes"] {
-            let label = format!("beside a flooded model that {flooded} (2 ms)");
+            let label = format!("next to a flooded model that {flooded} (2 ms)");
             let beside = flood(&engine, flooded, || measure(&engine, model, &label));
             let ratio = beside.as_secs_f64() / alone.as_secs_f64();
             println!("  p99 is {ratio:.1}x that by itself");

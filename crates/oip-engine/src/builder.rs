@@ -10,7 +10,7 @@ use crate::{
     config::EngineConfig,
     engine::Engine,
     load::{LoadError, loader},
-    run::others::Others,
+    run::model_calls::Others,
     versions::{entry::LoadCost, registry::Registry},
 };
 

@@ -79,9 +79,7 @@ impl Engine {
         }
         let poller = match lifecycle.config.control {
             ModelControl::Poll { interval } => Poller::start(lifecycle.clone(), control.clone(), interval)
-                .inspect_err(
-                    |error| tracing::error!(%error, "the system gave no thread to poll the repository"),
-                )
+                .inspect_err(|error| tracing::error!(%error, "cannot start a thread to poll the repository"))
                 .ok(),
             _ => None,
         };

@@ -17,7 +17,7 @@ pub(crate) struct App {
 }
 
 /// The route that selected the request's handler.
-pub(crate) type Routed = Extension<Route>;
+pub(crate) type RequestRoute = Extension<Route>;
 
 impl App {
     pub(crate) fn new(service: Arc<dyn InferenceService>, config: HttpConfig) -> Self {

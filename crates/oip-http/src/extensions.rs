@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{
     answer::{self, respond},
-    app::{App, Routed},
+    app::{App, RequestRoute},
     infer::receive,
     leased::leased,
     missing::may_see,
@@ -72,7 +72,7 @@ async fn index(app: &App, request: Request) -> Result<Response, ServiceError> {
 }
 
 /// Rejects a repository name: there is one repository, and it has no name.
-pub(crate) async fn named_repository(State(app): State<App>, route: Routed) -> Response {
+pub(crate) async fn named_repository(State(app): State<App>, route: RequestRoute) -> Response {
     let refused = || {
         extensions::repository(&*app.service)?;
         let name = route.repository()?;
@@ -86,7 +86,7 @@ pub(crate) async fn named_repository(State(app): State<App>, route: Routed) -> R
     respond(refused().map(|()| done()))
 }
 
-pub(crate) async fn load(State(app): State<App>, route: Routed, request: Request) -> Response {
+pub(crate) async fn load(State(app): State<App>, route: RequestRoute, request: Request) -> Response {
     let loaded = async {
         extensions::repository(&*app.service)?;
         let model = route.model()?;
@@ -99,7 +99,7 @@ pub(crate) async fn load(State(app): State<App>, route: Routed, request: Request
 
 /// Returns whether a model may be loaded or unloaded by request: makes the same checks as `POST` to the same
 /// path, without loading or unloading.
-pub(crate) async fn may_change(State(app): State<App>, route: Routed) -> Response {
+pub(crate) async fn may_change(State(app): State<App>, route: RequestRoute) -> Response {
     let allowed = || {
         let repository = extensions::repository(&*app.service)?;
         route.model()?;
@@ -108,7 +108,7 @@ pub(crate) async fn may_change(State(app): State<App>, route: Routed) -> Respons
     respond(allowed().map(|()| done()))
 }
 
-pub(crate) async fn unload(State(app): State<App>, route: Routed, request: Request) -> Response {
+pub(crate) async fn unload(State(app): State<App>, route: RequestRoute, request: Request) -> Response {
     let unloaded = async {
         extensions::repository(&*app.service)?;
         let model = route.model()?;
@@ -119,7 +119,7 @@ pub(crate) async fn unload(State(app): State<App>, route: Routed, request: Reque
     respond(unloaded.await.map(|()| done()))
 }
 
-pub(crate) async fn model_config(State(app): State<App>, route: Routed) -> Response {
+pub(crate) async fn model_config(State(app): State<App>, route: RequestRoute) -> Response {
     respond(
         extensions::configuration(&*app.service).and_then(|configuration| {
             configuration
@@ -130,12 +130,12 @@ pub(crate) async fn model_config(State(app): State<App>, route: Routed) -> Respo
 }
 
 /// Returns the example that a model provides, as a request body.
-pub(crate) async fn model_example(State(app): State<App>, route: Routed) -> Response {
+pub(crate) async fn model_example(State(app): State<App>, route: RequestRoute) -> Response {
     respond(
         extensions::configuration(&*app.service).and_then(|configuration| {
             let model = route.model()?;
             let example = configuration.model_example(model)?.ok_or_else(|| {
-                let message = format!("{model} brings no example.json that it takes");
+                let message = format!("{model} has no example.json with valid inputs");
                 ServiceError::new(ErrorCode::NotFound, message)
             })?;
             Ok(answer::json(StatusCode::OK, example))
@@ -143,7 +143,7 @@ pub(crate) async fn model_example(State(app): State<App>, route: Routed) -> Resp
     )
 }
 
-pub(crate) async fn model_statistics(State(app): State<App>, route: Routed) -> Response {
+pub(crate) async fn model_statistics(State(app): State<App>, route: RequestRoute) -> Response {
     let model = route.model();
     respond(model.and_then(|model| statistics(&*app.service, Some(model), None)))
 }
@@ -183,7 +183,7 @@ pub(crate) async fn all_regions(State(app): State<App>) -> Response {
     respond(memory.and_then(|memory| memory.status(None).map(|regions| ok(&regions))))
 }
 
-pub(crate) async fn region_status(State(app): State<App>, route: Routed) -> Response {
+pub(crate) async fn region_status(State(app): State<App>, route: RequestRoute) -> Response {
     let status = || {
         let memory = extensions::shared_memory(&*app.service)?;
         memory.status(Some(region(&route)?))
@@ -191,7 +191,11 @@ pub(crate) async fn region_status(State(app): State<App>, route: Routed) -> Resp
     respond(status().map(|regions| ok(&regions)))
 }
 
-pub(crate) async fn register_region(State(app): State<App>, route: Routed, request: Request) -> Response {
+pub(crate) async fn register_region(
+    State(app): State<App>,
+    route: RequestRoute,
+    request: Request,
+) -> Response {
     let registered = async {
         extensions::shared_memory(&*app.service)?;
         let name = region(&route)?;
@@ -209,7 +213,7 @@ pub(crate) async fn unregister_all_regions(State(app): State<App>) -> Response {
     }))
 }
 
-pub(crate) async fn unregister_region(State(app): State<App>, route: Routed) -> Response {
+pub(crate) async fn unregister_region(State(app): State<App>, route: RequestRoute) -> Response {
     let unregistered = || {
         let memory = extensions::shared_memory(&*app.service)?;
         memory.unregister(Some(region(&route)?));

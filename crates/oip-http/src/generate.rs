@@ -35,7 +35,7 @@ use tokio::time::{Sleep, sleep_until};
 
 use crate::{
     answer::{self, respond},
-    app::{App, Routed},
+    app::{App, RequestRoute},
     infer::{in_time, receive, run},
     leased::mark,
 };
@@ -52,7 +52,7 @@ const MAX_VALUES: u64 = 16 << 10;
 const DECODED: u64 = 96;
 
 /// Handles `generate`: responds with one JSON object.
-pub(crate) async fn generate(State(app): State<App>, route: Routed, request: Request) -> Response {
+pub(crate) async fn generate(State(app): State<App>, route: RequestRoute, request: Request) -> Response {
     let answered = async {
         let started = start(&app, route.0, request).await?;
         let model = started.model.model()?;
@@ -69,7 +69,11 @@ pub(crate) async fn generate(State(app): State<App>, route: Routed, request: Req
 }
 
 /// Handles `generate_stream`: responds with server-sent events, one per response of the model.
-pub(crate) async fn generate_stream(State(app): State<App>, route: Routed, request: Request) -> Response {
+pub(crate) async fn generate_stream(
+    State(app): State<App>,
+    route: RequestRoute,
+    request: Request,
+) -> Response {
     let answered = async {
         let started = start(&app, route.0, request).await?;
         let model = started.model.model()?;
@@ -180,13 +184,13 @@ async fn only(
     model: ModelRef<'_>,
 ) -> Result<Bytes, ServiceError> {
     let not_one = |found: &str| {
-        let message = format!("it gave {found} to the request, and generate takes one: use generate_stream");
+        let message = format!("it returned {found}, and generate allows only one: use generate_stream");
         ServiceError::invalid(message).within(model)
     };
     let first = answers.next().await.transpose()?;
-    let first = first.ok_or_else(|| not_one("no answer"))?;
+    let first = first.ok_or_else(|| not_one("no response"))?;
     if !first.is_last && answers.next().await.transpose()?.is_some() {
-        return Err(not_one("more than one answer"));
+        return Err(not_one("more than one response"));
     }
     show(&first.response, lease, model)
 }
@@ -288,7 +292,7 @@ fn rewrite(body: &Bytes, metadata: &ModelMetadata) -> Result<Bytes, ServiceError
     let fields = match serde_json::from_slice(body) {
         Ok(Value::Object(fields)) => fields,
         Ok(_) => return Err(malformed("other JSON")),
-        Err(error) => return Err(malformed(&format!("no JSON: {error}"))),
+        Err(error) => return Err(malformed(&format!("invalid JSON: {error}"))),
     };
     let (mut inputs, mut parameters) = (Vec::new(), Map::new());
     let mut id = None;
@@ -354,7 +358,8 @@ fn show(response: &InferResponse, lease: &Lease, model: ModelRef<'_>) -> Result<
     let tensors: usize = outputs.map(|output| output.value.raw().len()).sum();
     if tensors > MAX_BYTES {
         return Err(ServiceError::internal(format!(
-            "its outputs have {tensors} bytes, more than the {MAX_BYTES} of an answer to generate; infer has no such limit"
+            "its outputs have {tensors} bytes, more than the {MAX_BYTES} of a response to generate; infer \
+             has no such limit"
         ))
         .within(model));
     }
@@ -365,7 +370,8 @@ fn show(response: &InferResponse, lease: &Lease, model: ModelRef<'_>) -> Result<
     let values = values.fold(0, u64::saturating_add);
     if values > MAX_VALUES {
         return Err(ServiceError::internal(format!(
-            "its outputs have {values} values, more than the {MAX_VALUES} of an answer to generate; infer has no such limit"
+            "its outputs have {values} values, more than the {MAX_VALUES} of a response to generate; infer \
+             has no such limit"
         ))
         .within(model));
     }
@@ -377,7 +383,7 @@ fn show(response: &InferResponse, lease: &Lease, model: ModelRef<'_>) -> Result<
 fn tree(response: &InferResponse) -> Result<Value, ServiceError> {
     let encoded = encode_response(response, &BinaryOutputs::all(false), NonFinite::Null)?;
     let Ok(Value::Object(mut answer)) = serde_json::from_slice(&encoded.json) else {
-        return Err(ServiceError::internal("the answer could not be written"));
+        return Err(ServiceError::internal("the response could not be written"));
     };
     let outputs = answer.remove("outputs");
     answer.remove("parameters");

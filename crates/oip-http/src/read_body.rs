@@ -39,7 +39,7 @@ where
         .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     let too_large = || {
         let found = announced.map_or("more".to_owned(), |bytes| bytes.to_string());
-        let message = format!("the body may have {limit} bytes, found {found}");
+        let message = format!("expected a body of at most {limit} bytes, found {found}");
         ServiceError::new(ErrorCode::TooLarge, message)
     };
     if announced.is_some_and(|bytes| bytes > limit as u64) {
@@ -128,7 +128,7 @@ fn gap_before(headers: &HeaderMap) -> usize {
 fn broken(error: &(dyn Error + 'static)) -> ServiceError {
     let mut io_errors = causes(error).filter_map(|cause| cause.downcast_ref::<io::Error>());
     if io_errors.any(|error| error.kind() == io::ErrorKind::TimedOut) {
-        return ServiceError::new(ErrorCode::SlowRequest, "the body came too slowly");
+        return ServiceError::new(ErrorCode::SlowRequest, "the body arrived too slowly");
     }
-    ServiceError::invalid("the body could not be read to its end")
+    ServiceError::invalid("the body could not be read completely")
 }

@@ -24,7 +24,7 @@ use tower_service::Service;
 use crate::{
     HttpConfig,
     answer::{self, respond},
-    app::{App, Routed},
+    app::{App, RequestRoute},
     description,
     entrance::Entrance,
     extensions,
@@ -205,7 +205,11 @@ async fn server_ready(State(app): State<App>) -> Response {
     }
 }
 
-async fn model_metadata(State(app): State<App>, grant: Option<Extension<Grant>>, route: Routed) -> Response {
+async fn model_metadata(
+    State(app): State<App>,
+    grant: Option<Extension<Grant>>,
+    route: RequestRoute,
+) -> Response {
     let answered = async {
         let model = route.model()?;
         match app.service.model_metadata(model) {
@@ -216,7 +220,7 @@ async fn model_metadata(State(app): State<App>, grant: Option<Extension<Grant>>,
     respond(answered.await)
 }
 
-async fn model_ready(State(app): State<App>, route: Routed) -> Response {
+async fn model_ready(State(app): State<App>, route: RequestRoute) -> Response {
     let answer = route
         .model()
         .and_then(|model| match app.service.model_ready(model) {
@@ -235,7 +239,7 @@ async fn model_ready(State(app): State<App>, route: Routed) -> Response {
     respond(answer)
 }
 
-async fn model_infer(State(app): State<App>, route: Routed, request: Request) -> Response {
+async fn model_infer(State(app): State<App>, route: RequestRoute, request: Request) -> Response {
     respond(infer_ready(&app, &route, request).await.map(mark))
 }
 

@@ -17,13 +17,13 @@ use serde_json::json;
 
 use crate::{
     answer::{self, EncodedAnswer, respond},
-    app::{App, Routed},
+    app::{App, RequestRoute},
     infer::{in_time, receive, run},
     leased::mark,
 };
 
 /// Returns whether a model is ready.
-pub(crate) async fn model_ready(State(app): State<App>, route: Routed) -> Response {
+pub(crate) async fn model_ready(State(app): State<App>, route: RequestRoute) -> Response {
     let ready = route.model().and_then(|model| {
         app.service.model_ready(model)?;
         // OpenAI's clients use the last four members.
@@ -37,7 +37,7 @@ pub(crate) async fn model_ready(State(app): State<App>, route: Routed) -> Respon
 }
 
 /// Runs a model, like `infer` in V2.
-pub(crate) async fn predict(State(app): State<App>, route: Routed, request: Request) -> Response {
+pub(crate) async fn predict(State(app): State<App>, route: RequestRoute, request: Request) -> Response {
     respond(predicted(&app, &route, request).await)
 }
 

@@ -16,8 +16,8 @@ use crate::{
     ConnectionLimits, Protocol,
     connections::Occupant,
     lanes::Lane,
-    places::{Seat, revoke_all},
     send_pace::SendPace,
+    stream_slots::{Seat, revoke_all},
 };
 
 /// The activity of one connection that its timeouts depend on.
@@ -416,7 +416,7 @@ impl Activity {
         let waiting = state.sending.iter().filter(|sending| sending.pieces > 0);
         let deadlines = waiting.map(|sending| sending.since + sending.pace.patience(limits));
         if let Some(deadline) = deadlines.min() {
-            return patience(deadline, Verdict::Cut("the client does not read its answer"));
+            return patience(deadline, Verdict::Cut("the client does not read its response"));
         }
         if !state.open.is_empty() {
             // While requests are open, every phase that a client can delay has its own deadline elsewhere.
@@ -427,12 +427,12 @@ impl Activity {
                 Some(since) => (
                     since,
                     limits.head_timeout,
-                    Verdict::Cut("a request's head came too slowly"),
+                    Verdict::Cut("a request's head arrived too slowly"),
                 ),
                 None if !state.had_request => (
                     state.idle_since,
                     limits.head_timeout,
-                    Verdict::Cut("the client said nothing"),
+                    Verdict::Cut("the client sent nothing"),
                 ),
                 None => (state.idle_since, limits.idle_timeout, Verdict::Close),
             },

@@ -19,7 +19,7 @@ use crate::{
     ConnectionLimits,
     activity::Activity,
     leftover::Leftover,
-    places::{Place, Seat, Wait, Waiter},
+    stream_slots::{Place, Seat, Wait, Waiter},
 };
 
 pin_project! {
@@ -216,10 +216,10 @@ impl Body for RequestBody {
         };
         *this.is_waiting = true;
         let reason = if this.seat.poll_revoked(Waiter::Service, cx).is_ready() {
-            "the request's body came too slowly while others waited for its place"
+            "the request's body arrived too slowly while other requests waited"
         } else {
             ready!(sleep.as_mut().poll(cx));
-            "the request's body came too slowly"
+            "the request's body arrived too slowly"
         };
         let error = io::Error::new(io::ErrorKind::TimedOut, reason);
         Poll::Ready(Some(Err(error.into())))

@@ -21,8 +21,8 @@ use crate::{
     body::Report,
     lanes::Lane,
     leftover::Leftover,
-    places::{Admission, Seat},
     stream::Stream,
+    stream_slots::{Admission, Seat},
     streams,
     tasks::Tasks,
 };

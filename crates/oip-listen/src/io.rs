@@ -276,9 +276,7 @@ impl AsyncRead for WatchedStream {
                         if *this.is_write_whole {
                             let _ = stream.try_write(&GO_AWAY);
                         }
-                        return Poll::Ready(Err(io::Error::other(
-                            "the client sends frames that carry nothing",
-                        )));
+                        return Poll::Ready(Err(io::Error::other("the client sends empty frames")));
                     };
                     *this.work += count * FRAME;
                 }

@@ -76,7 +76,7 @@ fn remove_stale(path: &std::path::Path) -> io::Result<()> {
     if !fs::symlink_metadata(path)?.file_type().is_socket() {
         return Err(io::Error::new(
             io::ErrorKind::AlreadyExists,
-            "a file that is not a socket is in its place",
+            "a file that is not a socket has this path",
         ));
     }
     match UnixStream::connect(path) {
@@ -88,7 +88,7 @@ fn remove_stale(path: &std::path::Path) -> io::Result<()> {
         // The socket may belong to another user, so it is unknown whether a process listens on it.
         Err(error) => Err(io::Error::new(
             io::ErrorKind::AddrInUse,
-            format!("a socket is in its place, and connecting to it fails: {error}"),
+            format!("a socket has this path, and connecting to it fails: {error}"),
         )),
     }
 }

@@ -365,7 +365,7 @@ impl Connection {
                 Err(true)
             }
             Err(_) => {
-                tls.note_refused(&"it came too slowly");
+                tls.note_refused(&"it arrived too slowly");
                 Err(true)
             }
         }
@@ -430,7 +430,7 @@ impl Connection {
         tokio::select! {
             detected = poll_fn(|cx| stream.as_mut().poll_detect(cx)) => detected.ok().flatten().ok_or(true),
             () = sleep(self.limits.head_timeout) => {
-                tracing::debug!(reason = "the client said nothing", "cut a connection");
+                tracing::debug!(reason = "the client sent nothing", "cut a connection");
                 Err(true)
             }
             () = self.close_for_shutdown() => Err(true),
@@ -475,7 +475,7 @@ impl Connection {
                 }
                 () = self.activity.asked_to_close(), if !is_closing => {
                     if self.activity.may_close() {
-                        tracing::debug!("an idle connection makes room for another");
+                        tracing::debug!("an idle connection is closed to make room for another");
                         (is_closing, is_cut_soon) = (true, true);
                         close(connection.as_mut());
                         wake = Instant::now() + GRACE;

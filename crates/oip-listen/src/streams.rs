@@ -25,7 +25,7 @@ use http::{
 use http_body::Body;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::{body::Report, date, places::Waiter, send_pace::SendPace};
+use crate::{body::Report, date, send_pace::SendPace, stream_slots::Waiter};
 
 /// The reason why a stream ended before its whole response was passed to h2.
 enum End {

@@ -27,7 +27,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 def request(images):
-    """An inference request in the protocol's JSON; pixels are whole numbers."""
+    """An inference request in the protocol's JSON; pixels are integers."""
     pixels = {"name": "X", "shape": list(images.shape), "datatype": "FP32", "data": images.astype(int).ravel().tolist()}
     return json.dumps({"inputs": [pixels]})
 

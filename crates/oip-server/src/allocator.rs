@@ -183,7 +183,7 @@ impl CachingAllocator {
         shelf.take(layout)
     }
 
-    /// Maps memory. If the system has no memory left, empties the cache and retries.
+    /// Maps memory. If the system is out of memory, empties the cache and retries.
     fn map(layout: Layout) -> *mut u8 {
         let block = pages::map(layout);
         if !block.is_null() || give_back(0) == 0 {

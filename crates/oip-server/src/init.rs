@@ -55,11 +55,11 @@ const ONE_DIGIT: &[u8] = include_bytes!("../examples/requests/one_digit.json");
 const DIGITS: &str = "\
 # Everything in this file may be left out: inputs, outputs and batching are read from the model.
 
-# Rows of several requests run together, at most so many; a request with more rows is refused. Written, it promises that
-# rows are independent. Of this model the file proves it, so that requests of any size are taken without a line.
+# The maximum batch size: requests run together in batches of at most this many rows, and a larger request is refused.
+# Setting it promises that rows are independent. This model's file proves that, so this line is not needed.
 # max_batch_size: 64
 
-# Threads that run the model at the same time; --instances says it for all models.
+# The number of threads that run the model at the same time; --instances sets it for all models.
 # instance_group [{ count: 2 }]
 
 # How long a request may wait for others to share its batch; without this it never waits.
@@ -70,7 +70,8 @@ const README: &str = "\
 # An example repository
 
 A model is a directory with versions: `<model>/<version>/model.onnx`. A booster (`model.ubj`, `model.txt`) or a tensor file
-(`model.safetensors`, `.npz`, `.gguf`, ...) takes the place of `model.onnx`. Optional beside the versions: `config.pbtxt`, and `example.json`, the request that the console shows.
+(`model.safetensors`, `.npz`, `.gguf`, ...) takes the place of `model.onnx`. Optional, next to the \
+versions: `config.pbtxt`, and `example.json`, the request that the console shows.
 
 | model | what it does |
 |---|---|
@@ -80,7 +81,7 @@ A model is a directory with versions: `<model>/<version>/model.onnx`. A booster 
 
 From the directory that holds this page:
 
-    oip-server check .                 # loads everything, says what would fail, opens no port
+    oip-server check .                 # loads everything, reports what would fail, opens no port
     oip-server .                       # serves it; a console is at http://127.0.0.1:8080/
     curl -s http://127.0.0.1:8080/v2/models/digits/infer -d @one_digit.json
     tensor infer --model digit_means -i 'mean.rows=[3, 8]'
@@ -94,7 +95,7 @@ pub(crate) fn run(init: &Init) -> Result<ExitCode, Failure> {
     let shown = folder.display();
     if is_taken(folder).map_err(|error| Failure::run(format!("{shown}: {error}")))? {
         return Err(Failure::run(format!(
-            "{shown} exists and is not an empty directory; name another one, and nothing is overwritten"
+            "{shown} exists and is not an empty directory, and nothing is overwritten: name another one"
         )));
     }
     for (name, content) in FILES {
@@ -102,7 +103,7 @@ pub(crate) fn run(init: &Init) -> Result<ExitCode, Failure> {
             .map_err(|error| Failure::run(format!("{shown}/{name} cannot be written: {error}")))?;
     }
     let next = format!(
-        "wrote an example repository\n\n  oip-server {shown}\n\n{shown}/README.md says how to go on\n"
+        "wrote an example repository\n\n  oip-server {shown}\n\n{shown}/README.md lists the next steps\n"
     );
     // Errors are ignored, since standard output may be closed.
     let _ = stdout().write_all(next.as_bytes());

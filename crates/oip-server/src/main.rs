@@ -6,12 +6,12 @@
 mod allocator;
 mod backends;
 mod banner;
-#[cfg(feature = "gpu")]
-mod cards;
 mod check;
 mod commands;
 mod descriptors;
 mod failure;
+#[cfg(feature = "gpu")]
+mod gpus;
 mod in_place;
 mod init;
 mod log_settings;

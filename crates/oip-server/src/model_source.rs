@@ -121,7 +121,7 @@ mod remote {
             Some(folder) => folder.clone(),
             None => default_cache().ok_or_else(|| {
                 Failure::usage(
-                    "models that come from a URL are kept in a directory, and there is neither a home nor XDG_CACHE_HOME: \
+                    "models from a URL need a cache directory, and neither HOME nor XDG_CACHE_HOME is set: \
                      name one by --repository-cache",
                 )
             })?,

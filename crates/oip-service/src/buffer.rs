@@ -128,7 +128,7 @@ impl Buffer {
         self.charge.grow(missing)?;
         let reserved = self.bytes.try_reserve_exact(capacity - self.bytes.len());
         reserved.map_err(|error| {
-            ServiceError::new(ErrorCode::Overloaded, "the system has no memory left").caused_by(error)
+            ServiceError::new(ErrorCode::Overloaded, "the system is out of memory").caused_by(error)
         })
     }
 

@@ -109,7 +109,7 @@ impl<'c> Call<'c> {
         match &mut self.responses {
             Some(responses) => Ok(&mut **responses),
             None => Err(ServiceError::internal(
-                "it gives any number of responses, and its caller takes one",
+                "it returns any number of responses, and its caller expects one",
             )),
         }
     }
@@ -171,9 +171,7 @@ impl Outcome {
                 None => Ok(outputs),
                 Some((_, error)) => Err(error),
             },
-            Self::Streamed => Err(ServiceError::internal(
-                "it gave no response, as if it had sent any number of them",
-            )),
+            Self::Streamed => Err(ServiceError::internal("it returned no response, expected one")),
             Self::Unfinished(_) => Err(unasked_rest()),
         }
     }

@@ -92,7 +92,7 @@ fn malformed(what: &str) -> ServiceError {
 
 fn not_inflated(error: io::Error) -> ServiceError {
     match error.kind() {
-        io::ErrorKind::UnexpectedEof => malformed("it is cut off"),
+        io::ErrorKind::UnexpectedEof => malformed("it is truncated"),
         _ => malformed("it does not decode").caused_by(error),
     }
 }
@@ -129,7 +129,7 @@ pub fn deflate(
         (_, Some(refused)) => Err(refused),
         (Err(error), None) => {
             lease.check()?;
-            Err(ServiceError::internal("the answer could not be compressed").caused_by(error))
+            Err(ServiceError::internal("the response could not be compressed").caused_by(error))
         }
     }
 }

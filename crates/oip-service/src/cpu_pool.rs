@@ -161,7 +161,7 @@ impl Pool {
             match thread.spawn(move || pool.work()) {
                 Ok(_) => queue.started += 1,
                 Err(error) if queue.started == 0 => {
-                    let message = "the system gives no thread for the request";
+                    let message = "cannot start a thread for the request";
                     return Err(ServiceError::new(ErrorCode::Unavailable, message).caused_by(error));
                 }
                 // The other threads will run the job.

@@ -81,7 +81,7 @@ pub async fn respond_stream(
                 delivered.await.map(Responses::One)
             }
             (Responses::Several(_), Some(_)) => Err(ServiceError::invalid(
-                "classification and shared memory are for models that give one answer to a request",
+                "classification and shared memory need a model with one response per request",
             )
             .within(&model)),
         }
@@ -319,7 +319,7 @@ fn read_delivery(
     match (classes, slice) {
         (None, None) => Ok(None),
         (Some(_), Some(_)) => Err(ServiceError::invalid(
-            "classification and shared memory cannot be asked for together",
+            "classification and shared memory cannot be requested together",
         )),
         (Some(_), None) if service.classification().is_none() => not_offered("classification"),
         (Some(count), None) => Ok(Some(Delivery::Classes(count))),
@@ -640,7 +640,7 @@ mod tests {
         assert!(
             error
                 .message()
-                .starts_with("model 'm': the model broke its promise for output 'z'"),
+                .starts_with("model 'm': the model returned a wrong output 'z'"),
             "{error}"
         );
     }

@@ -29,7 +29,7 @@ pub enum RowIndependence {
 impl Default for RowIndependence {
     /// Returns `Unproven`.
     fn default() -> Self {
-        Self::Unproven("nothing says that its rows are independent".to_owned())
+        Self::Unproven("its rows are not known to be independent".to_owned())
     }
 }
 

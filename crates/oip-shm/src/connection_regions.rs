@@ -65,7 +65,7 @@ impl OpenConnectionMemory for ConnectionRegions {
             io::ErrorKind::InvalidInput => ServiceError::invalid(error.to_string()),
             io::ErrorKind::FileTooLarge => ServiceError::new(ErrorCode::TooLarge, error.to_string()),
             io::ErrorKind::Unsupported => ServiceError::new(ErrorCode::Unimplemented, error.to_string()),
-            _ => ServiceError::new(ErrorCode::Overloaded, "the system does not map it").caused_by(error),
+            _ => ServiceError::new(ErrorCode::Overloaded, "it cannot be mapped").caused_by(error),
         };
         let memory = SharedMemory::open(descriptor, max).map_err(refused)?;
         let bytes = memory.len();
@@ -73,7 +73,7 @@ impl OpenConnectionMemory for ConnectionRegions {
         self.used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
             .map_err(|_| {
-                let message = format!("other connections use the {max} bytes that there are for them");
+                let message = format!("the limit of {max} bytes for all connections is reached");
                 ServiceError::new(ErrorCode::Overloaded, message)
             })?;
         // If the budget is exhausted, dropping `share` returns the bytes.
@@ -138,7 +138,7 @@ impl ConnectionMemory for Region {
 fn copy_refused(error: io::Error) -> ServiceError {
     match error.kind() {
         io::ErrorKind::OutOfMemory => {
-            ServiceError::new(ErrorCode::Overloaded, "the system has no memory left").caused_by(error)
+            ServiceError::new(ErrorCode::Overloaded, "the system is out of memory").caused_by(error)
         }
         _ => ServiceError::invalid(error.to_string()),
     }

@@ -265,7 +265,7 @@ fn refused(region: &str, why: &str) -> ServiceError {
 fn shrunk(slice: &SharedMemorySlice, error: io::Error) -> ServiceError {
     refused(
         &slice.region,
-        "its memory has become smaller, or cannot be used any more",
+        "its memory has become smaller, or is no longer usable",
     )
     .caused_by(error)
 }

@@ -118,9 +118,7 @@ fn check(url: &str) -> Result<(), EndpointError> {
     };
     // Credentials in the URL would be logged.
     if url.contains('@') {
-        return wrong(
-            "found one with a password, which belongs into the variable OTEL_EXPORTER_OTLP_HEADERS",
-        );
+        return wrong("found one with a password, which belongs in the variable OTEL_EXPORTER_OTLP_HEADERS");
     }
     let Ok(parsed) = url.parse::<Uri>() else {
         return wrong(&format!("found '{url}'"));
@@ -151,7 +149,11 @@ pub fn read_pairs(text: &str) -> Result<Vec<(String, String)>, EndpointError> {
             (!name.is_empty()).then(|| (name.to_owned(), value.into_owned()))
         });
         let number = index + 1;
-        pair.ok_or_else(|| EndpointError(format!("expected name=value, which the pair {number} is not")))
+        pair.ok_or_else(|| {
+            EndpointError(format!(
+                "expected name=value, found another form in pair {number}"
+            ))
+        })
     });
     pairs.collect()
 }
@@ -217,6 +219,6 @@ mod tests {
             expected.map(|(name, value)| (name.to_owned(), value.to_owned()))
         );
         let message = read_pairs("a=b,secret").expect_err("it is no pair").to_string();
-        assert_eq!(message, "expected name=value, which the pair 2 is not");
+        assert_eq!(message, "expected name=value, found another form in pair 2");
     }
 }

@@ -216,7 +216,7 @@ impl Sender {
                     if let Some(since) = self.failing_since.take() {
                         let (seconds, dropped) =
                             (since.elapsed().as_secs(), self.counts.dropped.load(Relaxed));
-                        tracing::info!(seconds, dropped, "the collector takes traces again");
+                        tracing::info!(seconds, dropped, "the collector accepts traces again");
                     }
                     return;
                 }
@@ -227,7 +227,7 @@ impl Sender {
                         tracing::warn!(
                             endpoint,
                             reason,
-                            "the collector takes no traces; requests go on without"
+                            "the collector accepts no traces; requests continue without them"
                         );
                     }
                     if !is_passing || attempt == TRIES || self.counts.is_ending.load(Relaxed) {

@@ -257,7 +257,7 @@ impl<F: FnMut() -> Vec<MetricFamily>> Pusher<F> {
                     if self.failing_since.is_none() {
                         self.failing_since = Some(Instant::now());
                         let (endpoint, reason) = (self.config.endpoint.metrics_url(), &refusal.reason);
-                        tracing::warn!(endpoint, reason, "the collector takes no metrics");
+                        tracing::warn!(endpoint, reason, "the collector accepts no metrics");
                     }
                     if !refusal.is_passing {
                         return self.config.interval;
@@ -272,7 +272,7 @@ impl<F: FnMut() -> Vec<MetricFamily>> Pusher<F> {
         self.counts.sent.fetch_add(1, Relaxed);
         if let Some(since) = self.failing_since.take() {
             let seconds = since.elapsed().as_secs();
-            tracing::info!(seconds, "the collector takes metrics again");
+            tracing::info!(seconds, "the collector accepts metrics again");
         }
         if let Some(partial) = rejected {
             let (samples, reason) = (partial.rejected, partial.error_message);

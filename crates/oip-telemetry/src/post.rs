@@ -69,7 +69,7 @@ impl Poster {
             reason: match error {
                 ureq::Error::Protocol(error) => {
                     format!(
-                        "it does not answer in HTTP/1 ({error}); the port for OTLP over HTTP is mostly 4318"
+                        "it does not answer in HTTP/1 ({error}); the port for OTLP over HTTP is usually 4318"
                     )
                 }
                 error if error.to_string().contains("peer certificate") => format!(

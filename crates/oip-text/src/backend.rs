@@ -135,9 +135,8 @@ impl Backend for TextBackend {
             && !described.other_steps.is_empty()
         {
             let steps = described.other_steps.join(", ");
-            let reason = format!(
-                "it has the step {steps}, which is not known: export the model with it, as sentence_embedding"
-            );
+            let reason =
+                format!("it has the unknown step {steps}: export the model with it, as sentence_embedding");
             return Err(TextError::file(MODULES, reason).into());
         }
         let max_length = graph

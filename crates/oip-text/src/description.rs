@@ -263,11 +263,11 @@ fn pooling(path: &str, config: &Map<String, Json>) -> Result<Pooling, TextError>
         [(_, _, pooling)] => Ok(*pooling),
         [] => Err(TextError::file(
             path,
-            "it switches no pooling on that is known, such as pooling_mode_mean_tokens",
+            "it enables no known pooling, such as pooling_mode_mean_tokens",
         )),
         [(first, ..), (second, ..), ..] => {
             let what =
-                format!("it switches {first} and {second} on, expected one: their vectors would be joined");
+                format!("it enables {first} and {second}, expected one: their vectors would be concatenated");
             Err(TextError::file(path, what))
         }
     }

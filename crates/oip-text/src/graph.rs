@@ -106,7 +106,7 @@ impl Graph {
         let outputs = self.model.run(Call::new(request, cancel))?.into_outputs()?;
         let output = outputs.into_iter().find(|output| output.name == self.output);
         let value = output
-            .ok_or_else(|| ServiceError::internal("the network left its output out"))?
+            .ok_or_else(|| ServiceError::internal("the network did not return its output"))?
             .value;
         let dims: Vec<usize> = value.shape().dims().iter().map(|dim| *dim as usize).collect();
         let (rows, positions, width) = match (dims[..].as_ref(), self.rank) {
@@ -119,7 +119,7 @@ impl Graph {
         }
         let tensor = value
             .as_fixed()
-            .ok_or_else(|| ServiceError::internal("the network gave strings"))?;
+            .ok_or_else(|| ServiceError::internal("the network returned strings"))?;
         Ok(BatchOutput {
             values: floats(tensor)?,
             rows,

@@ -146,7 +146,7 @@ pub(crate) fn check_time(cancel: &CancelToken) -> Result<(), ServiceError> {
     if cancel.is_expired() {
         return Err(ServiceError::new(
             ErrorCode::DeadlineExceeded,
-            "the request's time is over",
+            "the request's deadline passed",
         ));
     }
     match cancel.is_cancelled() {

@@ -261,8 +261,8 @@ impl TextTokenizer {
         }
         let known = ids.iter().map(|id| {
             let token = self.inner.id_to_token(*id);
-            let token =
-                token.ok_or_else(|| TextError::text(index, format!("{id} is no token id of this model")))?;
+            let token = token
+                .ok_or_else(|| TextError::text(index, format!("{id} is not a token id of this model")))?;
             Ok(Token::new(*id, token, (0, 0)))
         });
         let encoding = Encoding::from_tokens(known.collect::<Result<_, TextError>>()?, 0);

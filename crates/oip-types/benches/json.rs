@@ -135,11 +135,11 @@ fn main() {
         widened.clone(),
         to_f64,
     );
-    read("1M FP32, whole numbers up to 255", "FP32", pixels.clone(), to_f32);
+    read("1M FP32, integers up to 255", "FP32", pixels.clone(), to_f32);
     read("1M INT64 up to 50,000", "INT64", ids.clone(), to_i64);
 
     write("1M FP32, shortest form", &floats);
-    write("1M FP32, whole numbers up to 255", &pixels);
+    write("1M FP32, integers up to 255", &pixels);
     write("1M FP64", &widened);
     write("1M INT64 up to 50,000", &ids);
 

@@ -45,7 +45,8 @@ impl BytesTensor {
         while !rest.is_empty() {
             let cut_off = |what: &str, expected: usize, left: usize| {
                 ServiceError::invalid(format!(
-                    "BYTES element {found} is cut off at byte {}: expected {expected} bytes of {what}, found {left}",
+                    "BYTES element {found} is truncated at byte {}: expected {expected} bytes of {what}, \
+                     found {left}",
                     raw.len() - left,
                 ))
             };
@@ -160,19 +161,19 @@ mod tests {
         for (raw, message) in [
             (
                 &[0xff, 0xff, 0xff, 0xff, 1][..],
-                "BYTES element 0 is cut off at byte 4: expected 4294967295 bytes of data, found 1",
+                "BYTES element 0 is truncated at byte 4: expected 4294967295 bytes of data, found 1",
             ),
             (
                 &[1, 0],
-                "BYTES element 0 is cut off at byte 0: expected 4 bytes of length, found 2",
+                "BYTES element 0 is truncated at byte 0: expected 4 bytes of length, found 2",
             ),
             (
                 &[1, 0, 0, 0],
-                "BYTES element 0 is cut off at byte 4: expected 1 bytes of data, found 0",
+                "BYTES element 0 is truncated at byte 4: expected 1 bytes of data, found 0",
             ),
             (
                 &[0, 0, 0, 0, 9],
-                "BYTES element 1 is cut off at byte 4: expected 4 bytes of length, found 1",
+                "BYTES element 1 is truncated at byte 4: expected 4 bytes of length, found 1",
             ),
             (&[], "expected 1 BYTES elements for shape [1], found 0"),
             (&[0; 8], "expected 1 BYTES elements for shape [1], found 2"),

@@ -102,7 +102,7 @@ impl ModelMetadata {
                     return Ok(None);
                 }
                 return Err(ServiceError::internal(format!(
-                    "the model did not give its output {expected}"
+                    "the model did not return its output {expected}"
                 )));
             };
             let any_shape = expected
@@ -111,9 +111,7 @@ impl ModelMetadata {
             let shape = any_shape.as_ref().unwrap_or(&expected.shape);
             check_value(shape, expected.datatype, &output.value).map_err(|mismatch| {
                 let name = QuotedName(&expected.name);
-                ServiceError::internal(format!(
-                    "the model broke its promise for output {name}: {mismatch}"
-                ))
+                ServiceError::internal(format!("the model returned a wrong output {name}: {mismatch}"))
             })?;
             Ok(Some(output))
         };
@@ -143,7 +141,7 @@ impl ModelMetadata {
         match extra.map(|extra| QuotedName(&extra.name)) {
             None => Ok(()),
             Some(name) => Err(ServiceError::internal(format!(
-                "the model gave an output {name} that it does not have"
+                "the model returned an output {name} that it does not declare"
             ))),
         }
     }
@@ -356,7 +354,7 @@ mod tests {
             .unwrap_err();
         assert_eq!(
             error.to_string(),
-            "the model did not give its output 'z' (BOOL[1])"
+            "the model did not return its output 'z' (BOOL[1])"
         );
         assert!(model.pick_outputs(&[], vec![]).is_err(), "y is required");
     }
@@ -411,18 +409,18 @@ mod tests {
     fn broken_promises_are_the_servers_fault() {
         let y = || InferOutput::new("y", floats(&[3]));
         for (given, message) in [
-            (vec![y()], "the model did not give its output 'z' (BOOL[1])"),
+            (vec![y()], "the model did not return its output 'z' (BOOL[1])"),
             (
                 vec![y(), InferOutput::new("z", Tensor::scalar(1u8))],
-                "the model broke its promise for output 'z': expected datatype BOOL, found UINT8",
+                "the model returned a wrong output 'z': expected datatype BOOL, found UINT8",
             ),
             (
                 vec![y(), InferOutput::new("z", Tensor::scalar(true))],
-                "the model broke its promise for output 'z': expected shape [1], found []",
+                "the model returned a wrong output 'z': expected shape [1], found []",
             ),
             (
                 vec![y(), InferOutput::new("w", Tensor::scalar(true))],
-                "the model gave an output 'w' that it does not have",
+                "the model returned an output 'w' that it does not declare",
             ),
         ] {
             let error = model().pick_outputs(&[], given).unwrap_err();

@@ -149,7 +149,9 @@ fn refuse_parameter(name: &str, known: &str) -> ServiceError {
     let shown = QuotedName(name);
     ServiceError::invalid(match name.starts_with("file:") {
         true => {
-            format!("parameter {shown}: models are not taken from requests; put the file into the repository")
+            format!(
+                "parameter {shown}: models cannot be uploaded in requests; put the file into the repository"
+            )
         }
         false => format!("unexpected parameter {shown}; expected {known} or none"),
     })
@@ -183,7 +185,10 @@ mod tests {
             Some("{}")
         );
         let error = load("file:1/../../etc/x", string("AA==")).unwrap_err();
-        assert!(error.message().contains("not taken from requests"), "{error}");
+        assert!(
+            error.message().contains("cannot be uploaded in requests"),
+            "{error}"
+        );
         assert!(load("config", ParameterValue::Bool(true)).is_err());
         assert!(load("else", string("")).is_err());
     }

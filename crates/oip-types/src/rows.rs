@@ -47,7 +47,7 @@ impl TensorValue {
         };
         if let Some(misfit) = others.iter().find(|other| !fits(other)) {
             return Err(ServiceError::invalid(format!(
-                "{}{} and {}{} cannot be joined",
+                "{}{} and {}{} cannot be combined in a batch",
                 first.datatype(),
                 first.shape(),
                 misfit.datatype(),
@@ -65,7 +65,7 @@ impl TensorValue {
         reserved.map_err(|_| {
             ServiceError::new(
                 ErrorCode::Overloaded,
-                "no memory to join requests; try again later",
+                "not enough memory for a batch; try again later",
             )
         })?;
         parts.iter().for_each(|part| raw.extend_from_slice(part.raw()));
@@ -172,11 +172,11 @@ mod tests {
         let message = |parts: &[&TensorValue]| TensorValue::join_rows(parts).unwrap_err().to_string();
         assert_eq!(
             message(&[&numbers(&[1, 2]), &numbers(&[1, 3])]),
-            "UINT64[1, 2] and UINT64[1, 3] cannot be joined"
+            "UINT64[1, 2] and UINT64[1, 3] cannot be combined in a batch"
         );
         assert_eq!(
             message(&[&numbers(&[1]), &strings(&[1], 0)]),
-            "UINT64[1] and BYTES[1] cannot be joined"
+            "UINT64[1] and BYTES[1] cannot be combined in a batch"
         );
         assert_eq!(
             message(&[&numbers(&[]), &numbers(&[])]),

@@ -91,7 +91,7 @@ impl Backend for IsolatedBackend {
                 return loaded;
             };
             let (model, version) = (&source.name, &source.version);
-            tracing::warn!(model, version, %reason, "the model runs in a process of its own");
+            tracing::warn!(model, version, %reason, "the model runs in a separate process");
         }
         let memory_limit = wish.memory_limit;
         start(
@@ -121,8 +121,8 @@ impl Isolation {
         let wish = Wish::take(&mut config)?;
         if wish.is_isolated == Some(false) {
             return Err(ServiceError::invalid(format!(
-                "the parameter '{ISOLATION}' of its configuration is 'none', but {backend} models always run in processes \
-                 of their own"
+                "the parameter '{ISOLATION}' of its configuration is 'none', but {backend} models always \
+                 run in separate processes"
             )));
         }
         start(Arc::new(self), backend, source, cx, config, wish.memory_limit)

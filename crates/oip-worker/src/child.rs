@@ -39,7 +39,7 @@ pub fn run(backends: &[Arc<dyn Backend>]) -> ExitCode {
             // If standard error is closed, the message is lost.
             let _ = writeln!(
                 stderr(),
-                "error: a worker is started by a server, which speaks to it over sockets: {error}"
+                "error: a worker is started by a server, which communicates with it over sockets: {error}"
             );
             ExitCode::from(2)
         }
@@ -162,7 +162,7 @@ fn serve(connection: &Connection, backends: &[Arc<dyn Backend>], running: &Runni
     loop {
         let head = connection.head(forever)?;
         if head.kind != Kind::Infer {
-            return Err(Broken::wrong("a frame out of place"));
+            return Err(Broken::wrong("an unexpected frame"));
         }
         let body = match connection.bytes(u64::from(head.json) + head.binary, forever) {
             Err(Broken::System(error)) if error.kind() == io::ErrorKind::OutOfMemory => {
@@ -248,7 +248,7 @@ fn load(order: &Load, content: Bytes, backends: &[Arc<dyn Backend>]) -> Result<B
     let mut content = content;
     let all: u64 = order.beside.iter().map(|(_, length)| length).sum();
     let own = (content.len() as u64).checked_sub(all);
-    let own = own.ok_or_else(|| ServiceError::internal("the files are shorter than was said"))?;
+    let own = own.ok_or_else(|| ServiceError::internal("the files are shorter than declared"))?;
     let mut rest = content.split_off(own as usize);
     let beside = order.beside.iter();
     let beside = beside
@@ -274,7 +274,8 @@ fn load(order: &Load, content: Bytes, backends: &[Arc<dyn Backend>]) -> Result<B
         .unwrap_or_else(|_| Err(ServiceError::internal("the backend panicked while loading it")))?;
     if model.capabilities().decoupled {
         return Err(ServiceError::invalid(
-            "it gives several answers to a request, which a model of this kind cannot do from a process of its own",
+            "it returns several responses to a request, which a model of this kind cannot do from a \
+             separate process",
         ));
     }
     Ok(model)
@@ -312,7 +313,7 @@ fn encode(outputs: Vec<InferOutput>, max_bytes: u64) -> Result<rest::EncodedBody
     match body.len() as u64 {
         length if length <= max_bytes => Ok(body),
         length => Err(ServiceError::internal(format!(
-            "its answer has {length} bytes, more than the {max_bytes} that a worker may send"
+            "its response has {length} bytes, more than the {max_bytes} that a worker may send"
         ))),
     }
 }

@@ -142,19 +142,19 @@
 //! and one of E, W, I and D is logged at level ERROR, WARN, INFO or DEBUG.
 
 mod backend;
-mod beside;
 mod calls;
 mod child;
-mod death;
+mod exit_cause;
 mod isolation;
 mod messages;
 mod numbers;
-mod places;
 mod pool;
 mod process;
 mod protocol;
 #[cfg(target_os = "linux")]
 mod region;
+mod request_connections;
+mod tensor_locations;
 mod worker_log;
 
 pub use backend::IsolatedBackend;

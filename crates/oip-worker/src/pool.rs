@@ -108,18 +108,18 @@ impl Pool {
             .stack_size(256 << 10);
         let supervisor = builder.spawn(supervising).map_err(|error| {
             ServiceError::internal(format!(
-                "the system gave no thread to look after its process: {error}"
+                "cannot start a thread that supervises its process: {error}"
             ))
         })?;
         let first = receiver.recv().unwrap_or(Err(StartError::GivenUp));
         let about = first.map_err(|error| match error {
             StartError::Refused(error) => error,
             StartError::Died(how) => {
-                ServiceError::internal(format!("a process of its own was started, but {how}"))
+                ServiceError::internal(format!("a separate process was started, but {how}"))
             }
             StartError::GivenUp => ServiceError::new(
                 ErrorCode::DeadlineExceeded,
-                "its process had not loaded it when the time for loading was over",
+                "its process did not load it in the time for loading",
             ),
         })?;
         Ok(Self {
@@ -179,7 +179,7 @@ impl Pool {
         let (pid, is_first) = (worker.pid(), worker.is_first_to_count());
         let cause = worker.bury(broken);
         let model = &self.about.metadata.name;
-        tracing::warn!(model, pid, cause, "a worker is gone, and its request with it");
+        tracing::warn!(model, pid, cause, "a worker died, and its request is lost");
         let mut state = self.shared.lock();
         state.living -= usize::from(is_first);
         if was_given_up {
@@ -195,7 +195,7 @@ impl Pool {
         self.shared.work.notify_one();
         self.shared.freed.notify_all();
         ServiceError::internal(format!(
-            "its process is gone: {cause}. This request is lost, the next one will be tried by a new process"
+            "its process died: {cause}. This request is lost, the next one will be tried by a new process"
         ))
     }
 }
@@ -330,7 +330,7 @@ impl OpenRun {
     fn fail(mut self, broken: Broken, cancel: &CancelToken) -> ServiceError {
         match self.worker.take() {
             Some(worker) => self.pool.lost(worker, broken, cancel),
-            None => ServiceError::internal("its process is gone"),
+            None => ServiceError::internal("its process died"),
         }
     }
 }
@@ -417,7 +417,7 @@ impl SharedPool {
         drop(state);
         let (model, pid) = (&self.recipe.source.name, worker.pid());
         let cause = worker.bury(Broken::Ended);
-        tracing::warn!(model, pid, cause, "an idle worker is gone");
+        tracing::warn!(model, pid, cause, "an idle worker died");
         let mut state = self.lock();
         state.note_crash(cause);
         state
@@ -513,7 +513,7 @@ impl SharedPool {
         match known.is_none_or(|known| *known == about) {
             true => Ok((worker, about)),
             false => Err(StartError::Died(
-                "it says something else of the model than before".to_owned(),
+                "it describes the model differently than before".to_owned(),
             )),
         }
     }
@@ -541,7 +541,7 @@ impl State {
         // The duration is rounded up, so that the message never says "in 0 s".
         let seconds = left.as_secs() + 1;
         let message = format!(
-            "its process is gone {} times in a row, the last time like this: {}. It is tried again in {seconds} s",
+            "its process died {} times in a row, most recently: {}. The next attempt is in {seconds} s",
             self.crashes, self.last_death
         );
         ServiceError::new(ErrorCode::Unavailable, message).retry_after(Duration::from_secs(seconds))
@@ -572,7 +572,7 @@ fn ignore_signals_that_end() {
     let signals = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
     let set: SigSet = signals.into_iter().collect();
     if let Err(error) = set.thread_block() {
-        tracing::debug!(%error, "workers hear signals that are meant for the server");
+        tracing::debug!(%error, "workers receive signals that are meant for the server");
     }
 }
 

@@ -25,14 +25,14 @@ use oip_types::{
 };
 
 use crate::{
-    beside::{Beside, Lane},
     calls::Work,
-    death::Death,
+    exit_cause::Death,
     isolation::Isolation,
     messages::{About, Failure, Hello, Load, LoadedModel, Tensors},
     numbers::{Number, Numbers},
-    places::{Places, Several},
     protocol::{ALIGNMENT, Broken, Connection, Head, Kind, TICK, VERSION, read_json},
+    request_connections::{Beside, Lane},
+    tensor_locations::{Places, Several},
     worker_log::WorkerLog,
 };
 
@@ -213,7 +213,7 @@ impl Worker {
         let hello: Hello = read_json(&self.json(head, go_on)?)?;
         if hello.protocol != VERSION {
             return Err(Broken::wrong(format!(
-                "that it speaks version {} of the protocol, which is {VERSION} here",
+                "version {} of the protocol, expected {VERSION}",
                 hello.protocol
             )));
         }
@@ -256,7 +256,7 @@ impl Worker {
                 self.process.log.failed(&mut failed);
                 Ok(Err(failed.into_error()))
             }
-            _ => Err(Broken::wrong("a frame out of place")),
+            _ => Err(Broken::wrong("an unexpected frame")),
         }
     }
 
@@ -264,7 +264,7 @@ impl Worker {
     fn json(&self, head: Head, go_on: &mut dyn FnMut() -> bool) -> Result<Vec<u8>, Broken> {
         match head.binary {
             0 => self.lane.connection.bytes(head.json.into(), go_on),
-            _ => Err(Broken::wrong("binary data where none belongs")),
+            _ => Err(Broken::wrong("unexpected binary data")),
         }
     }
 
@@ -352,7 +352,7 @@ impl Worker {
         }
         let head = connection.head(go_on)?;
         if head.number != number {
-            return Err(Broken::wrong("an answer to something else"));
+            return Err(Broken::wrong("a response to another request"));
         }
         match head.kind {
             Kind::Outputs => {
@@ -364,7 +364,7 @@ impl Worker {
                 self.process.log.failed(&mut failed);
                 Ok(Err(failed.into_error()))
             }
-            _ => Err(Broken::wrong("a frame out of place")),
+            _ => Err(Broken::wrong("an unexpected frame")),
         }
     }
 
@@ -420,7 +420,7 @@ impl Worker {
         !self.process.is_counted.swap(true, Ordering::Relaxed)
     }
 
-    /// Ends the process, and returns how it ended as a clause, such as "it was ended by SIGSEGV".
+    /// Ends the process, and returns how it ended as a clause, such as "it was terminated by SIGSEGV".
     pub(crate) fn bury(self, broken: Broken) -> String {
         let cause = || self.process.end(broken).to_string();
         self.process.cause.get_or_init(cause).clone()
@@ -437,7 +437,7 @@ fn rest_outputs(
     let length = u64::from(head.json).saturating_add(head.binary);
     if length.saturating_sub(ALIGNMENT as u64) > max {
         return Err(Broken::wrong(format!(
-            "an answer of {length} bytes, more than {max}"
+            "a response of {length} bytes, more than {max}"
         )));
     }
     let body = Bytes::from(connection.bytes(length, go_on)?);

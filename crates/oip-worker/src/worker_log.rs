@@ -79,7 +79,7 @@ impl WorkerLog {
                     match allowance.take(Instant::now()) {
                         Verdict::Logged => level.log(&model, pid, line),
                         Verdict::FirstDropped => {
-                            tracing::warn!(model, pid, "a worker says more than is logged");
+                            tracing::warn!(model, pid, "a worker writes more than is logged");
                         }
                         Verdict::Dropped => {}
                     }
@@ -203,10 +203,10 @@ impl Level {
 
     fn log(self, model: &str, pid: u32, line: &str) {
         match self {
-            Self::Error => tracing::error!(model, pid, line, "a worker said something"),
-            Self::Warning => tracing::warn!(model, pid, line, "a worker said something"),
-            Self::Info => tracing::info!(model, pid, line, "a worker said something"),
-            Self::Debug => tracing::debug!(model, pid, line, "a worker said something"),
+            Self::Error => tracing::error!(model, pid, line, "a worker wrote to its log"),
+            Self::Warning => tracing::warn!(model, pid, line, "a worker wrote to its log"),
+            Self::Info => tracing::info!(model, pid, line, "a worker wrote to its log"),
+            Self::Debug => tracing::debug!(model, pid, line, "a worker wrote to its log"),
         }
     }
 }

@@ -139,9 +139,9 @@ impl PackedMatrix {
     /// Returns the error of [`Pace::spend`].
     ///
     /// # Panics
-    /// Panics if `columns` is not a range of [`parts`](Self::parts), if `a` is not a row-major matrix with one
-    /// row of [`depth`](Self::depth) elements for each slice of `c`, or if a slice of `c` has another length
-    /// than `columns`.
+    /// Panics if `columns` is not a range of [`parts`](Self::parts), if `a` is not a row-major matrix with
+    /// one row of [`depth`](Self::depth) elements for each slice of `c`, or if a slice of `c` has another
+    /// length than `columns`.
     pub fn multiply_part<P: Pace>(
         &self,
         a: &[f32],

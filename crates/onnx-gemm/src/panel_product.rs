@@ -1,5 +1,5 @@
-//! Microkernel of products whose second factor is packed. It reads the rows of the first factor where they are,
-//! and writes sums to the product without a buffer.
+//! Microkernel of products whose second factor is packed. It reads the rows of the first factor where they
+//! are, and writes sums to the product without a buffer.
 
 use std::ops::Range;
 
@@ -39,8 +39,8 @@ impl<L: Lines> PanelProduct<'_, L> {
         pulp::Arch::new().dispatch(self);
     }
 
-    /// Multiplies all rows by `VECTORS` vectors, which are whole groups from the group `group` on. Rows are the
-    /// inner loop, so that these groups stay in the L1 cache.
+    /// Multiplies all rows by `VECTORS` vectors, which are whole groups from the group `group` on. Rows are
+    /// the inner loop, so that these groups stay in the L1 cache.
     #[inline(always)]
     fn rows<S: pulp::Simd, const VECTORS: usize>(&mut self, simd: S, group: usize) {
         let rows = self.a.len() / self.depth;

@@ -30,4 +30,4 @@ pub fn decode(content: &Bytes) -> Result<ModelProto, Error> {
         })
 }
 
-const NO_GRAPH: &str = "the file is no ONNX model: it has no graph";
+const NO_GRAPH: &str = "the file is not an ONNX model: it has no graph";

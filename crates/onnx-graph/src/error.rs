@@ -11,7 +11,7 @@ use std::fmt;
 ///
 /// let error = onnx_graph::decode(&b"\x0a\xff".as_slice().into()).unwrap_err();
 /// assert_eq!(error.kind(), ErrorKind::Invalid);
-/// assert!(error.to_string().starts_with("the file is no ONNX model, or it is damaged or cut off"));
+/// assert!(error.to_string().starts_with("the file is not an ONNX model, or it is damaged or cut off"));
 /// ```
 #[derive(Debug)]
 pub struct Error(Box<Inner>);

@@ -111,8 +111,8 @@ impl Place {
             return Err(invalid(
                 tensor,
                 format!(
-                    "has its external data in {}, expected the name of a file in the folder of the model's version, without \
-                     folders; save it again with such a name (in Python: onnx.save(model, 'model.onnx', \
+                    "has its external data in {}, expected a file name in the directory of the model's \
+                     version; save it again with such a name (in Python: onnx.save(model, 'model.onnx', \
                      save_as_external_data=True, location='model.onnx.data'))",
                     QuotedName(name)
                 ),

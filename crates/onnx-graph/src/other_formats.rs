@@ -19,7 +19,7 @@ pub(crate) fn explain(content: &[u8]) -> Option<String> {
         FileKind::Pickle => {
             "it would run code when it is read; export the model to ONNX (skl2onnx.to_onnx, torch.onnx.export)"
         }
-        FileKind::SavedModel => "convert its folder with `python -m tf2onnx.convert --saved-model`",
+        FileKind::SavedModel => "convert its directory with `python -m tf2onnx.convert --saved-model`",
         FileKind::GraphDef => "convert it with `python -m tf2onnx.convert --graphdef`",
         FileKind::Safetensors => {
             "it has weights and no graph; export the model to ONNX (for transformers: `optimum-cli export onnx`), or serve \

@@ -15,7 +15,7 @@ pub use generated::*;
 
 /// Error message for a file that does not parse as an ONNX model.
 pub const DAMAGED: &str =
-    "the file is no ONNX model, or it is damaged or cut off: export, copy or download it again";
+    "the file is not an ONNX model, or it is damaged or cut off: export, copy or download it again";
 
 /// Normalizes a domain: ONNX's own operators have two domains, `ai.onnx` and the empty one.
 #[must_use]

@@ -17,7 +17,7 @@ fn main() -> Result<()> {
     let path = env::args().nth(1).unwrap_or_else(|| CLASSIFIER.to_owned());
     let session = Session::read(&fs::read(path)?.into())?;
     let inputs = session.signature().inputs.iter().map(|input| {
-        let element_type = computed(input.element_type).context("an input of a type that is not computed")?;
+        let element_type = computed(input.element_type).context("an input of an unsupported type")?;
         let dims = input.dims.iter().flatten();
         let shape: Vec<usize> = dims.map(|dim| dim.fixed().unwrap_or(2) as usize).collect();
         Tensor::zero_of(element_type, &shape)

@@ -16,8 +16,8 @@ use onnx_tensor::{
 
 use crate::{
     RunErrorKind, Session,
-    made_up::{body, int, integer, integers, model, node, with},
     operators::node::{Direct, Stop},
+    test_models::{body, int, integer, integers, model, node, with},
 };
 use onnx_tensor::cancelling::Cancellation;
 

@@ -33,7 +33,7 @@ use prost::Message;
 use crate::operators::registry::{registered_name, rows};
 use crate::{
     Session, fixtures,
-    made_up::{self, int, ints, node},
+    test_models::{self, int, ints, node},
 };
 
 const EXTREMES: [i64; 6] = [0, 1, -1, 1 << 31, i64::MAX, i64::MIN];
@@ -81,7 +81,7 @@ fn without_fixtures() -> Vec<ModelProto> {
         ..node(op_type, inputs, "y")
     };
     let model = |node: NodeProto, dims: &[i64], constants: Vec<TensorProto>| {
-        let mut model = made_up::model(vec![node], dims, dims, constants);
+        let mut model = test_models::model(vec![node], dims, dims, constants);
         model.graph.as_mut().unwrap().output[0].r#type = None;
         model.opset_import.push(onnx_graph::proto::OperatorSetIdProto {
             domain: "ai.onnx.ml".to_owned(),
@@ -96,7 +96,10 @@ fn without_fixtures() -> Vec<ModelProto> {
     let mut older = model(
         of_ints("Scatter", &["x", "i", "u"], vec![]),
         &[2, 3],
-        vec![integers("i", &[1, 3], &[0; 3]), made_up::constant("u", &[1, 3])],
+        vec![
+            integers("i", &[1, 3], &[0; 3]),
+            test_models::constant("u", &[1, 3]),
+        ],
     );
     older.opset_import[0].version = 10;
     let pairs = [
@@ -117,7 +120,7 @@ fn without_fixtures() -> Vec<ModelProto> {
         model(
             of_ints("GroupNormalization", &["x", "s", "s"], vec![int("num_groups", 2)]),
             &[1, 4, 3],
-            vec![made_up::constant("s", &[2])],
+            vec![test_models::constant("s", &[2])],
         ),
         model(of_ints("IsInf", &["x"], vec![]), &[2, 3], vec![]),
         model(of_ints("LogSoftmax", &["x"], vec![]), &[2, 3], vec![]),
@@ -172,7 +175,7 @@ fn of_sizes() -> Vec<ModelProto> {
         };
         let nodes = vec![size, computed, node(user, inputs, "y")];
         let constants = vec![integers("c", &[1], &[0]), integers("one", &[1], &[1])];
-        let mut model = made_up::model(nodes, &[4, 3], &[], constants);
+        let mut model = test_models::model(nodes, &[4, 3], &[], constants);
         let graph = model.graph.as_mut().unwrap();
         graph.name = OF_SIZES.to_owned();
         graph.output[0].r#type = None;

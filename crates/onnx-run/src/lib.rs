@@ -46,11 +46,11 @@ mod fixtures;
 mod invalid_node;
 mod lower;
 mod lowered;
-#[cfg(test)]
-mod made_up;
 mod operators;
 mod outcome;
 mod steps;
+#[cfg(test)]
+mod test_models;
 
 pub use element_type::computed;
 pub use error::{RunError, RunErrorKind};

@@ -353,7 +353,7 @@ fn computable(tensor: &TensorProto) -> Result<Payload, Error> {
         return Err(Error::new(
             ErrorKind::Unsupported,
             format!(
-                "tensor {} is {}, which the built-in runtime does not compute",
+                "tensor {} is {}, which the built-in runtime does not support",
                 QuotedName(&tensor.name),
                 payload.element_type
             ),
@@ -370,15 +370,15 @@ fn constant(payload: Payload) -> Result<Arc<Tensor>, Error> {
         match payload.data {
             Data::Strings(strings) => Tensor::from_vec(dims, strings),
             Data::Fixed(bytes) => {
-                let element_type = computed(payload.element_type).context("a type that is not computed")?;
+                let element_type = computed(payload.element_type).context("an unsupported type")?;
                 // The bytes are copied, since a slice would keep the whole file in memory.
                 Tensor::from_bytes(element_type, dims, Bytes::copy_from_slice(&bytes))
             }
         }
     };
     let tensor = dims
-        .context("more elements than can be counted")
+        .context("more elements than 64 bits can count")
         .and_then(|dims| tensor(&dims));
-    let tensor = tensor.map_err(|error| Error::invalid("a constant cannot be made").caused_by(error));
+    let tensor = tensor.map_err(|error| Error::invalid("a constant cannot be created").caused_by(error));
     Ok(tensor?.into_arc())
 }

@@ -111,7 +111,7 @@ pub(crate) fn refuse_types(signature: &Signature) -> Result<(), FileError> {
         Some((role, port)) => Err(FileError::new(
             ErrorKind::Unsupported,
             format!(
-                "the {role} {} is {}, which the built-in runtime does not compute",
+                "the {role} {} is {}, which the built-in runtime does not support",
                 QuotedName(&port.name),
                 port.element_type
             ),

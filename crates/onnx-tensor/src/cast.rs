@@ -15,7 +15,8 @@ impl Tensor {
     /// Casts the tensor to elements of type `T`, borrowed if it already has that type.
     ///
     /// # Errors
-    /// Fails if strings would be cast to another type, or another type to strings, or if the run is cancelled.
+    /// Fails if strings would be cast to another type, or another type to strings, or if the run is
+    /// cancelled.
     ///
     /// ```
     /// use onnx_tensor::Tensor;
@@ -31,7 +32,8 @@ impl Tensor {
     /// Casts the tensor to another element type, borrowed if it already has that type.
     ///
     /// # Errors
-    /// Fails if strings would be cast to another type, or another type to strings, or if the run is cancelled.
+    /// Fails if strings would be cast to another type, or another type to strings, or if the run is
+    /// cancelled.
     pub fn cast_to_type(&self, to: ElementType) -> Result<Cow<'_, Self>> {
         let from = self.element_type();
         if from == to {
@@ -53,7 +55,8 @@ impl Tensor {
     /// Casts to another type, without a copy if the tensor already has that type.
     ///
     /// # Errors
-    /// Fails if strings would be cast to another type, or another type to strings, or if the run is cancelled.
+    /// Fails if strings would be cast to another type, or another type to strings, or if the run is
+    /// cancelled.
     pub fn into_type(self, to: ElementType) -> Result<Self> {
         match self.element_type() == to {
             true => Ok(self),

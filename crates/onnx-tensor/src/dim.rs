@@ -332,7 +332,5 @@ pub fn broadcast<D: Size>(shapes: &[&[D]]) -> Result<ShortVec<D>> {
         }
     }
     let joined = joined.into_iter().map(D::from_dim);
-    joined
-        .collect::<Option<_>>()
-        .context("a size that cannot be counted")
+    joined.collect::<Option<_>>().context("a size that overflows")
 }

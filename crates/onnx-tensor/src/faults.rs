@@ -175,7 +175,7 @@ impl std::error::Error for Misfit {}
 /// Formats `bytes` with a binary unit, for messages.
 pub fn gib(bytes: u64) -> String {
     match bytes {
-        u64::MAX => "more bytes than can be counted".to_owned(),
+        u64::MAX => "a byte length that overflows".to_owned(),
         bytes if bytes < 1 << 20 => format!("{} KiB", bytes.div_ceil(1 << 10)),
         bytes if bytes < 1 << 30 => format!("{} MiB", bytes >> 20),
         bytes => format!("{} GiB", bytes >> 30),

@@ -63,8 +63,8 @@ impl Tensor {
     /// Concatenates tensors along an axis.
     ///
     /// # Errors
-    /// Fails if the list is empty, if the tensors differ in type, or in shape along another axis, or if the run
-    /// is cancelled.
+    /// Fails if the list is empty, if the tensors differ in type, or in shape along another axis, or if the
+    /// run is cancelled.
     pub fn concat(axis: usize, tensors: &[impl Borrow<Self>]) -> Result<Self> {
         let first = tensors.first().context("no tensors to concatenate")?.borrow();
         size_of_axis(first.shape(), axis)?;

@@ -81,20 +81,20 @@ impl Room<'static> {
     /// reserved for the outputs.
     pub fn during<T>(&mut self, shapes_are_unknown: bool, run: impl FnOnce() -> T) -> T {
         /// Ends the kernel's access to the account, even after a panic.
-        struct Reset(Option<Lent>);
+        struct Reset(Option<NodeAccount>);
         impl Drop for Reset {
             fn drop(&mut self) {
                 NODE.set(self.0.take());
             }
         }
-        let lent = Lent {
+        let lent = NodeAccount {
             room: std::mem::take(self),
             shapes_are_unknown,
             asked: 0,
         };
         let reset = Reset(NODE.replace(Some(lent)));
         let result = run();
-        if let Some(Lent { room, asked, .. }) = NODE.take() {
+        if let Some(NodeAccount { room, asked, .. }) = NODE.take() {
             *self = room;
             self.release(asked);
         }
@@ -105,18 +105,18 @@ impl Room<'static> {
 
 thread_local! {
     /// The memory account that the node on this thread charges.
-    static NODE: RefCell<Option<Lent>> = const { RefCell::new(None) };
+    static NODE: RefCell<Option<NodeAccount>> = const { RefCell::new(None) };
 }
 
 /// The account of a run while one of its kernels runs.
-struct Lent {
+struct NodeAccount {
     room: Room<'static>,
     shapes_are_unknown: bool,
     /// Bytes that the kernel has reserved.
     asked: u64,
 }
 
-impl Lent {
+impl NodeAccount {
     fn ask(&mut self, bytes: u64) -> Result<()> {
         self.room.ask(bytes)?;
         self.room.hold(bytes);

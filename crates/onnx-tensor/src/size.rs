@@ -122,7 +122,7 @@ pub fn admit_texts(bytes: u64) -> Result<()> {
     let most = MOST.get().min(MAX_TEXTS);
     ensure_input!(
         bytes <= most,
-        "the texts together take {bytes} bytes, which is beyond the limit of {}",
+        "the strings together take {bytes} bytes, which is beyond the limit of {}",
         gib(most)
     );
     room::ask_for_contents(bytes)?;

@@ -11,11 +11,11 @@ use tensor_core::{DType, QuotedName};
 use tensor_files::{AllowedLoss, Composite, ConvertOptions, Loss, Recast, ShardOptions};
 
 use crate::{
-    choosing::SelectionOptions,
     failure::{About, Outcome},
     files,
     options::{Convert, LossKind, Merge, Split, Target},
     report,
+    selection::SelectionOptions,
     sources::{self, unless_interrupted},
     table,
 };
@@ -193,7 +193,7 @@ impl Job<'_> {
         if files::is_standard(self.to) && self.max_shard_size.is_some() {
             let error = Error::new(
                 ErrorKind::Unsupported,
-                "many files do not fit into standard output",
+                "several files cannot be written to standard output",
             );
             return Err(error.expected("a directory, or a name")).about(self.to);
         }
@@ -202,7 +202,7 @@ impl Job<'_> {
         }
         if self.max_shard_size.is_none() {
             let error = Error::new(ErrorKind::NotAFile, "the target is a directory");
-            return Err(error.expected("the name of a file, or --max-shard-size for many")).about(self.to);
+            return Err(error.expected("the name of a file, or --max-shard-size for several")).about(self.to);
         }
         let id = self.target.format.as_deref().unwrap_or(sources.format());
         let extensions = tensor_files::format(id).map_or(&[][..], |format| format.extensions());
@@ -217,7 +217,7 @@ fn conflicts(sources: &Composite<'_>, target: &Target) -> Result<Vec<(String, St
         .conflicts()
         .map(|(key, file)| (key.to_owned(), file.to_owned()));
     if let (true, Some((key, file))) = (target.strict, conflicts.next()) {
-        let what = format!("the files say different things under {}", QuotedName(&key));
+        let what = format!("the files have different values for {}", QuotedName(&key));
         return Err(Error::new(ErrorKind::Duplicate, what).found(format_args!("another value in {file}")));
     }
     let conflicts = sources
@@ -306,7 +306,7 @@ impl Notes<'_> {
         for (key, file) in self.conflicts {
             writeln!(
                 out,
-                "dropped metadata: {} of {file}: an earlier file says otherwise",
+                "dropped metadata: {} of {file}: an earlier file has another value",
                 QuotedName(key)
             )?;
         }

@@ -120,7 +120,7 @@ fn set_in(options: &Set) -> Outcome {
         ("ztensor", Some(tensor)) => set_ztensor(path, tensor, key, value).about(path),
         ("ztensor", None) => Err(no_place(
             key,
-            "--tensor NAME: the format says nothing of a file as a whole",
+            "--tensor NAME: the format has no metadata for a file",
         ))
         .about(path),
         ("safetensors" | "gguf", None) => heads::set(path, key, value),
@@ -133,7 +133,8 @@ fn set_in(options: &Set) -> Outcome {
             Ok(())
         }),
         (_, Some(tensor)) => {
-            Err(no_place(key, "nothing: the format says no more of tensors").of_tensor(tensor)).about(path)
+            Err(no_place(key, "nothing: the format has no other attributes of tensors").of_tensor(tensor))
+                .about(path)
         }
     }
 }
@@ -174,7 +175,7 @@ pub(crate) fn rewrite(path: &Path, change: impl FnOnce(&mut Composite<'_>) -> Re
 
 fn set_tbuf(path: &Path, key: &str, value: Option<&str>) -> Result<(), Error> {
     if key != "model" {
-        return Err(no_place(key, "'model', all that the format says of a file"));
+        return Err(no_place(key, "'model', the format's only metadata"));
     }
     let mut editor = TbufEditor::open_with(path, &files::read_options(), Default::default())?;
     editor.set_model(value)?;
@@ -191,6 +192,6 @@ fn set_ztensor(path: &Path, tensor: &str, key: &str, value: Option<&str>) -> Res
 }
 
 fn no_place(key: &str, expected: &str) -> Error {
-    let error = Error::new(ErrorKind::Unsupported, "the format has no place for this");
+    let error = Error::new(ErrorKind::Unsupported, "the format cannot store this");
     error.expected(expected).found(format_args!("'{key}'"))
 }

@@ -110,7 +110,7 @@ impl<'r> One<'r> {
         let [entry] = reader.entries() else {
             let error = Error::new(
                 ErrorKind::Unsupported,
-                "rows, and bytes as they are, are of one tensor",
+                "rows and raw bytes need exactly one tensor",
             );
             return Err(error.found(format_args!("{} tensors", reader.entries().len())));
         };
@@ -146,7 +146,7 @@ impl<'r> One<'r> {
         let spec = entry.spec().ok_or_else(|| {
             let error = Error::new(
                 ErrorKind::Unsupported,
-                "elements that are copied only have no rows",
+                "elements that can only be copied have no rows",
             );
             error.of_tensor(&entry.name)
         })?;

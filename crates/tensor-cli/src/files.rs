@@ -92,7 +92,8 @@ fn hint(error: Error, path: &Path) -> Error {
         Some(file) => {
             let file = file.display().to_string();
             error.expected(format_args!(
-                "a tensor file, or files and their index; as a repository of models it has {}, which can be named itself",
+                "a tensor file, or files and their index; as a model repository it has {}, which can be \
+                 given directly",
                 table::text(&file)
             ))
         }
@@ -216,7 +217,7 @@ pub(crate) fn target(path: &Path, target: &Target) -> Outcome<Box<dyn Format>> {
         None => tensor_files::format_of_path(path).ok_or_else(|| {
             let extension = path.extension().unwrap_or_default();
             unknown(
-                "the extension does not tell the format; --to names it",
+                "the extension does not identify the format; name it with --to",
                 &extension.to_string_lossy(),
             )
         }),

@@ -84,7 +84,7 @@ impl Parts {
         let ((stem, extension, count), mut numbers) = match (found.next(), found.next()) {
             (Some(only), None) => only,
             (None, _) => {
-                let error = Error::new(ErrorKind::NotAFile, "there is no checkpoint in many files");
+                let error = Error::new(ErrorKind::NotAFile, "there is no sharded checkpoint");
                 return Err(error.expected(expected));
             }
             (Some(((first, ..), _)), Some(((second, ..), _))) => {

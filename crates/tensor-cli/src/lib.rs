@@ -1,11 +1,10 @@
 //! The program `tensor`: inspects, verifies, converts, compares and edits tensor files, and exchanges them
 //! with models on servers. As a library it can be embedded as a command of another program.
 
-mod choosing;
 #[cfg(feature = "client")]
 mod client;
+mod completions;
 mod convert;
-mod described;
 mod diff;
 mod edit;
 mod extract;
@@ -25,6 +24,7 @@ mod put;
 #[cfg(feature = "remote")]
 mod remote;
 mod report;
+mod selection;
 mod sources;
 mod stats;
 mod table;
@@ -115,12 +115,12 @@ fn execute(command: Command, out: &mut (impl Write + Send)) -> Outcome {
         Command::Load(options) => client::servers::load(&options, out),
         #[cfg(feature = "client")]
         Command::Unload(options) => client::servers::unload(&options, out),
-        Command::Completions { shell } => Ok(out.write_all(described::completing(shell).as_bytes())?),
+        Command::Completions { shell } => Ok(out.write_all(completions::completing(shell).as_bytes())?),
         Command::Man { folder } => {
             std::fs::create_dir_all(&folder)?;
             let mut whole = Options::command().disable_help_subcommand(true);
             whole.build();
-            Ok(described::write_pages(&whole, &folder)?)
+            Ok(completions::write_pages(&whole, &folder)?)
         }
     }
 }

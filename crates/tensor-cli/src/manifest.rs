@@ -45,7 +45,7 @@ pub(crate) fn run(options: &Options, out: &mut impl Write) -> Outcome {
     if let Some(loss) = lost.first() {
         let error = Error::new(
             ErrorKind::Unsupported,
-            format!("the manifest would not tell {loss}"),
+            format!("the manifest would not show {loss}"),
         );
         return Err(error.expected("a wider dtype, or --keep-dtype")).about(&options.paths[0]);
     }

@@ -40,11 +40,11 @@ fn tip(unknown: &str, arguments: &[OsString]) -> Option<String> {
         ));
     }
     match unknown {
-        "--model" | "-m" if matches!(name, "show" | "load" | "unload") => Some(format!(
-            "the model's name stands without an option: 'tensor {name} MODEL'"
-        )),
+        "--model" | "-m" if matches!(name, "show" | "load" | "unload") => {
+            Some(format!("the model's name needs no option: 'tensor {name} MODEL'"))
+        }
         "--force" | "--overwrite" | "-f" if has("no-clobber") => {
-            Some("a file of that name is replaced, unless there is '--no-clobber'".to_owned())
+            Some("an existing file is replaced, unless '--no-clobber' is given".to_owned())
         }
         _ => None,
     }

@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use fmt_core::ReadOptions;
 
-use crate::{choosing::SelectionOptions, named::NamedParser, units::size};
+use crate::{named::NamedParser, selection::SelectionOptions, units::size};
 
 const EXAMPLES: &str = "\
 Examples:

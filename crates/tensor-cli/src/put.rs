@@ -28,7 +28,7 @@ fn write(options: &PutOptions, is_replacing: bool, out: &mut impl Write) -> Outc
     if edit::is_of_many(path) {
         let error = Error::new(
             ErrorKind::Unsupported,
-            "a tensor goes into one of a checkpoint's files",
+            "a tensor is written into one file of a checkpoint",
         );
         return Err(error.expected("that file, and `tensor index --write` afterwards")).about(path);
     }
@@ -37,7 +37,7 @@ fn write(options: &PutOptions, is_replacing: bool, out: &mut impl Write) -> Outc
         if changed.find(&options.name).is_some() {
             if !is_replacing {
                 let error =
-                    Error::new(ErrorKind::Exists, "there is a tensor of this name").of_tensor(&options.name);
+                    Error::new(ErrorKind::Exists, "a tensor with this name exists").of_tensor(&options.name);
                 return Err(error.expected("another name, or `tensor put`, which replaces it"));
             }
             changed.retain(|entry: &Entry| entry.name != options.name);

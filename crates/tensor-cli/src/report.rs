@@ -108,7 +108,7 @@ impl LostItem {
             kind: "metadata",
             tensor: None,
             key: Some(key.to_owned()),
-            message: format!("the value in {file}: an earlier file says otherwise"),
+            message: format!("the value in {file}: an earlier file has another value"),
         }
     }
 }

@@ -118,8 +118,10 @@ impl FileKind {
         Some(match self {
             Self::Empty | Self::Zeros => "copy or download it again",
             Self::LfsPointer(_) => "run `git lfs pull` where it was cloned, or download the file itself",
-            Self::Html => "it came instead of the file; download that again, with a token if it takes one",
-            Self::Text(_) => "it came instead of the file; download that again",
+            Self::Html => {
+                "it was downloaded instead of the file; download that again, with a token if it takes one"
+            }
+            Self::Text(_) => "it was downloaded instead of the file; download that again",
             Self::Compressed(_) => "decompress it first",
             Self::Tar | Self::Zip => "unpack it first",
             Self::Pickle => {
@@ -157,7 +159,7 @@ impl fmt::Display for FileKind {
             Self::Text(beginning) => return write!(f, "text that begins with {}", QuotedName(beginning)),
             Self::Compressed(program) => return write!(f, "a file compressed with {program}"),
             Self::Empty => "an empty file",
-            Self::Zeros => "a file that begins with zeros, as a download that has not ended",
+            Self::Zeros => "a file that begins with zeros, such as an incomplete download",
             Self::LfsPointer(None) => "a pointer of Git LFS",
             Self::Html => "an HTML page",
             Self::Tar => "a tar archive",

@@ -47,7 +47,7 @@ pub struct Composite<'r> {
     parts: Vec<Part<'r>>,
     /// The selected tensors; `None` if they are exactly those of the first file, so that millions of entries
     /// are not stored twice.
-    chosen: Option<Chosen>,
+    chosen: Option<Selection>,
     names: NameTable,
     metadata: Metadata,
     foreign_parts: Vec<String>,
@@ -57,7 +57,7 @@ pub struct Composite<'r> {
 }
 
 /// Selected tensors, with their order and names.
-struct Chosen {
+struct Selection {
     /// For each tensor, the index of its file in `parts`, and the tensor's index within that file.
     places: Vec<(usize, usize)>,
     entries: Vec<Entry>,
@@ -105,7 +105,7 @@ impl Source<'_> {
     }
 }
 
-impl Chosen {
+impl Selection {
     fn all_of(part: &Part<'_>) -> Self {
         let entries = part.reader.reader().entries();
         Self {
@@ -132,7 +132,7 @@ impl<'r> Composite<'r> {
         let source = reader.into();
         let file = source.reader();
         let is_all = indices == (0..file.entries().len());
-        let chosen = (!is_all).then(|| Chosen {
+        let chosen = (!is_all).then(|| Selection {
             entries: file.entries()[indices.clone()].to_vec(),
             places: indices.map(|index| (0, index)).collect(),
         });
@@ -186,8 +186,10 @@ impl<'r> Composite<'r> {
         }
         let moved = |(key, part): (String, usize)| (key, part + first);
         self.conflicts.extend(other.conflicts.into_iter().map(moved));
-        let added = other.chosen.unwrap_or_else(|| Chosen::all_of(&other.parts[0]));
-        let own = self.chosen.get_or_insert_with(|| Chosen::all_of(&self.parts[0]));
+        let added = other.chosen.unwrap_or_else(|| Selection::all_of(&other.parts[0]));
+        let own = self
+            .chosen
+            .get_or_insert_with(|| Selection::all_of(&self.parts[0]));
         let begin = own.entries.len();
         let places = added.places.iter().map(|(part, index)| (part + first, *index));
         own.places.extend(places);
@@ -329,8 +331,9 @@ impl<'r> Composite<'r> {
     }
 
     /// Returns the list of selected tensors for modification; creates the list on first use.
-    fn own_entries(&mut self) -> &mut Chosen {
-        self.chosen.get_or_insert_with(|| Chosen::all_of(&self.parts[0]))
+    fn own_entries(&mut self) -> &mut Selection {
+        self.chosen
+            .get_or_insert_with(|| Selection::all_of(&self.parts[0]))
     }
 
     fn find_names_anew(&mut self) {

@@ -11,8 +11,8 @@ use fmt_core::{
 use tensor_core::QuotedName;
 
 use crate::{
-    ahead::read_ahead,
     loss::{AllowedLoss, Loss},
+    read_ahead::read_ahead,
     sources::SourceFiles,
     split::remove_split,
 };

@@ -37,9 +37,6 @@
 //! Files are read on demand. To map a file instead, pass a mapping of `tensor-mmap` to [`open_source`] and
 //! fulfil that crate's contract.
 
-mod ahead;
-#[cfg(feature = "onnx")]
-mod beside;
 #[cfg(feature = "btf")]
 mod btf_names;
 mod cast;
@@ -49,9 +46,12 @@ mod convert;
 mod diff;
 mod distance;
 mod explain;
+#[cfg(feature = "onnx")]
+mod external_weights;
 mod loss;
 mod manifest;
 mod open;
+mod read_ahead;
 mod recast;
 mod registry;
 mod scaling;
@@ -61,7 +61,6 @@ mod sources;
 mod split;
 mod verify;
 
-pub use ahead::read_ahead;
 pub use checkpoint::{checkpoint_files, open, open_composite};
 pub use composite::{Composite, Source};
 pub use convert::{Conversion, ConvertOptions, Progress, convert, convert_into, losses};
@@ -71,6 +70,7 @@ pub use explain::explain;
 pub use loss::{AllowedLoss, Loss};
 pub use manifest::{Manifest, ManifestEntry};
 pub use open::open_source;
+pub use read_ahead::read_ahead;
 pub use recast::Recast;
 pub use registry::{detect, format, format_of_path, formats};
 pub use select::{Pattern, Renaming, Selection};

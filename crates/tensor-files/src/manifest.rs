@@ -198,7 +198,7 @@ impl Manifest {
                 );
                 differences.push((name.clone(), what));
             } else if entry != other {
-                differences.push((name.clone(), "has another content".to_owned()));
+                differences.push((name.clone(), "has different content".to_owned()));
             }
         }
         let more = found
@@ -334,7 +334,7 @@ fn of_text(text: &str) -> Result<(Manifest, String), Error> {
     for (number, line) in lines.by_ref().enumerate() {
         if let Some(content) = line.strip_suffix("  content") {
             if lines.next().is_some() {
-                return Err(malformed("there are lines behind the manifest's last"));
+                return Err(malformed("there are lines after the manifest's last"));
             }
             return Ok((manifest, content.to_owned()));
         }
@@ -457,7 +457,7 @@ mod tests {
             [
                 "is missing",
                 "is f32[2, 3] in the manifest and f32[6] in the file",
-                "has another content",
+                "has different content",
                 "is not in the manifest"
             ]
         );

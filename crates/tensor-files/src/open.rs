@@ -31,7 +31,7 @@ pub fn open_source(
     let format = detect(&head, len, path)?;
     #[cfg(feature = "onnx")]
     if let (Some(path), "onnx") = (path, format.id()) {
-        let opened = crate::beside::open_onnx(source, path, options);
+        let opened = crate::external_weights::open_onnx(source, path, options);
         return opened.map_err(|error| explain(error, format, &head, len));
     }
     #[cfg(feature = "btf")]

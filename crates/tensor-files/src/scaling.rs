@@ -51,7 +51,7 @@ impl Scaling {
         let names = ENDINGS.map(|ending| format!("{}{ending}", entry.name));
         let found = names.iter().find_map(|name| reader.find(name));
         let Some(scales) = found else {
-            let error = refused("floats of eight bits mean nothing without their scales");
+            let error = refused("8-bit floats are meaningless without their scales");
             return Err(error.expected(format_args!(
                 "a tensor '{}' or '{}' with them, or --keep-dtype",
                 names[0], names[1]
@@ -64,7 +64,7 @@ impl Scaling {
             .is_some_and(|dtype| dtype.kind() == DTypeKind::Float);
         let fitted = fit(&entry.shape, &of_scales.shape).filter(|_| is_float);
         let (dims, block, blocks) = fitted.ok_or_else(|| {
-            let error = refused("the scales do not fit the tensor");
+            let error = refused("the scales do not match the tensor");
             let expected = "floats: one, one for each row, or one for each block of rows and columns";
             error.expected(expected).found(format_args!(
                 "{}{} for {}",

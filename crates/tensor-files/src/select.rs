@@ -118,9 +118,7 @@ fn of_glob(glob: &str) -> Result<(String, usize), Error> {
                 chars = rest[end + 1..].chars();
             }
             '\\' => {
-                let next = chars
-                    .next()
-                    .ok_or_else(|| bad("a character behind the last \\"))?;
+                let next = chars.next().ok_or_else(|| bad("a character after the last \\"))?;
                 expression += &regex::escape(&next.to_string());
             }
             other => expression += &regex::escape(&other.to_string()),
@@ -222,7 +220,7 @@ impl Selection {
         let renamed = self.rename.iter().map(|renaming| &renaming.from);
         for pattern in self.include.iter().chain(&self.exclude).chain(renamed) {
             if !fits_some(pattern, files) {
-                let error = Error::new(ErrorKind::OutOfBounds, "the pattern fits no tensor");
+                let error = Error::new(ErrorKind::OutOfBounds, "the pattern matches no tensor");
                 return Err(error.found(format_args!("'{}'", pattern.text)));
             }
         }

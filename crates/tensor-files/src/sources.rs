@@ -90,7 +90,7 @@ impl SourceFiles {
 }
 
 fn in_the_way(target: &Path) -> Error {
-    let what = "the checkpoint would replace the files that it is made of, and if this were stopped amid it, both would be lost";
+    let what = "the checkpoint would replace its own source files, and an interruption would lose both";
     let error = Error::new(ErrorKind::Exists, what);
     error
         .expected("another directory; the result can be moved when it is complete")

@@ -34,7 +34,7 @@ pub(crate) struct Client {
     waiting: Waiting,
     /// Headers sent with each call, in addition to those of the connections.
     headers: Vec<(String, String)>,
-    driven: Arc<OnceLock<Driven>>,
+    driven: Arc<OnceLock<DrivenClient>>,
     make: Arc<Make>,
     process: Process,
     /// Buffers of finished requests and responses, for reuse.
@@ -54,7 +54,7 @@ enum Waiting {
 }
 
 /// A client and the runtime that drives its connections.
-type Driven = (Arc<dyn InferenceClient>, &'static Runtime);
+type DrivenClient = (Arc<dyn InferenceClient>, &'static Runtime);
 
 /// Connection settings.
 #[derive(FromPyObject)]
@@ -457,7 +457,7 @@ impl Client {
 
 impl Client {
     /// Returns the client that a background thread drives, and creates it on the first call.
-    pub(crate) fn driven(&self, py: Python<'_>) -> PyResult<Driven> {
+    pub(crate) fn driven(&self, py: Python<'_>) -> PyResult<DrivenClient> {
         let failed = |error| error::of_call(py, &error);
         let (client, runtime) = match self.driven.get() {
             Some(driven) => driven.clone(),

@@ -14,7 +14,7 @@ use tensor_files::{
     ShardOptions, SourceFiles,
 };
 
-use crate::{error, noted::RecordingReader};
+use crate::{error, error_recording::RecordingReader};
 
 /// Target format and options of a conversion.
 #[derive(FromPyObject)]

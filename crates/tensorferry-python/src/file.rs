@@ -202,7 +202,7 @@ impl File {
         const PIECE: usize = 1 << 20;
         let entry = &self.reader.entries()[index];
         let no_room = || {
-            let error = fmt_core::Error::new(ErrorKind::TooLarge, "there is no room for the tensor");
+            let error = fmt_core::Error::new(ErrorKind::TooLarge, "not enough memory for the tensor");
             error.of_tensor(&entry.name)
         };
         let len = entry.byte_len().and_then(|len| usize::try_from(len).ok());

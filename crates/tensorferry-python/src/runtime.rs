@@ -36,7 +36,7 @@ impl Process {
             return Ok(());
         }
         Err(PyRuntimeError::new_err(format!(
-            "this {what} was made before the process was forked: make one in each process"
+            "this {what} was created before the process was forked: create one in each process"
         )))
     }
 }

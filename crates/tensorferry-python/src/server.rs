@@ -328,7 +328,7 @@ fn failed(error: PyErr) -> ServiceError {
 /// Runs `step` with the GIL, unless the interpreter is shutting down.
 fn attached<T>(step: impl FnOnce(Python<'_>) -> Result<T, ServiceError>) -> Result<T, ServiceError> {
     python_code::attached(step).unwrap_or_else(|| {
-        let message = "the program that serves it is ending";
+        let message = "the program that serves it is shutting down";
         Err(ServiceError::new(ErrorCode::Unavailable, message))
     })
 }
@@ -398,11 +398,11 @@ impl Remote {
                 return Ok(outcome);
             }
             if cancel.is_expired() {
-                let message = "no answer within the request's time";
+                let message = "no response within the request's time";
                 return Err(ServiceError::new(ErrorCode::DeadlineExceeded, message));
             }
             if cancel.is_cancelled() {
-                return Err(ServiceError::new(ErrorCode::Cancelled, "the client is gone"));
+                return Err(ServiceError::new(ErrorCode::Cancelled, "the client disconnected"));
             }
         }
     }

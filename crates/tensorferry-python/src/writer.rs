@@ -46,7 +46,7 @@ impl Writer {
         let spool = tempfile::tempfile_in(folder);
         let spool = spool.map_err(|error| {
             let what = format!(
-                "no temporary file can be made in the folder '{}'",
+                "no temporary file can be created in the directory '{}'",
                 folder.display()
             );
             system(&error, &what, &path)

@@ -255,7 +255,7 @@ def test_errors_are_those_of_the_other_model(server):
         ("unknown", "NotFound", "model 'missing' does not exist"),
         ("malformed", "InvalidArgument", "model 'double': input 'x': expected"),
         ("bad_parameter", "InvalidArgument", "the parameter 'p' is nan, expected text, a finite number or a bool"),
-        ("itself", "Internal", "model 'caller' cannot ask itself"),
+        ("itself", "Internal", "model 'caller' cannot call itself"),
     ):
         with pytest.raises(InferenceError, match=expected) as error:
             ask(server, what)
@@ -263,14 +263,14 @@ def test_errors_are_those_of_the_other_model(server):
     died = text(server, "dies")
     assert died.startswith("500 model 'dies'") and "it ended with code 7" in died
     assert text(server, "wrong_use").startswith("501 model 'count': it is decoupled")
-    assert text(server, "early_call") == "503 other models can be asked only while a request is answered"
+    assert text(server, "early_call") == "503 other models can be called only while a request is answered"
 
 
 def test_models_that_would_wait_for_each_other_are_refused(server):
     # The order of the calls does not matter here.
     x = np.ones((1, 4), np.float32)
     assert np.array_equal(server.client.infer("asks_caller", {"x": x})["y"], 2 * x)
-    with pytest.raises(InferenceError, match="model 'caller' cannot ask 'asks_caller', which asks 'caller' in turn"):
+    with pytest.raises(InferenceError, match="model 'caller' cannot call 'asks_caller', which calls 'caller' in turn"):
         ask(server, "back")
 
 
@@ -295,7 +295,7 @@ def test_memory_of_answers_is_given_back_with_them(server):
     assert max(files) <= min(files) + 2 and max(maps) <= min(maps) + 2, found
     before = text(server, "double")
     told = text(server, "too_many_files", x)
-    assert told.startswith("500 its answer cannot be read: OSError: ") and "Too many open files" in told and told.endswith("; 2.0"), told
+    assert told.startswith("500 its response cannot be read: OSError: ") and "Too many open files" in told and told.endswith("; 2.0"), told
     assert text(server, "double") == before, "the process was replaced"
 
 
@@ -313,7 +313,7 @@ def test_time_and_cancellation_reach_the_other_model(server):
             ask(server, "sleeps", timeout=0.5)
         assert error.value.code in ("DeadlineExceeded", "Timeout", "Cancelled"), error.value
     assert text(server, "hurried").startswith("504 ")
-    assert text(server, "too_many") == "256 429 a request may ask 256 times at once, and no more"
+    assert text(server, "too_many") == "256 429 a request may make at most 256 calls at once"
     ask(server, "unanswered")
     # The model that waited was told, and not killed.
     assert text(server, "double") == before

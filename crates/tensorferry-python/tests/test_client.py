@@ -1200,13 +1200,13 @@ def test_a_client_that_is_dropped_with_its_stream_leaves_nothing(own):
     [
         ({"version": 1}, TypeError, "version: expected str or None, found 1"),
         ({"id": 5}, TypeError, "id: expected str or None, found 5"),
-        ({"outputs": "label"}, TypeError, "outputs: expected names, found the text 'label'"),
+        ({"outputs": "label"}, TypeError, "outputs: expected names, found the string 'label'"),
         ({"outputs": ["y", 1]}, TypeError, "outputs: expected names that are str, found 1"),
         ({"parameters": {"a": None}}, TypeError, "parameter 'a': expected bool, int, float or str, found NoneType"),
         ({"parameters": {"a": b"x"}}, TypeError, "parameter 'a': .* found bytes"),
         ({"parameters": {"a": float("nan")}}, ValueError, "parameter 'a': expected a finite number, found nan"),
         ({"parameters": {"a": np.float32("-inf")}}, ValueError, "parameter 'a': expected a finite number, found -inf"),
-        ({"parameters": {"a": 2**70}}, ValueError, "parameter 'a': expected a whole number of 64 bits, found 1180591620717411303424"),
+        ({"parameters": {"a": 2**70}}, ValueError, "parameter 'a': expected a 64-bit integer, found 1180591620717411303424"),
     ],
 )
 def test_arguments_that_no_request_can_have_are_named(own, given, error, said):

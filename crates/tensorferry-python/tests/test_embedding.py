@@ -385,7 +385,7 @@ def test_what_cannot_be_served_says_why(tmp_path):
         Server(models={"broken": tmp_path / "broken.onnx"})
     with pytest.raises(FileNotFoundError, match="none.onnx"):
         Server(models={"none": str(tmp_path / "none.onnx")})
-    with pytest.raises(ValueError, match="does not say its inputs"):
+    with pytest.raises(ValueError, match="does not declare its inputs"):
         Server(models={"f": lambda x: x})
     with pytest.raises(ValueError, match="datatype and a shape"):
         Server(models={"f": tensorferry.model(inputs={"x": "FP32"}, outputs={})(lambda x: x)})
@@ -619,7 +619,7 @@ def test_links_to_files(tmp_path):
 @pytest.mark.parametrize("name", [".h", "a/b", "..", "", "a\0b", "/a"])
 def test_names_that_no_folder_can_have(tmp_path, name):
     (tmp_path / "m.py").write_text(OF_A_FILE)
-    with pytest.raises(ValueError, match="expected a name that a folder can have"):
+    with pytest.raises(ValueError, match="expected a name that a directory can have"):
         Server({name: tmp_path / "m.py"}, options=["--allow-python"])
 
 
@@ -817,9 +817,9 @@ def test_forms_of_functions():
         assert client.infer("awaited", {"x": x})["y"].tolist() == [4]
         for name in ("steps", "async_steps"):
             assert [answer["y"].tolist() for answer in streams.infer_stream(name, {"x": x})] == [[3], [4]], name
-        with pytest.raises(InferenceError, match="gave generator and is not known to do so.*functools.wraps"):
+        with pytest.raises(InferenceError, match="returned generator but is not a generator function.*functools.wraps"):
             client.infer("hidden", {"x": x})
-        with pytest.raises(InferenceError, match="gave ndarray, expected a generator"):
+        with pytest.raises(InferenceError, match="returned ndarray, expected a generator"):
             list(streams.infer_stream("collected", {"x": x}))
 
 

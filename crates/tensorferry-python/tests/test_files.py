@@ -430,7 +430,7 @@ def test_a_manifest_is_the_same_in_every_format(tmp_path):
     changed["int8.w"][0, 0] += 1
     del changed["int16.w"]
     save_file(changed, b)
-    assert check_manifest(b, text) == {"int8.w": "has another content", "int16.w": "is missing"}
+    assert check_manifest(b, text) == {"int8.w": "has different content", "int16.w": "is missing"}
     with pytest.raises(TensorFileError):
         check_manifest(b, "tensor-manifest 9")
     with pytest.raises(ValueError, match="json"):

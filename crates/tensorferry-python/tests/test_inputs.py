@@ -157,15 +157,15 @@ def test_a_list_becomes_bfloat16_without_ml_dtypes(server):
 @pytest.mark.parametrize(
     ("datatype", "numbers", "said"),
     [
-        ("INT64", [1.5], "is INT64: expected whole numbers, found 1.5"),
-        ("INT64", [float("nan")], "is INT64: expected whole numbers, found nan"),
+        ("INT64", [1.5], "is INT64: expected integers, found 1.5"),
+        ("INT64", [float("nan")], "is INT64: expected integers, found nan"),
         ("INT8", [1, 300], "is INT8: expected numbers from -128 to 127, found 300"),
         ("UINT64", [-1], "is UINT64: expected numbers from 0 to 18446744073709551615, found -1"),
         ("INT64", [1 << 63, -1], "expected numbers from -9223372036854775808 to 9223372036854775807, found 9223372036854775808"),
         ("BOOL", [0, 2], "is BOOL: expected True or False, found 2"),
         ("FP16", [1, 70000], "is FP16: 70000.0 is too large for it"),
         ("BF16", [1e39], "is BF16: 1e[+]39 is too large for it"),
-        ("FP64", [10**400], "is FP64: a whole number is too large for it"),
+        ("FP64", [10**400], "is FP64: an integer is too large for it"),
     ],
 )
 def test_a_number_that_the_datatype_cannot_hold_is_refused(client, datatype, numbers, said):

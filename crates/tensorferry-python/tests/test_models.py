@@ -175,7 +175,7 @@ class Model:
 def own(tmp_path_factory):
     repository = tmp_path_factory.mktemp("own")
     folder = write(repository, "own", OWN, 'parameters { key: "greeting" value { string_value: "hello" } }')
-    (folder / "beside.py").write_text("def read(folder):\n    return open(folder + '/lines.txt').read().split()\n")
+    (folder / "beside.py").write_text("def read(directory):\n    return open(directory + '/lines.txt').read().split()\n")
     (folder / "lines.txt").write_text("one two")
     write(repository, "identity", IDENTITY)
     config = 'max_batch_size: 4 input { name: "s" data_type: TYPE_STRING dims: [ 2 ] } output { name: "n" data_type: TYPE_INT32 dims: [ 2 ] }'
@@ -457,7 +457,7 @@ def test_a_pause_after_deaths_in_a_row(tmp_path):
         for _ in range(5):
             with pytest.raises(InferenceError, match="it ended with code 9"):
                 ask(5)
-        with pytest.raises(InferenceError, match="gone 5 times in a row.*It is tried again in 1 s") as error:
+        with pytest.raises(InferenceError, match="died 5 times in a row.*The next attempt is in 1 s") as error:
             ask(0)
         assert error.value.code == "Unavailable" and error.value.retry_after == 1
         # A client that tries again gets its answer.
@@ -765,7 +765,7 @@ def test_a_sender_answers_after_execute_has_returned(tmp_path):
         for x in (1, 5, 4, 1):
             assert server.client.infer("later", {"X": np.array([x], np.int32)})["Y"].tolist() == [x + 1]
         assert server.logged("sends a response before, or with, the final flag")
-        assert server.logged("sends one response to a request, and no more")
+        assert server.logged("sends exactly one response to a request")
         with pytest.raises(InferenceError, match="let go of a request without a response") as error:
             server.client.infer("later", {"X": np.array([3], np.int32)})
         assert error.value.code == "Internal"
@@ -1158,7 +1158,7 @@ def test_several_answers_to_one_request(tmp_path):
             status, message = refusal(server, model, "infer", body)
             assert status == 501 and "it is decoupled" in message and "generate_stream" in message
             status, message = refusal(server, model, "generate", {"x": 2})
-            assert status == 400 and "more than one answer" in message
+            assert status == 400 and "more than one response" in message
         assert "is gone" not in "".join(server.log), "a process was replaced"
         assert [event["text"] for event in events(server, "stream", 2)] == ["number 0", "number 1"]
         # Larger than a frame: by the region that is used again for each.
@@ -1393,7 +1393,7 @@ def misbehaving(tmp_path):
         yield server
 
 
-@pytest.mark.parametrize("deed, expected", [(1, "it was ended by SIGSEGV"), (5, "it ended with code 9")])
+@pytest.mark.parametrize("deed, expected", [(1, "it was terminated by SIGSEGV"), (5, "it ended with code 9")])
 def test_a_death_takes_one_request(misbehaving, deed, expected):
     first = misbehaving.ask(0)
     with pytest.raises(InferenceError, match=expected):
@@ -1495,7 +1495,7 @@ def test_a_client_cannot_choose_the_interpreter(tmp_path):
 
         with pytest.raises(urllib.error.HTTPError) as error:
             load({"parameters": {"python": {"string_value": sys.executable}}})
-        assert b"parameters.python is for configurations in the repository" in error.value.read()
+        assert b"parameters.python is allowed only for configurations in the repository" in error.value.read()
         assert load({"parameters": {"other": {"string_value": "x"}}}).status == 200
 
 

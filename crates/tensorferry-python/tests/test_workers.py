@@ -376,7 +376,7 @@ def test_programs_that_a_model_starts_end_by_signals(tmp_path):
         assert ask("pool") == "[2, 4, 6]"
         assert ask("sockets") == "True 0"
         assert ask("handlers") == "[True, True]"
-        assert ask("asks") == "501 a process that the model has forked cannot ask other models: let its parent ask"
+        assert ask("asks") == "501 a process that the model has forked cannot call other models: let its parent call them"
         # The process itself goes on.
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
             os.kill(process, number)
@@ -631,11 +631,11 @@ def test_forms_of_infer(tmp_path):
             assert server.client.infer(model, {"x": np.array([3], np.int32)})["y"] == [4], model
         for model in ("steps", "async_steps"):
             assert [event["y"] for event in events(server, model, 3)] == [3, 4], model
-        with pytest.raises(InferenceError, match="infer\\(\\) gave generator and is not known to do so.*functools.wraps"):
+        with pytest.raises(InferenceError, match="infer\\(\\) returned generator but is not a generator function.*functools.wraps"):
             server.client.infer("hidden", {"x": np.array([3], np.int32)})
         with pytest.raises(urllib.error.HTTPError) as error:
             events(server, "collected", 3)
-        assert b"infer() gave ndarray, expected a generator" in error.value.read()
+        assert b"infer() returned ndarray, expected a generator" in error.value.read()
 
 
 EXECUTE = {

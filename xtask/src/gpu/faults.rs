@@ -44,7 +44,7 @@ pub(super) fn run(bench: &Bench, has_cuda: bool) -> Result<()> {
     };
     row("others use the GPU's memory", &full)?;
     println!(
-        "| a driver that is too old | cannot be made here; its error's text is a test of backend-onnx |"
+        "| a driver that is too old | cannot be created here; its error's text is a test of backend-onnx |"
     );
     anyhow::ensure!(bench.server.is_live(), "the server is gone");
     Ok(())

@@ -75,7 +75,7 @@ pub(super) fn difference(server: &Server, models: [&str; 2], request: Request) -
     let inputs = request.inputs();
     let one = client.infer(models[0], &inputs)?.numbers()?;
     let other = client.infer(models[1], &inputs)?.numbers()?;
-    ensure!(one.len() == other.len(), "the answers have other sizes");
+    ensure!(one.len() == other.len(), "the responses have other sizes");
     let largest = one.iter().fold(0f32, |most, number| most.max(number.abs()));
     let pairs = one.iter().zip(&other);
     let differs = pairs.fold(0f32, |most, (one, other)| match (one - other).abs() {

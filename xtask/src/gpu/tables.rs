@@ -29,7 +29,7 @@ pub(super) fn times(bench: &Bench, has_cuda: bool) -> Result<()> {
         COLUMNS.map(|(_, title, _)| title).join(" | ")
     );
     println!("|---|---|---|---|---|");
-    let mut told = Told::default();
+    let mut told = Report::default();
     for model in ["resnet50", "bert"] {
         of_model(bench, model, has_cuda, &mut told)?;
     }
@@ -41,14 +41,14 @@ pub(super) fn times(bench: &Bench, has_cuda: bool) -> Result<()> {
 
 /// Lines that are printed after the latency table.
 #[derive(Default)]
-struct Told {
+struct Report {
     agreement: Vec<String>,
     notes: Vec<String>,
 }
 
 /// Prints the rows of one model. The model of the first column stays loaded, since the outputs of the other
 /// columns are compared with its outputs.
-fn of_model(bench: &Bench, model: &str, has_cuda: bool, told: &mut Told) -> Result<()> {
+fn of_model(bench: &Bench, model: &str, has_cuda: bool, told: &mut Report) -> Result<()> {
     let mut cells: Vec<Vec<String>> = vec![Vec::new(); rows().len()];
     let reference = format!("{model}_{}", best_column(has_cuda));
     let mut is_there = false;

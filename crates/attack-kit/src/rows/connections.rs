@@ -83,7 +83,7 @@ async fn heads_of_streams(target: Target, tally: Tally, method: Method, headers:
             let answers = streams.iter_mut().map(|(response, _)| response);
             for answer in answers {
                 match answer.await {
-                    Ok(_) => tally.add("an answer"),
+                    Ok(_) => tally.add("a response"),
                     Err(_) => return tally.add("closed"),
                 }
             }
@@ -103,7 +103,7 @@ pub async fn idle_connections(target: Target, _: Scale, tally: Tally) {
                 0 => idle_http(target).await.is_ok(),
                 _ => idle_grpc(target).await.is_ok(),
             };
-            tally.add(if connected { "closed" } else { "no answer" });
+            tally.add(if connected { "closed" } else { "no response" });
         });
     }
     while clients.join_next().await.is_some() {}

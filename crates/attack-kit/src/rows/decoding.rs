@@ -141,7 +141,7 @@ pub fn bomb(
             let call = || async {
                 match grpc.call(method, &framed).await {
                     // A stream reports errors of its requests in messages, and ends normally.
-                    Ok(answer) if answer.code == 0 => tally.add("an answer"),
+                    Ok(answer) if answer.code == 0 => tally.add("a response"),
                     Ok(answer) => tally.add(format_args!("grpc {}", answer.code)),
                     Err(_) => tally.add("closed"),
                 }

@@ -97,7 +97,7 @@ pub fn all() -> Vec<Row> {
     rows.push(Row::new("announced bodies that drip", drip));
     rows.push(Row::new("conversations that are not read", unread_conversations));
     rows.push(Row::new(
-        "a stream that is not read, beside calls on its connection",
+        "a stream that is not read, next to calls on its connection",
         unread_stream,
     ));
     let crowds = [
@@ -106,7 +106,7 @@ pub fn all() -> Vec<Row> {
         Row::new("streams with heads of many headers", crowded_heads_of_streams),
         Row::new("requests that wait to be read", unread_requests),
         Row::new("idle connections", idle_connections),
-        Row::new("silent streams, beside many calls at once", silent_streams),
+        Row::new("silent streams, next to many calls at once", silent_streams),
     ];
     rows.extend(crowds.map(|row| Row {
         kind: Kind::Crowd,

@@ -66,7 +66,7 @@ pub async fn slow_streams(target: Target, tally: Tally, method: Method) {
                 };
                 match response.headers().get("grpc-status") {
                     // For a response that is still being read, only the head is counted.
-                    None => tally.add("an answer"),
+                    None => tally.add("a response"),
                     Some(code) => tally.add(format_args!("grpc {}", code.to_str().unwrap_or("?"))),
                 }
                 read_slowly(&mut response.into_body()).await;

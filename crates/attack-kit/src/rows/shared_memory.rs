@@ -82,7 +82,7 @@ pub async fn shared_memory(target: Target, scale: Scale, tally: Tally) {
             match timeout(Duration::from_secs(60), region.echo(target, bytes)).await {
                 Ok(Ok(answer)) => tally.add(answer.status),
                 Ok(Err(_)) => tally.add("closed"),
-                Err(_) => tally.add("no answer"),
+                Err(_) => tally.add("no response"),
             }
         });
     }

@@ -178,7 +178,7 @@ fn add_clients(broken: &mut Violations, good: &[(String, ClientResults)]) {
         let mut beside = Violations::default();
         beside.clients(seen);
         if !beside.is_empty() {
-            println!("beside {name}: {beside}: {seen:?}");
+            println!("next to {name}: {beside}: {seen:?}");
             broken.add(beside);
         }
     }
@@ -206,7 +206,7 @@ fn print_clients(good: &[(String, ClientResults)]) {
     );
     if let Some((name, seen)) = good.iter().max_by_key(|(_, seen)| seen.slowest_live) {
         println!(
-            "slowest sign of life: {:?} beside: {name} (a sleeping thread woke {:?} too late)",
+            "slowest sign of life: {:?} next to: {name} (a sleeping thread woke {:?} too late)",
             seen.slowest_live, seen.slowest_wake
         );
     }

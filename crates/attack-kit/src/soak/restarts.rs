@@ -44,7 +44,8 @@ impl fmt::Display for Restarts {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             formatter,
-            "{} restarts under load: {} requests answered, {} of them sent after the signal, {} refused by an answer, {} not taken, {} lost, {} bad ends; the longest drain took {:?}",
+            "{} restarts under load: {} requests answered, {} of them sent after the signal, {} refused by \
+             a response, {} not taken, {} lost, {} bad ends; the longest drain took {:?}",
             self.count,
             self.answered,
             self.answered_late,
@@ -181,7 +182,7 @@ async fn over_http(target: Target, shared: SharedState) {
             }
             let sent = Instant::now();
             let Ok(answer) = http.receive().await else {
-                shared.count_unanswered(sent, "HTTP: closed without an answer");
+                shared.count_unanswered(sent, "HTTP: closed without a response");
                 break;
             };
             match answer.status {

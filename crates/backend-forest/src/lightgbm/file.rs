@@ -13,15 +13,19 @@ use crate::{
 
 /// Reads a model in LightGBM's text format.
 pub(crate) fn read(bytes: &[u8]) -> Result<Booster, Refusal> {
-    let text = std::str::from_utf8(bytes)
-        .map_err(|error| Refusal::new(format!("not a text: byte {} is no UTF-8", error.valid_up_to())))?;
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        Refusal::new(format!(
+            "not a text file: byte {} is not UTF-8",
+            error.valid_up_to()
+        ))
+    })?;
     let mut lines = text.lines().enumerate().peekable();
     let head = read_head(&mut lines)?;
     let mut builder = TreesBuilder::new(head.per_iteration, Aggregate::Sum);
     let trees = read_trees(&mut lines, &head, &mut builder)?;
     if !lines.next().is_some_and(|(_, line)| is_end(line)) {
         return Err(Refusal::new(
-            "the line 'end of trees' is missing: the file is cut off, copy it again".to_owned(),
+            "the line 'end of trees' is missing: the file is truncated; copy it again".to_owned(),
         ));
     }
     if trees % head.per_iteration != 0 {
@@ -131,7 +135,7 @@ impl<'a> Head<'a> {
     }
 
     fn check(self) -> Result<CheckedHead<'a>, Refusal> {
-        let lacks = |what: &str| Refusal::new(format!("the file's head lacks {what}"));
+        let lacks = |what: &str| Refusal::new(format!("the file's header lacks {what}"));
         if let Some(version) = self.version
             && !matches!(version, "v2" | "v3" | "v4")
         {
@@ -151,14 +155,14 @@ impl<'a> Head<'a> {
         let last = self.last_feature.ok_or_else(|| lacks("max_feature_idx"))?;
         if last >= Trees::MAX_FEATURES {
             return Err(Refusal::new(format!(
-                "max_feature_idx is {last}, the last possible one is {}",
+                "max_feature_idx is {last}, expected at most {}",
                 Trees::MAX_FEATURES - 1
             )));
         }
         let (link, meaning) = Link::of_objective(self.objective)?;
         if matches!(meaning, Meaning::Classes { .. }) && per_iteration < 2 {
             return Err(Refusal::new(format!(
-                "the objective is for several classes, num_tree_per_iteration is {per_iteration}"
+                "the objective is multiclass, but num_tree_per_iteration is {per_iteration}"
             )));
         }
         Ok(CheckedHead {
@@ -175,7 +179,7 @@ impl<'a> Head<'a> {
 fn number(key: &str, value: &str) -> Result<usize, Refusal> {
     value.trim().parse().map_err(|_| {
         Refusal::new(format!(
-            "{key} is {}, expected a whole number",
+            "{key} is {}, expected an integer",
             tensor_core::QuotedName(value.trim())
         ))
     })

@@ -82,7 +82,7 @@ impl<'a> Lines<'a> {
             let feature = splits[node];
             if feature as usize >= features {
                 return Err(Refusal::new(format!(
-                    "branch {node} asks for feature {feature} of {features}"
+                    "branch {node} uses feature {feature}, but there are {features}"
                 )));
             }
             let threshold = thresholds[node];
@@ -150,7 +150,7 @@ impl<'a> Lines<'a> {
             let own: Vec<(u32, f64)> = own_features.by_ref().zip(factors.by_ref()).take(count).collect();
             if own.len() != count || own.iter().any(|(feature, _)| *feature as usize >= features) {
                 return Err(Refusal::new(format!(
-                    "leaf {leaf} lacks one of its {count} features, or of their coefficients"
+                    "leaf {leaf} lacks one of its {count} features or coefficients"
                 )));
             }
             leaves.push(builder.linear_leaf(score, bases[leaf], &own, values[leaf])?);
@@ -167,7 +167,7 @@ fn question(decision: u8, threshold: f64, sets: &[Set]) -> Result<(Test, bool), 
         let set = (threshold >= 0.0 && threshold.fract() == 0.0).then_some(threshold as usize);
         let set = set
             .and_then(|set| sets.get(set))
-            .ok_or_else(|| Refusal::new(format!("it asks for set {threshold} of {}", sets.len())))?;
+            .ok_or_else(|| Refusal::new(format!("it uses category set {threshold} of {}", sets.len())))?;
         return Ok((Test::InTruncated(*set), false));
     }
     let default_left = decision & DEFAULT_LEFT != 0;
@@ -177,9 +177,7 @@ fn question(decision: u8, threshold: f64, sets: &[Set]) -> Result<(Test, bool), 
         // Zeros count as missing.
         1 => Ok((Test::AtMostZeroMissing(threshold), default_left)),
         2 => Ok((Test::AtMost(threshold), default_left)),
-        other => Err(Refusal::new(format!(
-            "no type of missing values has number {other}"
-        ))),
+        other => Err(Refusal::new(format!("unknown type of missing values: {other}"))),
     }
 }
 

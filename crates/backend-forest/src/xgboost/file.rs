@@ -32,8 +32,8 @@ pub(crate) fn read_json(bytes: &[u8], options: Options) -> Result<Booster, Refus
 
 fn unreadable(error: &dyn std::fmt::Display) -> Refusal {
     Refusal::new(format!(
-        "not a model as XGBoost's save_model writes it: {error} (what dump_model and other packages write is something \
-         else)"
+        "not a model as XGBoost's save_model writes it: {error} (the output of dump_model and of other \
+         packages is not supported)"
     ))
 }
 
@@ -212,7 +212,7 @@ fn number(name: &str, text: &str) -> Result<usize, Refusal> {
     let number = number.and_then(|number| usize::try_from(number).ok());
     number.ok_or_else(|| {
         Refusal::new(format!(
-            "{name} is {}, expected a whole number",
+            "{name} is {}, expected an integer",
             tensor_core::QuotedName(text)
         ))
     })

@@ -48,7 +48,7 @@ impl Link {
     pub(crate) fn margin(self, base: f32) -> Result<f32, Refusal> {
         match self {
             Self::Logistic if !(base > 0.0 && base < 1.0) => Err(Refusal::new(format!(
-                "base_score is {base}, for this objective it is between 0 and 1"
+                "base_score is {base}, expected a number between 0 and 1 for this objective"
             ))),
             Self::Logistic => Ok(-(1.0 / base - 1.0).ln()),
             Self::Exp => Ok(base.ln()),

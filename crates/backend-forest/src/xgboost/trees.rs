@@ -221,7 +221,7 @@ impl Reader<'_> {
         let (feature, features) = (tree.split_indices[node], self.features);
         if feature as usize >= features {
             return Err(Refusal::new(format!(
-                "node {node} asks for feature {feature} of {features}"
+                "node {node} uses feature {feature}, but there are {features}"
             )));
         }
         let child = |children: &[i32]| {
@@ -231,8 +231,9 @@ impl Reader<'_> {
         let (left, right) = (child(&tree.left_children)?, child(&tree.right_children)?);
         let default_left = tree.default_left[node].0;
         if tree.split_type.get(node) == Some(&1) {
-            let categories = categories
-                .ok_or_else(|| Refusal::new(format!("node {node} splits by category and has none")))?;
+            let categories = categories.ok_or_else(|| {
+                Refusal::new(format!("node {node} splits by category but has no categories"))
+            })?;
             // A negative category becomes a number larger than any feature value.
             let numbers: Vec<u32> = categories.iter().map(|&category| category as u32).collect();
             return Ok(TreeNode::Branch {
@@ -266,7 +267,7 @@ impl Reader<'_> {
             Some(0 | 1) => Ok(1),
             Some(size) if size == self.scores => Ok(size),
             _ => Err(Refusal::new(format!(
-                "its leaves have another number of values than the model has scores ({})",
+                "the number of values in its leaves differs from the model's number of scores ({})",
                 self.scores
             ))),
         }
@@ -283,7 +284,7 @@ impl Reader<'_> {
         match size == 1 || leaves.saturating_mul(size) <= values {
             true => Ok(()),
             false => Err(Refusal::new(format!(
-                "{leaves} leaves of {size} values are more than the {values} values that there are"
+                "{leaves} leaves of {size} values exceed the file's {values} values"
             ))),
         }
     }
@@ -325,7 +326,7 @@ impl Reader<'_> {
             .try_fold(0u64, |sum, size| sum.checked_add(*size));
         if sizes.is_none_or(|sizes| sizes > tree.categories.len() as u64) {
             return Err(Refusal::new(
-                "its nodes have more categories than there are".to_owned(),
+                "its nodes use more categories than the list has".to_owned(),
             ));
         }
         let mut sets = Vec::with_capacity(count);
@@ -336,9 +337,7 @@ impl Reader<'_> {
             let own = own.and_then(|(start, size)| tree.categories.get(start..)?.get(..size));
             let node = usize::try_from(node).ok();
             let (Some(node), Some(own)) = (node, own) else {
-                return Err(Refusal::new(
-                    "its categories are outside of their list".to_owned(),
-                ));
+                return Err(Refusal::new("its categories are out of range".to_owned()));
             };
             sets.push((node, own));
         }

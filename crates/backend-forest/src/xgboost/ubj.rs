@@ -23,7 +23,7 @@ pub(crate) fn from_slice<T: de::DeserializeOwned>(bytes: &[u8]) -> Result<T, Err
     let value = T::deserialize(&mut reader).map_err(|error| error.at(reader.at))?;
     match reader.bytes.len() - reader.at {
         0 => Ok(value),
-        left => Err(Error::new(format!("{left} bytes are left behind the model")).at(reader.at)),
+        left => Err(Error::new(format!("{left} bytes follow the model")).at(reader.at)),
     }
 }
 
@@ -84,7 +84,7 @@ impl<'a> Reader<'a> {
         let left = &self.bytes[self.at..];
         let taken = usize::try_from(count).ok().and_then(|count| left.get(..count));
         let taken = taken.ok_or_else(|| {
-            Error::new(format!("{count} bytes are announced, {} are left", left.len())).at(self.at)
+            Error::new(format!("{count} bytes are declared, but {} remain", left.len())).at(self.at)
         })?;
         self.at += taken.len();
         Ok(taken)
@@ -139,7 +139,7 @@ impl<'a> Reader<'a> {
         let length = self.length()?;
         let start = self.at;
         let text = std::str::from_utf8(self.take(length)?);
-        text.map_err(|_| Error::new("text is no UTF-8").at(start))
+        text.map_err(|_| Error::new("a string is not UTF-8").at(start))
     }
 
     /// Reads the header of a container, before its first element.
@@ -167,7 +167,7 @@ impl<'a> Reader<'a> {
             Some(b'I') => 2,
             Some(b'l' | b'd') => 4,
             Some(b'L' | b'D') => 8,
-            Some(_) => return Err(Error::new("a list of a type that is not supported").at(start)),
+            Some(_) => return Err(Error::new("a list of an unsupported type").at(start)),
         };
         // Every element takes at least `size` bytes, which bounds the count by the remaining bytes.
         let room = (self.bytes.len() - self.at) as u64;
@@ -175,7 +175,7 @@ impl<'a> Reader<'a> {
             None if marker.is_some() => return Err(Error::new("a typed list without a count").at(start)),
             Some(count) if count.checked_mul(size).is_none_or(|bytes| bytes > room) => {
                 return Err(
-                    Error::new(format!("{count} elements are announced, {room} bytes are left")).at(start),
+                    Error::new(format!("{count} elements are declared, but {room} bytes remain")).at(start),
                 );
             }
             _ => {}
@@ -296,7 +296,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
                 object.finish()?;
                 Ok(value)
             }
-            other => Err(Error::new(format!("no type is called {:?}", char::from(other))).at(start)),
+            other => Err(Error::new(format!("unknown type {:?}", char::from(other))).at(start)),
         }
     }
 
@@ -345,19 +345,16 @@ mod tests {
             let error = from_slice::<de::IgnoredAny>(bytes).expect_err("it is damaged");
             error.to_string()
         };
-        assert_eq!(refuse(b""), "1 bytes are announced, 0 are left at byte 0");
+        assert_eq!(refuse(b""), "1 bytes are declared, but 0 remain at byte 0");
         assert_eq!(
             refuse(b"[$d#L\x7f\xff\xff\xff\xff\xff\xff\xff"),
-            "9223372036854775807 elements are announced, 0 bytes are left at byte 1"
+            "9223372036854775807 elements are declared, but 0 bytes remain at byte 1"
         );
-        assert_eq!(
-            refuse(b"[$Z#i\x05"),
-            "a list of a type that is not supported at byte 1"
-        );
+        assert_eq!(refuse(b"[$Z#i\x05"), "a list of an unsupported type at byte 1");
         assert_eq!(refuse(b"[#i\xff"), "expected a length at byte 2");
-        assert_eq!(refuse(b"Si\x02\xff\xff"), "text is no UTF-8 at byte 3");
-        assert_eq!(refuse(b"TT"), "1 bytes are left behind the model at byte 1");
-        assert_eq!(refuse(b"x"), "no type is called 'x' at byte 0");
+        assert_eq!(refuse(b"Si\x02\xff\xff"), "a string is not UTF-8 at byte 3");
+        assert_eq!(refuse(b"TT"), "1 bytes follow the model at byte 1");
+        assert_eq!(refuse(b"x"), "unknown type 'x' at byte 0");
         assert_eq!(
             refuse(&b"[".repeat(100_000)),
             "more than 32 levels of lists and objects at byte 33"

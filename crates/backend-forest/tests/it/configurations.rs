@@ -105,7 +105,7 @@ fn doubles_are_compared_as_doubles() {
     let own = case("lgb_double");
     let wide = with_input(config(&[]), "input-0", DataType::FP64, &[-1, 5]);
     let model = load(&own.file, fixture(&own.file), wide).expect("a model");
-    let found = numbers(&run(&*model, own.input()).expect("an answer"));
+    let found = numbers(&run(&*model, own.input()).expect("a response"));
     assert_eq!(found.len(), own.native.len());
     let wrong = config(&[]);
     let narrow = load(&own.file, fixture(&own.file), wrong).expect("a model");

@@ -56,7 +56,7 @@ fn trees_that_are_none_are_refused() {
         ),
         (
             tree("1,-1,-1", "2,-1,-1", "2,0,0", "1,1,1"),
-            "tree 0: node 0 asks for feature 2 of 2",
+            "tree 0: node 0 uses feature 2, but there are 2",
         ),
         (
             tree("1,-1,-1", "2,-1,-1", "0,0", "1,1,1"),
@@ -90,12 +90,12 @@ fn categories_are_bounded_by_their_list() {
     let lists = r#""categories_nodes": [0], "categories_segments": [0], "categories_sizes": [2], "categories": [2147483647, -1]"#;
     load("model.json", own(lists), config(&[])).expect("a model");
     let lists = r#""categories_nodes": [0, 0], "categories_segments": [0, 0], "categories_sizes": [2, 2], "categories": [1, 2]"#;
-    assert!(refuse("model.json", &own(lists)).contains("its nodes have more categories than there are"));
+    assert!(refuse("model.json", &own(lists)).contains("its nodes use more categories than the list has"));
     let lists = r#""categories_nodes": [0], "categories_segments": [1], "categories_sizes": [2], "categories": [1, 2]"#;
-    assert!(refuse("model.json", &own(lists)).contains("its categories are outside of their list"));
+    assert!(refuse("model.json", &own(lists)).contains("its categories are out of range"));
     let lists =
         r#""categories_nodes": [], "categories_segments": [], "categories_sizes": [], "categories": []"#;
-    assert!(refuse("model.json", &own(lists)).contains("node 0 splits by category and has none"));
+    assert!(refuse("model.json", &own(lists)).contains("node 0 splits by category but has no categories"));
 }
 
 #[test]
@@ -199,14 +199,14 @@ fn texts_of_lightgbm_are_checked() {
         (lines("-1", "-2147483648", "0", "1", "2"), "does not exist"),
         (
             lines("-1", "-2", "2", "1", "2"),
-            "branch 0 asks for feature 2 of 2",
+            "branch 0 uses feature 2, but there are 2",
         ),
         (lines("-1", "-2", "0", "nan", "2"), "branch 0 compares with NaN"),
         (
             lines("-1", "-2", "0", "1", "14"),
-            "no type of missing values has number 3",
+            "unknown type of missing values: 3",
         ),
-        (lines("-1", "-2", "0", "0", "1"), "it asks for set 0 of 0"),
+        (lines("-1", "-2", "0", "0", "1"), "it uses category set 0 of 0"),
         (lines("-1", "-2", "0", "1e300", "1"), "of 0"),
         (
             lines("-1", "-2", "0 1", "1", "2"),
@@ -238,7 +238,7 @@ fn texts_of_lightgbm_are_checked() {
     let mut cut = lines("-1", "-2", "0", "1", "2");
     cut.truncate(cut.len() - 10);
     let message = refuse("model.txt", &cut);
-    assert!(message.contains("the file is cut off"), "{message}");
+    assert!(message.contains("the file is truncated"), "{message}");
 }
 
 /// Truncated or altered model files either fail to load, or load and run without a panic.
@@ -273,7 +273,7 @@ fn damaged_files_are_refused_or_run() {
             let rows = tensor_core::Shape::new(&[9, width]).expect("a matrix");
             let values: Vec<f32> = (0..9 * width).map(|index| [0.0, f32::NAN, 1e30, -2.5][index as usize % 4]).collect();
             let rows = tensor_core::Tensor::from_vec(rows, values).expect("as many");
-            run(&*model, rows).expect("an answer");
+            run(&*model, rows).expect("a response");
         }
     });
 }

@@ -6,7 +6,7 @@ use oip_types::{ByteSize, ErrorCode, ServiceError};
 use onnx_tensor::size::{MAX_BYTES, gib};
 
 use super::{library, providers::is_out_of_memory, traps::Guards};
-use crate::ended::ended;
+use crate::cancelled_runs::ended;
 
 /// Converts the error of a run. The result is a client error if the library's message says that shapes or
 /// values are wrong. `gpu` is the GPU that the model runs on.
@@ -28,8 +28,8 @@ pub(super) fn failed(
 /// use less of that memory.
 fn full_gpu(message: &str, gpu: u32) -> Option<ServiceError> {
     let text = match unallocated(message) {
-        Some(bytes) => format!("GPU {gpu} has no memory for a value of {bytes} bytes now"),
-        None if is_out_of_memory(message) => format!("GPU {gpu} has no memory for this request now"),
+        Some(bytes) => format!("GPU {gpu} has not enough free memory for a value of {bytes} bytes"),
+        None if is_out_of_memory(message) => format!("GPU {gpu} has not enough free memory for this request"),
         None => return None,
     };
     Some(ServiceError::new(ErrorCode::Overloaded, text))
@@ -54,11 +54,11 @@ fn answer(code: ort::ErrorCode, message: &str, guards: &Guards) -> ServiceError 
         Some(bytes) => {
             return ServiceError::new(
                 ErrorCode::Overloaded,
-                format!("there is no memory for a value of {bytes} bytes now"),
+                format!("not enough memory for a value of {bytes} bytes"),
             );
         }
         None if message.contains("bad_alloc") => {
-            return ServiceError::new(ErrorCode::Overloaded, "there is no memory for a value now");
+            return ServiceError::new(ErrorCode::Overloaded, "not enough memory for a value");
         }
         None => {}
     }
@@ -289,15 +289,15 @@ mod tests {
                 "Non-zero status code returned while running Conv node. Name:'c' Status Message: bfc_arena.cc:376 void* \
                  onnxruntime::BFCArena::AllocateRawInternal(size_t, bool, onnxruntime::Stream*) Failed to allocate memory for \
                  requested buffer of size 99999999999999",
-                "GPU 1 has no memory for a value of 99999999999999 bytes now",
+                "GPU 1 has not enough free memory for a value of 99999999999999 bytes",
             ),
             (
                 "Status Message: Available memory of 0 is smaller than requested bytes of 256",
-                "GPU 1 has no memory for a value of 256 bytes now",
+                "GPU 1 has not enough free memory for a value of 256 bytes",
             ),
             (
                 "CUDA failure 2: out of memory ; GPU=1 ; hostname=h ; expr=cudaMalloc(&p, size);",
-                "GPU 1 has no memory for this request now",
+                "GPU 1 has not enough free memory for this request",
             ),
         ] {
             let error = full_gpu(message, 1).unwrap();

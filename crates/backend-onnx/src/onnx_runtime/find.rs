@@ -11,8 +11,8 @@ use std::{
 use super::providers::Package;
 
 /// Description of the searched locations, for error messages.
-pub(super) const PLACES: &str = "beside the program, by ORT_DYLIB_PATH, in the active virtual environment, among \
-                                 python3's packages, or among the system's libraries";
+pub(super) const PLACES: &str = "next to the program, by ORT_DYLIB_PATH, in the active virtual environment, \
+                                 in python3's packages, or in the system's libraries";
 
 /// Time limit for each program that the search runs, such as `python3`.
 const PATIENCE: Duration = Duration::from_secs(5);

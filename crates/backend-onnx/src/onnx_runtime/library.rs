@@ -83,7 +83,7 @@ impl OnnxRuntime {
             Some(runtime) if runtime.path == found => return Ok(runtime.clone()),
             Some(runtime) => {
                 let other = runtime.path.display();
-                return Err(failed(&format!("the process uses the one of {other} already")));
+                return Err(failed(&format!("the process already uses the one of {other}")));
             }
             None => {}
         }

@@ -27,10 +27,10 @@ use super::{
 };
 use crate::{
     built_in::OnnxModel,
+    cancelled_runs::ended,
     convert::admit_input,
     dims::NamedDims,
     dtype,
-    ended::ended,
     file_error::refusal,
     output_metadata::{Comparison, pattern},
 };
@@ -141,7 +141,7 @@ impl OrtModel {
                     output = output.name,
                     %declared,
                     served = %output.shape,
-                    "the file is wrong about an output's dimensions"
+                    "an output's dimensions differ from those in the file"
                 );
             }
         }
@@ -236,7 +236,7 @@ impl Opening<'_> {
                         // The original model would fail as well if the required device is missing.
                         Err(error) if self.plan.is_demanded => return Err(error),
                         Err(error) => {
-                            self.needs_process(&format!("an operator would be rewritten, and then {error}"))?;
+                            self.needs_process(&format!("an operator cannot be rewritten: {error}"))?;
                         }
                     },
                 }
@@ -252,18 +252,18 @@ impl Opening<'_> {
 
     fn needs_process(&self, reason: &str) -> Result<(), ServiceError> {
         let reason = NeedsProcess::new(format!(
-            "with ONNX Runtime a request may end its process: {reason}"
+            "a request could crash the process in ONNX Runtime: {reason}"
         ));
         if self.cx.can_isolate {
             return Err(ServiceError::invalid(reason.to_string()).caused_by(reason));
         }
-        tracing::info!(model = self.source.name, %reason, "no rewrite is known");
+        tracing::info!(model = self.source.name, %reason, "no safe rewrite is known");
         Ok(())
     }
 }
 
 const UNREAD: &str =
-    "an operator would be rewritten, and some attributes of the file are types, which are not read";
+    "an operator must be rewritten, but some attributes of the file are types, which are not supported";
 
 /// Encodes a model for ONNX Runtime; `None` where the encoding would lose information.
 fn content(model: &ModelProto) -> Result<Option<Bytes>, ServiceError> {

@@ -17,7 +17,7 @@ use ort::session::{RunOptions, builder::SessionBuilder};
 use super::{
     OnnxRuntime,
     faults::words,
-    providers::{Accelerator, Chosen, Libraries, advice, missing_text},
+    providers::{Accelerator, ConfiguredAccelerator, Libraries, advice, missing_text},
 };
 
 /// Interval at which a run releases the memory that earlier runs left in ONNX Runtime's pool. Releasing more
@@ -49,7 +49,7 @@ pub(super) fn open(settings: Settings<'_>, content: &Bytes) -> Result<SharedSess
 pub(super) fn open_with(
     settings: Settings<'_>,
     content: &Bytes,
-    providers: &[Chosen],
+    providers: &[ConfiguredAccelerator],
     gpu: Option<u32>,
 ) -> Result<SharedSession, ServiceError> {
     let place = gpu.map_or(String::new(), |gpu| format!(" on GPU {gpu}"));
@@ -75,7 +75,7 @@ pub(super) fn open_with(
 /// Adds a provider to a session, or reports its missing libraries.
 fn register(
     runtime: &OnnxRuntime,
-    chosen: &Chosen,
+    chosen: &ConfiguredAccelerator,
     builder: &mut SessionBuilder,
     place: &str,
 ) -> Result<(), ServiceError> {
@@ -88,7 +88,7 @@ fn register(
     };
     if !later.is_empty() {
         tracing::warn!(
-            "operators of CUDA that need them will fail, since libraries are missing: {}",
+            "libraries are missing, and CUDA operators that need them will fail: {}",
             missing_text(&later)
         );
     }

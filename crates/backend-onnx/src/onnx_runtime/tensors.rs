@@ -66,7 +66,7 @@ macro_rules! with_number {
                 $body
             }
             other => Err(ServiceError::invalid(format!(
-                "ONNX Runtime is not given {other} tensors"
+                "{other} tensors cannot be passed to ONNX Runtime"
             ))),
         }
     };
@@ -119,7 +119,7 @@ pub(super) fn output(value: DynValue, inputs: &[Range<usize>]) -> Result<TensorV
         TensorElementType::Bfloat16 => DType::BF16,
         TensorElementType::Float32 => DType::F32,
         TensorElementType::Float64 => DType::F64,
-        other => return Err(failed("it has no type of the protocol", other.to_string())),
+        other => return Err(failed("the protocol has no datatype for it", other.to_string())),
     };
     let bytes = with_number!(
         dtype,
@@ -127,7 +127,7 @@ pub(super) fn output(value: DynValue, inputs: &[Range<usize>]) -> Result<TensorV
         bool => leave::<bool>(value, inputs)
     )?;
     let spec = TensorSpec::new(dtype, shape).map_err(|error| failed("it is too large", error))?;
-    let tensor = Tensor::new(spec, bytes).map_err(|error| failed("it has gaps", error))?;
+    let tensor = Tensor::new(spec, bytes).map_err(|error| failed("it is not contiguous", error))?;
     Ok(tensor.into())
 }
 
@@ -185,13 +185,12 @@ fn string_input(tensor: &BytesTensor, dims: Vec<i64>) -> Result<SessionInputValu
 }
 
 fn string((index, bytes): (usize, &[u8])) -> Result<String, ServiceError> {
-    let string = std::str::from_utf8(bytes).map_err(|_| {
-        ServiceError::invalid(format!("element {index} is not UTF-8, as strings for ONNX are"))
-    })?;
+    let string = std::str::from_utf8(bytes)
+        .map_err(|_| ServiceError::invalid(format!("element {index} is not UTF-8, which ONNX requires")))?;
     // ONNX Runtime takes null-terminated strings, so a string with a zero byte would be truncated.
     match string.contains('\0') {
         true => Err(ServiceError::invalid(format!(
-            "element {index} has a zero byte, which strings for ONNX Runtime cannot have"
+            "element {index} has a zero byte, which ONNX Runtime does not support in strings"
         ))),
         false => Ok(string.to_owned()),
     }
@@ -207,7 +206,7 @@ where
 {
     let elements: Vec<T> = tensor
         .to_vec()
-        .map_err(|error| failed("it has another type", error))?;
+        .map_err(|error| failed("its type differs", error))?;
     own(dims, elements)
 }
 
@@ -227,7 +226,7 @@ where
 {
     let (_, elements) = value
         .try_extract_tensor::<T>()
-        .map_err(|error| failed("it has another type", error))?;
+        .map_err(|error| failed("its type differs", error))?;
     let bytes: &[u8] = bytemuck::cast_slice(elements);
     let own = range(bytes);
     // An output may be an input that the model passes through. Its memory then belongs to the request, and

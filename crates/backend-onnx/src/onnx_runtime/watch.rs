@@ -71,7 +71,7 @@ impl Watcher {
             .spawn(move || looking.look());
         // Without the watching thread, runs cannot be cancelled.
         if let Err(error) = thread {
-            tracing::error!(%error, "no thread to end cancelled runs with");
+            tracing::error!(%error, "cannot start a thread that ends cancelled runs");
         }
         watcher
     }

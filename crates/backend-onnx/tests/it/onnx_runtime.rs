@@ -371,5 +371,5 @@ fn a_process_has_one_library() {
     // A library is already loaded, so another file is refused without being read.
     let other = std::env::current_exe().unwrap();
     let error = OnnxRuntime::load(&other).unwrap_err().to_string();
-    assert!(error.contains("the process uses the one of"), "{error}");
+    assert!(error.contains("the process already uses the one of"), "{error}");
 }

@@ -134,7 +134,7 @@ fn a_library_without_the_provider_is_an_error_for_a_demand_and_else_the_cpu() {
     own.runtime = "built-in".to_owned();
     let message = refusal(&backend, own);
     assert!(
-        message.contains("and the built-in runtime, which has the CPU only"),
+        message.contains("and the built-in runtime, which supports only the CPU"),
         "{message}"
     );
 }

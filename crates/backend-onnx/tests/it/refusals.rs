@@ -60,7 +60,7 @@ fn ways_out_that_lead_nowhere_are_not_named() {
             .err()
             .unwrap()
             .to_string();
-        let either = message.contains("ONNX Runtime does not have");
+        let either = message.contains("ONNX Runtime does not support");
         assert!(!either || !message.contains("--onnxruntime"), "{name}: {message}");
         assert!(!message.contains("zipmap"), "{name}: {message}");
     }

@@ -66,7 +66,7 @@ fn what_a_configuration_cannot_have() {
         (
             "isolation",
             "none",
-            "python models always run in processes of their own",
+            "python models always run in separate processes",
         ),
         ("memory_limit", "much", "expected a number of bytes"),
         ("memory_limit", "1", "its process may use"),
@@ -74,7 +74,7 @@ fn what_a_configuration_cannot_have() {
         (
             "EXECUTION_ENV_PATH",
             "env.tar.gz",
-            "unpack it, and name its folder with the parameter 'python'",
+            "unpack it, and set its directory with the parameter 'python'",
         ),
     ] {
         let interpreter = script(folder.path(), "exit 0");

@@ -148,7 +148,8 @@ fn answers_are_bounded() {
     assert_eq!(run(&*model, request()).unwrap().len(), 3);
     assert_eq!(
         message(request().with_input("embed.rows", vector(&[0; 9]))),
-        "the answer would have 72 bytes of tensors, the limit is 64: name fewer outputs, or give rows (an input \
+        "the response would have 72 bytes of tensors, the limit is 64: name fewer outputs, or give rows (an \
+         input \
          '<tensor>.rows')"
     );
     let request = request().with_input("embed.rows", vector(&[0; 5]));

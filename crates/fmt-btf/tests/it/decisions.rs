@@ -65,7 +65,7 @@ fn b2_unsigned_dtypes_are_written_unless_the_specification_is_meant() {
     );
     assert_eq!(
         error.unwrap_err().to_string(),
-        "tensor '0': the dtype: expected one that the format has: i8, i16, i32, i64, f32, f64, u8, u16, u32 or u64, \
+        "tensor '0': the dtype: expected i8, i16, i32, i64, f32, f64, u8, u16, u32 or u64, \
          found bf16"
     );
 }

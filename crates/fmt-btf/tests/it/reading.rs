@@ -23,7 +23,7 @@ fn kind(bytes: &[u8]) -> ErrorKind {
 fn bt_01_files_too_short_for_a_count() {
     for len in 0..8 {
         let error = open(&vec![0; len]).unwrap_err();
-        let message = format!("the number of tensors is cut off, at byte 0: expected 8 bytes, found {len}");
+        let message = format!("the number of tensors is truncated, at byte 0: expected 8 bytes, found {len}");
         assert_eq!((error.kind(), error.to_string()), (Truncated, message));
     }
 }
@@ -45,8 +45,8 @@ fn bt_04_a_count_and_nothing_behind() {
     let error = open(&words(&[1])).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the table of offsets is cut off: the number of tensors, at byte 0: expected at most 0, which the file has \
-         room for, found 1"
+        "the table of offsets is truncated: the number of tensors, at byte 0: expected at most 0, given the \
+         file's length, found 1"
     );
     assert_eq!(error.kind(), Truncated);
 }
@@ -94,8 +94,8 @@ fn bt_08_shared_and_overlapping_records() {
     let error = open(&at_offsets(&[24, 56], &[outer.bytes(), record].concat())).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "tensor '1': the record overlaps with tensor 0's, at byte 56: expected a record at 72 or behind, or the same \
-         record, found one at 56"
+        "tensor '1': the record overlaps with tensor 0's, at byte 56: expected a record at 72 or later, or \
+         the same record, found one at 56"
     );
     assert_eq!(error.kind(), Overlap);
 }
@@ -256,7 +256,7 @@ fn bt_19_odd_padding_is_reported() {
     );
     assert_eq!(
         lints(&[0; 19]),
-        [("bytes between records belong to none (B4)".to_owned(), 56..72)]
+        [("unused bytes between records (B4)".to_owned(), 56..72)]
     );
 }
 

@@ -184,7 +184,7 @@ fn tensors_that_were_not_announced() {
     let error = writer.tensor(&b).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the tensor is not the next that was announced: expected i8[3], found i8[3, 1]"
+        "the tensor is not the next one that was declared: expected i8[3], found i8[3, 1]"
     );
     writer.write(&a.bytes()[..1]).unwrap();
     let error = writer.tensor(&a).unwrap_err();

@@ -110,7 +110,7 @@ fn a_file_that_does_not_reach_the_disk_is_not_published() {
         fail(libc::SYS_fsync, EIO, &[(Eq, descriptor)]);
         file.persist()
     });
-    is_io(outcome, "the file cannot be brought to the disk", EIO);
+    is_io(outcome, "the file cannot be synced to disk", EIO);
     assert_eq!(fs::read(folder.path().join("a")).unwrap(), b"old");
     assert_eq!(names(&folder), ["a"], "the temporary file is still there");
 }
@@ -145,7 +145,7 @@ fn a_folder_that_does_not_reach_the_disk_is_no_success() {
         fail(libc::SYS_fsync, EIO, &[(Ne, descriptor)]);
         file.persist()
     });
-    is_io(outcome, "the folder cannot be brought to the disk", EIO);
+    is_io(outcome, "the directory cannot be synced to disk", EIO);
     assert_eq!(fs::read(folder.path().join("a")).unwrap(), b"new");
     assert_eq!(names(&folder), ["a"]);
 }
@@ -213,7 +213,7 @@ fn wr_03_a_change_in_place_that_fails_is_undone() {
         let (outcome, folder) = append(move |files| {
             files.iter().for_each(|file| fail(call, error, &[(Eq, *file)]));
         });
-        is_io(outcome, "the file cannot be brought to the disk", error);
+        is_io(outcome, "the file cannot be synced to disk", error);
         assert_eq!(fs::read(folder.path().join("a")).unwrap(), b"old end.");
         assert_eq!(names(&folder), ["a"]);
     }
@@ -228,7 +228,7 @@ fn a_change_in_place_that_cannot_be_undone_keeps_its_journal() {
             .iter()
             .for_each(|file| fail(libc::SYS_fsync, EIO, &[(Eq, *file)]));
     });
-    is_io(outcome, "the file cannot be brought to the disk", EIO);
+    is_io(outcome, "the file cannot be synced to disk", EIO);
     let path = folder.path().join("a");
     assert_eq!(names(&folder), ["a", "a.append-journal"]);
     AppendFile::recover(&path, |_| Ok(())).unwrap();
@@ -244,7 +244,7 @@ fn a_change_in_place_counts_when_the_journal_is_gone_from_the_disk() {
         let others: Vec<_> = files.iter().map(|file| (Ne, *file)).collect();
         fail(libc::SYS_fsync, EIO, &others);
     });
-    is_io(outcome, "the folder cannot be brought to the disk", EIO);
+    is_io(outcome, "the directory cannot be synced to disk", EIO);
     assert_eq!(fs::read(folder.path().join("a")).unwrap(), b"old end. new end.");
     assert_eq!(names(&folder), ["a"]);
 }

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod editing;
-mod home_crate;
 mod hostile;
 mod rules;
+mod safetensors_crate;
 mod support;
 mod writing;

@@ -30,7 +30,8 @@ fn s1_the_length_of_the_header() {
         let mut bytes = file(header, 0);
         bytes[..8].copy_from_slice(&u64::MAX.to_le_bytes());
         let error = open(&bytes).unwrap_err().to_string();
-        let is_told = error.starts_with("the file is not of safetensors, or it is damaged: the length of");
+        let is_told =
+            error.starts_with("the file is not in the safetensors format, or it is damaged: the length of");
         assert_eq!(is_told, is_other, "{error}");
     }
     // Old writers produced files with a longer header than the reference crate accepts.

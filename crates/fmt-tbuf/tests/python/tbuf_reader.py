@@ -51,7 +51,7 @@ class Index:
         require(position % alignment == 0, "Malformed", "F2", f"{position} is not a multiple of {alignment}")
         require(position + size <= len(self.data), "Malformed", "F1", f"{position}+{size} is outside")
         self.looked_at += size
-        require(self.looked_at <= 16 * len(self.data), "TooLarge", "F6", "the same bytes over and over")
+        require(self.looked_at <= 16 * len(self.data), "TooLarge", "F6", "the same bytes repeatedly")
         return self.data[position : position + size]
 
     def number(self, position, code):

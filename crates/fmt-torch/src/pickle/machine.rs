@@ -98,11 +98,11 @@ impl Machine {
     pub(super) fn pop(&mut self) -> Result<Value, Error> {
         let floor = self.marks.last().copied().unwrap_or(0);
         if self.stack.len() <= floor {
-            return Err(self.malformed("a value is taken from an empty stack"));
+            return Err(self.malformed("a value is popped from an empty stack"));
         }
         self.stack
             .pop()
-            .ok_or_else(|| self.malformed("a value is taken from an empty stack"))
+            .ok_or_else(|| self.malformed("a value is popped from an empty stack"))
     }
 
     pub(super) fn pop_many(&mut self, count: usize) -> Result<Vec<Value>, Error> {
@@ -112,7 +112,7 @@ impl Machine {
             .len()
             .checked_sub(count)
             .filter(|start| *start >= floor);
-        let start = start.ok_or_else(|| self.malformed("values are taken from an empty stack"))?;
+        let start = start.ok_or_else(|| self.malformed("values are popped from an empty stack"))?;
         Ok(self.stack.split_off(start))
     }
 
@@ -169,12 +169,12 @@ impl Machine {
                 return Ok(pairs);
             }
             Some(Node::List(pairs)) => pairs.clone(),
-            Some(_) => return Err(self.malformed("what a dictionary is made of")),
+            Some(_) => return Err(self.malformed("the items of a dictionary")),
         };
         self.charge(2 * VALUE * pairs.len() as u64)?;
         let pairs = pairs.into_iter().map(|pair| match self.tuple_of(pair)?[..] {
             [key, value] => Ok((key, value)),
-            _ => Err(self.malformed("what a dictionary is made of")),
+            _ => Err(self.malformed("the items of a dictionary")),
         });
         pairs.collect()
     }

@@ -39,7 +39,7 @@ impl Machine {
         let len = input.number(width, OPERAND)?;
         self.charge(len.saturating_mul(2))?;
         let bytes = input.take(len, "a text")?;
-        let text = std::str::from_utf8(&bytes).map_err(|_| self.malformed("a text is not UTF-8"))?;
+        let text = std::str::from_utf8(&bytes).map_err(|_| self.malformed("a string is not UTF-8"))?;
         self.push_node(Node::Text(text.into()))
     }
 
@@ -176,7 +176,7 @@ impl Machine {
         let names = self.pop_many(2)?;
         let text = |value| self.built.text(value).map(str::to_owned);
         let (Some(module), Some(name)) = (text(names[0]), text(names[1])) else {
-            return Err(self.malformed("a name is not a text"));
+            return Err(self.malformed("a name is not a string"));
         };
         self.global(&module, &name)
     }

@@ -75,7 +75,7 @@ impl Machine {
                     .rule("P3")
                     .expected(
                         "tensors in dictionaries, as torch.save(model.state_dict(), ...) writes them; \
-                         lenient reading passes over what is not known",
+                         lenient reading skips unknown values",
                     )
                     .found(QuotedName(&full));
                 // Charges the memory for the name and for the error's strings to the budget.

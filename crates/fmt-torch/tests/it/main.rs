@@ -3,5 +3,5 @@
 
 mod hostile;
 mod reading;
-mod real;
 mod support;
+mod written_by_pytorch;

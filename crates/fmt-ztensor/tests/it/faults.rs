@@ -77,7 +77,7 @@ fn lengths_of_the_index() {
     assert_eq!(
         message(&file),
         format!(
-            "the length of the index, at byte {end}: expected at most {}, what the file has between its ends, found {}",
+            "the length of the index, at byte {end}: expected at most {}, given the file's length, found {}",
             end - 8,
             u64::MAX
         )

@@ -4,6 +4,6 @@
 mod cases;
 mod hostile;
 mod memory;
-mod real;
 mod support;
 mod writing;
+mod written_by_ztensor;

@@ -5,7 +5,7 @@ use std::error::Error;
 use model_config::{ConfigError, MismatchError, PipelineError, Place, Role, Syntax, WrittenConfig};
 use oip_types::DataType;
 
-use crate::whole::{digits, run};
+use crate::end_to_end::{digits, run};
 
 fn refused(text: &str) -> ConfigError {
     WrittenConfig::read(text, Syntax::Pbtxt).unwrap_err()
@@ -26,7 +26,7 @@ fn a_wrong_value_has_place_field_and_what_was_expected() {
     assert_eq!(place, Some(Place { line: 2, column: 17 }));
     assert_eq!(
         (field.as_str(), expected.as_str(), found.as_str()),
-        ("max_batch_size", "a whole number from 0 to 2147483647", "'-1'")
+        ("max_batch_size", "an integer from 0 to 2147483647", "'-1'")
     );
 }
 

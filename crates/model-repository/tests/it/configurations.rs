@@ -75,7 +75,7 @@ fn a_directory_with_a_configuration_is_a_model_even_if_the_configuration_is_wron
         ),
         (
             &[("iris.word", "echo"), ("config.pbtxt", "max_batch_size: many")],
-            "m config.pbtxt: line 1, column 17: max_batch_size: expected a whole number",
+            "m config.pbtxt: line 1, column 17: max_batch_size: expected an integer",
         ),
         (
             &[

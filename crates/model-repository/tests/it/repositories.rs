@@ -114,25 +114,26 @@ fn folders_without_a_model_say_why() {
     );
     assert_eq!(
         reason_of(root, "loose"),
-        "it has no version folder with model.word or model.text in it (there is 'mine.word', which would be the model as \
+        "it has no version directory with model.word or model.text in it (there is 'mine.word', which would \
+         be the model as \
          '1/model.word')"
     );
     assert_eq!(
         reason_of(root, "empty"),
-        "it has no version folder with model.word or model.text in it"
+        "it has no version directory with model.word or model.text in it"
     );
     assert_eq!(
         reason_of(root, "no_file"),
         "its version '1' has no model.word or model.text"
     );
-    assert!(reason_of(root, "flat").ends_with("move it into a version folder such as 1)"));
+    assert!(reason_of(root, "flat").ends_with("move it into a version directory such as 1)"));
     assert_eq!(
         reason_of(root, "file_for_folder"),
-        "it has no version folder with model.word or model.text in it"
+        "it has no version directory with model.word or model.text in it"
     );
     assert_eq!(
         reason_of(root, "spaces"),
-        "it has no version folder with model.word or model.text in it"
+        "it has no version directory with model.word or model.text in it"
     );
     let good = found_in(root).into_iter().filter(|found| found.model == "good");
     assert_eq!(good.count(), 1);
@@ -159,7 +160,7 @@ fn a_folder_of_versions_is_one_model() {
         assert_eq!(opened.model_names().unwrap().len(), 2);
     }
     let folder = repository(&[("flat/model.word", "echo")]);
-    assert!(reason_of(folder.path(), "flat").ends_with("move it into a version folder such as 1)"));
+    assert!(reason_of(folder.path(), "flat").ends_with("move it into a version directory such as 1)"));
 }
 
 #[test]
@@ -215,12 +216,14 @@ fn links_out_are_refused() {
 
     assert_eq!(
         reason_of(root, "model_link"),
-        "its folder is a link that leads out of the repository (--repository-also names folders that links may reach)"
+        "its directory is a link that leads out of the repository (--repository-also allows directories \
+         that links may lead to)"
     );
     for name in ["version_link", "file_link"] {
         assert_eq!(
             reason_of(root, name),
-            "model.word is a link that leads out of the repository (--repository-also names folders that links may reach)"
+            "model.word is a link that leads out of the repository (--repository-also allows directories \
+             that links may lead to)"
         );
     }
     assert!(reason_of(root, "dangling").starts_with("model.word cannot be opened"));
@@ -262,7 +265,7 @@ fn a_missing_repository_is_an_error_that_names_it() {
         ),
         (
             "file",
-            " is neither a folder nor, by its extension, a model's file: expected one of .text, .word",
+            " is neither a directory nor, by its extension, a model's file: expected one of .text, .word",
         ),
         ("empty.bin", " is an empty file: copy or download it again"),
         (
@@ -283,7 +286,7 @@ fn a_folder_of_models_is_named_where_a_model_is_expected() {
     let folder = repository(&[("shop/m/1/model.word", "echo"), ("shop/README.md", "")]);
     assert_eq!(
         reason_of(folder.path(), "shop"),
-        "it is no model but a folder of models, of which 'm' is one: serve this folder itself"
+        "it is a directory of models, such as 'm', and not a model: serve this directory itself"
     );
 }
 
@@ -360,7 +363,7 @@ fn a_file_is_a_repository_of_one_model() {
     );
     let error = Repository::open(&folder.path().join("notes.txt"), &backends(), None);
     assert!(error.err().unwrap().to_string().ends_with(
-        "is neither a folder nor, by its extension, a model's file: expected one of .text, .word"
+        "is neither a directory nor, by its extension, a model's file: expected one of .text, .word"
     ));
 }
 
@@ -405,7 +408,7 @@ fn a_model_in_two_repositories_is_in_neither() {
     assert!(repositories.model("a").unwrap().is_some());
     let reason = repositories.model("b").err().unwrap().to_string();
     assert!(
-        reason.starts_with("the repository's folder cannot be opened"),
+        reason.starts_with("the repository's directory cannot be opened"),
         "{reason}"
     );
     fs::rename(theirs.path().with_extension("moved"), theirs.path()).unwrap();
@@ -425,7 +428,7 @@ fn links_may_lead_to_folders_that_are_named() {
     let snapshot = at("snapshots/1");
     let refused = Repository::open(&snapshot, &backends(), Some("m")).unwrap();
     let reason = found(&refused).remove(0).content.unwrap_err();
-    assert!(reason.contains("--repository-also names folders"), "{reason}");
+    assert!(reason.contains("--repository-also names directories"), "{reason}");
 
     let repository = Repository::open_with_links(&snapshot, &backends(), None, &[at("blobs")]).unwrap();
     assert_eq!(repository.model_names().unwrap(), ["pets"]);
@@ -436,9 +439,12 @@ fn links_may_lead_to_folders_that_are_named() {
     let message = error.err().unwrap().to_string();
     assert_eq!(
         message,
-        format!("the folder {} does not exist", at("none").display())
+        format!("the directory {} does not exist", at("none").display())
     );
     let error = Repository::open_with_links(&snapshot, &backends(), None, &[at("blobs/abc")]);
     let message = error.err().unwrap().to_string();
-    assert_eq!(message, format!("{} is not a folder", at("blobs/abc").display()));
+    assert_eq!(
+        message,
+        format!("{} is not a directory", at("blobs/abc").display())
+    );
 }

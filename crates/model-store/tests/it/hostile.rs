@@ -56,7 +56,7 @@ fn a_truncated_object_never_becomes_a_model() {
         report.failed,
         [(
             "a".to_owned(),
-            "a/1/model.onnx has 6 bytes by the store's list, but 4 came".to_owned()
+            "the store lists a/1/model.onnx with 6 bytes, but sent 4".to_owned()
         )]
     );
     // The previous copy is kept, and the model is not marked as failed.
@@ -78,7 +78,7 @@ fn an_object_that_is_a_folder_of_others_too_is_named() {
     mirror.start(Scope::All).unwrap();
     assert_eq!(
         mirror.failure("a").unwrap(),
-        "'a/1' is both an object and a folder of others; one of them must go"
+        "'a/1' is both an object and a directory of others; remove one of them"
     );
     assert_eq!(mirror.failure("b"), None);
 }
@@ -144,7 +144,7 @@ fn bytes_that_are_not_the_promised_ones_are_refused() {
     assert!(
         reason.contains(&"0".repeat(64))
             && reason.ends_with(
-                "but the bytes have ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+                "but its bytes have ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
             ),
         "{reason}"
     );

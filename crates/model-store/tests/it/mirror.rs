@@ -95,7 +95,7 @@ fn one_model_and_one_file_are_told_from_a_repository() {
     memory.remove("model.onnx");
     let error = mirror.sync(Scope::All).unwrap_err().to_string();
     assert!(
-        error.contains("was one model's folder and is a folder of models now; start the server again"),
+        error.contains("was one model's directory and is now a directory of models; restart the server"),
         "{error}"
     );
     assert_eq!(shown(&folder), ["data/weights=w", "model.onnx=M"]);
@@ -191,7 +191,7 @@ fn an_emptied_bucket_takes_no_model_out_of_service() {
     let error = mirror.sync(Scope::All).unwrap_err().to_string();
     assert_eq!(
         error,
-        "there is nothing at s3://models: no object has a name that begins so"
+        "there is nothing at s3://models: no object has this prefix"
     );
     assert_eq!(shown(&folder), ["a/1/model.onnx=a"]);
 }

@@ -157,7 +157,7 @@ impl GrpcClient {
 
     /// Creates the error for a response that violates the protocol.
     fn broken(&self, error: oip_types::ServiceError) -> ClientError {
-        let message = format!("the answer breaks the protocol: {}", error.message());
+        let message = format!("the response violates the protocol: {}", error.message());
         ClientError::new(ErrorKind::Protocol, message)
             .caused_by(error)
             .at(self.url())

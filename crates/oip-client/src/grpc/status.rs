@@ -38,7 +38,7 @@ fn unreadable(status: &tonic::Status, max_answer_bytes: usize) -> ClientError {
     if status.code() == Code::OutOfRange || is_bomb(status) {
         return ClientError::too_large(max_answer_bytes);
     }
-    let message = format!("the answer breaks the protocol: {}", status.message());
+    let message = format!("the response violates the protocol: {}", status.message());
     ClientError::new(ErrorKind::Protocol, message)
 }
 

@@ -26,7 +26,7 @@ use crate::{
     settings::Settings,
 };
 
-const HINT: &str = "if this is an HTTP port, it wants http:// for grpc://";
+const HINT: &str = "if this is an HTTP port, use http:// instead of grpc://";
 
 /// The information about one call that a gRPC status cannot carry.
 #[derive(Debug, Default)]
@@ -165,7 +165,7 @@ fn foreign(response: &Response<Incoming>) -> Option<ClientError> {
     }
     let status = response.status();
     let found = match content_type {
-        [] => "an answer without a type".to_owned(),
+        [] => "a response without a type".to_owned(),
         found => tensor_core::QuotedName(&String::from_utf8_lossy(found)).to_string(),
     };
     let message = format!("expected application/grpc, found {found} with HTTP {status}");
@@ -204,7 +204,7 @@ impl Body for WatchedBody {
             None if self.is_over => return Poll::Ready(None),
             None => {
                 self.is_over = true;
-                let message = "the answer is incomplete: it ended without a status";
+                let message = "the response is incomplete: it ended without a status";
                 let error = ClientError::new(ErrorKind::Broken, message);
                 return Poll::Ready(Some(Err(self.record.fail(error))));
             }

@@ -29,7 +29,7 @@ pub(super) struct Answer {
 /// Maximum number of bytes to read from the body of an error response.
 pub(super) const MAX_REFUSAL: usize = 64 << 10;
 /// Hint that the port may speak another protocol, for responses that are not of this protocol.
-pub(super) const HINT: &str = "if this is a gRPC port, it wants grpc:// for http://";
+pub(super) const HINT: &str = "if this is a gRPC port, use grpc:// instead of http://";
 /// A quarter of the maximum number of characters quoted from a foreign response.
 const SHOWN: usize = 200;
 
@@ -178,10 +178,10 @@ impl Answer {
             return self_described(&json).unwrap_or_else(|| one_line(&json.to_string()));
         }
         if body.is_empty() {
-            return format!("{reason}, without a word of explanation");
+            return format!("{reason}, without an explanation");
         }
         if self.is_html() {
-            return format!("{reason}, said by a web page{}", self.title());
+            return format!("{reason}, from a web page{}", self.title());
         }
         one_line(&String::from_utf8_lossy(&body))
     }
@@ -205,7 +205,7 @@ impl Answer {
 
 /// Creates the error for a response of this protocol that is invalid.
 pub(super) fn broken(error: ServiceError) -> ClientError {
-    let message = format!("the answer breaks the protocol: {}", error.message());
+    let message = format!("the response violates the protocol: {}", error.message());
     ClientError::new(ErrorKind::Protocol, message).caused_by(error)
 }
 
@@ -323,13 +323,13 @@ mod tests {
                 503,
                 "",
                 Some(ErrorCode::Unavailable),
-                "Service Unavailable, without a word of explanation",
+                "Service Unavailable, without an explanation",
             ),
             (
                 502,
                 "<html><head><title>502 Bad\nGateway</title>",
                 Some(ErrorCode::Unavailable),
-                "Bad Gateway, said by a web page (502 Bad Gateway)",
+                "Bad Gateway, from a web page (502 Bad Gateway)",
             ),
             (
                 500,

@@ -265,7 +265,7 @@ impl Connection {
             false => bytes.try_reserve(wanted),
         };
         if reserved.is_err() {
-            let message = format!("no memory for {wanted} more bytes of a response");
+            let message = format!("not enough memory for {wanted} more bytes of a response");
             return Err(ClientError::new(ErrorKind::TooLarge, message));
         }
         if bytes.is_empty() {
@@ -385,7 +385,7 @@ impl Connection {
     /// Reads more of a response head.
     fn fill_up_to(&mut self, most: usize, wait: &Wait<'_>) -> Result<()> {
         if self.unread().len() >= most {
-            return Err(unreadable("its head is too long"));
+            return Err(unreadable("its header is too long"));
         }
         match self.receive(wait)? {
             Ok(0) => Err(broken(io::Error::new(

@@ -60,7 +60,7 @@ pub(super) fn decompress(compression: Compression, body: &Bytes, limit: usize) -
 fn malformed(what: &str) -> ClientError {
     ClientError::new(
         ErrorKind::Protocol,
-        format!("the answer breaks the protocol: {what}"),
+        format!("the response violates the protocol: {what}"),
     )
 }
 

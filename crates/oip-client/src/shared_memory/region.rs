@@ -120,12 +120,12 @@ impl ReadSharedMemory for Outputs<'_> {
     fn read(&self, slice: &SharedMemorySlice) -> std::result::Result<Bytes, ServiceError> {
         if slice.region != CONNECTION_REGION {
             return Err(ServiceError::invalid(
-                "an output is in shared memory that was not asked for",
+                "an output is in shared memory that was not requested",
             ));
         }
         self.read.set(self.read.get().saturating_add(slice.byte_size));
         if self.read.get() > self.limit {
-            return Err(ServiceError::invalid("the answer is too large"));
+            return Err(ServiceError::invalid("the response is too large"));
         }
         if !self.memory.has(slice.offset, slice.byte_size) {
             return Err(ServiceError::invalid("an output is not within the shared memory"));

@@ -330,7 +330,7 @@ async fn an_answer_that_breaks_off_is_told_and_not_asked_for_again() {
         (whole.len() - 40, "the connection broke ("),
         (
             whole.len() - 10,
-            "the answer is incomplete: it broke off after 21 of 31 bytes",
+            "the response is incomplete: it ended early after 21 of 31 bytes",
         ),
     ] {
         let (outcome, requests) = scripted(vec![Step::Cut(whole[..cut].to_vec())]).await;
@@ -422,7 +422,7 @@ fn large_answers_in_used_memory_may_come_slowly_and_break_off() {
         assert_eq!(infer(&client, &to_model("m")).unwrap().model_name, "m");
     }
     let error = infer(&client, &to_model("m")).unwrap_err();
-    let message = "the answer is incomplete: it broke off after 203800 of 204800 bytes";
+    let message = "the response is incomplete: it ended early after 203800 of 204800 bytes";
     assert!(error.message().starts_with(message), "{error}");
     assert_eq!(count.load(Ordering::SeqCst), 1);
     infer(&client, &to_model("m")).unwrap();
@@ -468,7 +468,7 @@ fn time_is_over_and_callers_give_up() {
         let (error, took) = hanging(patience, builder);
         assert_eq!(
             (error.kind(), error.message()),
-            (ErrorKind::Timeout, "no answer within 150ms")
+            (ErrorKind::Timeout, "no response within 150ms")
         );
         assert!((150..1000).contains(&took.as_millis()), "{took:?}");
     }

@@ -38,7 +38,7 @@ async fn time_is_over_here_and_at_the_server() {
             assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
             if !sends {
                 assert_eq!(error.kind(), ErrorKind::Timeout);
-                assert!(error.message().contains("no answer within 100ms"), "{error}");
+                assert!(error.message().contains("no response within 100ms"), "{error}");
             }
             until_given_up(&served).await;
         }
@@ -134,7 +134,7 @@ async fn connecting_takes_too_long() {
         let error = client.infer(&to_model("m")).await.unwrap_err();
         assert_eq!(
             (error.kind(), error.message()),
-            (ErrorKind::Connect, "no connection in time")
+            (ErrorKind::Connect, "connecting timed out")
         );
     }
 }
@@ -152,7 +152,7 @@ async fn an_answer_that_breaks_off_is_told_and_not_asked_for_again() {
         (whole.len() - 40, "the connection broke ("),
         (
             whole.len() - 10,
-            "the answer is incomplete: it broke off after 21 of 31 bytes",
+            "the response is incomplete: it ended early after 21 of 31 bytes",
         ),
     ] {
         let server = ScriptedServer::new(vec![Step::Cut(whole[..cut].to_vec())]);
@@ -209,7 +209,7 @@ async fn each_transport_recognises_the_other() {
     assert!(
         error
             .message()
-            .ends_with("if this is a gRPC port, it wants grpc:// for http://"),
+            .ends_with("if this is a gRPC port, use grpc:// instead of http://"),
         "{error}"
     );
 
@@ -222,7 +222,7 @@ async fn each_transport_recognises_the_other() {
         let grpc = GrpcClient::builder(swap(url, "http", "grpc")).build().unwrap();
         let error = grpc.infer(&to_model("m")).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{error:?}");
-        let hint = "if this is an HTTP port, it wants http:// for grpc://";
+        let hint = "if this is an HTTP port, use http:// instead of grpc://";
         assert!(error.message().ends_with(hint), "{error}");
     }
 }

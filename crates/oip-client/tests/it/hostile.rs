@@ -66,7 +66,7 @@ async fn answers_have_a_largest_size() {
     assert_eq!(too_large.kind(), ErrorKind::TooLarge);
     assert_eq!(
         too_large.message(),
-        "the answer is larger than 10000 bytes, the client's limit"
+        "the response is larger than 10000 bytes, the client's limit"
     );
 
     // This body has no length and no end.
@@ -178,7 +178,7 @@ async fn binary_answers_that_lie() {
         ("0", &whole, "Inference-Header-Content-Length"),
         ("-1", &whole, "Inference-Header-Content-Length"),
         ("99999", &whole, "expected a number of bytes from 0 to the body's"),
-        ("3", &whole, "the answer breaks the protocol"),
+        ("3", &whole, "the response violates the protocol"),
         (&huge.len().to_string(), huge.as_bytes(), "output 'y': "),
     ] {
         let error = send(length, body).await.unwrap_err();
@@ -302,7 +302,7 @@ async fn grpc_messages_that_lie() {
         ),
         (
             good(vec![output("BYTES", &[1], None)], raw(&[&[9, 0, 0, 0, 1]])),
-            Some("BYTES element 0 is cut off"),
+            Some("BYTES element 0 is truncated"),
         ),
     ] {
         let result = grpc(move || vec![data(&message), trailers(&[("grpc-status", "0")])]).await;

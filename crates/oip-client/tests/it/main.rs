@@ -8,7 +8,7 @@ mod console_snippet;
 mod extensions;
 mod failing;
 mod hostile;
-mod others;
+mod other_servers;
 mod retries;
 mod round_trips;
 #[cfg(target_os = "linux")]

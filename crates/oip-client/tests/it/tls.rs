@@ -127,7 +127,7 @@ async fn servers_of_strangers_and_of_other_names_are_not_believed() {
         assert!(
             error
                 .to_string()
-                .contains("signed by no authority that this client knows"),
+                .contains("signed by an authority that this client does not know"),
             "{error}"
         );
     }

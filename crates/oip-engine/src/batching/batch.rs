@@ -291,7 +291,7 @@ pub(crate) fn check_rows(outputs: &[InferOutput], rows: u64) -> Result<(), Servi
     match outputs.iter().find(|output| output.value.rows() != Some(rows)) {
         None => Ok(()),
         Some(output) => Err(ServiceError::internal(format!(
-            "the model broke its promise for output {}: expected {rows} rows as in its inputs, found shape {}",
+            "the model returned a wrong output {}: expected {rows} rows as in its inputs, found shape {}",
             QuotedName(&output.name),
             output.value.shape(),
         ))),
@@ -635,7 +635,7 @@ mod tests {
         assert_eq!(error.code(), ErrorCode::Internal);
         assert_eq!(
             error.to_string(),
-            "the model broke its promise for output 'y': expected 7 rows as in its inputs, found shape [6]"
+            "the model returned a wrong output 'y': expected 7 rows as in its inputs, found shape [6]"
         );
     }
 }

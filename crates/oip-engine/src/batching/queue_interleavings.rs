@@ -79,7 +79,7 @@ mod sync {
         waits: AtomicUsize,
     }
 
-    type Waited<G> = Result<G, PoisonError<G>>;
+    type WaitResult<G> = Result<G, PoisonError<G>>;
 
     impl Condvar {
         pub(super) fn new() -> Self {
@@ -109,7 +109,7 @@ mod sync {
             }
         }
 
-        pub(super) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> Waited<MutexGuard<'a, T>> {
+        pub(super) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> WaitResult<MutexGuard<'a, T>> {
             let MutexGuard(mutex, guard) = guard;
             let (_, notified) = self.enter();
             drop(guard);
@@ -121,7 +121,7 @@ mod sync {
             &self,
             guard: MutexGuard<'a, T>,
             _: Duration,
-        ) -> Waited<(MutexGuard<'a, T>, ())> {
+        ) -> WaitResult<(MutexGuard<'a, T>, ())> {
             let MutexGuard(mutex, guard) = guard;
             let (this, _notified) = self.enter();
             drop(guard);

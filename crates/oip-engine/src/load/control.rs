@@ -103,7 +103,7 @@ impl Control {
             .name("control".to_owned())
             .stack_size(STACK_SIZE);
         if let Err(error) = builder.spawn(move || this.run()) {
-            tracing::error!(%error, "the system gave no thread to load models");
+            tracing::error!(%error, "cannot start a thread to load models");
             let mut work = self.lock();
             work.threads -= 1;
             // Existing threads take the task. If there are none, all waiting tasks are abandoned.
@@ -115,7 +115,7 @@ impl Control {
             drop(work);
             self.idle.notify_all();
             for task in abandoned {
-                let reason = format!("the system gave no thread to load it: {}", error.kind());
+                let reason = format!("cannot start a thread to load it: {}", error.kind());
                 self.lifecycle.registry.fail(&task.model, &reason, true);
                 task.answer(Err(ServiceError::new(ErrorCode::Unavailable, reason)));
             }

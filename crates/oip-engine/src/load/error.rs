@@ -31,27 +31,27 @@ pub(crate) enum LoadError {
     #[error("its config: {0}")]
     SentConfiguration(#[source] Box<ConfigError>),
     #[error(
-        "its config: {} is for configurations in the repository",
+        "its config: {} is allowed only for configurations in the repository",
         WrittenConfig::MAPPED
     )]
     SentMapping,
-    #[error("its config: parameters.{parameter} is for configurations in the repository")]
+    #[error("its config: parameters.{parameter} is allowed only for configurations in the repository")]
     SentProgram { parameter: &'static str },
     #[error(
-        "its configuration has {} = true, but the server maps no files (--allow-mapped-models lets it)",
+        "its configuration has {} = true, but the server maps no files (--allow-mapped-models allows it)",
         WrittenConfig::MAPPED
     )]
     MappingNotAllowed,
     #[error("its configuration is not a valid pipeline: {0}")]
     NoPipeline(#[source] PipelineError),
-    #[error("its configuration does not fit it: {0}")]
+    #[error("its configuration does not match the model: {0}")]
     Mismatch(#[source] Box<MismatchError>),
     #[error(transparent)]
     Policy(PolicyError),
 
     #[error("its directory has no files: it is being copied, or was left empty")]
     NoFiles,
-    #[error("the system gave no thread to load it: {}", .0.kind())]
+    #[error("cannot start a thread to load it: {}", .0.kind())]
     NoThread(#[source] io::Error),
     #[error("loading it took longer than {} s", limit.as_secs())]
     Timeout { limit: Duration },

@@ -23,7 +23,7 @@ use crate::{
         retirement::Retirement,
     },
     pipeline::{Change, Pipeline},
-    run::others::Others,
+    run::model_calls::Others,
     versions::{cache::ResponseCache, entry::LoadCost, registry::Registry, served_version::ServedVersion},
 };
 
@@ -99,7 +99,7 @@ impl Lifecycle {
             return Ok(());
         }
         let message = format!(
-            "{} is a model of the server's own program: it is not loaded or unloaded",
+            "{} is built into the server's program: it cannot be loaded or unloaded",
             QuotedName(name)
         );
         Err(ServiceError::invalid(message))

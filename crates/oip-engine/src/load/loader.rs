@@ -27,7 +27,7 @@ use crate::{
     pipeline::Pipeline,
     run::{
         instances::{InstanceSettings, Instances},
-        others::Others,
+        model_calls::Others,
         runner::panic_message,
         threads::{STACK_SIZE, thread_name},
     },

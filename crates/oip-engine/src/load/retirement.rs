@@ -51,7 +51,7 @@ impl Retirement {
         if let Err(error) = thread::Builder::new().name("retire".to_owned()).spawn(end) {
             // If no thread can be started, the version ends with its last request, and shutdown does not wait
             // for it.
-            tracing::error!(%error, "the system gave no thread to unload a model");
+            tracing::error!(%error, "cannot start a thread to unload a model");
             let then = then.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(then) = then {
                 then();

@@ -40,7 +40,7 @@ impl RowSettings {
             },
             (Some(_), _) => (Joining::Declared, IndependentRows::default()),
             (None, RowIndependence::Unproven(reason)) => alone(reason),
-            (None, _) => alone("nothing says that its rows are independent".to_owned()),
+            (None, _) => alone("its rows are not known to be independent".to_owned()),
         };
         let of_proof = u32::try_from(rows.max_rows).unwrap_or(u32::MAX);
         Self {

@@ -72,7 +72,7 @@ struct Unheard<'m> {
 impl ResponseSink for Unheard<'_> {
     fn send(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError> {
         if self.cancel.is_cancelled() {
-            let over = "it still gave answers when the time for loading was over";
+            let over = "it was still sending responses when the time for loading was over";
             return Err(ServiceError::new(ErrorCode::DeadlineExceeded, over));
         }
         self.metadata.pick_outputs(&[], outputs).map(drop)

@@ -29,7 +29,7 @@ pub(crate) enum PlanError {
         first: TensorSource,
         second: TensorSource,
     },
-    #[error("tensor {} goes to {reader}, but comes from nowhere", QuotedName(tensor))]
+    #[error("tensor {} goes to {reader}, but has no source", QuotedName(tensor))]
     NoSource { tensor: String, reader: String },
     #[error(
         "tensor {} comes from {source_tensor}, but goes to {reader}",
@@ -51,7 +51,7 @@ pub(crate) enum StepError {
     NotServed(#[from] ServiceError),
     #[error("it is a pipeline that runs this one in turn")]
     RunsThePipeline,
-    #[error("it is decoupled: it gives any number of answers to a request, and a step needs one")]
+    #[error("it is decoupled: it returns any number of responses to a request, and a step needs one")]
     IsDecoupled,
     #[error("{model} is not ready: {reason}")]
     NotReady {

@@ -470,11 +470,11 @@ mod tests {
             ),
             (
                 vec![sum()],
-                "tensor 'scaled' goes to step 0 (model 'sum') input 'a' (FP32[-1, 4]), but comes from nowhere",
+                "tensor 'scaled' goes to step 0 (model 'sum') input 'a' (FP32[-1, 4]), but has no source",
             ),
             (
                 vec![scale()],
-                "tensor 'out' goes to the pipeline's output 'out' (FP32[-1]), but comes from nowhere",
+                "tensor 'out' goes to the pipeline's output 'out' (FP32[-1]), but has no source",
             ),
             (
                 vec![scale(), step("count", &[("x", "scaled")], &[("y", "out")])],
@@ -509,7 +509,7 @@ mod tests {
                     step("shift", &[("x", "t")], &[("y", "u")]),
                     step("sum", &[("a", "t"), ("b", "t")], &[("y", "out")]),
                 ],
-                "tensor 't' goes to step 0 (model 'shift') input 'x' (FP32[-1, 4]), but comes from nowhere",
+                "tensor 't' goes to step 0 (model 'shift') input 'x' (FP32[-1, 4]), but has no source",
             ),
         ] {
             assert_eq!(plan(steps).unwrap_err().to_string(), message);

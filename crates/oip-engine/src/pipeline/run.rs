@@ -57,7 +57,7 @@ pub(crate) async fn run(
         }
     }
     let outputs = plan.wanted(&request.outputs).map(|(name, tensor)| {
-        let lost = || ServiceError::internal(format!("no step gave the output '{name}'"));
+        let lost = || ServiceError::internal(format!("no step returned the output '{name}'"));
         Ok(InferOutput::new(
             name,
             state.tensors[*tensor].take().ok_or_else(lost)?,

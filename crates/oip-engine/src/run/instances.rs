@@ -26,7 +26,7 @@ use crate::{
         hang_watch::HangWatch,
         in_place::{self, Company, InPlace, Permit, Quickness},
         job::{Job, Rest},
-        others::Others,
+        model_calls::Others,
         several::{Part, Parts},
         threads::{MAX_IDLE, Threads},
     },
@@ -414,7 +414,7 @@ impl SharedModel {
         if lost < threads {
             return None;
         }
-        let reason = format!("all of its {threads} instances hang in requests that were given up");
+        let reason = format!("all of its {threads} instances hang in abandoned requests");
         self.refuse_all(&reason);
         Some(reason)
     }
@@ -431,7 +431,7 @@ impl SharedModel {
         let model = &self.metadata.name;
         tracing::error!(model, %error, "cannot start a thread to run a model");
         if self.queue.not_started() {
-            self.refuse_all("the system gives no more threads to run it");
+            self.refuse_all("no more threads can be started to run it");
         }
     }
 

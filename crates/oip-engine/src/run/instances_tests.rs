@@ -26,7 +26,7 @@ use crate::{
     infer_result::InferResult,
     run::{
         instances::{InstanceSettings, Instances},
-        others::Others,
+        model_calls::Others,
     },
     statistics::{FailureReason, VersionMetrics},
 };
@@ -303,7 +303,7 @@ fn outputs_without_the_batchs_rows_are_internal_errors() {
     assert_eq!(error.code(), ErrorCode::Internal);
     assert_eq!(
         error.to_string(),
-        "the model broke its promise for output 'y': expected 2 rows as in its inputs, found shape [1]"
+        "the model returned a wrong output 'y': expected 2 rows as in its inputs, found shape [1]"
     );
     let sizes: Vec<usize> = bench.batches.lock().unwrap().iter().map(Vec::len).collect();
     assert_eq!(sizes, [1, 4, 1, 1, 2]);

@@ -9,7 +9,7 @@ pub(crate) mod instances;
 #[cfg(test)]
 mod instances_tests;
 pub(crate) mod job;
-pub(crate) mod others;
+pub(crate) mod model_calls;
 pub(crate) mod runner;
 pub(crate) mod several;
 pub(crate) mod threads;

@@ -426,7 +426,7 @@ impl SharedModel {
             model,
             requests_in_batch,
             error,
-            "a batch failed; its requests are run by themselves"
+            "a batch failed; its requests are run one by one"
         );
         self.quickness.doubt();
         for job in jobs {
@@ -543,7 +543,7 @@ impl SharedModel {
     fn left(&self, slot: usize) {
         if self.hang_watch.end(slot) {
             let model = &self.metadata.name;
-            tracing::warn!(model, slot, "a thread that counted as lost is back");
+            tracing::warn!(model, slot, "a thread that was considered lost is running again");
         }
     }
 }

@@ -186,7 +186,7 @@ impl Sink<'_> {
     fn try_put(&mut self, outputs: Vec<InferOutput>, is_last: bool) -> Result<Duration, ServiceError> {
         if self.end.is_over {
             return Err(ServiceError::internal(
-                "it gave another answer after the last one",
+                "it gave another response after the last one",
             ));
         }
         let outputs = charging::charge_outputs(self.lease, &self.inputs, self.lends_memory, outputs)?;

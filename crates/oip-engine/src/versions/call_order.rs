@@ -30,9 +30,9 @@ impl CallOrder {
         if let Some(path) = path(&calls, callee, caller) {
             let caller = QuotedName(caller);
             let message = match &path[..] {
-                [_] => format!("model {caller} cannot ask itself: it would wait for itself"),
+                [_] => format!("model {caller} cannot call itself: it would wait for itself"),
                 path => format!(
-                    "model {caller} cannot ask {}, which asks {caller} in turn ({}): requests would wait for each other",
+                    "model {caller} cannot call {}, which calls {caller} in turn ({}): requests would wait for each other",
                     QuotedName(callee),
                     path.join(" -> ")
                 ),
@@ -88,12 +88,12 @@ mod tests {
         let refused = |caller, callee| order.admit(caller, callee).unwrap_err().message().to_owned();
         assert_eq!(
             refused("c", "a"),
-            "model 'c' cannot ask 'a', which asks 'c' in turn (a -> c): requests would wait for each other"
+            "model 'c' cannot call 'a', which calls 'c' in turn (a -> c): requests would wait for each other"
         );
         assert!(refused("c", "d").contains("(d -> a -> c)"));
         assert_eq!(
             refused("x", "x"),
-            "model 'x' cannot ask itself: it would wait for itself"
+            "model 'x' cannot call itself: it would wait for itself"
         );
         // A refused call is not recorded, and reloading a model clears its calls.
         order.admit("d", "c").unwrap();

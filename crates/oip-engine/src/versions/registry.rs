@@ -14,7 +14,7 @@ use tensor_core::QuotedName;
 use crate::{
     generation::Generation,
     pipeline::{Pipeline, StepError, StepModels},
-    run::others::Callees,
+    run::model_calls::Callees,
     versions::{
         call_order::CallOrder,
         entry::{Entry, LoadCost, State, Versions},
@@ -514,7 +514,8 @@ impl Callees for Registry {
 }
 
 /// Error for a client that expects one response from a decoupled model.
-const DECOUPLED: &str = "it is decoupled, so it gives any number of answers to a request, which this call does not support: use \
+const DECOUPLED: &str = "it is decoupled, so it returns any number of responses to a request, which this \
+                         call does not support: use \
                          ModelStreamInfer (gRPC) or generate_stream (HTTP)";
 
 /// Creates a response without outputs.
@@ -535,7 +536,7 @@ fn answer_several(
     let name = head.model_name.clone();
     let within_model = move |error: ServiceError| error.within(format_args!("model {}", QuotedName(&name)));
     let several = served.infer_several(request, cx);
-    let several = several.unwrap_or_else(|| Err(ServiceError::internal("a pipeline gives one answer")));
+    let several = several.unwrap_or_else(|| Err(ServiceError::internal("a pipeline gives one response")));
     let mut held = (several.map_err(&within_model)?, served);
     Ok(ResponseStream::new(move |cx| {
         let (several, _served) = &mut held;

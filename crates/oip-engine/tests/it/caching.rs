@@ -278,7 +278,7 @@ fn a_circle_through_a_cached_pipeline_is_refused_and_not_waited_for() {
     let (engine, _, _folder) = caching_engine(&files, 1 << 20);
     let error = infer(&engine, request("pipeline", None, 5)).unwrap_err();
     assert!(
-        error.message().contains("cannot ask itself"),
+        error.message().contains("cannot call itself"),
         "{}",
         error.message()
     );

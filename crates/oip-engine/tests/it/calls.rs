@@ -54,7 +54,7 @@ impl Model for Asker {
                 let request = InferRequest::new(ModelRef::new(asked, None)?).with_input("x", x);
                 let call = ModelCall::new(request).with_timeout(self.timeout.map(Duration::from_millis));
                 let Responses::One(response) = block_on(others.ask(call))? else {
-                    return Err(ServiceError::internal("several answers"));
+                    return Err(ServiceError::internal("several responses"));
                 };
                 response.outputs[0].value.clone()
             }
@@ -129,10 +129,9 @@ fn models_that_would_wait_for_each_other_are_refused() {
     let refused = |model| ask(&engine, model, soon()).unwrap_err().message().to_owned();
     assert_eq!(
         refused("itself"),
-        "model 'itself': model 'itself' cannot ask itself: it would wait for itself"
+        "model 'itself': model 'itself' cannot call itself: it would wait for itself"
     );
-    let circle =
-        "model 'c' cannot ask 'a', which asks 'c' in turn (a -> b -> c): requests would wait for each other";
+    let circle = "model 'c' cannot call 'a', which calls 'c' in turn (a -> b -> c): requests would wait for each other";
     assert_eq!(refused("a"), format!("model 'a': model 'b': model 'c': {circle}"));
     assert_eq!(refused("c"), format!("model 'c': {circle}"));
     assert_eq!(

@@ -93,7 +93,7 @@ fn the_three_forms_say_the_same() {
     let (engine, _) = engine(both.path(), EngineConfig::default());
     assert_eq!(
         state(&engine).1,
-        "it has both a config.pbtxt and a config.json; one of them must go"
+        "it has both a config.pbtxt and a config.json; remove one of them"
     );
 }
 
@@ -151,15 +151,16 @@ fn what_does_not_fit_is_told() {
         ),
         (
             "input { name: \"z\" }",
-            "its configuration does not fit it: input 'z' is not the model's, which has 'x' (INT32[-1])",
+            "its configuration does not match the model: the model has no input 'z'; it has 'x' (INT32[-1])",
         ),
         (
             "output { name: \"y\" data_type: TYPE_FP32 }",
-            "its configuration does not fit it: output 'y': data_type is TYPE_FP32, but the model has TYPE_INT32",
+            "its configuration does not match the model: output 'y': data_type is TYPE_FP32, but the model \
+             has TYPE_INT32",
         ),
         (
             "name: \"other\"",
-            "its configuration has the name 'other'; expected that of the folder",
+            "its configuration has the name 'other'; expected that of the directory",
         ),
         (
             "platform: \"tensorrt_plan\"",
@@ -171,11 +172,11 @@ fn what_does_not_fit_is_told() {
         ),
         (
             "default_model_filename: \"other.word\"",
-            "it has no version folder with other.word in it",
+            "it has no version directory with other.word in it",
         ),
         (
             "version_policy: { specific { versions: [ 2, 3 ] } }",
-            "its version policy wants only 2, 3, which are not there",
+            "its version policy selects only 2, 3, which do not exist",
         ),
         (
             "output { name: \"y\" label_filename: \"none.txt\" }",
@@ -401,7 +402,7 @@ fn a_failed_warm_up_keeps_the_model_from_being_ready() {
         (
             "gives nothing",
             "data_type: TYPE_INT32 zero_data: true",
-            "did not give its output 'y'",
+            "did not return its output 'y'",
         ),
         (
             "panics on 13",

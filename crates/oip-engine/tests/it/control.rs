@@ -267,7 +267,8 @@ fn configurations_by_request_choose_no_program() {
         assert_eq!(
             error.to_string(),
             format!(
-                "failed to load '{model}', its config: parameters.python is for configurations in the repository"
+                "failed to load '{model}', its config: parameters.python is allowed only for configurations \
+                 in the repository"
             )
         );
         assert_eq!(y(&infer(&engine, request(model, None, 3)).unwrap()), 3);

@@ -158,17 +158,17 @@ fn request(model: &str, rows: &[i32]) -> InferRequest {
     InferRequest::new(ModelRef::new(model, None).unwrap()).with_input("x", x)
 }
 
-type Answered = Result<InferResponse, ServiceError>;
+type InferResult = Result<InferResponse, ServiceError>;
 
-fn infer(engine: &Engine, model: &str, rows: &[i32]) -> Answered {
+fn infer(engine: &Engine, model: &str, rows: &[i32]) -> InferResult {
     futures_executor::block_on(start(engine, model, rows))
 }
 
-fn start<'e>(engine: &'e Engine, model: &str, rows: &[i32]) -> BoxFuture<'e, Answered> {
+fn start<'e>(engine: &'e Engine, model: &str, rows: &[i32]) -> BoxFuture<'e, InferResult> {
     engine.infer(request(model, rows), RequestContext::new(None))
 }
 
-fn poll(future: &mut BoxFuture<'_, Answered>) -> Poll<Answered> {
+fn poll(future: &mut BoxFuture<'_, InferResult>) -> Poll<InferResult> {
     future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
@@ -292,7 +292,7 @@ fn requests_that_come_together_run_together_on_the_first_ones_thread() {
         {
             assert_eq!((y(answer.as_ref().unwrap()), &batch[..]), (4, &[4, 6][..]));
             let Poll::Ready(Ok(last)) = poll(&mut last) else {
-                panic!("its answer is there already");
+                panic!("its response is there already");
             };
             assert_eq!(y(&last), 6);
             break;

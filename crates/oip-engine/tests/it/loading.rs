@@ -75,7 +75,7 @@ fn a_file_that_cannot_be_read_is_named() {
     let error = infer(&engine, request("bad", None, 7)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "model 'bad' is not ready: model.word: the file is cut off"
+        "model 'bad' is not ready: model.word: the file is truncated"
     );
 }
 

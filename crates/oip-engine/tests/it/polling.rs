@@ -221,7 +221,7 @@ fn a_repository_may_be_replaced() {
     let other = repository(&[("m/1/model.word", "adds 50")]);
     fs::remove_dir_all(root).unwrap();
     fs::rename(other.path(), root).unwrap();
-    until("the other folder is served", || answer(&engine, 1) == Some(51));
+    until("the other directory is served", || answer(&engine, 1) == Some(51));
 }
 
 /// A new directory that has no files yet does not make the server unready. Like `cp -r`, the test creates the

@@ -176,7 +176,7 @@ fn a_file_is_a_repository_of_one_model() {
         .err()
         .unwrap();
     assert!(error.to_string().ends_with(
-        "is neither a folder nor, by its extension, a model's file: expected one of .text, .word"
+        "is neither a directory nor, by its extension, a model's file: expected one of .text, .word"
     ));
 }
 

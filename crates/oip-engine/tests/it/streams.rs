@@ -196,7 +196,7 @@ fn engine(root: &Path, hang_timeout: Duration) -> (Engine, Arc<StreamLog>) {
 fn start_with(engine: &Engine, x: i32, cx: RequestContext) -> Result<ResponseStream, ServiceError> {
     match block_on(engine.infer_stream(request("m", None, x), cx))? {
         Responses::Several(answers) => Ok(answers),
-        Responses::One(_) => panic!("one answer of a model that may give several"),
+        Responses::One(_) => panic!("one response of a model that may give several"),
     }
 }
 
@@ -341,7 +341,7 @@ fn who_wants_one_answer_is_told_which_calls_give_several() {
     let cx = RequestContext::new(None);
     match block_on(engine.infer_stream(request("m", None, 1), cx)).unwrap() {
         Responses::One(response) => assert_eq!(y(&response), 2),
-        Responses::Several(_) => panic!("several answers of a model that gives one"),
+        Responses::Several(_) => panic!("several responses of a model that gives one"),
     }
 }
 
@@ -562,7 +562,7 @@ fn a_stream_ends_before_the_engine_does() {
     });
     let model = ModelRef::new("m", None).unwrap();
     let refused = || block_on(engine.infer_stream(request("m", None, 1), RequestContext::new(None))).is_err();
-    wait_until("requests are still taken", refused);
+    wait_until("requests are still accepted", refused);
     assert!(engine.model_ready(model).is_ok());
     // The running request is not affected: its stream can be read to the end.
     assert_eq!(all(&mut answers).0, (1..100).collect::<Vec<_>>());

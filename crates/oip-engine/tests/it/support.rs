@@ -46,7 +46,7 @@ impl Backend for WordBackend {
 
     fn files_beside(&self, content: &Bytes) -> Result<Vec<String>, ServiceError> {
         match &content[..] {
-            b"cut off" => Err(ServiceError::invalid("the file is cut off")),
+            b"cut off" => Err(ServiceError::invalid("the file is truncated")),
             _ => Ok(vec![]),
         }
     }

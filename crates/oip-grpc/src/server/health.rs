@@ -113,7 +113,7 @@ impl Stream for Watch {
         if place.is_some_and(|place| place.poll_revoked(cx).is_ready()) {
             self.place = None;
             return Poll::Ready(Some(Err(Status::unavailable(
-                "this watch gave its place to another call; begin it again",
+                "this watch was closed to make room for another call; start it again",
             ))));
         }
         Poll::Pending

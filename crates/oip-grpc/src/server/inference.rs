@@ -336,7 +336,7 @@ impl Inference {
                 let answer = Answer::new(response, wants_raw, wanted.envelope);
                 let len = answer.len();
                 if len > limit {
-                    let message = format!("the answer has {len} bytes, the limit is {limit}");
+                    let message = format!("the response has {len} bytes, the limit is {limit}");
                     return Err(ServiceError::internal(message).within(model));
                 }
                 let framed = answer.write(&lease);

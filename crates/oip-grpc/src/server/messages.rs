@@ -237,7 +237,7 @@ impl PartialMessage {
 
 /// Creates the error for a message that arrives too slowly.
 fn too_slow() -> ServiceError {
-    ServiceError::new(ErrorCode::SlowRequest, "the message came too slowly")
+    ServiceError::new(ErrorCode::SlowRequest, "the message arrived too slowly")
 }
 
 /// Creates the error for a body that failed: too slow, or truncated.

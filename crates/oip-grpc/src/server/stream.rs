@@ -120,13 +120,13 @@ where
 }
 
 /// A framed message in buffers that hold their charges.
-type Framed = Vec<Bytes>;
+type Frames = Vec<Bytes>;
 
 /// The response body of a stream. Dropping it, when the client disconnects, cancels all work.
 struct Answers {
     /// The buffers of the response being sent.
     pieces: VecDeque<Bytes>,
-    answers: mpsc::Receiver<Framed>,
+    answers: mpsc::Receiver<Frames>,
     /// The final status of the stream, if it is an error.
     end: Arc<OnceLock<Status>>,
     is_over: bool,
@@ -383,7 +383,7 @@ async fn send_several(
 /// The channel to the client.
 #[derive(Clone)]
 struct Outgoing {
-    answers: mpsc::Sender<Framed>,
+    answers: mpsc::Sender<Frames>,
     /// The deadline of the whole call.
     deadline: Option<Instant>,
     /// How long a client may take to accept a response.
@@ -392,7 +392,7 @@ struct Outgoing {
 
 impl Outgoing {
     /// Sends a response; the client must take it within the request time limit and the call's deadline.
-    async fn give(&self, message: Framed) -> Result<(), Status> {
+    async fn give(&self, message: Frames) -> Result<(), Status> {
         let patience = Instant::now().checked_add(self.patience);
         let end = [patience, self.deadline].into_iter().flatten().min();
         let sent = match end {
@@ -402,11 +402,11 @@ impl Outgoing {
         match sent {
             Ok(Ok(())) => Ok(()),
             // The client disconnected and will not see this error.
-            Ok(Err(_)) => Err(refusal(ErrorCode::Cancelled, "the client is gone")),
+            Ok(Err(_)) => Err(refusal(ErrorCode::Cancelled, "the client disconnected")),
             Err(_) if end == self.deadline => Err(deadline_passed()),
             Err(_) => Err(refusal(
                 ErrorCode::Cancelled,
-                "the client did not take its answers",
+                "the client did not read its responses",
             )),
         }
     }
@@ -446,7 +446,7 @@ fn lost() -> Status {
 fn gave_way() -> Status {
     refusal(
         ErrorCode::Unavailable,
-        "the stream had no request in work and gave its place to another; open it again for the next request",
+        "the idle stream was closed to make room for another; open it again for the next request",
     )
 }
 
@@ -474,6 +474,6 @@ impl<T> Drop for Task<T> {
 }
 
 /// Creates a message that reports a request's error.
-fn failed(echo: Echo, error: &str) -> Result<Framed, Status> {
+fn failed(echo: Echo, error: &str) -> Result<Frames, Status> {
     answer::without_outputs(error, echo.into_final()).map_err(|error| status::from_error(&error))
 }

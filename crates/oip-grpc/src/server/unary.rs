@@ -86,7 +86,7 @@ where
         EncodedResponses::Once(pieces) => pieces,
         // Only streams request several responses.
         EncodedResponses::Several(_) => {
-            let error = ServiceError::internal("several answers to a call that takes one");
+            let error = ServiceError::internal("several responses to a unary call");
             return Err(status::from_error(&error));
         }
     };

@@ -222,8 +222,8 @@ async fn models_are_loaded_and_unloaded() {
         (
             load("", "nan", &[("file:1/model.onnx", bytes())]),
             Code::InvalidArgument,
-            "model 'nan': parameter 'file:1/model.onnx': models are not taken from requests; put the file into the \
-             repository",
+            "model 'nan': parameter 'file:1/model.onnx': models cannot be uploaded in requests; put the \
+             file into the repository",
         ),
         (
             load("", "nan", &[("config", bytes())]),

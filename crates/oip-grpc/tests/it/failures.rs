@@ -123,11 +123,11 @@ async fn raw_bytes() {
     for (raw, message) in [
         (
             &[0xff, 0xff, 0xff, 0xff, 1][..],
-            "BYTES element 0 is cut off at byte 4: expected 4294967295 bytes of data, found 1",
+            "BYTES element 0 is truncated at byte 4: expected 4294967295 bytes of data, found 1",
         ),
         (
             &[1, 0],
-            "BYTES element 0 is cut off at byte 0: expected 4 bytes of length, found 2",
+            "BYTES element 0 is truncated at byte 0: expected 4 bytes of length, found 2",
         ),
         (
             &[0, 0, 0, 0, 0, 0, 0, 0],

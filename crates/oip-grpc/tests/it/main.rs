@@ -10,7 +10,7 @@ mod extensions;
 mod failures;
 mod memory;
 mod panics;
-mod places;
 mod stream;
+mod stream_slots;
 mod support;
 mod wire;

@@ -88,7 +88,7 @@ impl Conversation {
     /// Returns the next response's id and error, or the stream's final status.
     async fn next(&mut self) -> Result<(String, String), Status> {
         let answer = timeout(Duration::from_secs(10), self.answers.message());
-        let answer = answer.await.expect("no answer comes")?;
+        let answer = answer.await.expect("no response comes")?;
         let answer = answer.ok_or_else(|| Status::ok("the end"))?;
         let response = answer.infer_response.unwrap();
         let is_final = &response.parameters["triton_final_response"];
@@ -357,7 +357,7 @@ async fn a_client_that_never_reads() {
     };
     assert_eq!(
         (status.code(), status.message()),
-        (Code::Cancelled, "the client did not take its answers")
+        (Code::Cancelled, "the client did not read its responses")
     );
     eventually("nothing is held", || budget.used() == 0).await;
 }

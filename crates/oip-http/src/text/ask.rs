@@ -200,7 +200,7 @@ where
 /// Creates an input from strings.
 fn tensor(texts: &[String]) -> Result<BytesTensor, ServiceError> {
     if texts.is_empty() {
-        return Err(ServiceError::invalid("there is no text, expected at least one"));
+        return Err(ServiceError::invalid("expected at least one text, found none"));
     }
     BytesTensor::from_elements(Shape::vector(texts.len() as u64), texts)
 }

@@ -43,7 +43,7 @@ pub(crate) async fn embed(State(app): State<App>, request: Request) -> Response 
     let read = |request: EmbedRequest| {
         if request.prompt_name.is_some() {
             return Err(ServiceError::invalid(
-                "prompt_name: prompts are not known here, put the prompt before the text",
+                "prompt_name: prompts are not supported, put the prompt before the text",
             ));
         }
         let ask = TextRequest {

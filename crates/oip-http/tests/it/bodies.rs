@@ -268,7 +268,7 @@ async fn compressed_bodies_are_bounded() {
         (cut.status, cut.error()),
         (
             StatusCode::BAD_REQUEST,
-            "the compressed body is malformed: it is cut off".into()
+            "the compressed body is malformed: it is truncated".into()
         )
     );
 
@@ -308,7 +308,10 @@ async fn the_limit_for_bodies() {
     let headers = [("content-length", "67108865")];
     let answer = infer_with(&app(), "identity_fp32", &headers, Body::new(StalledBody)).await;
     assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
-    assert_eq!(answer.error(), "the body may have 67108864 bytes, found 67108865");
+    assert_eq!(
+        answer.error(),
+        "expected a body of at most 67108864 bytes, found 67108865"
+    );
 }
 
 /// Cuts an endless body without a declared length at the limit.
@@ -317,7 +320,10 @@ async fn endless_bodies_are_cut_at_the_limit() {
     let (app, _) = app_with(HttpConfig::default().with(|config| config.max_body_bytes = 1 << 20));
     let answer = infer_with(&app, "identity_fp32", &[], Body::new(EndlessBody)).await;
     assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
-    assert_eq!(answer.error(), "the body may have 1048576 bytes, found more");
+    assert_eq!(
+        answer.error(),
+        "expected a body of at most 1048576 bytes, found more"
+    );
 }
 
 /// Rejects an unsupported encoding before the body arrives.

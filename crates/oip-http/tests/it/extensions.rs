@@ -113,7 +113,8 @@ async fn models_are_loaded_and_unloaded() {
             "nan/load",
             r#"{"parameters":{"file:1/m":"AA=="}}"#,
             400,
-            "model 'nan': parameter 'file:1/m': models are not taken from requests; put the file into the repository",
+            "model 'nan': parameter 'file:1/m': models cannot be uploaded in requests; put the file into \
+             the repository",
         ),
         (
             "nan/load",

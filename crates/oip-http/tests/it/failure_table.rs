@@ -253,7 +253,7 @@ fn rows() -> Vec<Row> {
                 "payload too large",
                 "",
                 413,
-                "the body may have 67108864 bytes, found 67108865",
+                "expected a body of at most 67108864 bytes, found 67108865",
             )
         },
         Row {
@@ -273,7 +273,7 @@ fn rows() -> Vec<Row> {
                 "bad gzip",
                 "",
                 400,
-                "the compressed body is malformed: it is cut off",
+                "the compressed body is malformed: it is truncated",
             )
         },
         Row {

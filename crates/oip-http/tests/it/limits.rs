@@ -52,7 +52,7 @@ async fn bodies_without_tensors_have_a_megabyte() {
         // The test's bodies have no declared length, so the error does not contain their size.
         assert_eq!(
             answer.error(),
-            "the body may have 1048576 bytes, found more",
+            "expected a body of at most 1048576 bytes, found more",
             "{path}"
         );
     }
@@ -96,7 +96,8 @@ async fn large_bytes_take_the_same_way() {
     assert_eq!(answer.status, StatusCode::BAD_REQUEST);
     assert_eq!(
         answer.error(),
-        "model 'identity_bytes': input 'x': BYTES element 299999 is cut off at byte 1499999: expected 2 bytes of \
+        "model 'identity_bytes': input 'x': BYTES element 299999 is truncated at byte 1499999: expected 2 \
+         bytes of \
          data, found 1"
     );
 }

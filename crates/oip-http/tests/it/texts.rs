@@ -171,7 +171,7 @@ async fn what_is_wrong_is_said() {
             "/v1/embeddings",
             json!({"model": "minilm", "input": []}),
             400,
-            "there is no text, expected at least one",
+            "expected at least one text, found none",
         ),
         (
             "/v1/embeddings",
@@ -201,7 +201,7 @@ async fn what_is_wrong_is_said() {
             "/embed",
             json!({"model": "minilm", "inputs": "a", "prompt_name": "query"}),
             400,
-            "prompts are not known",
+            "prompts are not supported",
         ),
     ] {
         let (found, error) = refusal(path, body.clone()).await;

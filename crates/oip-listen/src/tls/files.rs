@@ -87,7 +87,7 @@ impl TlsError {
 pub(crate) enum Problem {
     #[error("cannot be read: {0}")]
     Unreadable(io::Error),
-    #[error("expected a file, found something else, such as a folder or a pipe")]
+    #[error("expected a file, found something else, such as a directory or a pipe")]
     NotAFile,
     #[error("has more than {MAX_BYTES} bytes, which no certificate or key needs")]
     TooLarge,

@@ -147,7 +147,7 @@ impl Tls {
                 Ok(Ok(false)) => {}
                 Ok(Ok(true)) => {
                     said = None;
-                    tracing::info!("new connections are shown the changed certificate");
+                    tracing::info!("new connections use the changed certificate");
                 }
                 Ok(Err(error)) => {
                     let text = error.to_string();

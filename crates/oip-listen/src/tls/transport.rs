@@ -76,9 +76,7 @@ impl EncryptedStream {
                             if self.is_write_whole {
                                 let _ = Pin::new(&mut self.stream).poll_write(cx, &GO_AWAY);
                             }
-                            return Poll::Ready(Err(io::Error::other(
-                                "the client sends frames that carry nothing",
-                            )));
+                            return Poll::Ready(Err(io::Error::other("the client sends empty frames")));
                         }
                     }
                 }

@@ -14,7 +14,7 @@ use oip_listen::{ConnectionLimits, Lanes, Protocol};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{
-    crowds::connect,
+    connection_limits::connect,
     support::{Server, limits, read_answer},
 };
 

@@ -2,13 +2,13 @@
 //! tests fast.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod answers;
-mod crowds;
+mod connection_limits;
 mod draining;
-mod either;
+mod early_responses;
 mod lanes;
-mod patience;
+mod one_port;
 mod support;
+mod timeouts;
 mod tls;
 #[cfg(unix)]
 mod unix;

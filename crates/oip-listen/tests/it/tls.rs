@@ -407,7 +407,7 @@ fn a_client_that_does_not_read_is_cut() {
     let mut stream = Client::new(&files.authority).connect(&server);
     write!(stream, "GET /big HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     stream.flush().unwrap();
-    eventually("the answer is never given up", || {
+    eventually("the response is never given up", || {
         server.abandoned.load(std::sync::atomic::Ordering::SeqCst) > 0
     });
 }

@@ -99,7 +99,7 @@ fn only_sockets_that_nobody_listens_on_are_replaced() {
     let file = folder.path().join("file");
     fs::write(&file, "precious").unwrap();
     let error = try_to_listen(&file).unwrap_err();
-    assert_eq!(error.to_string(), "a file that is not a socket is in its place");
+    assert_eq!(error.to_string(), "a file that is not a socket has this path");
     assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
     let error = try_to_listen(&folder.path().join("nowhere/server.sock")).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::NotFound);

@@ -1,9 +1,9 @@
 //! Output for users on the console: addresses, models, and next steps.
 
 mod examples;
-pub(crate) mod reach;
-mod shown;
 mod table;
+mod terminal_text;
+pub(crate) mod urls;
 
 use std::{
     fmt::Write as _,
@@ -20,9 +20,9 @@ use serde_json::{Value, json};
 pub(crate) use self::examples::quoted;
 use self::{
     examples::Example,
-    reach::{ReachableAddresses, Way},
-    shown::shown,
     table::{TerminalStyle, table},
+    terminal_text::shown,
+    urls::{ReachableAddresses, Way},
 };
 use crate::{backends, percent::percent_encoded};
 
@@ -199,7 +199,7 @@ mod tests {
     use oip_types::{DataType, ModelMetadata};
 
     use super::*;
-    use crate::banner::reach::Encryption;
+    use crate::banner::urls::Encryption;
 
     #[test]
     fn what_can_be_pasted_is_for_this_server() {

@@ -9,7 +9,7 @@ use anstream::{AutoStream, ColorChoice};
 use oip_engine::ModelStatus;
 use oip_types::{Joining, TensorMetadata};
 
-use super::shown::shown;
+use super::terminal_text::shown;
 
 /// How to format output for the terminal.
 #[derive(Clone, Copy)]
@@ -230,7 +230,7 @@ mod tests {
             .with_metadata(Arc::new(metadata))
             .with_joining(Joining::Proven)
             .with_load_time(Duration::from_millis(12));
-        let failed = ModelStatus::new("broken", Some("3"), ModelState::Unavailable, "it is cut off");
+        let failed = ModelStatus::new("broken", Some("3"), ModelState::Unavailable, "it is truncated");
         let causal = Joining::alone("CumSum 'y' runs along axis 0").advising("write max_batch_size: 8");
         let alone = ModelStatus::new("sums", None, ModelState::Ready, "").with_joining(causal);
         assert_eq!(
@@ -242,7 +242,7 @@ digits  1        READY        12 ms      proven   X FP32[-1, 64]  label INT64[-1
 broken  3        UNAVAILABLE
 sums    -        READY                   no
 
-broken 3: it is cut off
+broken 3: it is truncated
 sums: batched: no (CumSum 'y' runs along axis 0; to promise that rows are independent, write max_batch_size: 8)
 "
         );

@@ -33,29 +33,26 @@ pub(super) fn write(text: &mut Families<'_>, caps: &ConnectionCaps) {
     }
 }
 
-const CONNECTIONS: Family = Family::gauge("oip_connections_open", "Connections of clients that are open.");
+const CONNECTIONS: Family = Family::gauge("oip_connections_open", "Open client connections.");
 
 const EVICTED_CONNECTIONS: Family = Family::counter(
     "oip_connections_evicted_total",
-    "Connections that had nothing to do and were closed because new ones needed their place.",
+    "Idle connections that were closed to make room for new ones.",
 );
 
-const STREAMS: Family = Family::gauge(
-    "oip_streams_open",
-    "Streams of HTTP/2 that are open; each gRPC call is one.",
-);
+const STREAMS: Family = Family::gauge("oip_streams_open", "Open HTTP/2 streams; each gRPC call is one.");
 
 const REFUSED_STREAMS: Family = Family::counter(
     "oip_streams_refused_total",
-    "Streams of HTTP/2 that were refused with REFUSED_STREAM, because there was no place for them.",
+    "HTTP/2 streams that were refused with REFUSED_STREAM, because their number is limited.",
 );
 
 const EVICTED_STREAMS: Family = Family::counter(
     "oip_streams_evicted_total",
-    "Streams that waited for their client and were ended because others needed their place.",
+    "Streams that waited for their client and were closed to make room for others.",
 );
 
 const UNREAD_STREAMS: Family = Family::counter(
     "oip_streams_unread_total",
-    "Streams of HTTP/2 that were reset because their client did not read its response.",
+    "HTTP/2 streams that were reset because their client did not read its response.",
 );

@@ -1,24 +1,24 @@
 //! Metrics of GPUs, under Triton's names.
 
 use super::families::{Families, Family, Number};
-use crate::cards::Card;
+use crate::gpus::Card;
 
 const UTILIZATION: Family = Family::gauge(
     "nv_gpu_utilization",
-    "Fraction of the time in which a GPU computed, from 0 to 1, by NVML.",
+    "Fraction of time in which a GPU was busy, from 0 to 1, from NVML.",
 );
 
 const MEMORY_TOTAL: Family = Family::gauge(
     "nv_gpu_memory_total_bytes",
-    "Bytes of memory that a GPU has, by NVML.",
+    "Memory of a GPU in bytes, from NVML.",
 );
 
 const MEMORY_USED: Family = Family::gauge(
     "nv_gpu_memory_used_bytes",
-    "Bytes of memory of a GPU that all programs use together, by NVML.",
+    "Memory of a GPU in bytes that all programs use together, from NVML.",
 );
 
-const POWER: Family = Family::gauge("nv_gpu_power_usage", "Watts that a GPU takes, by NVML.");
+const POWER: Family = Family::gauge("nv_gpu_power_usage", "Power of a GPU in watts, from NVML.");
 
 /// Writes the metrics of GPUs. Writes nothing if there are no GPUs.
 pub(super) fn write(text: &mut Families<'_>, cards: &[Card]) {

@@ -127,7 +127,7 @@ impl Metrics {
         models::write_metrics(text, &self.engine.metrics());
         models::write_states(text, &self.engine.models());
         #[cfg(feature = "gpu")]
-        gpus::write(text, &crate::cards::cards());
+        gpus::write(text, &crate::gpus::cards());
         text.single(&SERVER_READY, self.engine.readiness().is_ready());
         text.single(&BUDGET_USED, self.budget.used());
         text.single(&BUDGET, self.budget.limit());
@@ -198,12 +198,12 @@ const SERVER_READY: Family = Family::gauge("oip_server_ready", "Whether the serv
 
 const BUDGET_USED: Family = Family::gauge(
     "oip_memory_budget_used_bytes",
-    "Bytes of requests in work, over both transports, and of rows of tensor files on their way.",
+    "Bytes of running requests over both transports, and of rows of tensor files that are being sent.",
 );
 
 const BUDGET: Family = Family::gauge(
     "oip_memory_budget_bytes",
-    "Bytes that may be in work at once, by --memory-budget; beyond it requests are refused.",
+    "Limit of these bytes (--memory-budget); beyond it requests are refused.",
 );
 
 #[cfg(feature = "count-allocations")]
@@ -225,7 +225,7 @@ const LOG_DROPPED: Family = Family::counter(
 
 const ACCESS_LOG_DROPPED: Family = Family::counter(
     "oip_access_log_lines_dropped_total",
-    "Lines of the access log that found no room or could not be written.",
+    "Lines of the access log that were dropped because the queue was full or the file could not be written.",
 );
 
 const CAPTURED: Family = Family::counter(
@@ -235,7 +235,7 @@ const CAPTURED: Family = Family::counter(
 
 const NOT_CAPTURED: Family = Family::counter(
     "oip_capture_dropped_total",
-    "Requests that should have been recorded, but found no room or could not be written.",
+    "Requests that were not recorded because the queue was full or the file could not be written.",
 );
 
 const KEY_FETCHES: Family = Family::counter(
@@ -257,19 +257,19 @@ const PUSHES: Family = Family::counter(
 #[cfg(feature = "otlp")]
 const FAILED_PUSHES: Family = Family::counter(
     "oip_metric_push_failures_total",
-    "How often a collector did not take these metrics.",
+    "How often a collector rejected these metrics.",
 );
 
 #[cfg(feature = "otlp")]
 const SPANS_SENT: Family = Family::counter(
     "oip_trace_spans_sent_total",
-    "Spans of traces that the collector has taken.",
+    "Trace spans that the collector accepted.",
 );
 
 #[cfg(feature = "otlp")]
 const SPANS_DROPPED: Family = Family::counter(
     "oip_trace_spans_dropped_total",
-    "Spans of traces that found no room or that the collector did not take.",
+    "Trace spans that were dropped because the queue was full or the collector rejected them.",
 );
 
 const BUILD: Family = Family::gauge("oip_build_info", "The version of this server; always 1.");

@@ -26,7 +26,7 @@ const NUMBERS: [PerVersion; 13] = [
     ),
     counter(
         "nv_inference_count",
-        "Inferences that the model made: rows of batches, or requests of a model that takes no batches.",
+        "Inferences of the model: rows of batches, or requests to a model without batching.",
         |metrics| metrics.statistics.inference_count,
     ),
     counter(
@@ -46,7 +46,7 @@ const NUMBERS: [PerVersion; 13] = [
     ),
     counter(
         "nv_inference_compute_input_duration_us",
-        "Microseconds of requests for making their inputs ready.",
+        "Microseconds of requests for preparing their inputs.",
         |metrics| microseconds(metrics.statistics.inference_stats.compute_input),
     ),
     counter(
@@ -56,7 +56,7 @@ const NUMBERS: [PerVersion; 13] = [
     ),
     counter(
         "nv_inference_compute_output_duration_us",
-        "Microseconds of requests for checking and cutting outputs.",
+        "Microseconds of requests for checking and splitting outputs.",
         |metrics| microseconds(metrics.statistics.inference_stats.compute_output),
     ),
     PerVersion {
@@ -121,7 +121,7 @@ const HISTOGRAMS: [Sizes; 4] = [
     Sizes {
         family: Family::histogram(
             "oip_compute_duration_seconds",
-            "Time that requests were worked on (inputs, the model, outputs), of those that were answered.",
+            "Compute time (inputs, the model, outputs) of requests that were answered.",
         ),
         of: |metrics| &metrics.compute,
         unit: MICROSECONDS,
@@ -137,7 +137,7 @@ const MICROSECONDS: f64 = 1e6;
 
 const READY: Family = Family::gauge(
     "oip_model_ready",
-    "Whether a version takes requests: 1 if it does, 0 if it is loading, failed to load, or hangs.",
+    "Whether a version accepts requests: 1 if it does, 0 if it is loading, failed to load, or hangs.",
 );
 
 const LOAD_TIME: Family = Family::gauge("nv_model_load_duration_secs", "Seconds that loading took.");

@@ -61,19 +61,15 @@ const START: Family = Family::gauge(
 
 const CPU: Family = Family::counter(
     "process_cpu_seconds_total",
-    "Processor time that the process has used, its own and the system's for it.",
+    "CPU time of the process, user and system.",
 );
 
-const RESIDENT: Family = Family::gauge(
-    "process_resident_memory_bytes",
-    "Memory of the process that is in use.",
-);
+const RESIDENT: Family = Family::gauge("process_resident_memory_bytes", "Resident memory of the process.");
 
-const VIRTUAL: Family = Family::gauge("process_virtual_memory_bytes", "Address space of the process.");
+const VIRTUAL: Family = Family::gauge("process_virtual_memory_bytes", "Virtual memory of the process.");
 
 const THREADS: Family = Family::gauge("process_threads", "Threads of the process.");
 
-const OPEN_DESCRIPTORS: Family = Family::gauge("process_open_fds", "File descriptors that are open.");
+const OPEN_DESCRIPTORS: Family = Family::gauge("process_open_fds", "Open file descriptors.");
 
-const MAX_DESCRIPTORS: Family =
-    Family::gauge("process_max_fds", "File descriptors that may be open at once.");
+const MAX_DESCRIPTORS: Family = Family::gauge("process_max_fds", "Limit of open file descriptors.");

@@ -43,7 +43,7 @@ pub(super) fn write(text: &mut Families<'_>, totals: &Totals) {
 
 const RUNNING: Family = Family::gauge(
     "oip_requests_running",
-    "Inference requests whose response is not sent to its last byte yet; a gRPC stream is one.",
+    "Inference requests whose response is not completely sent; a gRPC stream is one.",
 );
 
 const REQUEST_BYTES: Family = Family::histogram(

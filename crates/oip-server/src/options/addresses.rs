@@ -58,7 +58,7 @@ pub(crate) struct AddressOptions {
     #[arg(long, value_name = "TIME")]
     pub(crate) shutdown_delay: Option<HumanDuration>,
 
-    /// Time for open requests to finish when the server is told to stop [default: 30s]
+    /// Time for open requests to finish after a signal to stop [default: 30s]
     #[arg(long, value_name = "TIME")]
     pub(crate) drain_timeout: Option<HumanDuration>,
 }
@@ -216,7 +216,7 @@ impl Addresses {
         }
         if let (Some(port), Some(address)) = (options.port, &options.address) {
             return Err(Failure::usage(format!(
-                "--port {port} and --address {address} both say where HTTP and gRPC listen: leave one of them out"
+                "--port {port} and --address {address} both set the address of HTTP and gRPC: use one of them"
             )));
         }
         let reader = |speaks, option, port_option| Reader {
@@ -235,7 +235,8 @@ impl Addresses {
         let places: Vec<Place> = [shared, http, grpc].into_iter().flatten().collect();
         if places.is_empty() {
             return Err(Failure::usage(
-                "there is nowhere to listen: --http-address and --grpc-address are both none, and there is no --address",
+                "no address to listen on: --http-address and --grpc-address are both none, and --address is \
+                 not set",
             ));
         }
         Ok(Self {
@@ -279,7 +280,7 @@ fn of_platform(
     };
     let port = value.parse::<u16>().map_err(|_| {
         Failure::usage(format!(
-            "{name} in the environment: expected a port, found '{value}' (--address takes its place)"
+            "{name} in the environment: expected a port, found '{value}' (--address overrides it)"
         ))
     })?;
     let place = Place {
@@ -362,7 +363,7 @@ impl Reader<'_> {
         }
         if let (Some(port), Some(port_option)) = (port, self.port_option) {
             return Err(Failure::usage(format!(
-                "{port_option} {port} goes with an {} that is an IP address alone, found '{text}'",
+                "{port_option} {port} needs an {} that is only an IP address, found '{text}'",
                 self.option
             )));
         }
@@ -564,7 +565,7 @@ mod tests {
         };
         assert_eq!(
             places(twice, &[]).unwrap_err(),
-            "--http-port 2 goes with an --http-address that is an IP address alone, found '127.0.0.1:1'"
+            "--http-port 2 needs an --http-address that is only an IP address, found '127.0.0.1:1'"
         );
         let nowhere = |options: &mut AddressOptions| {
             options.http_address = some("none");
@@ -573,11 +574,11 @@ mod tests {
         assert!(
             places(nowhere, &[])
                 .unwrap_err()
-                .starts_with("there is nowhere to listen")
+                .starts_with("no address to listen on")
         );
         assert_eq!(
             places(|_| {}, &[("PORT", "http")]).unwrap_err(),
-            "PORT in the environment: expected a port, found 'http' (--address takes its place)"
+            "PORT in the environment: expected a port, found 'http' (--address overrides it)"
         );
         for mode in ["", "8", "1000", "rw", "-1"] {
             assert!(mode.parse::<SocketMode>().is_err(), "{mode}");

@@ -28,8 +28,8 @@ pub(super) fn unknown_variables(command: &Command, names: impl Iterator<Item = S
     let mut warnings: Vec<String> = names
         .filter(|name| !is_of_kubernetes(name))
         .map(|name| match nearest(&name, known.iter().map(String::as_str)) {
-            Some(meant) => format!("{name} in the environment is no option; did you mean {meant}?"),
-            None => format!("{name} in the environment is no option of this server"),
+            Some(meant) => format!("{name} in the environment is not an option; did you mean {meant}?"),
+            None => format!("{name} in the environment is not an option of this server"),
         })
         .collect();
     warnings.sort();

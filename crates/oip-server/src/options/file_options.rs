@@ -94,7 +94,7 @@ const FILE_SETTINGS: &[&str] = &[
     r#"cpu-threads = 4
     threads that parse, print and compress large bodies [default: the number of cores]
 in-place-time = "100us"
-    models that run for at most this long run on the thread that has the request; "0s" for none [default: 100us]
+    models that run for at most this long run on the thread of the request; "0s" for none [default: 100us]
 json-nonfinite = "null"
     how JSON responses write NaN and the infinities: null, literal, string, error [default: null]
 grpc-output = "mirror"
@@ -109,7 +109,7 @@ grpc-output = "mirror"
 capture-rate = 0.01
     the fraction of requests that is recorded [default: 0.01]
 capture-models = ["digits*"]
-    models whose requests are recorded; * stands for any text [default: all]
+    models whose requests are recorded; * matches any string [default: all]
 capture-limit = "1GiB"
     the directory's largest size, beyond which recording ends [default: 1GiB]"#,
     #[cfg(feature = "otlp")]

@@ -85,7 +85,7 @@ fn command_first(arguments: &[OsString], at: usize) -> Option<String> {
     };
     let meant = call(command, before.iter().chain(after));
     Some(match word == command {
-        true => format!("the command '{command}' stands before its arguments: did you mean `{meant}`?"),
+        true => format!("the command '{command}' comes before its arguments: did you mean `{meant}`?"),
         false => format!(
             "there is no file or directory '{}'; did you mean `{meant}`?",
             word.display()
@@ -168,7 +168,7 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
         .source()
         .and_then(|source| source.downcast_ref::<ParseIntError>())
     {
-        joined = joined.replace(&wrong.to_string(), "expected a whole number");
+        joined = joined.replace(&wrong.to_string(), "expected an integer");
     }
     if let Some((option, variable)) = variable(error) {
         joined = joined.replace(&format!("'{option}'"), &format!("{variable} in the environment"));

@@ -73,7 +73,7 @@ Examples:
   oip-server init shop                writes an example repository
   oip-server shop                     serves it on http://127.0.0.1:8080 and grpc://127.0.0.1:9000
   oip-server iris.onnx                serves one file
-  oip-server check models --json      loads everything, says what would fail, and opens no port
+  oip-server check models --json      loads everything, reports what would fail, and opens no port
   oip-server models --http-address 0.0.0.0:8080 --model-control-mode poll
   oip-server models --memory-budget 2GB --request-timeout 5s --log-format json
 
@@ -89,7 +89,7 @@ Examples:
   oip-server init shop                writes an example repository
   oip-server shop                     serves it on http://127.0.0.1:8080 and grpc://127.0.0.1:9000
   oip-server iris.onnx --port 8000    serves one file, HTTP and gRPC on one port
-  oip-server check models             loads everything, says what would fail, and opens no port
+  oip-server check models             loads everything, reports what would fail, and opens no port
 
 --help has all options, also for the environment (OIP_PORT=8000) and the configuration file (port = 8000).";
 

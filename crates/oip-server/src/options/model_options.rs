@@ -102,8 +102,8 @@ impl ModelOptions {
         }
         if repositories.len() > 1 && self.model_name.is_some() {
             return Err(Failure::usage(
-                "--model-name is the name of the only model, and there are several repositories (--model-repository): leave \
-                 one of both out",
+                "--model-name is the name of the only model, and there are several repositories \
+                 (--model-repository): use one of the two options",
             ));
         }
         if let Some(name) = &self.model_name {

@@ -41,7 +41,7 @@ pub(crate) struct RuntimeOptions {
     #[serde(deserialize_with = "from_text")]
     pub(crate) gpus: Option<backend_onnx::GpuChoice>,
 
-    /// Whether ONNX models run in processes of their own, so that a crash affects only that model. The
+    /// Whether ONNX models run in separate processes, so that a crash affects only that model. The
     /// parameter `isolation` in a model's configuration decides for one model, also for boosters and tensor
     /// files [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]

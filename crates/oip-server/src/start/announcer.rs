@@ -8,7 +8,7 @@ use tokio::task::spawn_blocking;
 
 use super::{models::Models, notify};
 use crate::{
-    banner::{self, reach::ReachableAddresses},
+    banner::{self, urls::ReachableAddresses},
     options::LogFormat,
     telemetry::LIFE_CYCLE,
 };

@@ -56,10 +56,11 @@ impl Gates {
     /// Returns which calls a socket accepts.
     fn answers(&self, socket: &BoundSocket) -> Answers {
         const ADMIN: &str = "it is answered on the address of --admin-address";
-        const ADVICE: &str = "give --admin-address an address for such calls, --auth a table of who may make them, or \
-                              --allow-public-admin if everybody may";
-        const PUBLIC_ADMIN: &str = "give --admin-address an address that only this machine reaches, --auth a table of who may \
-                                    make such calls, or --allow-public-admin if everybody may";
+        const ADVICE: &str = "set --admin-address to serve such calls on another address, --auth to \
+                              restrict who may make them, or --allow-public-admin to allow everybody";
+        const PUBLIC_ADMIN: &str = "set --admin-address to an address that only this machine reaches, \
+                                    --auth to restrict who may make such calls, or --allow-public-admin to \
+                                    allow everybody";
         let allows_all = self.access.allows_all || socket.is_local;
         match () {
             () if socket.is_admin && allows_all => Answers::Everything,

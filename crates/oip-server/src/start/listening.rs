@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 
 use super::runtimes::Runtimes;
 use crate::{
-    banner::reach::{Encryption, ReachableAddresses},
+    banner::urls::{Encryption, ReachableAddresses},
     failure::Failure,
     options::{AddressProtocol, Config, Endpoint, Place, read_tls},
 };
@@ -118,7 +118,7 @@ fn bind(place: &Place, is_admin: bool, unix_socket_mode: u32) -> Result<BoundSoc
             speaks, option, text, ..
         } = place;
         Failure::run(format!(
-            "cannot listen on {text} for {}: {error} ({option} takes another one)",
+            "cannot listen on {text} for {}: {error} ({option} sets another address)",
             speaks.name()
         ))
     })

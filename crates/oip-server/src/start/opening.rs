@@ -80,7 +80,7 @@ pub(super) async fn read(
     }
     tracing::info!(
         target: LIFE_CYCLE,
-        "reading repositories and identities; requests about health are answered meanwhile"
+        "reading repositories and identities; health requests are answered meanwhile"
     );
     let opening = serve_health(listening, transports, context.runtimes)?;
     tokio::select! {

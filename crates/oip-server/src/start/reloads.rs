@@ -37,7 +37,7 @@ impl Reloads {
         if let Some(tls) = tls.cloned() {
             reloads.add("certificates", move || {
                 told(tls.reload_on_request(), || {
-                    "new connections are shown the changed certificate".to_owned()
+                    "new connections use the changed certificate".to_owned()
                 })
             });
         }
@@ -59,14 +59,14 @@ impl Reloads {
     pub(super) async fn run(self) -> Self {
         let mut reloads = self;
         if reloads.0.is_empty() {
-            tracing::info!("nothing is to be read again");
+            tracing::info!("nothing to reload");
             return reloads;
         }
         let reloading = spawn_blocking(move || {
             for (what, reload) in &mut reloads.0 {
                 match reload() {
                     Ok(outcome) => tracing::info!(what, outcome, "reloaded"),
-                    Err(reason) => tracing::warn!(what, reason, "not reloaded, the old one stays"),
+                    Err(reason) => tracing::warn!(what, reason, "not reloaded, the old one stays in use"),
                 }
             }
             reloads

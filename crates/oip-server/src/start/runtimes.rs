@@ -65,7 +65,7 @@ const MODEL_STACK: usize = 16 << 20;
 
 fn threads(builder: &mut Builder) -> Result<Runtime, Failure> {
     let runtime = builder.enable_all().build();
-    runtime.map_err(|error| Failure::run(format!("the system gives no threads: {error}")))
+    runtime.map_err(|error| Failure::run(format!("cannot start threads: {error}")))
 }
 
 /// Lowers the priority of the current thread (on Linux; elsewhere of the process).

@@ -135,7 +135,7 @@ async fn end(
             target: LIFE_CYCLE,
             signal,
             milliseconds,
-            "leaving: not ready, requests are still taken"
+            "shutting down: not ready, requests are still accepted"
         );
         transports.leave();
         sleep(times.delay).await;

@@ -26,11 +26,7 @@ impl Signals {
     /// Sets up handlers. Must run on a runtime.
     pub(crate) fn catch() -> Result<Self, Failure> {
         let handle = |kind| {
-            signal(kind).map_err(|error| {
-                Failure::run(format!(
-                    "the system does not let the server catch signals: {error}"
-                ))
-            })
+            signal(kind).map_err(|error| Failure::run(format!("cannot install signal handlers: {error}")))
         };
         let survived = [
             SignalKind::alarm(),
@@ -69,7 +65,7 @@ impl Signals {
         tokio::select! {
             output = ending => output,
             signal = self.next_end() => {
-                tracing::warn!(target: LIFE_CYCLE, signal, "ending at once");
+                tracing::warn!(target: LIFE_CYCLE, signal, "exiting at once");
                 finish();
                 log_end.write_out();
                 exit(INTERRUPTED);

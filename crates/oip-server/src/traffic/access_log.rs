@@ -176,7 +176,7 @@ impl AccessLog {
         Self::append(form, file).map_err(|error| {
             let file = shown.as_deref().unwrap_or(Path::new("standard error"));
             Failure::run(format!(
-                "the access log cannot be written to {}: {error} (--access-log-file takes another file)",
+                "the access log cannot be written to {}: {error} (--access-log-file sets another file)",
                 file.display()
             ))
         })

@@ -161,10 +161,7 @@ fn a_transport_can_be_switched_off() {
     }
     let nowhere = ["--model-repository", folder.path().to_str().unwrap()];
     let (code, line) = failing(&[&nowhere[..], &["--http-address=none", "--grpc-address=none"]].concat());
-    assert!(
-        code == 2 && line.starts_with("there is nowhere to listen"),
-        "{line}"
-    );
+    assert!(code == 2 && line.starts_with("no address to listen on"), "{line}");
 }
 
 /// Returns the output until all models are loaded.
@@ -257,7 +254,7 @@ async fn ports_of_platforms_count_where_no_option_says_otherwise() {
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(
         line,
-        "error: PORT in the environment: expected a port, found 'x' (--address takes its place)\n"
+        "error: PORT in the environment: expected a port, found 'x' (--address overrides it)\n"
     );
 }
 

@@ -213,7 +213,7 @@ fn directories_of_mlflow_are_served_or_named() {
     fs::copy(fixtures.join("xgb_best_iteration.ubj"), model.join("model.xgb")).unwrap();
     let (code, text) = check(&model);
     assert!(code == 0 && text.contains("clicks  -        READY"), "{text}");
-    assert!(text.contains("trees are used, as by Booster.predict"), "{text}");
+    assert!(text.contains("trees are used, as Booster.predict does"), "{text}");
     fs::write(
         model.join("config.toml"),
         "parameters.best_iteration.string_value = \"false\"\n",

@@ -36,7 +36,7 @@ fn wrong_options() {
         ),
         (
             &["--port", "shop"],
-            "invalid value 'shop' for '--port <PORT>': expected a whole number (--help",
+            "invalid value 'shop' for '--port <PORT>': expected an integer (--help",
         ),
         (
             &["--model-repository", folder, "--request-timeout", "30x"],
@@ -123,13 +123,13 @@ fn wrong_surroundings() {
     assert_eq!((code, &*line), (1, "there is no file or directory /nowhere"));
     assert_eq!(
         failing(&["--model-repository", folder, "--repository-also", "/nowhere"]),
-        (1, "the folder /nowhere does not exist".to_owned())
+        (1, "the directory /nowhere does not exist".to_owned())
     );
     let file = format!("{folder}/file");
     fs::write(&file, "text").unwrap();
     let (code, line) = failing(&["--model-repository", &file]);
     let expected =
-        format!("{file} is neither a folder nor, by its extension, a model's file: expected one of .");
+        format!("{file} is neither a directory nor, by its extension, a model's file: expected one of .");
     assert!(code == 1 && line.starts_with(&expected), "{line}");
 
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -153,7 +153,7 @@ fn wrong_surroundings() {
                 && line.starts_with(&format!(
                     "cannot listen on {address} for {transport}: Address already in use"
                 ))
-                && line.ends_with(&format!("({option} takes another one)")),
+                && line.ends_with(&format!("({option} sets another address)")),
             "{line}"
         );
     }
@@ -165,7 +165,7 @@ fn wrong_surroundings() {
     ] {
         let (code, line) = failing(&[&[folder][..], arguments].concat());
         assert!(
-            code == 1 && line.ends_with(&format!("({option} takes another one)")),
+            code == 1 && line.ends_with(&format!("({option} sets another address)")),
             "{line}"
         );
     }
@@ -186,14 +186,15 @@ fn wrong_variables() {
     };
     assert_eq!(
         line(&["--log-format", "text"]),
-        "error: invalid value 'abc' for OIP_PORT in the environment: expected a whole number (--help shows all options)\n"
+        "error: invalid value 'abc' for OIP_PORT in the environment: expected an integer (--help shows all \
+         options)\n"
     );
     assert_eq!(
         line(&["--port=0"]),
         "error: invalid value 'html' for OIP_LOG_FORMAT in the environment; [possible values: text, json] (--help shows all \
          options)\n"
     );
-    assert!(line(&["--port", "80x"]).contains("'80x' for '--port <PORT>': expected a whole number"));
+    assert!(line(&["--port", "80x"]).contains("'80x' for '--port <PORT>': expected an integer"));
 }
 
 #[test]
@@ -364,8 +365,8 @@ fn serve_is_a_word_and_port_is_one_address_for_both() {
     };
     assert_eq!(port("HTTP"), port("gRPC"), "{printed}");
     assert!(printed.contains("127.0.0.1:"), "{printed}");
-    let warning = "OIP_MEMORY_BUGDET in the environment is no option; did you mean OIP_MEMORY_BUDGET?";
+    let warning = "OIP_MEMORY_BUGDET in the environment is not an option; did you mean OIP_MEMORY_BUDGET?";
     assert!(log.contains(warning) && !log.contains("SERVICE_HOST"), "{log}");
     let (code, line) = failing(&["--port", "0", "--address", "127.0.0.1:0", "."]);
-    assert!(code == 2 && line.contains("leave one of them out"), "{line}");
+    assert!(code == 2 && line.contains("use one of them"), "{line}");
 }

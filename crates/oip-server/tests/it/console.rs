@@ -177,7 +177,7 @@ fn models_bring_their_example() {
     assert_eq!(none.status, 404);
     assert_eq!(
         none.json()["error"],
-        "model 'wrong' brings no example.json that it takes"
+        "model 'wrong' has no example.json with valid inputs"
     );
     assert_eq!(server.get("/v2/models/wrong/ready").status, 200);
     let log = fs::read_to_string(&log).unwrap();

@@ -161,7 +161,7 @@ fn the_values_of_onnx_runtime_have_a_limit() {
         answer.json()["error"]
             .as_str()
             .unwrap()
-            .contains("no memory for a value")
+            .contains("not enough memory for a value")
     );
     assert_eq!(ask(4).status, 200);
 }

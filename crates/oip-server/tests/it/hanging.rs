@@ -230,7 +230,7 @@ async fn a_model_that_hangs_costs_504s_then_itself_and_nothing_else() {
         let (status, body) = post(&http, "hangs").await;
         if status == 503 {
             assert!(
-                body.contains("all of its 2 instances hang in requests that were given up"),
+                body.contains("all of its 2 instances hang in abandoned requests"),
                 "{body}"
             );
             break;

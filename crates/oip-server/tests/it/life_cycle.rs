@@ -226,7 +226,7 @@ fn a_log_that_nobody_reads() {
 fn the_last_lines_are_written() {
     for (signals, code, last) in [
         (&["TERM"][..], 0, "oip_server::app: ended "),
-        (&["TERM", "TERM"], 130, "oip_server::app: ending at once "),
+        (&["TERM", "TERM"], 130, "oip_server::app: exiting at once "),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let mut command = crate::support::command(folder.path(), &[]);

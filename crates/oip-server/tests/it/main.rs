@@ -30,12 +30,12 @@ mod exposition;
 #[cfg(all(feature = "onnx", target_os = "linux"))]
 mod external_data;
 mod file_options;
+mod first_use;
 mod fixed_sizes;
 #[cfg(feature = "onnx")]
 mod gpus;
 mod grpc;
 mod hanging;
-mod house;
 #[cfg(feature = "onnx")]
 mod isolation;
 #[cfg(feature = "tensors")]

@@ -210,7 +210,7 @@ fn a_second_signal_ends_a_starting_server_at_once() {
     stderr.read_to_string(&mut log).unwrap();
     let last = log.lines().last().unwrap();
     assert!(
-        last.contains("oip_server::app: ending at once signal=\"SIGINT\""),
+        last.contains("oip_server::app: exiting at once signal=\"SIGINT\""),
         "{log}"
     );
 }

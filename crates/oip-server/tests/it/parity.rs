@@ -3,7 +3,7 @@
 mod calls;
 mod failures;
 mod neutral;
-mod own_words;
+mod transport_messages;
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use self::{
     calls::{calls, calls_of_extensions},
     failures::failures,
     neutral::{Neutral, good, input, with_input},
-    own_words::failures_in_own_words,
+    transport_messages::failures_in_own_words,
 };
 
 /// Both transports in front of one service.

@@ -95,7 +95,7 @@ fn models_of_a_bucket_are_served_also_when_it_is_gone() {
     let (code, models, log) = check(url, cache.path(), &environment, &[]);
     assert_eq!((code, states(&models)), (0, ready("weights")), "{log}");
     assert!(
-        log.contains("the model repository is here") && !log.contains("the-secret"),
+        log.contains("fetched the model repository") && !log.contains("the-secret"),
         "{log}"
     );
 
@@ -211,13 +211,13 @@ fn wrong_urls_are_told_before_anything_is_asked() {
         (
             "ftp://h/models",
             2,
-            "--model-repository: the location ftp://h/models: its scheme is not known; expected s3://",
+            "--model-repository: the location ftp://h/models: its scheme is unknown; expected s3://",
         ),
         ("s3://", 2, "it has no bucket"),
         (
             "https://h.example/models/",
             2,
-            "a web server cannot be asked which files it has",
+            "a web server cannot list its files",
         ),
         ("http://192.0.2.1/x.onnx", 1, "plain HTTP"),
     ] {

@@ -404,14 +404,14 @@ fn generate_gives_the_one_answer_if_there_is_one() {
         (200, r#"{"model_name":"m","model_version":"1","y":"0"}"#)
     );
     for (x, found) in [
-        (0, "no answer"),
-        (2, "more than one answer"),
-        (LARGE, "more than one answer"),
+        (0, "no response"),
+        (2, "more than one response"),
+        (LARGE, "more than one response"),
     ] {
         let (status, body) = house.told("generate", &json!({"x": x}));
         assert_eq!(status, 400);
         let error =
-            format!("model 'm': it gave {found} to the request, and generate takes one: use generate_stream");
+            format!("model 'm': it returned {found}, and generate allows only one: use generate_stream");
         assert_eq!(body, json!({"error": error}).to_string());
     }
     house.wait_until_ended(4);

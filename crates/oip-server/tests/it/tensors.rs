@@ -200,7 +200,8 @@ async fn what_cannot_be_had_is_told_alike() {
         ),
         (
             &[0; 5],
-            "model 'digit_means': the answer would have 1280 bytes of tensors, the limit is 1024: name fewer outputs, or \
+            "model 'digit_means': the response would have 1280 bytes of tensors, the limit is 1024: name \
+             fewer outputs, or \
              give rows (an input '<tensor>.rows')",
         ),
     ] {
@@ -239,7 +240,8 @@ fn a_file_is_mapped_where_operator_and_configuration_say_so() {
     let index = server.request("POST", "/v2/repository/index", &[], b"").json();
     assert_eq!(
         index[0]["reason"],
-        "its configuration has parameters.mapped = true, but the server maps no files (--allow-mapped-models lets it)"
+        "its configuration has parameters.mapped = true, but the server maps no files \
+         (--allow-mapped-models allows it)"
     );
     drop(server);
 
@@ -276,7 +278,8 @@ fn mapping_is_not_for_configurations_that_are_sent() {
         (answer.status, answer.json()["error"].as_str().unwrap()),
         (
             400,
-            "failed to load 'digit_means', its config: parameters.mapped is for configurations in the repository"
+            "failed to load 'digit_means', its config: parameters.mapped is allowed only for configurations \
+             in the repository"
         )
     );
 }

@@ -260,7 +260,7 @@ fn requests_do_not_wait_for_a_collector() {
     assert_eq!(infer(), 200);
     let lines = |what: &str| {
         let text = fs::read_to_string(&log).unwrap();
-        let said = format!("the collector takes no {what}");
+        let said = format!("the collector accepts no {what}");
         text.lines().filter(|line| line.contains(&said)).count()
     };
     until("it is said", || (lines("traces"), lines("metrics")) == (1, 1));
@@ -368,7 +368,7 @@ fn a_collector_may_have_an_authority_of_its_own() {
     until("it is said that nobody known has signed the certificate", || {
         let log = fs::read_to_string(certificates.path("server.log")).unwrap();
         ["traces", "metrics"].iter().all(|what| {
-            let said = format!("the collector takes no {what}");
+            let said = format!("the collector accepts no {what}");
             log.lines().any(|line| {
                 line.contains(&said) && line.contains("or by one of those that are named for collectors")
             })

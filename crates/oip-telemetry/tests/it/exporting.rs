@@ -85,7 +85,7 @@ fn spans_arrive_with_all_that_they_say() {
     assert_eq!(server.failure, Some((2, "it failed".to_owned())));
     assert_eq!((&*run.name, run.kind, &run.parent), ("run", 1, &server_id));
     assert_eq!(run.failure, None);
-    until("the answer is counted", || exporter.sent() == 2);
+    until("the response is counted", || exporter.sent() == 2);
     assert_eq!(exporter.dropped(), 0);
 }
 

@@ -74,7 +74,9 @@ fn a_step_that_is_not_known_is_named() {
         .err()
         .unwrap();
     assert!(
-        error.message().contains("modules.json: it has the step Dense"),
+        error
+            .message()
+            .contains("modules.json: it has the unknown step Dense"),
         "{error}"
     );
 }
@@ -139,7 +141,7 @@ fn token_ids_are_taken_for_texts() {
     assert_eq!(floats(&with_ids("[5, 6]").unwrap(), "embedding"), [6.0, 0.0]);
     assert_eq!(
         with_ids("[5, 600]").unwrap_err().message(),
-        "text 0: 600 is no token id of this model"
+        "text 0: 600 is not a token id of this model"
     );
     assert_eq!(
         with_ids("five").unwrap_err().message(),

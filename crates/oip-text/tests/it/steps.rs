@@ -160,5 +160,5 @@ fn a_step_that_is_not_known_is_refused_with_those_that_are() {
         assert!(error.contains(found), "{error}");
     }
     let error = step("pool", &json!({}), &[]).err().unwrap();
-    assert!(error.contains("it switches no pooling on"), "{error}");
+    assert!(error.contains("it enables no known pooling"), "{error}");
 }

@@ -68,7 +68,7 @@ impl Pieces<'_> {
 /// Creates the error for a response larger than the server allows.
 pub(crate) fn answer_too_large(found: usize, limit: usize) -> ServiceError {
     ServiceError::internal(format!(
-        "the answer has at least {found} bytes, the limit is {limit}"
+        "the response has at least {found} bytes, the limit is {limit}"
     ))
 }
 

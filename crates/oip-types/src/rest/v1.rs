@@ -514,7 +514,7 @@ impl<'v> TensorPrinter<'v> {
 fn no_memory() -> ServiceError {
     ServiceError::new(
         ErrorCode::Overloaded,
-        "no memory for the instances; try again later",
+        "not enough memory for the instances; try again later",
     )
 }
 

@@ -501,7 +501,7 @@ fn bytes() {
     );
     let error = decode(header, b"\x01\0\0\0a\x05\0\0\0", Some(header.len())).unwrap_err();
     assert!(
-        error.to_string().contains("BYTES element 1 is cut off"),
+        error.to_string().contains("BYTES element 1 is truncated"),
         "{error}"
     );
 }

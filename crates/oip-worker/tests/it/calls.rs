@@ -23,8 +23,8 @@ use rustix::io::{pread, pwrite};
 use serde_json::{Value, json};
 
 use crate::{
-    places::{Frame, listen, load, say},
     support::{until, vector},
+    tensor_locations::{Frame, listen, load, say},
 };
 
 const RUN: u32 = 7;

@@ -22,11 +22,14 @@ use crate::support::{
 #[test]
 fn a_model_that_ends_its_process_loses_one_request() {
     for (deed, how) in [
-        ("aborts", "it was ended by SIGABRT"),
-        ("overflows its stack", "it was ended by SIGABRT, out of its stack"),
+        ("aborts", "it was terminated by SIGABRT"),
+        (
+            "overflows its stack",
+            "it was terminated by SIGABRT, out of its stack",
+        ),
         (
             "segfaults",
-            "it was ended by SIGSEGV (out of its stack or memory?)",
+            "it was terminated by SIGSEGV (stack overflow, or out of memory?)",
         ),
         ("exits", "it ended with code 3"),
     ] {
@@ -38,7 +41,7 @@ fn a_model_that_ends_its_process_loses_one_request() {
         assert_eq!(
             error.to_string(),
             format!(
-                "its process is gone: {how}. This request is lost, the next one will be tried by a new process"
+                "its process died: {how}. This request is lost, the next one will be tried by a new process"
             )
         );
         let start = Instant::now();
@@ -82,7 +85,8 @@ fn after_five_crashes_in_a_row_there_is_a_pause() {
     assert_eq!(error.code(), ErrorCode::Unavailable);
     assert_eq!(
         error.to_string(),
-        "its process is gone 5 times in a row, the last time like this: it was ended by SIGABRT. It is tried again in 1 s"
+        "its process died 5 times in a row, most recently: it was terminated by SIGABRT. The next attempt \
+         is in 1 s"
     );
     assert_eq!(error.retry_delay(), Some(Duration::from_secs(1)));
     assert!(
@@ -180,16 +184,17 @@ fn crashes_while_loading_are_why_a_model_is_not_loaded() {
     for (deed, why) in [
         (
             "while loading: aborts",
-            "a process of its own was started, but while it loaded the model it was ended by SIGABRT",
+            "a separate process was started, but while it loaded the model it was terminated by SIGABRT",
         ),
         (
             "while loading: overflows its stack",
-            "a process of its own was started, but while it loaded the model it was ended by SIGABRT, out of its stack",
+            "a separate process was started, but while it loaded the model it was terminated by SIGABRT, \
+             out of its stack",
         ),
         (
             "while loading: segfaults",
-            "a process of its own was started, but while it loaded the model it was ended by SIGSEGV (out of its stack or \
-             memory?)",
+            "a separate process was started, but while it loaded the model it was terminated by SIGSEGV \
+             (stack overflow, or out of memory?)",
         ),
         ("while loading: panics", "the backend panicked while loading it"),
         ("while loading: nothing", "it is broken"),

@@ -121,7 +121,7 @@ fn loading_has_an_end() {
     );
     assert_eq!(
         error.err().unwrap().to_string(),
-        "its process had not loaded it when the time for loading was over"
+        "its process did not load it in the time for loading"
     );
     until("its end", || workers_of("endless").is_empty());
 }

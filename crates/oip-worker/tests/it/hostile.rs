@@ -72,7 +72,7 @@ const AT_RUN: &[&str] = &[
     "places: nowhere",
     "places: rest",
     "places: without room for it",
-    "places: room again and again",
+    "places: repeated requests for memory",
     "places: room with binary",
     "places: other number",
     "places: one of several",
@@ -254,7 +254,7 @@ pub(crate) fn pretend(role: &str) -> ! {
                     (RESULTS, place("request", 0, 4), &b""[..])
                 }
                 "places: room with binary" => (ROOM, r#"{"bytes":1}"#.to_owned(), &b"x"[..]),
-                "places: room again and again" => {
+                "places: repeated requests for memory" => {
                     frame(&mut data, ROOM, number, br#"{"bytes":1}"#, b"");
                     receive(&mut data);
                     (ROOM, r#"{"bytes":1}"#.to_owned(), &b""[..])
@@ -333,7 +333,7 @@ fn a_process_that_is_no_worker_is_told_apart() {
         let start = Instant::now();
         let error = load("echo", isolation(role), &PROCESS).err().unwrap();
         assert_eq!(error.code(), ErrorCode::Internal, "{role}");
-        let what = "a process of its own was started, but while it loaded the model it ";
+        let what = "a separate process was started, but while it loaded the model it ";
         assert!(error.message().starts_with(what), "{role}: {error}");
         assert!(start.elapsed() < Duration::from_secs(20), "{role}");
     }
@@ -347,7 +347,7 @@ fn answers_that_are_none_fail_one_request_each() {
             let error = infer(&*model, 7).unwrap_err();
             assert_eq!(error.code(), ErrorCode::Internal, "{role}: {error}");
             assert!(
-                error.message().starts_with("its process is gone: it "),
+                error.message().starts_with("its process died: it "),
                 "{role}: {error}"
             );
         }
@@ -434,7 +434,7 @@ fn workers_that_are_free_at_the_wrong_time_end() {
             let call = Call::new(request(7), &cancel).with_responses(Some(&mut three));
             let error = model.run(call).unwrap_err();
             assert!(
-                error.message().starts_with("its process is gone: it "),
+                error.message().starts_with("its process died: it "),
                 "{role}: {error}"
             );
         }
@@ -464,7 +464,7 @@ fn answers_have_a_limit() {
     let model = load("large 2097152", isolation, &PROCESS).unwrap();
     let error = infer(&*model, crate::support::ACT).unwrap_err();
     assert!(
-        error.message().starts_with("its answer has 2097")
+        error.message().starts_with("its response has 2097")
             && error.message().ends_with("that a worker may send"),
         "{error}"
     );

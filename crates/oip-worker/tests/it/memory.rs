@@ -19,8 +19,8 @@ fn a_model_that_takes_4_gib_fails_alone() {
     assert_eq!(error.code(), ErrorCode::Internal);
     assert_eq!(
         error.to_string(),
-        "its process is gone: it was ended by SIGABRT, out of memory; it may use 1 GiB of memory. This request is lost, \
-         the next one will be tried by a new process"
+        "its process died: it was terminated by SIGABRT, out of memory; it may use 1 GiB of memory. This \
+         request is lost, the next one will be tried by a new process"
     );
     assert_eq!(infer(&*model, 8).unwrap(), 8);
 }
@@ -72,7 +72,8 @@ fn a_model_that_needs_too_much_is_not_loaded() {
     let ready = |model: &str| engine.model_ready(oip_types::ModelRef::new(model, None).unwrap());
     assert_eq!(
         ready("greedy").unwrap_err().to_string(),
-        "model 'greedy' is not ready: a process of its own was started, but while it loaded the model it was ended by \
+        "model 'greedy' is not ready: a separate process was started, but while it loaded the model it was \
+         terminated by \
          SIGABRT, out of memory; it may use 1 GiB of memory"
     );
     assert_eq!(

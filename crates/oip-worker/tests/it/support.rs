@@ -31,7 +31,7 @@ pub(crate) fn play(role: &str) -> ! {
         #[cfg(target_os = "linux")]
         role if role.starts_with("asks: ") => crate::calls::play(role),
         #[cfg(target_os = "linux")]
-        role if role.starts_with("another program: ") => crate::places::play(role),
+        role if role.starts_with("another program: ") => crate::tensor_locations::play(role),
         role => crate::hostile::pretend(role),
     }
     std::process::exit(1)

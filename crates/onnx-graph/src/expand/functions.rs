@@ -7,7 +7,7 @@ use std::{
 
 use tensor_core::QuotedName;
 
-use super::{graph::any_graph, held::Held};
+use super::{decoded_size::DecodedSize, graph::any_graph};
 use crate::{
     Error, operators,
     proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, canonical_domain},
@@ -263,7 +263,7 @@ impl Writer<'_> {
 /// Returns an upper bound on the memory, in bytes, that inlining one call of a function takes.
 fn most_bytes(function: &FunctionProto, node: &NodeProto, mark: usize) -> usize {
     let given = function.attribute_proto.iter().chain(&node.attribute);
-    let longest_attribute = given.map(Held::held).max().unwrap_or(0);
+    let longest_attribute = given.map(DecodedSize::held).max().unwrap_or(0);
     let actual = node.input.iter().chain(&node.output).chain([&node.name]);
     let longest_name = actual.map(String::len).max().unwrap_or(0);
     let name = longest_name

@@ -2,11 +2,11 @@
 //! 4-bit constants to bytes and FP16 to FP32, and hoists loop invariants.
 
 mod contrib;
+mod decoded_size;
 mod four_bits;
 mod functions;
 mod graph;
 mod half;
-mod held;
 mod invariants;
 mod last_bits;
 mod replacement;

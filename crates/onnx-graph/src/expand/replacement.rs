@@ -12,13 +12,13 @@ use crate::{
 };
 
 /// The constants of a graph, by name.
-pub(super) type Known<'k> = HashMap<&'k str, &'k TensorProto>;
+pub(super) type Constants<'k> = HashMap<&'k str, &'k TensorProto>;
 
 /// The nodes that replace one node.
 pub(super) struct Replacement<'n> {
     pub(super) node: &'n NodeProto,
     /// The constants of the node's graph.
-    pub(super) known: &'n Known<'n>,
+    pub(super) known: &'n Constants<'n>,
     pub(super) opset: i64,
     pub(super) made: Vec<NodeProto>,
     pub(super) constants: Vec<TensorProto>,
@@ -37,7 +37,7 @@ pub(super) fn replace_nodes<S: Default>(
     write: &impl Fn(&mut Replacement<'_>, &mut S) -> Result<Option<()>, Error>,
 ) -> Result<(), Error> {
     let mut constants = std::mem::take(&mut graph.initializer);
-    let known: Known<'_> = constants
+    let known: Constants<'_> = constants
         .iter()
         .map(|tensor| (tensor.name.as_str(), tensor))
         .collect();

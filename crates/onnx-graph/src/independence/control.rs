@@ -16,8 +16,8 @@ pub(super) fn branch(node: &mut Node<'_>, follow: &mut dyn Follow) -> RuleResult
         (Some(0), _) => vec!["else_branch"],
         (Some(_), _) => vec!["then_branch"],
         (None, Origin::Same) => vec!["then_branch", "else_branch"],
-        (None, Origin::Count) => return node.refuse("decides by the number of rows"),
-        (None, Origin::Rows(_)) => return node.refuse("decides by values of rows"),
+        (None, Origin::Count) => return node.refuse("branches on the number of rows"),
+        (None, Origin::Rows(_)) => return node.refuse("branches on values of rows"),
     };
     let mut results: Option<Vec<Item>> = None;
     for name in graphs {
@@ -37,13 +37,13 @@ pub(super) fn looped(node: &mut Node<'_>, follow: &mut dyn Follow) -> RuleResult
         if let Some(value) = node.optional(index)?
             && !value.is_same()
         {
-            return node.refuse("runs as often as rows say");
+            return node.refuse("has an iteration count that depends on rows");
         }
     }
     let body = node.graph("body")?;
     let carried: Vec<Option<Item>> = node.inputs.get(2..).unwrap_or_default().to_vec();
     let Some(mut carried) = carried.into_iter().collect::<Option<Vec<Item>>>() else {
-        return node.refuse("lacks a value that it carries");
+        return node.refuse("lacks a loop-carried value");
     };
     for _ in 0..MAX_ROUNDS {
         let turn = [
@@ -60,7 +60,7 @@ pub(super) fn looped(node: &mut Node<'_>, follow: &mut dyn Follow) -> RuleResult
         }
         let scanned = results.split_off(1 + carried.len());
         if !matches!(&results[0], Item::Tensor(goes_on) if goes_on.is_same()) {
-            return node.refuse("repeats as often as rows decide");
+            return node.refuse("has a condition that depends on rows");
         }
         let next = join_all(node, carried.clone(), results.split_off(1))?;
         if next == carried {
@@ -86,7 +86,7 @@ pub(super) fn looped(node: &mut Node<'_>, follow: &mut dyn Follow) -> RuleResult
         }
         carried = next;
     }
-    node.refuse("carries what changes with each iteration")
+    node.refuse("carries a value whose form changes with each iteration")
 }
 
 /// Returns the slice of a scanned input that one iteration receives, and the size of the scanned axis.
@@ -166,7 +166,7 @@ pub(super) fn scan(node: &mut Node<'_>, follow: &mut dyn Follow) -> RuleResult {
         }
         states = next;
     }
-    node.refuse("carries what changes with each iteration")
+    node.refuse("carries a value whose form changes with each iteration")
 }
 
 /// Returns whether a loop runs at least once in batched requests, which have no dimensions of size 0.
@@ -257,7 +257,7 @@ fn join(node: &mut Node<'_>, this: Item, that: Item) -> Result<Item, Reason> {
         (Item::Sequence(Some(this)), Item::Sequence(Some(that))) => {
             Ok(Item::Sequence(Some(join_values(node, this, &that)?)))
         }
-        _ => node.refuse("gives a tensor or a sequence"),
+        _ => node.refuse("returns a tensor or a sequence"),
     }
 }
 
@@ -265,23 +265,23 @@ fn join_values(node: &mut Node<'_>, this: Value, that: &Value) -> Result<Value, 
     let origin = match (this.origin, that.origin) {
         (a, b) if a == b => a,
         (Origin::Same | Origin::Count, Origin::Same | Origin::Count) => Origin::Count,
-        _ => return node.refuse("gives a value with rows, or one without"),
+        _ => return node.refuse("returns a value with or without rows"),
     };
     if this.outer != that.outer {
-        return node.refuse("meets rows in different orders");
+        return node.refuse("combines rows in different orders");
     }
     let dims = match (this.dims, &that.dims) {
         (Some(these), Some(those)) if these.len() == those.len() => {
             let joined = these.into_iter().zip(those).enumerate();
             let joined = joined.map(|(axis, (a, b))| match (a == *b, origin == Origin::Rows(axis)) {
                 (true, _) => Ok(a),
-                (false, true) => node.refuse("meets rows of different sizes"),
+                (false, true) => node.refuse("combines rows of different sizes"),
                 (false, false) => Ok(Symbols::any()),
             });
             Some(joined.collect::<Result<Vec<Size>, Reason>>()?)
         }
         _ if matches!(origin, Origin::Rows(_)) => {
-            return node.refuse("gives values of different numbers of dimensions");
+            return node.refuse("returns values of different ranks");
         }
         _ => None,
     };
@@ -342,7 +342,7 @@ pub(super) fn sequence_at(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     match sequence(node)? {
         Item::Sequence(Some(value)) => one(settled(node.symbols, &value)),
-        _ => node.refuse("takes from an empty sequence"),
+        _ => node.refuse("reads from an empty sequence"),
     }
 }
 
@@ -359,7 +359,7 @@ pub(super) fn sequence_length(node: &mut Node<'_>) -> RuleResult {
 /// Propagates rows through an operator that concatenates or stacks the tensors of a sequence.
 pub(super) fn concat_from_sequence(node: &mut Node<'_>) -> RuleResult {
     let Item::Sequence(Some(value)) = sequence(node)? else {
-        return node.refuse("joins an empty sequence");
+        return node.refuse("concatenates an empty sequence");
     };
     let value = settled(node.symbols, &value);
     let axis = node.int("axis", 0);
@@ -386,7 +386,7 @@ pub(super) fn split_to_sequence(node: &mut Node<'_>) -> RuleResult {
     let is_removed = node.int("keepdims", 1) == 0;
     if is_removed && node.optional(1)?.is_some() {
         // With explicit sizes, ONNX keeps the axis, and ONNX Runtime removes the axis if all sizes are 1.
-        return node.refuse("gives parts with their axis, or without it");
+        return node.refuse("returns parts with or without their axis");
     }
     if is_removed {
         dims.remove(axis);

@@ -41,7 +41,7 @@ pub(super) fn onto(node: &mut Node<'_>, value: &Value, added: &Value) -> Result<
     let is_alike = (value.origin, value.rank()) == (result.origin, result.rank());
     match result.row_axis().is_none() || is_alike {
         true => Ok(result),
-        false => node.refuse("adds rows to what has none"),
+        false => node.refuse("adds rows to a tensor without rows"),
     }
 }
 
@@ -189,7 +189,7 @@ fn rows_from_end(node: &Node<'_>, values: &[Value], dims: &[Vec<Size>]) -> Resul
         };
         let from_end = dims.len() - axis;
         if found.is_some_and(|found| found != from_end) {
-            return node.refuse("meets rows on two axes");
+            return node.refuse("combines rows on different axes");
         }
         found = Some(from_end);
     }
@@ -206,11 +206,11 @@ fn rows_from_end(node: &Node<'_>, values: &[Value], dims: &[Vec<Size>]) -> Resul
         let dim = at(dims);
         match value.row_axis() {
             Some(_) if of_rows.is_some() && of_rows != dim => {
-                return node.refuse("meets rows of different sizes");
+                return node.refuse("combines rows of different sizes");
             }
             Some(_) => of_rows = dim,
             None if dim.is_none_or(|dim| dim.is(1)) => {}
-            None => return node.refuse("adds what has no rows along the axis of the rows"),
+            None => return node.refuse("adds a tensor without rows along the axis of the rows"),
         }
     }
     Ok(Some(from_end))
@@ -226,7 +226,7 @@ fn broadcast_dims(node: &mut Node<'_>, dims: &[Vec<Size>]) -> Result<Vec<Size>, 
         let mut dim = all.next().cloned().unwrap_or_else(|| Size::number(1));
         for other in all {
             dim = joint(node.symbols, &dim, other)
-                .ok_or_else(|| node.refusal("meets rows and another dimension"))?;
+                .ok_or_else(|| node.refusal("combines the axis of rows with another dimension"))?;
         }
         result.push(dim);
     }

@@ -27,7 +27,7 @@ pub(super) fn given(node: &NodeProto, inputs: &[Option<Item>]) -> Result<Option<
         None if are_equal => Ok(None),
         _ if RULED.contains(&operator) => Ok(None),
         Some(outer) if are_equal && EACH_BY_ITSELF.contains(&operator) => Ok(Some(outer.clone())),
-        _ => Err(format!("{} meets rows in different orders", label(node)).into()),
+        _ => Err(format!("{} combines rows in different orders", label(node)).into()),
     }
 }
 

@@ -464,7 +464,7 @@ pub(super) fn packed_gather(node: &mut Node<'_>) -> RuleResult {
     let (table, mut dims) = (node.dims(0)?, node.dims(1)?);
     let axis = node.axis(node.int("gather_axis", 0), table.len())?;
     if axis != 0 {
-        return node.refuse("picks from a table along another axis than 0");
+        return node.refuse("gathers from a table along another axis than 0");
     }
     for _ in 1..table.len() {
         dims.push(node.symbols.dim());

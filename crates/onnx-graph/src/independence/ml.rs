@@ -13,7 +13,7 @@ fn samples(node: &Node<'_>) -> Result<(Value, Vec<Size>), Reason> {
     match (value.origin, dims.len()) {
         (Origin::Rows(0), 2) | (Origin::Same, _) => Ok((value, dims)),
         (Origin::Count, _) => node.refuse_count(),
-        (Origin::Rows(_), _) => node.refuse("takes its rows for one sample"),
+        (Origin::Rows(_), _) => node.refuse("treats its rows as one sample"),
     }
 }
 
@@ -81,7 +81,7 @@ pub(super) fn extractor(node: &mut Node<'_>) -> RuleResult {
         dims.insert(0, Size::number(1));
     }
     let (true, Some(count)) = (indices.is_same() || value.is_same(), count) else {
-        return node.refuse("picks from rows by index of another row");
+        return node.refuse("gathers from rows by indices of other rows");
     };
     let axis = dims.len() - 1;
     dims[axis] = count;
@@ -92,7 +92,7 @@ pub(super) fn extractor(node: &mut Node<'_>) -> RuleResult {
         }
         // Indices are flattened; rows stay contiguous only if they are the outermost axis.
         Origin::Rows(rows) if indexed[..rows].iter().all(|dim| dim.is(1)) => Origin::Rows(axis),
-        _ => return node.refuse("picks by index along several axes"),
+        _ => return node.refuse("gathers by index along several axes"),
     };
     one(Value {
         origin,
@@ -116,7 +116,7 @@ pub(super) fn vectorizer(node: &mut Node<'_>) -> RuleResult {
             return node.refuse("takes matrices with rows on axis 0");
         }
     }
-    let mut joined = super::joined::concatenated(node, &values, 1)?;
+    let mut joined = super::concatenation::concatenated(node, &values, 1)?;
     // `inputdimensions` may select fewer columns.
     if let Some(columns) = joined.dims.as_mut().and_then(|dims| dims.get_mut(1)) {
         *columns = node.symbols.dim();
@@ -141,12 +141,12 @@ pub(super) fn string_normalizer(node: &mut Node<'_>) -> RuleResult {
         .attribute("stopwords")
         .is_some_and(|words| !words.strings.is_empty());
     if stop_words {
-        return node.refuse("leaves words out of the whole batch");
+        return node.refuse("removes words for the whole batch");
     }
     one(value)
 }
 
 /// Refuses inputs with rows, since the operator pads all rows to the longest one in the batch.
 pub(super) fn padded_to_longest(node: &mut Node<'_>) -> RuleResult {
-    node.refuse("fills each row up to the longest one of the batch")
+    node.refuse("pads each row to the longest one of the batch")
 }

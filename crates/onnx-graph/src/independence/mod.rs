@@ -10,11 +10,12 @@
 //! Rounding differences between batch sizes do not count as a dependence. A scale or statistic that is
 //! computed over all rows does.
 
+mod concatenation;
 mod constants;
 mod control;
 mod elementwise;
+mod indexing;
 mod interleaving;
-mod joined;
 mod layers;
 #[cfg(test)]
 mod misleading;
@@ -22,7 +23,6 @@ mod ml;
 mod node;
 mod numbering;
 mod pass;
-mod picked;
 mod products;
 mod reduced;
 mod shapes;

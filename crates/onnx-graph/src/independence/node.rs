@@ -105,7 +105,7 @@ impl<'n> Node<'n> {
             return match value.numbers() {
                 Some(numbers) => Ok(Some(numbers)),
                 None => self.refuse(format_args!(
-                    "has an input {} whose elements the file does not tell",
+                    "has an input {} whose elements are not constant",
                     QuotedName(&self.proto.input[index])
                 )),
             };

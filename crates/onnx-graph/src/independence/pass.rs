@@ -113,7 +113,7 @@ impl<'m> Pass<'m> {
                 let known = match &given {
                     Ok(items) => items.get(index).cloned().ok_or_else(|| {
                         Reason::from(format!(
-                            "{} has an output {index} that is not followed",
+                            "{} has an output {index} that the analysis does not support",
                             label(node)
                         ))
                     }),
@@ -135,7 +135,7 @@ impl<'m> Pass<'m> {
     fn spend(&mut self, steps: usize) -> Result<(), Reason> {
         match self.left.checked_sub(steps) {
             Some(left) => self.left = left,
-            None => return Err("the graph is too large to be followed".into()),
+            None => return Err("the graph is too large to analyse".into()),
         }
         Ok(())
     }
@@ -171,14 +171,14 @@ impl<'m> Pass<'m> {
     fn node(&mut self, node: &NodeProto, symbols: &mut Symbols) -> RuleResult {
         self.spend(1 + node.input.len() + node.output.len())?;
         let Some(rule) = table::rule(&node.domain, &node.op_type) else {
-            return Err(format!("{} is not known to keep rows apart", label(node)).into());
+            return Err(format!("{} is not known to keep rows independent", label(node)).into());
         };
         let domain = canonical_domain(&node.domain);
         let opset = self.opsets.get(domain).copied().unwrap_or(1);
         if operators::own_opset(node).is_some_and(|own| own != opset) {
             // The node comes from a function that imports a different version. It is refused, because ONNX
             // Runtime runs functions with the model's version.
-            return Err(format!("{} is of another operator set than the model", label(node)).into());
+            return Err(format!("{} uses another operator set than the model", label(node)).into());
         }
         let inputs: Result<Vec<Option<Item>>, Reason> = node
             .input

@@ -237,7 +237,9 @@ pub(super) fn einsum(node: &mut Node<'_>) -> RuleResult {
         0
     });
     let Some(output) = letters(&output, length + unnamed * usize::from(output.contains(ELLIPSIS))) else {
-        return node.refuse(format_args!("has an equation '{equation}' that is not followed"));
+        return node.refuse(format_args!(
+            "has an equation '{equation}' that the analysis does not support"
+        ));
     };
     if let Some(rows) = rows {
         let is_summed = !output.contains(&rows);
@@ -251,7 +253,7 @@ pub(super) fn einsum(node: &mut Node<'_>) -> RuleResult {
             return node.refuse(format_args!("sums over '{rows}', the rows"));
         }
         if is_elsewhere {
-            return node.refuse("meets rows and another dimension");
+            return node.refuse("combines the axis of rows with another dimension");
         }
     }
     let mut target = Vec::new();
@@ -300,7 +302,7 @@ impl Indices {
             let letter = letters[axis];
             let is_twice = letters.iter().filter(|other| **other == letter).count() > 1;
             if is_twice || self.rows.is_some_and(|rows| rows != letter) {
-                return node.refuse("meets rows on two axes");
+                return node.refuse("combines rows on different axes");
             }
             self.rows = Some(letter);
         }
@@ -308,7 +310,7 @@ impl Indices {
             match self.sizes.iter_mut().find(|(known, _)| known == letter) {
                 Some((_, known)) => {
                     *known = joint(node.symbols, known, dim)
-                        .ok_or_else(|| node.refusal("meets rows and another dimension"))?;
+                        .ok_or_else(|| node.refusal("combines the axis of rows with another dimension"))?;
                 }
                 None => self.sizes.push((*letter, dim.clone())),
             }

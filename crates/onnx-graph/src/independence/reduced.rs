@@ -46,7 +46,7 @@ pub(super) fn cum_sum(node: &mut Node<'_>) -> RuleResult {
     let rank = node.dims(0)?.len();
     let axis = node.numbers(1, "axis", 0)?.and_then(|axes| axes.first().copied());
     let Some(axis) = axis else {
-        return node.refuse("has an axis that the file does not tell");
+        return node.refuse("has an axis that is not constant");
     };
     let axis = node.axis(axis, rank)?;
     node.keep_off(&value, axis)?;
@@ -113,7 +113,7 @@ pub(super) fn skip_layer_normalization(node: &mut Node<'_>) -> RuleResult {
     };
     if sum.row_axis().is_some() && (node.input(0)?.origin, node.input(0)?.rank()) != (sum.origin, Some(rank))
     {
-        return node.refuse("adds rows to what has none");
+        return node.refuse("adds rows to a tensor without rows");
     }
     let axis = node.axis(-1, rank)?;
     node.keep_off(&sum, axis)?;

@@ -122,9 +122,7 @@ fn infer(node: &mut Node<'_>, dims: &[Size], target: &[Size]) -> Result<Size, Re
             .bounded_dim_of("quotient", quotient, bounds)
             .unwrap_or_else(|| node.symbols.dim()));
     }
-    node.refuse(
-        "makes a dimension of its rows and others together, of which it is not known whether a row gives a whole number",
-    )
+    node.refuse("merges rows with other dimensions, and may split a row")
 }
 
 /// Returns a reshaped value. The row axis of the result is the axis that has as many elements before it as
@@ -158,14 +156,14 @@ pub(super) fn reshaped(
             let is_only_one = !target[new + 1..].iter().any(Size::has_rows);
             let outer = outer.filter(|outer| is_only_one && target[new].over(outer).is_some());
             let Some(outer) = outer else {
-                return node.refuse("takes rows apart or mixes them with another dimension");
+                return node.refuse("splits rows or mixes them with another dimension");
             };
             Ok(Value {
                 outer: (!outer.is(1)).then_some(outer),
                 ..Value::rows(target, new)
             })
         }
-        _ if target.iter().any(Size::has_rows) => node.refuse("gives rows to what has none"),
+        _ if target.iter().any(Size::has_rows) => node.refuse("gives rows to a tensor without rows"),
         _ => {
             let length = after.and_then(|after| usize::try_from(after.as_number()?).ok());
             let content = value.content.clone();
@@ -438,7 +436,7 @@ pub(super) fn range(node: &mut Node<'_>) -> RuleResult {
         return one(numbers);
     }
     let Some(known) = known.filter(|bounds| !bounds.iter().any(Size::has_rows)) else {
-        return node.refuse("numbers the rows");
+        return node.refuse("returns the indices of rows");
     };
     let length = match known.as_slice() {
         [start, limit, step] if start.is(0) && step.is(1) && node.symbols.is_dim(limit) => limit.clone(),

@@ -274,7 +274,7 @@ fn elements_are_only_picked_from_rows_of_the_same_size() {
         h = Reshape(x, halves)
         y = GatherElements(h, i) axis=1
         -> y",
-        "GatherElements 'y' picks from rows by index of another row",
+        "GatherElements 'y' gathers from rows by indices of other rows",
     );
 }
 
@@ -349,8 +349,7 @@ fn shapes_are_followed_through_arithmetic() {
 
 #[test]
 fn a_reshape_that_could_join_rows_is_refused() {
-    let reason = "makes a dimension of its rows and others together, of which it is not known whether a row gives a whole \
-                  number";
+    let reason = "merges rows with other dimensions, and may split a row";
     dependent(
         "x: [samples]
         s = {-1, 480}
@@ -370,7 +369,7 @@ fn a_reshape_that_could_join_rows_is_refused() {
         s = {2, -1}
         y = Reshape(x, s)
         -> y",
-        "Reshape 'y' takes rows apart or mixes them with another dimension",
+        "Reshape 'y' splits rows or mixes them with another dimension",
     );
     independent(
         "x: [n, 960]
@@ -420,7 +419,7 @@ fn attention_over_steps_may_merge_them_with_rows() {
         o = Reshape(x, flat)
         y = Add(f, o)
         -> y",
-        "Add 'y' meets rows in different orders",
+        "Add 'y' combines rows in different orders",
     );
 }
 
@@ -541,7 +540,7 @@ fn each_row_may_pick_its_own_elements_by_its_index() {
     independent(text);
     dependent(
         &text.replace("Concat(a, b)", "Concat(b, a)"),
-        "GatherND 'y' picks by the number of a row",
+        "GatherND 'y' gathers by the index of a row",
     );
     dependent(
         "x: [n]
@@ -626,7 +625,7 @@ fn operators_of_which_nothing_is_known_are_named() {
         "x: [n, 3]
         y = Frobnicate(x)
         -> y",
-        "Frobnicate 'y' is not known to keep rows apart",
+        "Frobnicate 'y' is not known to keep rows independent",
     );
 }
 

@@ -31,7 +31,7 @@ pub(super) fn fused_conv(node: &mut Node<'_>) -> RuleResult {
     node.require_same_input(1)?;
     node.require_same_input(2)?;
     if node.input(0)?.row_axis().is_some() && node.optional(3)?.is_some_and(Value::is_same) {
-        return node.refuse("adds what has no rows");
+        return node.refuse("adds a tensor without rows");
     }
     let mut results = convolved(node, 1)?;
     if let (Some(Item::Tensor(result)), Some(added)) = (results.first().cloned(), node.optional(3)?.cloned())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use onnx_tensor::prelude::*;
 
 use crate::{
-    elementwise::{activation::Activation, vector::each, whole},
+    elementwise::{activation::Activation, integers, vector::each},
     least_work::ELEMENTS,
 };
 use onnx_tensor::{
@@ -31,7 +31,7 @@ pub fn truth(node: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Debug)]
 pub(crate) struct Function {
     of_floats: OfFloats,
-    of_whole: Option<whole::Function>,
+    of_whole: Option<integers::Function>,
 }
 
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl Function {
                 None => OfFloats::Activation(Activation::of(node)?),
             },
             of_whole: match name {
-                "Abs" | "Neg" | "Relu" | "Shrink" | "Sign" => Some(whole::Function::new(node)?),
+                "Abs" | "Neg" | "Relu" | "Shrink" | "Sign" => Some(integers::Function::new(node)?),
                 _ => None,
             },
         })

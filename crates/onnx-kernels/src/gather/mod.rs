@@ -3,7 +3,7 @@
 pub(crate) mod indexed;
 pub(crate) mod lookup;
 pub(crate) mod non_zero;
-pub(crate) mod picked;
+pub(crate) mod selection;
 pub(crate) mod sequences;
 pub(crate) mod sorting;
 pub(crate) mod top_k;

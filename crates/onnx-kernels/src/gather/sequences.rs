@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::gather::picked::{Places, picked_of};
+use crate::gather::selection::{Places, picked_of};
 use onnx_tensor::{
     axis,
     elements::elements,

@@ -79,7 +79,10 @@ impl Kernel for TopK {
         let axis = axis::axis(self.axis, shape.len())?;
         let size = shape[axis];
         let count_of_size = usize::try_from(count).ok().filter(|&count| count <= size);
-        ensure_input!(count_of_size.is_some(), "{count} elements are wanted of {size}");
+        ensure_input!(
+            count_of_size.is_some(),
+            "K is {count} for an axis of {size} elements"
+        );
         let count = count_of_size.unwrap_or(0);
         let inner: usize = shape[axis + 1..].iter().product();
         shape[axis] = count;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use onnx_tensor::prelude::*;
 
 use crate::{
-    elementwise::whole::with_whole,
+    elementwise::integers::with_whole,
     reduce::sums::{Finish, Sums, Term, stages},
 };
 use onnx_tensor::{

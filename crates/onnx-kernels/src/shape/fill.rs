@@ -519,7 +519,7 @@ mod tests {
         ] {
             let error = run(op, &inputs).unwrap_err();
             let text = error.downcast_ref::<BadInput>().unwrap().to_string();
-            assert!(text.starts_with("the texts together take 859"), "{text}");
+            assert!(text.starts_with("the strings together take 859"), "{text}");
         }
         // Strings that are not selected do not count toward the limit.
         assert_eq!(one(&Where, &[many(false), long, others.clone()]), others);

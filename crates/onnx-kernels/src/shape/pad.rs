@@ -168,7 +168,7 @@ impl Kernel for Pad {
             let added = before.checked_add(after).context("a pad is too large")?;
             *dim += added;
             if let Some(size) = dim.to_i64() {
-                ensure!(size >= 0, "pads cut more than there is");
+                ensure!(size >= 0, "negative pads remove more elements than there are");
             }
         }
         Ok(vec![output])

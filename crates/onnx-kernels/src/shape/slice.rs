@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::gather::picked::{Places, picked};
+use crate::gather::selection::{Places, picked};
 use onnx_tensor::{
     axis::axis,
     faults::ensure_input,

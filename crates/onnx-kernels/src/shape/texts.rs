@@ -41,7 +41,7 @@ pub(crate) fn moved(
             pace.spend(4 * places.len() as u64)?;
             for &place in places {
                 let text = usize::try_from(place).ok().and_then(|place| texts.get(place));
-                found_here.push(*text.context("a place without a text")?);
+                found_here.push(*text.context("an element without a string")?);
             }
         }
         found.push(found_here);

@@ -82,10 +82,7 @@ impl Reshape {
                     from[at]
                 }
                 -1 => {
-                    ensure_input!(
-                        open.is_none(),
-                        "two dimensions are to follow from the others: {wanted:?}"
-                    );
+                    ensure_input!(open.is_none(), "two dimensions are -1: {wanted:?}");
                     open = Some(at);
                     1
                 }
@@ -125,10 +122,7 @@ impl Reshape {
                     from[at]
                 }
                 Dim::Known(-1) => {
-                    ensure_input!(
-                        open.replace(at).is_none(),
-                        "two dimensions are to follow from the others: {wanted:?}"
-                    );
+                    ensure_input!(open.replace(at).is_none(), "two dimensions are -1: {wanted:?}");
                     shape.push(Dim::Known(1));
                     continue;
                 }

@@ -67,7 +67,7 @@ impl Kernel for AttentionMask {
                 };
                 let end = |&end: &i32| {
                     let end = usize::try_from(end).map(|end| end.min(columns));
-                    end.map_err(|_| BadInput("a length or place of a mask is below zero".to_owned()))
+                    end.map_err(|_| BadInput("a length or position of a mask is below zero".to_owned()))
                 };
                 // If `batch` more numbers follow the end positions, they are the start positions.
                 let starts = mask.get(batch..).filter(|starts| starts.len() == batch);

@@ -314,7 +314,7 @@ impl GroupedAttention {
         let is_prompt = rows == total;
         ensure_input!(
             is_prompt || rows == 1 || batch == 1,
-            "several words after others are possible for one batch only, not for {batch}"
+            "several new tokens after earlier ones need a batch size of 1, found {batch}"
         );
         ensure_input!(
             is_prompt || ends.iter().all(|end| end + 1 >= rows),
@@ -482,7 +482,7 @@ impl GroupedAttention {
         };
         ensure_input!(
             sin.shape() == cos.shape() && 2 * half <= width && places.iter().all(|&place| place < lines),
-            "caches of {:?} and {:?} for {width} numbers of a head",
+            "caches of {:?} and {:?} for {width} elements of a head",
             cos.shape(),
             sin.shape()
         );

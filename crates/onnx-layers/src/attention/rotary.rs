@@ -115,13 +115,13 @@ impl Kernel for RotaryEmbedding {
         let turned = 2 * half;
         ensure_input!(
             self.width == 0 || self.width == turned,
-            "caches are for {turned} numbers of a head, not {}",
+            "caches are for {turned} elements of a head, not {}",
             self.width
         );
         let [batch, rows, heads, width] = self.sizes(shape, turned)?;
         ensure_input!(
             turned == width || (turned < width && self.width > 0),
-            "{turned} numbers of a head of {width} cannot be turned"
+            "{turned} elements of a head of {width} cannot be rotated"
         );
         let lines = match self.places {
             Some(place) => places(&inputs[place], batch, rows, cos.shape()[0])?,
@@ -165,7 +165,7 @@ fn places(given: &Tensor, batch: usize, rows: usize, count: usize) -> Result<Vec
         let line = usize::try_from(place).ok().filter(|&line| line < count);
         line.ok_or_else(|| {
             BadInput(format!(
-                "position {place} is outside of caches for {count} positions"
+                "position {place} is out of range for caches of {count} positions"
             ))
             .into()
         })

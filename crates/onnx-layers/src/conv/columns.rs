@@ -113,8 +113,8 @@ impl Scatter {
         }
     }
 
-    /// Returns the offset in the image of the row that window element `element` covers at row `line` of window
-    /// positions; `None` if it is in the padding. Both indices run over all axes except the last.
+    /// Returns the offset in the image of the row that window element `element` covers at row `line` of
+    /// window positions; `None` if it is in the padding. Both indices run over all axes except the last.
     fn line(&self, mut element: usize, mut line: usize) -> Option<usize> {
         let (mut place, mut stride) = (0, self.last.size);
         for axis in self.outer.iter().rev() {
@@ -234,7 +234,7 @@ impl Kernel for ColumnsToImage {
         };
         ensure_input!(
             rows % window == 0 && found == positions,
-            "columns of {rows} by {found} where windows have {window} numbers at {positions} places"
+            "columns of {rows} by {found} where windows have {window} numbers at {positions} positions"
         );
         let mut shape = vec![batch, rows / window];
         shape.extend(scatter.outer.iter().chain([&scatter.last]).map(|axis| axis.size));

@@ -87,7 +87,7 @@ fn floats(shape: &[usize], numbers: &[i16]) -> Result<Tensor> {
 }
 
 /// An image or weights, and their zero points.
-type Given<'g> = (&'g Tensor, Option<&'g Tensor>);
+type WithZeroPoint<'g> = (&'g Tensor, Option<&'g Tensor>);
 
 impl IntegerConv {
     fn of(attributes: Attributes<'_>) -> Result<Self> {
@@ -118,8 +118,8 @@ impl IntegerConv {
     /// Computes the sums of products, initialized with the bias.
     fn sums(
         &self,
-        (image, image_zero): Given<'_>,
-        (weights, weights_zero): Given<'_>,
+        (image, image_zero): WithZeroPoint<'_>,
+        (weights, weights_zero): WithZeroPoint<'_>,
         bias: Option<&[i32]>,
     ) -> Result<(Sizes, Vec<i32>)> {
         let sizes = self.shape.sizes(image.shape(), weights.shape())?;

@@ -119,7 +119,7 @@ impl Window {
             ))
             .into()),
             None if axes == 0 => {
-                Err(Refusal("has an image without axes beside batch and channels".to_owned()).into())
+                Err(Refusal("has an image without axes besides batch and channels".to_owned()).into())
             }
             None => Ok(()),
         }

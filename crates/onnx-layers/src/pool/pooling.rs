@@ -378,7 +378,7 @@ mod tests {
                                     .taken(window)
                                     .map(|place| image[(block * 40 + place) * inner + at % inner])
                                     .sum();
-                                assert_eq!(found, expected, "{axis:?}, {inner} beside each other");
+                                assert_eq!(found, expected, "{axis:?}, {inner} next to each other");
                             }
                         }
                     }

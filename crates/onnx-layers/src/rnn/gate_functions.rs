@@ -1,7 +1,7 @@
 //! Activation functions of recurrent layers.
 
 use onnx_kernels::elementwise::{
-    coarse,
+    approximations,
     vector::{self, each},
 };
 
@@ -108,8 +108,8 @@ impl Activation {
         match self {
             Self::Sigmoid => each!(values, [] | x | vector::sigmoid(x)),
             Self::Tanh => each!(values, [] | x | vector::tanh(x)),
-            Self::CoarseSigmoid => coarse::sigmoid(values),
-            Self::CoarseTanh => coarse::tanh(values),
+            Self::CoarseSigmoid => approximations::sigmoid(values),
+            Self::CoarseTanh => approximations::tanh(values),
             Self::Relu => each!(values, [] | x | if x < 0.0 { 0.0 } else { x }),
             Self::Softplus => each!(values, [] | x | vector::softplus(x)),
             Self::Softsign => each!(values, [] | x | x / (1.0 + x.abs())),

@@ -284,7 +284,7 @@ impl Kernel for TfIdf {
         );
         if !is_known || !matches!(input.rank(), 1 | 2) {
             bail!(Unsupported::Anywhere(
-                "takes strings or whole numbers of one or two dimensions".to_owned()
+                "takes strings or integers of one or two dimensions".to_owned()
             ));
         }
         let mut shape: ShortVec<Dim> = input.shape[..input.rank() - 1].iter().copied().collect();

@@ -167,7 +167,8 @@ impl Expression {
         let most = MAX_SEARCH / self.size;
         ensure_input!(
             text.len() <= most,
-            "a text has {} bytes, expected at most {most} for an expression of {} bytes, compiled; send it in parts",
+            "a string has {} bytes, expected at most {most} for an expression of {} bytes, compiled; send \
+             it in parts",
             text.len(),
             self.size
         );

@@ -2,6 +2,8 @@
 //! the execution of a node.
 
 #[cfg(test)]
+mod cancellation;
+#[cfg(test)]
 mod cases;
 mod conditions;
 pub(crate) mod constants;
@@ -9,8 +11,6 @@ mod guard;
 mod kernels;
 pub(crate) mod node;
 mod numbers;
-#[cfg(test)]
-mod paced;
 #[cfg(test)]
 mod refusals;
 pub(crate) mod registry;

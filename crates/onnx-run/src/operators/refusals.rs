@@ -8,7 +8,7 @@ use onnx_graph::{
 };
 
 use super::conditions::CONDITIONS;
-use crate::{Session, made_up};
+use crate::{Session, test_models};
 
 /// A node that is refused.
 struct Refused {
@@ -109,7 +109,7 @@ impl Refused {
                 _ => format!("input{index}"),
             })
             .collect();
-        let mut node = made_up::node(self.op_type, &[], "y");
+        let mut node = test_models::node(self.op_type, &[], "y");
         node.input.clone_from(&names);
         node.name = "the node".to_owned();
         node.domain = self.domain.to_owned();
@@ -117,11 +117,11 @@ impl Refused {
         node.output
             .extend((1..self.outputs).map(|index| format!("output{index}")));
         let given = names.iter().zip(&self.inputs).skip(1);
-        let constants = given.filter_map(|(name, shape)| Some(made_up::constant(name, shape.as_ref()?)));
+        let constants = given.filter_map(|(name, shape)| Some(test_models::constant(name, shape.as_ref()?)));
         let constants = constants.collect();
         let nothing = vec![1];
         let shape = self.inputs.first().and_then(Option::as_ref).unwrap_or(&nothing);
-        let mut model = made_up::model(vec![node], shape, &[-1], constants);
+        let mut model = test_models::model(vec![node], shape, &[-1], constants);
         model.opset_import = [("", self.opset), ("com.microsoft", 1), ("ai.onnx.ml", 3)]
             .map(|(domain, version)| OperatorSetIdProto {
                 domain: domain.to_owned(),

@@ -215,7 +215,7 @@ mod tests {
     use super::*;
     use crate::{
         RunErrorKind, Session,
-        made_up::{integers, model, node},
+        test_models::{integers, model, node},
     };
 
     fn run(nodes: Vec<NodeProto>, constants: Vec<TensorProto>) -> RunError {

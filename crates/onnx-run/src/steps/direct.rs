@@ -200,13 +200,13 @@ mod tests {
     use onnx_tensor::{cancelling::Flag, prelude::*};
 
     use super::*;
-    use crate::{RunErrorKind, Session, made_up};
+    use crate::{RunErrorKind, Session, test_models};
     use onnx_tensor::testing;
 
     /// Checks that a run that is cancelled within a kernel ends as cancelled, not as failed.
     #[test]
     fn a_node_that_is_cancelled_half_way_does_not_fail() {
-        let model = made_up::model(vec![made_up::node("Sin", &["x"], "y")], &[-1], &[-1], vec![]);
+        let model = test_models::model(vec![test_models::node("Sin", &["x"], "y")], &[-1], &[-1], vec![]);
         let steps = Session::prepare(&model, |_| Ok(())).unwrap();
         let input = || Tensor::zero::<f32>(&[1 << 20]).unwrap();
         let token = Flag::default();

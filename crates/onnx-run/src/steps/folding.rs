@@ -79,8 +79,8 @@ impl Folding {
         self.readers.get(&slot).is_some_and(|&count| count > 0)
     }
 
-    /// Removes a reader of the value in `slot`. Returns whether it was the last one, so that a constant can be
-    /// dropped.
+    /// Removes a reader of the value in `slot`. Returns whether it was the last one, so that a constant can
+    /// be dropped.
     pub(crate) fn remove_reader(&mut self, slot: Slot) -> bool {
         if let Some(count) = self.readers.get_mut(&slot) {
             *count = count.saturating_sub(1);

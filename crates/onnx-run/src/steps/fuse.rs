@@ -438,7 +438,7 @@ mod tests {
     use super::*;
     use crate::{
         Session,
-        made_up::{constant, int, model, node, with},
+        test_models::{constant, int, model, node, with},
     };
 
     fn number(name: &str, value: f32) -> TensorProto {

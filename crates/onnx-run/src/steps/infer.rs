@@ -303,8 +303,8 @@ mod tests {
     use super::*;
     use crate::{
         Session, lower,
-        made_up::{int, integers, model, node, with},
         steps::prepare,
+        test_models::{int, integers, model, node, with},
     };
 
     /// Checks that the tracked elements of all values have a common limit, since a small file can describe a

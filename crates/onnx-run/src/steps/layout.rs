@@ -528,7 +528,7 @@ mod tests {
     use super::*;
     use crate::{
         Session,
-        made_up::{constant, int, integers, ints, model, node, with},
+        test_models::{constant, int, integers, ints, model, node, with},
     };
 
     const LAST: [i64; 4] = [0, 2, 3, 1];

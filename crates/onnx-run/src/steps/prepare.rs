@@ -439,7 +439,7 @@ mod tests {
     use super::*;
     use crate::{
         Session, lower,
-        made_up::{constant, int, ints, model, node, with},
+        test_models::{constant, int, ints, model, node, with},
     };
     use onnx_tensor::elements::elements;
 

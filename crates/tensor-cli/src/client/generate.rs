@@ -21,7 +21,7 @@ pub(super) fn missing(
             || metadata.inputs.iter().all(|input| input.name != *name)
     }) {
         let message = format!(
-            "--shape {name}: model '{}' has no such input to make up",
+            "--shape {name}: model '{}' has no such input to generate",
             metadata.name
         );
         return Err(mismatch(message));
@@ -50,7 +50,7 @@ fn shape(options: &Bench, metadata: &ModelMetadata, input: &TensorMetadata) -> O
             let dims = dims.map(|(axis, dim)| dim.or((axis == 0).then_some(1)));
             dims.collect::<Option<Vec<u64>>>().ok_or_else(|| {
                 mismatch(format!(
-                    "input {input} of model '{model}' leaves its size open; --shape {name}=DIMS says it"
+                    "input {input} of model '{model}' has a free size; set it with --shape {name}=DIMS"
                 ))
             })?
         }
@@ -75,7 +75,7 @@ fn value(datatype: DataType, shape: Shape, random: Option<&mut Rng>) -> Outcome<
         .map_or(BytesTensor::LENGTH_PREFIX as u64, |dtype| dtype.size() as u64);
     if count.saturating_mul(width) > MOST {
         return Err(mismatch(format!(
-            "an input of shape {shape} is too large to make up"
+            "an input of shape {shape} is too large to generate"
         )));
     }
     let Some(random) = random else {

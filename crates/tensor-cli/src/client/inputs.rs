@@ -73,7 +73,7 @@ fn open(source: &str) -> Outcome<TensorValue> {
             let names: Vec<String> = names.collect();
             let what = format!("the file holds {}", table::tensors(count));
             let error = Error::new(ErrorKind::OutOfBounds, what)
-                .expected("one, or the name of one behind a #")
+                .expected("one, or its name after a #")
                 .found(names.join(", "));
             return Err(error).about(path);
         }
@@ -138,7 +138,7 @@ fn fit(
                 }
                 (TensorValue::Bytes(_), _) => match &binding.source {
                     Source::Lines(_) => "a file of tensors is given without the @",
-                    _ => "texts are not converted to numbers",
+                    _ => "strings are not converted to numbers",
                 },
             };
             let message = format!(

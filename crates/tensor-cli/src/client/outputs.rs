@@ -218,7 +218,7 @@ fn fields(response: &InferResponse, output: &InferOutput) -> Outcome<Vec<String>
         let texts = elements.iter().map(|element| {
             let text = std::str::from_utf8(element);
             text.map(str::to_owned)
-                .map_err(|_| mismatch(format!("output '{}' has texts that are not UTF-8", output.name)))
+                .map_err(|_| mismatch(format!("output '{}' has strings that are not UTF-8", output.name)))
         });
         return texts.collect();
     }

@@ -49,7 +49,7 @@ pub(super) fn write(texts: &BytesTensor) -> Result<(OpaqueDType, Tensor), Error>
     for (index, element) in texts.iter().enumerate() {
         if element.ends_with(&[0]) {
             let what = format!(
-                "element {index} ends with a zero byte, which NumPy takes for the end of a shorter text"
+                "element {index} ends with a zero byte, which NumPy takes for the end of a shorter string"
             );
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
@@ -79,7 +79,7 @@ fn zeros(len: u64) -> Result<Vec<u8>, Error> {
     if !has_room {
         let error = Error::new(
             ErrorKind::TooLarge,
-            "the array of texts, all as wide as the longest",
+            "the array of strings, all as wide as the longest",
         );
         return Err(error.expected(format_args!("at most {most} bytes")).found(len));
     }

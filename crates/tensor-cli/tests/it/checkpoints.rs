@@ -98,7 +98,7 @@ fn a_folder_is_a_file_for_every_command() {
     fs::remove_file(place.path(index)).unwrap();
     let run = place.run(&["diff", "hub", "hub/model.safetensors"]);
     assert_eq!(run.code, 0, "{}", run.err);
-    assert!(run.err.starts_with("note: hub: no index says"), "{}", run.err);
+    assert!(run.err.starts_with("note: hub: no index lists"), "{}", run.err);
     // An incomplete directory is not a checkpoint.
     fs::remove_file(place.path("hub/model-00001-of-00002.safetensors")).unwrap();
     let refused = place.bad(&["inspect", "hub"]);
@@ -328,7 +328,7 @@ fn targets_of_many_files() {
                 "--max-shard-size",
                 "40",
             ],
-            "not to be replaced",
+            "must not be replaced",
         ),
     ] {
         let refused = place.bad(arguments);
@@ -510,7 +510,7 @@ fn tensors_are_chosen_and_renamed() {
     ]);
     assert_eq!(same, "");
     for (pattern, told) in [
-        (["--include", "nothing*"], "fits no tensor"),
+        (["--include", "nothing*"], "matches no tensor"),
         (["--rename", "model.{embed,norm}=>same"], "the new name is taken"),
     ] {
         let refused = place.bad(&["convert", "hub", "c.zt", pattern[0], pattern[1]]);
@@ -555,7 +555,7 @@ fn manifests_are_the_same_for_the_same_tensors() {
     assert_eq!(run.code, 1);
     assert!(
         run.out
-            .contains("error[Changed]: tensor 'model.norm' has another content\n"),
+            .contains("error[Changed]: tensor 'model.norm' has different content\n"),
         "{}",
         run.out
     );
@@ -660,7 +660,7 @@ fn what_merged_files_say_differently_is_told() {
     let told = place.good(&["merge", "-o", "c.safetensors", "a.safetensors", "b.safetensors"]);
     assert_eq!(
         told,
-        "dropped metadata: 'license' of b.safetensors: an earlier file says otherwise\n"
+        "dropped metadata: 'license' of b.safetensors: an earlier file has another value\n"
     );
     assert_eq!(place.inspect("c.safetensors")["metadata"]["license"], "MIT");
     let refused = place.bad(&[
@@ -671,7 +671,7 @@ fn what_merged_files_say_differently_is_told() {
         "a.safetensors",
         "b.safetensors",
     ]);
-    assert!(refused.contains("different things under 'license'"), "{refused}");
+    assert!(refused.contains("different values for 'license'"), "{refused}");
 }
 
 /// Writes a GGUF file: 64 elements of `Q8_0` with scales 0.5 and 2 as two rows, 512 of `Q4_K`, 256 of `Q1_0`,

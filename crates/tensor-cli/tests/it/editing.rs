@@ -161,11 +161,11 @@ fn unknown_options_are_told_with_what_may_have_been_meant() {
         ),
         (
             &["--lenient", "show", "--model", "digits"],
-            Some("tip: the model's name stands without an option: 'tensor show MODEL'"),
+            Some("tip: the model's name needs no option: 'tensor show MODEL'"),
         ),
         (
             &["convert", "a.npy", "b.zt", "--force"],
-            Some("tip: a file of that name is replaced, unless there is '--no-clobber'"),
+            Some("tip: an existing file is replaced, unless '--no-clobber' is given"),
         ),
         (
             &["inspect", "a.npy", "--jsno"],
@@ -190,7 +190,7 @@ fn a_missing_folder_of_a_file_to_write_is_named() {
     place.write("a.npy", &[], &[("0", &vector())]);
     let line = place.bad(&["convert", "a.npy", "no/dir/out.zt"]);
     assert!(
-        line.ends_with("the folder 'no/dir' does not exist: make it first"),
+        line.ends_with("the directory 'no/dir' does not exist: create it first"),
         "{line}"
     );
 }
@@ -201,9 +201,9 @@ fn a_repository_of_models_is_told_with_a_file_of_it() {
     fs::create_dir_all(place.path("shop/digits/1")).unwrap();
     place.write("shop/digits/1/model.npy", &[], &[("0", &vector())]);
     let line = place.bad(&["inspect", "shop"]);
-    let file = "as a repository of models it has shop/digits/1/model.npy, which can be named itself";
+    let file = "as a model repository it has shop/digits/1/model.npy, which can be given directly";
     assert!(
-        line.contains("no checkpoint in the folder") && line.ends_with(file),
+        line.contains("no checkpoint in the directory") && line.ends_with(file),
         "{line}"
     );
     fs::create_dir(place.path("empty")).unwrap();
@@ -248,7 +248,7 @@ fn one_tensor_is_put_and_appended() {
         assert_eq!(found, ["more int64", "steps int64", "w float64"], "{name}");
         assert_eq!(shown["metadata"].as_object().unwrap().len(), 0, "{name}");
         let again = place.bad(&["append", name, "more", "new.npy"]);
-        assert!(again.contains("there is a tensor of this name"), "{again}");
+        assert!(again.contains("a tensor with this name exists"), "{again}");
         let which = place.bad(&["put", name, "more", "two.safetensors"]);
         assert!(
             which.contains("--tensor NAME") && which.contains("2 tensors"),

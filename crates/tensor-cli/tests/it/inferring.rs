@@ -207,7 +207,7 @@ fn byte_strings_come_from_arrays_of_texts_and_become_arrays() {
         );
         let refused = place.bad(&infer(url, "identity_fp32", &["-i", "x=bytes.npy"]));
         assert!(
-            refused.contains("takes FP32, bytes.npy holds BYTES; texts are not converted"),
+            refused.contains("takes FP32, bytes.npy holds BYTES; strings are not converted"),
             "{refused}"
         );
     }
@@ -235,7 +235,8 @@ fn what_does_not_fit_is_told_before_anything_is_sent() {
         (
             "identity_fp32",
             "two.zt",
-            "error[OutOfBounds]: two.zt: the file holds 2 tensors: expected one, or the name of one behind a #, found a, b",
+            "error[OutOfBounds]: two.zt: the file holds 2 tensors: expected one, or its name after a #, \
+             found a, b",
         ),
         (
             "identity_fp32",

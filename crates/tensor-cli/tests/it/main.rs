@@ -6,10 +6,10 @@ mod converting;
 mod editing;
 #[cfg(feature = "client")]
 mod inferring;
+mod inspecting;
 mod interrupting;
 #[cfg(unix)]
 mod killed;
-mod looking;
 #[cfg(feature = "client")]
 mod measuring;
 #[cfg(feature = "remote")]

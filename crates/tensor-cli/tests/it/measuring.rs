@@ -96,7 +96,7 @@ fn inputs_of_a_measurement_come_from_files_or_are_made_up() {
         ),
         (
             ["--shape", "c=3"],
-            "error[Mismatch]: --shape c: model 'matrix' has no such input to make up",
+            "error[Mismatch]: --shape c: model 'matrix' has no such input to generate",
         ),
     ] {
         assert_eq!(place.bad(&bench(&server.grpc, "matrix", &more)), message);

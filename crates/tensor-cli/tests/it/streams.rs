@@ -77,7 +77,7 @@ fn formats_that_are_not_written() {
     place.write("a.safetensors", &[], &[("m", &matrix())]);
     let refused = place.bad(&["convert", "a.safetensors", "b.xyz"]);
     assert!(
-        refused.contains("--to names it")
+        refused.contains("name it with --to")
             && refused.contains("one of btf, gguf, npy, npz, safetensors, tbuf"),
         "{refused}"
     );

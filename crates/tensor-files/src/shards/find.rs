@@ -77,7 +77,7 @@ fn parts_of(whole: &Path) -> Option<Vec<PathBuf>> {
 /// Lists the names in a directory. Skips hidden names and names that are not Unicode, since no checkpoint has
 /// such names.
 fn names_in(folder: &Path) -> Result<BTreeSet<String>, Error> {
-    let cannot_read = |error| Error::io("the folder cannot be read", error);
+    let cannot_read = |error| Error::io("the directory cannot be read", error);
     let mut names = BTreeSet::new();
     for entry in fs::read_dir(folder).map_err(cannot_read)? {
         let name = entry.map_err(cannot_read)?.file_name().into_string();
@@ -180,7 +180,7 @@ impl<'n> Candidate<'n> {
 }
 
 fn incomplete(part: &PartName<'_>, missing: u32) -> Error {
-    let what = "the checkpoint in the folder is not complete";
+    let what = "the checkpoint in the directory is not complete";
     let error = Error::new(ErrorKind::Truncated, what);
     error
         .expected(format_args!("{} as well", QuotedName(&part.sibling(missing))))
@@ -189,7 +189,10 @@ fn incomplete(part: &PartName<'_>, missing: u32) -> Error {
 
 fn more_than_one<'n>(names: impl Iterator<Item = &'n str>) -> Error {
     let shown: Vec<String> = names.take(5).map(|name| QuotedName(name).to_string()).collect();
-    let error = Error::new(ErrorKind::NotAFile, "the folder holds more than one checkpoint");
+    let error = Error::new(
+        ErrorKind::NotAFile,
+        "the directory holds more than one checkpoint",
+    );
     error.expected("the name of one of them").found(shown.join(", "))
 }
 
@@ -223,7 +226,7 @@ fn choose(names: &BTreeSet<String>) -> Result<Chosen<'_>, Error> {
     match (found.pop(), found.is_empty()) {
         (Some((_, chosen)), true) => Ok(chosen),
         (None, _) => {
-            let error = Error::new(ErrorKind::NotAFile, "there is no checkpoint in the folder");
+            let error = Error::new(ErrorKind::NotAFile, "there is no checkpoint in the directory");
             Err(error.expected("a tensor file, or files and their index"))
         }
         (Some(_), false) => Err(more_than_one(all.into_iter())),

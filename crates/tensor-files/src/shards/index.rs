@@ -89,7 +89,7 @@ impl ShardIndex {
                 let error = Error::new(ErrorKind::BadName, "the file that the index names for it");
                 let error = error
                     .of_tensor(name)
-                    .expected("a file beside the index or below it");
+                    .expected("a file next to the index or below it");
                 return Err(error.found(QuotedName(file)));
             }
         }

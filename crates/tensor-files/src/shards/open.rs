@@ -49,7 +49,7 @@ pub fn open_shards(
                 twice.extend(is_known.then(|| {
                     let (name, file) = (QuotedName(&entry.name), QuotedName(file));
                     format!(
-                        "the tensor {name} of {file} is passed over: a file before it has one of this name"
+                        "the tensor {name} of {file} is skipped: an earlier file has a tensor with this name"
                     )
                 }));
                 !is_known
@@ -140,7 +140,7 @@ fn held_against(index: &ShardIndex, readers: &Shards<'_>) -> Result<Vec<String>,
     let unnamed = told(&unnamed, "read, although the index does not name it");
     let elsewhere = told(
         &elsewhere,
-        "passed over, since the index says that it is in another file",
+        "skipped, since the index says that it is in another file",
     );
     Ok(unnamed.into_iter().chain(elsewhere).collect())
 }

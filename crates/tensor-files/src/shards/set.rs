@@ -39,7 +39,7 @@ pub(crate) fn open_set(files: &[PathBuf], options: &ReadOptions) -> Result<Compo
             whole.add_lint(error.to_string());
         }
         None if tensors.is_empty() => whole.add_lint(format!(
-            "no index says what belongs together: all {} files that are called so are read",
+            "no index lists the shards: all {} files with matching names are read",
             files.len()
         )),
         None => {}

@@ -82,7 +82,7 @@ pub fn convert_sharded(
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     let is_made = !folder.exists();
-    fs::create_dir_all(folder).map_err(|error| Error::io("the folder cannot be made", error))?;
+    fs::create_dir_all(folder).map_err(|error| Error::io("the directory cannot be created", error))?;
     let written = write(reader, target, path, shards, options);
     if written.is_err() && is_made {
         // `remove_dir` removes only an empty directory.
@@ -120,9 +120,9 @@ fn write(
     if options.output.is_new && (names.index.exists() || !replaced.is_empty()) {
         let error = Error::new(
             ErrorKind::Exists,
-            "the checkpoint exists and is not to be replaced",
+            "the checkpoint exists and must not be replaced",
         );
-        return Err(error.expected("another folder or name"));
+        return Err(error.expected("another directory or name"));
     }
     let adapted = adapt(reader, target, &parts, options)?;
     let mut losses = merged_losses(&adapted);
@@ -382,7 +382,7 @@ impl Names {
         let name = path.file_name().and_then(|name| name.to_str());
         let name = name.filter(|name| name.rsplit_once('.').is_some_and(|(stem, _)| !stem.is_empty()));
         let name = name.ok_or_else(|| {
-            let error = Error::new(ErrorKind::BadName, "what the files are to be called");
+            let error = Error::new(ErrorKind::BadName, "the base name of the files");
             error.expected("a name with an extension, such as model.safetensors")
         })?;
         let folder = path.parent().unwrap_or(Path::new("")).to_owned();
@@ -414,16 +414,16 @@ impl Names {
         };
         let error = Error::new(
             ErrorKind::Exists,
-            "the folder has a checkpoint of this name in another form",
+            "the directory has a checkpoint of this name in another form",
         );
         Err(error
-            .expected("another folder or name, or that file gone")
+            .expected("another directory or name, or remove that file")
             .found(other.display()))
     }
 
     /// Lists files with the names of a checkpoint's shards.
     fn parts(&self) -> Result<Vec<PathBuf>, Error> {
-        let cannot_read = |error| Error::io("the folder cannot be read", error);
+        let cannot_read = |error| Error::io("the directory cannot be read", error);
         let mut parts = Vec::new();
         let folder = match self.folder.as_os_str().is_empty() {
             true => Path::new("."),

@@ -71,7 +71,7 @@ fn from_gguf_and_back() {
     let format = format_of_path(&target).unwrap();
     let refused = convert(&*reader, format, &target, &ConvertOptions::default()).unwrap_err();
     assert!(
-        refused.to_string().contains("no place for the dtype: found Q8_0"),
+        refused.to_string().contains("cannot store the dtype: found Q8_0"),
         "{refused}"
     );
     let converted = convert(&*reader, format, &target, &allowing()).unwrap();

@@ -134,7 +134,7 @@ fn what_is_cut_off_is_told_with_both_lengths() {
         std::fs::write(&path, &bytes[..bytes.len() - 1000]).unwrap();
         let error = open(&path, &Default::default()).err().unwrap();
         let expected = format!(
-            "the file is cut off, copy or download it again: expected {} bytes, found {}",
+            "the file is truncated; copy or download it again: expected {} bytes, found {}",
             bytes.len(),
             bytes.len() - 1000
         );

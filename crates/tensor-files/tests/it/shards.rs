@@ -204,7 +204,7 @@ fn the_index_decides_between_two_files() {
     assert_eq!(opened.entries()[1].shape.dims(), [2, 3]);
     let notes: Vec<&str> = opened.notes().collect();
     let told =
-        format!("the tensor 'b' of '{second}': passed over, since the index says that it is in another file");
+        format!("the tensor 'b' of '{second}': skipped, since the index says that it is in another file");
     assert_eq!(notes[0], told);
     let index = out.join("model.safetensors.index.json");
     let good = fs::read_to_string(&index).unwrap();
@@ -242,7 +242,7 @@ fn other_layouts_of_checkpoints_are_read_with_a_note() {
     let json = fs::read_to_string(&index).unwrap();
     assert_eq!(same(&[]), 4);
     fs::remove_file(&index).unwrap();
-    let without = "no index says what belongs together: all 3 files that are called so are read";
+    let without = "no index lists the shards: all 3 files with matching names are read";
     assert_eq!(same(&[without]), 3);
     // The shards are also found by the name of the single file.
     let named = open_composite(&out.join("model.safetensors"), &ReadOptions::default()).unwrap();

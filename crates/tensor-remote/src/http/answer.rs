@@ -110,12 +110,12 @@ pub(crate) fn check(
         _ => return Err(failure(status, headers)),
     }
     if let Some(encoding) = text(headers, "content-encoding").filter(|encoding| *encoding != "identity") {
-        let error = lie("the answer is compressed, which was not asked for");
+        let error = lie("the response is compressed, which was not requested");
         return Err(error.expected("the bytes as they are").found(encoding).into());
     }
     let content_range = text(headers, "content-range");
     let Some((range, len)) = content_range.and_then(content_range_of) else {
-        let error = lie("the answer does not say which part of the file it is, and how long the file is")
+        let error = lie("the response does not say which part of the file it is, and how long the file is")
             .expected("Content-Range: bytes FIRST-LAST/LENGTH");
         return Err(error.found(content_range.unwrap_or("none")).into());
     };
@@ -131,7 +131,7 @@ pub(crate) fn check(
     }
     let announced = text(headers, "content-length").and_then(|length| length.parse::<u64>().ok());
     if announced.is_some_and(|announced| announced != range.end - range.start) {
-        let error = lie("the answer has another length than the part of the file that it claims to be");
+        let error = lie("the response has another length than the part of the file that it claims to be");
         let error = error.expected(range.end - range.start);
         return Err(error.found(announced.unwrap_or(0)).into());
     }
@@ -189,7 +189,7 @@ fn no_such_range(headers: &HeaderMap, known: Option<&Identity>) -> Result<(Range
             return Ok((0..0, identity));
         }
     }
-    let error = lie("the server says that the file does not have the part that was asked for (status 416)");
+    let error = lie("the server says that the file does not have the requested part (status 416)");
     Err(error.found(range.unwrap_or("no length")).into())
 }
 

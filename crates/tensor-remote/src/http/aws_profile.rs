@@ -285,7 +285,7 @@ fn section_of(path: &Path, text: &str, wanted: &str) -> Result<Option<BTreeMap<S
                 return malformed("a section as [NAME]");
             };
             if !(behind.trim().is_empty() || behind.trim_start().starts_with(['#', ';'])) {
-                return malformed("nothing behind a section");
+                return malformed("nothing after a section");
             }
             let words: Vec<&str> = name.split_whitespace().collect();
             let name = words.join(" ").replace(['"', '\''], "");
@@ -442,7 +442,7 @@ mod tests {
             ("[default\n", "credentials, line 1: expected a section as [NAME]"),
             (
                 "[default] hidden\n",
-                "credentials, line 1: expected nothing behind a section",
+                "credentials, line 1: expected nothing after a section",
             ),
             (
                 "[default]\n  aws_secret_access_key = hidden",

@@ -127,7 +127,7 @@ impl HubFolder {
         let is_commit = (7..=64).contains(&info.sha.len()) && info.sha.bytes().all(|b| b.is_ascii_hexdigit());
         match is_commit {
             true => Ok(info.sha),
-            false => Err(no_listing("a commit that is not one")),
+            false => Err(no_listing("an invalid commit")),
         }
     }
 
@@ -243,7 +243,7 @@ fn parsed<T: serde::de::DeserializeOwned>(document: &[u8]) -> Result<T, Error> {
 fn no_listing(found: &str) -> Error {
     let error = Error::new(
         ErrorKind::Malformed,
-        "the answer of the Hub (HF_ENDPOINT names another one)",
+        "the response of the Hub (HF_ENDPOINT names another one)",
     );
     error.expected("JSON as the Hub's API has it").found(found)
 }

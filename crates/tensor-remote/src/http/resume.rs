@@ -75,7 +75,7 @@ impl ResumingBody {
         (self.waited, self.arrived) = (Duration::ZERO, 0);
         let options = self.file.options();
         if self.failures >= options.retries {
-            let what = format!("the answer broke off {} times in a row", self.failures + 1);
+            let what = format!("the response ended early {} times in a row", self.failures + 1);
             return Err(io::Error::other(Error::io(what, error).at(self.rest.start)));
         }
         thread::sleep(options.pause(self.failures));

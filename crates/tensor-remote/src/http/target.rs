@@ -108,7 +108,7 @@ impl Target {
         }
         let error = Error::new(
             ErrorKind::Unsupported,
-            "the address is of plain HTTP: anybody on the way could change the file",
+            "the address uses plain HTTP: anybody on the network path could modify the file",
         );
         Err(error.expected("https://, or plain HTTP to be allowed (--allow-http)"))
     }

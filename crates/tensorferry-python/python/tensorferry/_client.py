@@ -34,7 +34,7 @@ class _Base:
         max_response_bytes: int = 256 << 20,
     ) -> None:
         if (certificate is None) != (key is None):
-            raise ValueError("certificate and key go together: both are paths of PEM files")
+            raise ValueError("certificate and key must be given together, as paths of PEM files")
         identity = None
         if certificate is not None and key is not None:
             identity = (_read(certificate), _read(key))

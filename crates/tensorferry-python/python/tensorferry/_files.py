@@ -214,13 +214,13 @@ class Tensor:
         Raises ``BufferError`` where ``copy=False`` cannot be, and for bfloat16 and 8-bit floats, which NumPy does not lend:
         :meth:`torch` and :meth:`jax` have them."""
         if not is_native(self.dtype):
-            raise BufferError(f"{self._place()}: NumPy lends no {self.dtype}; use torch() or jax()")
+            raise BufferError(f"{self._place()}: NumPy cannot export {self.dtype}; use torch() or jax()")
         version: dict[str, Any] = {"max_version": max_version} if _KNOWS_DLPACK_1 else {}
         if copy is not False:
             return self._aligned().__dlpack__(**version, **options)
         if not _KNOWS_DLPACK_1 or max_version is None or max_version[0] < 1:
             raise BufferError(
-                f"{self._place()}: read-only memory is lent to callers that know DLPack 1.0 only, and by NumPy 2.1 or newer"
+                f"{self._place()}: read-only memory needs a consumer with DLPack 1.0, and NumPy 2.1 or newer"
             )
         return self.view().__dlpack__(copy=copy, **version, **options)
 

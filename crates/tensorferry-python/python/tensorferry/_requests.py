@@ -42,7 +42,7 @@ class Request:
     ) -> None:
         if isinstance(outputs, str):
             # Its letters would be names.
-            raise TypeError(f"outputs: expected names, found the text {outputs!r}")
+            raise TypeError(f"outputs: expected names, found the string {outputs!r}")
         self.outputs = list(outputs)
         for name in self.outputs:
             if not isinstance(name, str):
@@ -207,7 +207,7 @@ def _parameter(name: str, value: Any) -> Parameter:
     if not isinstance(value, (bool, int, float, str)):
         raise TypeError(f"parameter {name!r}: expected bool, int, float or str, found {type(value).__name__}")
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
-        raise ValueError(f"parameter {name!r}: expected a whole number of 64 bits, found {value}")
+        raise ValueError(f"parameter {name!r}: expected a 64-bit integer, found {value}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"parameter {name!r}: expected a finite number, found {value}")
     return value

@@ -79,7 +79,7 @@ class Server:
 
     A model is a function with :func:`model`, an object or a class with ``inputs``, ``outputs`` and ``infer`` (as in a
     ``model.py``, with ``context`` and ``request`` where they are asked for), or the path of a model's file or folder. A generator
-    gives any number of answers. Callables run in this process, one call at a time for each model; inputs are read-only arrays. Files are run by the program ``oip-server`` of this package, as a child process that ends with
+    returns any number of responses. Callables run in this process, one call at a time for each model; inputs are read-only arrays. Files are run by the program ``oip-server`` of this package, as a child process that ends with
     the server; ``options`` are for it, such as ``["--allow-pickle"]``.
 
     ``http`` and ``grpc`` are addresses; port 0 is any that is free, None means no such port. ``http_url``, ``grpc_url`` and ``url`` say
@@ -190,14 +190,14 @@ def _check_folder_name(name: str) -> None:
     """The program that runs files finds models by the names of their folders."""
     if not name or name.startswith(".") or any(part in name for part in ("/", "\0")):
         raise ValueError(
-            f"model {name!r}: expected a name that a folder can have and that does not begin with a dot, for a model from a file"
+            f"model {name!r}: expected a name that a directory can have and that does not begin with a dot, for a model from a file"
         )
 
 
 def _specs(name: str, role: str, specs: Any) -> list[tuple[str, str, list[int], bool]]:
     if not isinstance(specs, Mapping):
         raise ValueError(
-            f"model {name!r} does not say its {role}: expected a dict such as {{'x': ('FP32', [-1, 4])}}, by @tensorferry.model "
+            f"model {name!r} does not declare its {role}: expected a dict such as {{'x': ('FP32', [-1, 4])}}, by @tensorferry.model "
             f"or an attribute, found {specs!r}"
         )
     found = []
@@ -247,7 +247,7 @@ class _Callable:
         if not callable(self._function):
             raise ValueError(f"model {name!r}: expected a function, an object with infer, or a path, found {given!r}")
         self._datatypes = {tensor_name: datatype for tensor_name, datatype, _, _ in self.outputs}
-        #: Whether it gives any number of answers. It may be decorated.
+        #: Whether it returns any number of responses. It may be decorated.
         self.is_decoupled = any(
             inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
             for function in (self._function, inspect.unwrap(self._function))
@@ -316,7 +316,7 @@ class _Callable:
             found = self._call(*asked)
             if not inspect.isasyncgen(found) and not inspect.isgenerator(found):
                 raise TypeError(
-                    f"the function gave {type(found).__name__}, expected a generator, as the function gives that its decorator wraps"
+                    f"the function returned {type(found).__name__}, expected a generator, as the decorated function returns"
                 )
             steps = self._steps(found) if inspect.isasyncgen(found) else found
             try:
@@ -346,7 +346,7 @@ class _Callable:
         if not isinstance(found, Mapping):
             if inspect.isgenerator(found) or inspect.isasyncgen(found):
                 raise TypeError(
-                    f"the function gave {type(found).__name__} and is not known to do so: it needs a `yield` of its own, and a decorator "
+                    f"the function returned {type(found).__name__} but is not a generator function: it needs its own `yield`, and a decorator "
                     f"needs functools.wraps"
                 )
             if len(self._datatypes) != 1:

@@ -77,7 +77,7 @@ class Numbers:
                 found = bfloat16(wide, dtype) if datatype == "BF16" else wide.astype(dtype)
                 checked = wide.astype(np.float32) if datatype == "BF16" else found
         except OverflowError:
-            raise ValueError(f"{place}: a whole number is too large for it") from None
+            raise ValueError(f"{place}: an integer is too large for it") from None
         too_large = np.isfinite(wide) & ~np.isfinite(checked)
         if too_large.any():
             raise ValueError(f"{place}: {wide[too_large].flat[0]} is too large for it")
@@ -154,7 +154,7 @@ def _whole(number: Any, place: str) -> int:
     except (OverflowError, ValueError):
         whole = None
     if whole is None or whole != number:
-        raise ValueError(f"{place}: expected whole numbers, found {number}")
+        raise ValueError(f"{place}: expected integers, found {number}")
     return whole
 
 

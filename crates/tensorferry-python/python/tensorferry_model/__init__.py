@@ -40,7 +40,7 @@ class Context:
 
     def infer(self, model: str, inputs: Mapping[str, Any], **options: Any) -> dict[str, Any]:
         """Other models are asked by models of ``oip-server`` only."""
-        raise InferenceError("other models can be asked by models of oip-server only", status=501)
+        raise InferenceError("only models of oip-server can call other models", status=501)
 
     async def infer_async(self, model: str, inputs: Mapping[str, Any], **options: Any) -> dict[str, Any]:
         """Other models are asked by models of ``oip-server`` only."""

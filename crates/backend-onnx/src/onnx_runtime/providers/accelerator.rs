@@ -105,12 +105,12 @@ fn nearest(name: &str, known: &[Accelerator]) -> Option<&'static str> {
 
 /// An execution provider with its options, for one session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Chosen {
+pub(crate) struct ConfiguredAccelerator {
     pub(crate) accelerator: Accelerator,
     pub(crate) options: BTreeMap<String, String>,
 }
 
-impl Chosen {
+impl ConfiguredAccelerator {
     /// Returns a copy of the provider, with options for a session on `gpu`.
     pub(crate) fn on(&self, gpu: Option<u32>) -> Self {
         let mut chosen = self.clone();
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn only_providers_of_gpus_have_a_device() {
-        let chosen = |accelerator| Chosen {
+        let chosen = |accelerator| ConfiguredAccelerator {
             accelerator,
             options: BTreeMap::new(),
         };

@@ -20,15 +20,15 @@ pub(crate) fn advice(message: &str) -> Option<&'static str> {
                 "cublas_status_alloc_failed",
                 "cudnn_status_alloc_failed",
             ],
-            "the GPU's memory is used up, by other models or programs (nvidia-smi lists them)",
+            "the GPU is out of memory; other models or programs use it (nvidia-smi lists them)",
         ),
         (
             &["no cuda-capable device", "cuda failure 100:"],
-            "no GPU is visible to this process: look at CUDA_VISIBLE_DEVICES, and at what the container is given",
+            "no GPU is visible to this process: look at CUDA_VISIBLE_DEVICES, and at the GPUs of the container",
         ),
         (
             &["invalid device ordinal", "cuda failure 101:", "invalid device id"],
-            "there is no GPU of this number",
+            "no GPU has this number",
         ),
         (
             &["no kernel image", "cuda failure 209:"],
@@ -59,11 +59,11 @@ mod tests {
             ),
             (
                 "CUDA failure 2: out of memory ; GPU=0 ; hostname=h ; expr=cudaMalloc((void**)&p, size);",
-                "the GPU's memory is used up",
+                "the GPU is out of memory",
             ),
             (
                 "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=0 ; expr=cublasCreate(&cublas_handle_);",
-                "the GPU's memory is used up",
+                "the GPU is out of memory",
             ),
             (
                 "CUDA failure 100: no CUDA-capable device is detected ; GPU=-1",
@@ -71,7 +71,7 @@ mod tests {
             ),
             (
                 "CUDA failure 101: invalid device ordinal ; GPU=7",
-                "there is no GPU of this number",
+                "no GPU has this number",
             ),
             (
                 "CUDA failure 209: no kernel image is available for execution on the device",

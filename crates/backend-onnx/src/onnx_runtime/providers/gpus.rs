@@ -177,7 +177,7 @@ impl Gpus {
     /// Describes the machine's GPUs for messages.
     pub(crate) fn describe(&self) -> String {
         match self.seen.as_deref() {
-            None => "which GPUs there are is not known".to_owned(),
+            None => "its GPUs are unknown".to_owned(),
             Some([]) => "this machine has none".to_owned(),
             Some(seen) => {
                 let gpus = seen.iter().enumerate();

@@ -13,7 +13,7 @@ mod plan;
 pub use self::gpus::{Gpu, GpuChoice, GpuChoiceError, Gpus};
 pub(crate) use self::plan::{demands_gpu, names_accelerators};
 pub(super) use self::{
-    accelerator::{Accelerator, Chosen},
+    accelerator::{Accelerator, ConfiguredAccelerator},
     advice::{advice, is_out_of_memory},
     libraries::{Libraries, missing_text},
     package::Package,

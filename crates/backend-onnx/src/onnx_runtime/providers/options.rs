@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use oip_types::{ModelConfig, ServiceError, model_config::Accelerator as Written};
 use tensor_core::QuotedName;
 
-use super::{Accelerator, Chosen};
+use super::{Accelerator, ConfiguredAccelerator};
 
 /// Returns an accelerator's options: defaults for a server, which the options of the configuration override.
 ///
@@ -15,7 +15,7 @@ pub(super) fn chosen(
     accelerator: Accelerator,
     written: Option<&Written>,
     config: &ModelConfig,
-) -> Result<Chosen, ServiceError> {
+) -> Result<ConfiguredAccelerator, ServiceError> {
     let mut options = BTreeMap::new();
     if accelerator == Accelerator::Cuda {
         for (key, value) in CUDA_DEFAULTS {
@@ -31,7 +31,7 @@ pub(super) fn chosen(
     for (key, value) in written.iter().flat_map(|written| &written.parameters) {
         set(&mut options, accelerator, key, value)?;
     }
-    Ok(Chosen { accelerator, options })
+    Ok(ConfiguredAccelerator { accelerator, options })
 }
 
 /// CUDA options for a server that differ from ONNX Runtime's defaults. By default, the convolution search

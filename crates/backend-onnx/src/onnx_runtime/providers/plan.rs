@@ -5,13 +5,13 @@ use oip_types::{
     model_config::{Accelerator as Written, InstanceKind},
 };
 
-use super::{Accelerator, Chosen, Gpus, options::chosen};
+use super::{Accelerator, ConfiguredAccelerator, Gpus, options::chosen};
 
 /// The devices and providers for a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// The providers in addition to the CPU's, most preferred first.
-    pub(crate) chosen: Vec<Chosen>,
+    pub(crate) chosen: Vec<ConfiguredAccelerator>,
     /// The GPUs, each with its own session; empty for the CPU.
     pub(crate) gpus: Vec<u32>,
     /// Whether the configuration requires this plan; if so, loading fails without it.
@@ -103,7 +103,7 @@ fn kind(config: &ModelConfig) -> Result<Kind, ServiceError> {
         };
         if kind == Kind::Cpu && !group.gpus.is_empty() {
             return Err(ServiceError::invalid(
-                "instance_group has gpus and KIND_CPU; write KIND_GPU, or leave the gpus out",
+                "instance_group has gpus and KIND_CPU; set KIND_GPU, or remove gpus",
             ));
         }
         if found.is_some_and(|found| found != kind) {
@@ -128,13 +128,17 @@ fn asked_gpus(config: &ModelConfig) -> Vec<u32> {
     gpus
 }
 
-fn read(written: &[Written], on_gpu: bool, config: &ModelConfig) -> Result<Vec<Chosen>, ServiceError> {
-    let mut all: Vec<Chosen> = Vec::new();
+fn read(
+    written: &[Written],
+    on_gpu: bool,
+    config: &ModelConfig,
+) -> Result<Vec<ConfiguredAccelerator>, ServiceError> {
+    let mut all: Vec<ConfiguredAccelerator> = Vec::new();
     for written in written {
         let accelerator = Accelerator::from_name(&written.name, on_gpu)?;
         if all.iter().any(|earlier| earlier.accelerator == accelerator) {
             return Err(ServiceError::invalid(format!(
-                "the accelerator '{}' is there twice",
+                "the accelerator '{}' is listed twice",
                 accelerator.name()
             )));
         }
@@ -144,7 +148,10 @@ fn read(written: &[Written], on_gpu: bool, config: &ModelConfig) -> Result<Vec<C
 }
 
 /// Adds CUDA for operators that other GPU providers do not support, as Triton does.
-fn with_cuda(mut on_gpu: Vec<Chosen>, config: &ModelConfig) -> Result<Vec<Chosen>, ServiceError> {
+fn with_cuda(
+    mut on_gpu: Vec<ConfiguredAccelerator>,
+    config: &ModelConfig,
+) -> Result<Vec<ConfiguredAccelerator>, ServiceError> {
     if on_gpu
         .iter()
         .all(|chosen| chosen.accelerator != Accelerator::Cuda)
@@ -181,7 +188,7 @@ impl Environment<'_> {
         )
     }
 
-    fn on_gpu(&self, chosen: Vec<Chosen>, asked: Vec<u32>) -> Result<Plan, ServiceError> {
+    fn on_gpu(&self, chosen: Vec<ConfiguredAccelerator>, asked: Vec<u32>) -> Result<Plan, ServiceError> {
         if let Some(missing) = chosen.iter().find(|chosen| !self.has(chosen.accelerator)) {
             return Err(ServiceError::invalid(format!(
                 "the model's configuration demands a GPU (KIND_GPU), and {}; with KIND_AUTO the model runs on the CPU where there is \
@@ -207,14 +214,14 @@ impl Environment<'_> {
         })
     }
 
-    fn on_cpu(&self, chosen: Vec<Chosen>, is_demanded: bool) -> Result<Plan, ServiceError> {
+    fn on_cpu(&self, chosen: Vec<ConfiguredAccelerator>, is_demanded: bool) -> Result<Plan, ServiceError> {
         let (chosen, missing): (Vec<_>, Vec<_>) = chosen
             .into_iter()
             .partition(|chosen| self.has(chosen.accelerator));
         if let (true, Some(missing)) = (is_demanded, missing.first()) {
             return Err(ServiceError::invalid(format!(
-                "the model's configuration demands '{}' (KIND_CPU), and {}; with KIND_AUTO the model runs without it where it is not \
-                 there",
+                "the model's configuration demands '{}' (KIND_CPU), and {}; with KIND_AUTO the model runs \
+                 without it where it is missing",
                 missing.accelerator.name(),
                 self.lacks(missing.accelerator)
             )));
@@ -232,8 +239,8 @@ impl Environment<'_> {
     /// the CPU.
     fn automatic(
         &self,
-        on_gpu: Vec<Chosen>,
-        on_cpu: Vec<Chosen>,
+        on_gpu: Vec<ConfiguredAccelerator>,
+        on_cpu: Vec<ConfiguredAccelerator>,
         asked: Vec<u32>,
         has_wish: bool,
     ) -> Result<Plan, ServiceError> {
@@ -249,7 +256,7 @@ impl Environment<'_> {
         }
         for gpu in refused {
             warnings.push(match self.gpus.may_have(gpu) {
-                true => format!("GPU {gpu} is not among those that --gpus leaves to KIND_AUTO"),
+                true => format!("GPU {gpu} is excluded by --gpus"),
                 false => format!("there is no GPU {gpu}: {}", self.gpus.describe()),
             });
         }
@@ -260,7 +267,7 @@ impl Environment<'_> {
         if has_wish || self.gpus.are_chosen() {
             warnings.extend(missing.iter().map(|missing| self.lacks(missing.accelerator)));
             if gpus.is_empty() && missing.is_empty() && warnings.is_empty() {
-                warnings.push(format!("no GPU is left to it (--gpus): {}", self.gpus.describe()));
+                warnings.push(format!("--gpus leaves no GPU: {}", self.gpus.describe()));
             }
         }
         if gpus.is_empty() || on_gpu.is_empty() {
@@ -419,7 +426,7 @@ mod tests {
         assert_eq!(
             plan.warnings,
             [
-                "GPU 0 is not among those that --gpus leaves to KIND_AUTO",
+                "GPU 0 is excluded by --gpus",
                 "there is no GPU 7: this machine has 0 (NVIDIA H100), 1 (NVIDIA H100)"
             ]
         );
@@ -455,8 +462,8 @@ mod tests {
         assert_eq!(
             run(&demand, &none, CPU).unwrap_err(),
             "the model's configuration demands 'openvino' (KIND_CPU), and ONNX Runtime 1.31.1 has no OpenVINOExecutionProvider (it has \
-             AzureExecutionProvider, CPUExecutionProvider); pip install onnxruntime-openvino brings a library that has it; with \
-             KIND_AUTO the model runs without it where it is not there"
+             AzureExecutionProvider, CPUExecutionProvider); pip install onnxruntime-openvino brings a \
+             library that has it; with KIND_AUTO the model runs without it where it is missing"
         );
         let plan = run(&wish, &none, CPU).unwrap();
         assert!(plan.is_plain_cpu() && plan.warnings.len() == 1, "{plan:?}");
@@ -483,7 +490,7 @@ mod tests {
             ),
             (
                 config(&[], &["cuda", "cuda"], &[]),
-                "the accelerator 'cuda' is there twice",
+                "the accelerator 'cuda' is listed twice",
             ),
             // The error is reported even where the setting would have no effect.
             (

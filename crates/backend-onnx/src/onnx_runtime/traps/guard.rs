@@ -160,7 +160,7 @@ impl Writer {
                     let value = self.cast(name, DataType::Int64, nodes);
                     let zero = self.constant(0, Element::Int64, &[], nodes);
                     let is_good = self.op("Greater", &[&value, &zero], vec![], nodes);
-                    (is_good, "cannot run with a length or a step that is not above 0")
+                    (is_good, "cannot run with a length or step of 0 or less")
                 }
             };
             let is_bad = self.op("Not", &[&is_good], vec![], nodes);

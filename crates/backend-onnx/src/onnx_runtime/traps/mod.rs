@@ -74,7 +74,7 @@ pub(super) fn disarm(model: &mut ModelProto) -> DisarmOutcome {
         };
         if domains.iter().any(|domain| differs(domain)) {
             disarmed.unguarded =
-                Some("a function of the file has another operator set than the model".to_owned());
+                Some("a function of the file uses another operator set than the model".to_owned());
             return disarmed;
         }
         // Values in a function have no known types until it is inlined.

@@ -12,7 +12,7 @@ use tensor_core::{Element, Shape, Tensor};
 
 use super::tests::{division, int, integers, microsoft, model};
 use super::*;
-use crate::{OnnxBackend, OnnxRuntime, made_up::node};
+use crate::{OnnxBackend, OnnxRuntime, test_models::node};
 
 /// Loads the library that `ORT_DYLIB_PATH` names.
 fn library() -> Option<OnnxRuntime> {
@@ -138,7 +138,7 @@ fn lengths_that_end_the_process_are_the_clients_fault() {
         is_refused(
             &*model,
             &request(step, length),
-            "cannot run with a length or a step that is not above 0",
+            "cannot run with a length or step of 0 or less",
         );
     }
 }
@@ -290,7 +290,7 @@ fn only_a_caller_that_has_processes_is_told_to_use_one() {
         .unwrap_err();
     let reason = NeedsProcess::behind(&error).unwrap().to_string();
     assert!(
-        reason.contains("node 'y' (Inverse): a matrix that is not square ends the process"),
+        reason.contains("node 'y' (Inverse): a matrix that is not square crashes the process"),
         "{reason}"
     );
     // The file declares INT64 for an FP32 value, so the rewritten graph is refused. ONNX Runtime would also

@@ -41,7 +41,7 @@ pub(super) enum Rule {
     NoZeroConstant(usize),
     /// The model is refused: the file has this error, which crashes ONNX Runtime.
     Refused(&'static str),
-    /// The model needs a separate process, for this reason: no rewrite is known.
+    /// The model needs a separate process, for this reason: no safe rewrite is known.
     Process(&'static str),
 }
 
@@ -80,7 +80,7 @@ pub(super) fn rule(node: &NodeProto) -> Rule {
                 .into_iter()
                 .any(|name| !heads(int(name))) =>
         {
-            Rule::Refused("a number of heads is not above 0")
+            Rule::Refused("a number of heads is 0 or less")
         }
         // Past keys and values may be empty: a decoder's first step has none.
         ("", "Attention") => elements(&[0, 1, 2]),
@@ -110,7 +110,7 @@ pub(super) fn rule(node: &NodeProto) -> Rule {
             if attribute("post_transform").is_some_and(|transform| *transform.s == *b"PROBIT")
                 && has_one_score(node) =>
         {
-            Rule::Refused("PROBIT of one score leaves the other class with what its memory held")
+            Rule::Refused("PROBIT of one score leaves the other class uninitialized")
         }
         ("", "Split")
             if int("num_outputs").is_some_and(|count| usize::try_from(count) != Ok(node.output.len())) =>
@@ -128,16 +128,16 @@ pub(super) fn rule(node: &NodeProto) -> Rule {
         ("", "GatherND") if !(0..MAX_RANK).contains(&int("batch_dims").unwrap_or(0)) => {
             Rule::Refused("'batch_dims' is not from 0 to 31")
         }
-        (MICROSOFT, "Inverse") => Rule::Process("a matrix that is not square ends the process"),
-        (MICROSOFT, "AttnLSTM") => Rule::Process("requests end the process"),
+        (MICROSOFT, "Inverse") => Rule::Process("a matrix that is not square crashes the process"),
+        (MICROSOFT, "AttnLSTM") => Rule::Process("requests crash the process"),
         (MICROSOFT, other) if !TRIED.contains(&other) => {
-            Rule::Process("which values end the process is not known of this operator")
+            Rule::Process("it is unknown which values crash the process for this operator")
         }
         ("" | "ai.onnx.ml" | MICROSOFT, _) => Rule::None,
         // Other domains of ONNX Runtime, for its optimizer and for training. Operators in any other domain
         // are functions defined in the file.
         (domain, _) if domain.starts_with("com.m") || domain.starts_with("ai.onnx.") => {
-            Rule::Process("which values end the process is not known of the operators of this domain")
+            Rule::Process("it is unknown which values crash the process for operators of this domain")
         }
         _ => Rule::None,
     }

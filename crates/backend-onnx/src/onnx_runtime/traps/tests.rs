@@ -8,7 +8,7 @@ use onnx_graph::proto::{
 };
 
 use super::*;
-use crate::made_up::node;
+use crate::test_models::node;
 
 fn port(name: &str, element: DataType, rank: usize) -> ValueInfoProto {
     let tensor = type_proto::Tensor {

@@ -203,7 +203,7 @@ impl<'m> Elements<'m> {
         // message.
         out.try_reserve_exact(usize::try_from(size).unwrap_or(usize::MAX))
             .map_err(|error| {
-                ServiceError::new(ErrorCode::Overloaded, "the system has no memory left").caused_by(error)
+                ServiceError::new(ErrorCode::Overloaded, "the system is out of memory").caused_by(error)
             })?;
         let mut writer = Writer {
             out,

@@ -50,7 +50,8 @@ impl MetricOptions {
             return match self.otlp_metrics_interval {
                 None => Ok(None),
                 Some(_) => Err(Failure::usage(
-                    "the configuration file: otlp-metrics-interval needs otlp-metrics-endpoint, which says where metrics go",
+                    "the configuration file: otlp-metrics-interval needs otlp-metrics-endpoint, the \
+                     collector of metrics",
                 )),
             };
         };

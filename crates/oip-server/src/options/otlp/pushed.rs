@@ -19,7 +19,7 @@ impl MetricsPush {
         let endpoint = config.endpoint.metrics_url().to_owned();
         let exporter = metrics
             .push(config)
-            .map_err(|error| Failure::run(format!("the system gives no thread for metrics: {error}")))?;
+            .map_err(|error| Failure::run(format!("cannot start a thread for metrics: {error}")))?;
         tracing::info!(endpoint, "metrics are pushed");
         Ok(Self {
             exporter,

@@ -54,7 +54,7 @@ impl TraceOptions {
             return match needless.into_iter().find(|(_, is_said)| *is_said) {
                 None => Ok(None),
                 Some((option, _)) => Err(Failure::usage(format!(
-                    "the configuration file: {option} needs otlp-endpoint, which says where traces go"
+                    "the configuration file: {option} needs otlp-endpoint, the collector of traces"
                 ))),
             };
         };
@@ -161,7 +161,7 @@ impl TraceConfig {
     pub(crate) fn start(self) -> Result<Traces, Failure> {
         let endpoint = self.exporter.endpoint.url().to_owned();
         let exporter = Exporter::start(self.exporter)
-            .map_err(|error| Failure::run(format!("the system gives no thread for traces: {error}")))?;
+            .map_err(|error| Failure::run(format!("cannot start a thread for traces: {error}")))?;
         tracing::info!(endpoint, "traces of requests are sent");
         Ok(Traces {
             sampler: self.sampler,

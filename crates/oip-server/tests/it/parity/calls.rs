@@ -150,7 +150,8 @@ pub(super) fn calls() -> Vec<Row> {
         refused(
             Load("nan", with("file:1/m", Parameter::String("AA=="))),
             InvalidArgument,
-            "model 'nan': parameter 'file:1/m': models are not taken from requests; put the file into the repository",
+            "model 'nan': parameter 'file:1/m': models cannot be uploaded in requests; put the file into \
+             the repository",
         ),
         refused(
             Load("nan", with("x", Parameter::Bool(true))),

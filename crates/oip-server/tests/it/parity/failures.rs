@@ -136,13 +136,15 @@ pub(super) fn failures() -> Vec<(&'static str, Neutral, ErrorCode, &'static str)
             "lying length",
             bytes(&[255, 255, 255, 255, 1]),
             InvalidArgument,
-            "model 'identity_bytes': input 'x': BYTES element 0 is cut off at byte 4: expected 4294967295 bytes of data, found 1",
+            "model 'identity_bytes': input 'x': BYTES element 0 is truncated at byte 4: expected 4294967295 \
+             bytes of data, found 1",
         ),
         (
             "cut prefix",
             bytes(&[1, 0]),
             InvalidArgument,
-            "model 'identity_bytes': input 'x': BYTES element 0 is cut off at byte 0: expected 4 bytes of length, found 2",
+            "model 'identity_bytes': input 'x': BYTES element 0 is truncated at byte 0: expected 4 bytes of \
+             length, found 2",
         ),
         (
             "count",
@@ -398,7 +400,7 @@ pub(super) fn failures() -> Vec<(&'static str, Neutral, ErrorCode, &'static str)
                 ("shared_memory_byte_size", Parameter::Int(8)),
             ]),
             InvalidArgument,
-            "model 'identity_fp32': output 'y': classification and shared memory cannot be asked for together",
+            "model 'identity_fp32': output 'y': classification and shared memory cannot be requested together",
         ),
         (
             "an output into a region that is not there",

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use onnx_tensor::prelude::*;
 
 use self::taps::Taps;
-use crate::gather::picked::{Places, picked};
+use crate::gather::selection::{Places, picked};
 use onnx_tensor::{
     axis,
     elements::{copied, elements, of_type, tensor},
@@ -418,7 +418,8 @@ impl Resize {
         let count = (reach.ceil() as usize).saturating_mul(2).saturating_add(1);
         ensure_input!(
             count.saturating_mul(axis.to) <= MAX_TAPS,
-            "to resize {} places to {} with antialias at a scale of {} takes more than {MAX_TAPS} products for an axis",
+            "resizing {} elements to {} with antialias at a scale of {} takes more than {MAX_TAPS} products \
+             for an axis",
             axis.from,
             axis.to,
             axis.scale

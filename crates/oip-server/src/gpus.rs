@@ -68,7 +68,7 @@ fn load() -> Option<Nvml> {
     match Nvml::init() {
         Ok(nvml) => Some(nvml),
         Err(error) => {
-            tracing::info!(%error, "no NVML: which GPUs there are is not known, and metrics show none");
+            tracing::info!(%error, "no NVML: the GPUs are unknown, and metrics show none");
             None
         }
     }

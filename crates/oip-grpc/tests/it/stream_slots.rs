@@ -88,7 +88,7 @@ async fn a_stream_rests_between_its_requests_and_ends_when_its_place_is_needed()
     kept.revoke();
     let status = answers.message().await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable);
-    assert!(status.message().contains("gave its place"), "{status}");
+    assert!(status.message().contains("closed to make room"), "{status}");
 }
 
 #[tokio::test]

@@ -220,7 +220,7 @@ fn a_client_that_takes_its_windows_back_does_not_keep_what_was_given_out() {
     stream.write_all(&settings(0)).unwrap();
     let mut reading = stream.try_clone().unwrap();
     thread::spawn(move || std::io::copy(&mut reading, &mut std::io::sink()));
-    eventually("the answers are kept", || {
+    eventually("the responses are kept", || {
         server.abandoned.load(Ordering::SeqCst) == 2
     });
 }
@@ -282,7 +282,7 @@ fn streams_without_a_window_are_cut() {
             // The client replies to pings, and reads nothing.
             let _ = connection.await;
         });
-        eventually("the answers are kept", || {
+        eventually("the responses are kept", || {
             server.abandoned.load(Ordering::SeqCst) == STREAMS
         });
     }

@@ -54,12 +54,12 @@ pub(super) fn concatenated(node: &mut Node<'_>, values: &[Value], axis: i64) -> 
     for value in values {
         node.keep_off(value, axis)?;
         if value.origin != first.origin {
-            return node.refuse("joins rows with what has none");
+            return node.refuse("concatenates rows with a tensor without rows");
         }
         if let (Some(rows), Some(dims), Some(of_first)) = (value.row_axis(), &value.dims, &first.dims)
             && dims.get(rows) != of_first.get(rows)
         {
-            return node.refuse("meets rows of different sizes");
+            return node.refuse("combines rows of different sizes");
         }
     }
     let mut target = first.dims.clone().unwrap_or_default();

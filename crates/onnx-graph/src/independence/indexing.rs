@@ -28,7 +28,9 @@ pub(super) fn gather(node: &mut Node<'_>) -> RuleResult {
         }
         (Origin::Same, Origin::Rows(rows)) => Origin::Rows(axis + rows),
         (Origin::Same, Origin::Same) => Origin::Same,
-        (Origin::Rows(_), Origin::Rows(_)) => return node.refuse("picks from rows by index of another row"),
+        (Origin::Rows(_), Origin::Rows(_)) => {
+            return node.refuse("gathers from rows by indices of other rows");
+        }
         (Origin::Count, Origin::Rows(_)) | (Origin::Rows(_), Origin::Count) => return node.refuse_count(),
         (Origin::Count, _) | (_, Origin::Count) => Origin::Count,
     };
@@ -77,7 +79,7 @@ pub(super) fn along_axis(node: &mut Node<'_>) -> RuleResult {
     for value in others.iter().chain([&data]) {
         node.keep_off(value, axis)?;
         if value.origin != data.origin || rows_of(value) != rows_of(&data) {
-            return node.refuse("picks from rows by index of another row");
+            return node.refuse("gathers from rows by indices of other rows");
         }
     }
     one(like(&data, if has_updates { node.dims(0)? } else { dims }))
@@ -97,7 +99,7 @@ pub(super) fn gather_nd(node: &mut Node<'_>) -> RuleResult {
     let target = [&indexed[..indexed.len() - 1], rest].concat();
     let is_index = |axis: usize| axis + 1 < indexed.len();
     if data.numbering != Numbering::None {
-        return node.refuse("picks from what depends on the number of a row");
+        return node.refuse("gathers from values that depend on the index of a row");
     }
     // If the first index is the row index, each row gathers only its own elements.
     let is_number_first = match indices.numbering {
@@ -109,7 +111,7 @@ pub(super) fn gather_nd(node: &mut Node<'_>) -> RuleResult {
     let origin = match (data.origin, indices.origin) {
         (Origin::Same, Origin::Same) => Origin::Same,
         (Origin::Rows(0), Origin::Rows(axis)) if picks_own && is_index(axis) => Origin::Rows(axis),
-        _ if indices.numbering != Numbering::None => return node.refuse("picks by the number of a row"),
+        _ if indices.numbering != Numbering::None => return node.refuse("gathers by the index of a row"),
         (Origin::Same, Origin::Rows(axis)) if is_index(axis) && axis >= batch_axes => Origin::Rows(axis),
         (Origin::Rows(a), Origin::Rows(b))
             if a == b && a < batch_axes && is_index(a) && dims[a] == indexed[a] =>
@@ -120,7 +122,7 @@ pub(super) fn gather_nd(node: &mut Node<'_>) -> RuleResult {
             let after = axis - batch_axes - depth.unwrap_or(0);
             Origin::Rows(indexed.len() - 1 + after)
         }
-        _ => return node.refuse("picks from rows by index"),
+        _ => return node.refuse("gathers from rows by index"),
     };
     one(Value {
         dims: Some(target),
@@ -137,7 +139,7 @@ pub(super) fn scatter_nd(node: &mut Node<'_>) -> RuleResult {
     let is_same = node.values()?.into_iter().all(Value::is_same);
     match value.dims.clone() {
         Some(dims) if is_same => one(like(&value, dims)),
-        _ => node.refuse("puts elements into rows by index"),
+        _ => node.refuse("scatters elements into rows by index"),
     }
 }
 
@@ -165,7 +167,7 @@ pub(super) fn slice(node: &mut Node<'_>) -> RuleResult {
     let axes = match bounds(node, 3, "axes")? {
         Some(axes) => {
             let axes: Option<Vec<i64>> = axes.iter().map(Size::as_number).collect();
-            let axes = axes.ok_or_else(|| node.refusal("has axes that the file does not tell"))?;
+            let axes = axes.ok_or_else(|| node.refusal("has axes that are not constant"))?;
             node.axes(&axes, dims.len())?
         }
         None => (0..starts.len()).collect(),
@@ -400,7 +402,7 @@ pub(super) fn compress(node: &mut Node<'_>) -> RuleResult {
     let value = node.input(0)?.clone();
     let mut target = node.dims(0)?;
     let Some(axis) = node.attribute("axis").map(|axis| axis.i) else {
-        return node.refuse("takes its input for one list");
+        return node.refuse("treats its input as one list");
     };
     let axis = node.axis(axis, target.len())?;
     node.keep_off(&value, axis)?;

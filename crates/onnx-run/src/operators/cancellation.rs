@@ -19,7 +19,7 @@ use crate::operators::node::Stop;
 use crate::operators::registry::rows;
 use crate::{
     RunErrorKind, Session,
-    made_up::{body, int, integer, ints, model, node, with},
+    test_models::{body, int, integer, ints, model, node, with},
 };
 use onnx_tensor::{
     cancelling::{Cancellation, is_cancelled},
@@ -61,7 +61,7 @@ fn fault(case: Case) -> Option<String> {
     let work = case.work;
     let Ready { direct, inputs } = match case.ready() {
         Ok(ready) => ready,
-        Err(error) => return Some(format!("cannot be made: {error:#}")),
+        Err(error) => return Some(format!("cannot be created: {error:#}")),
     };
     let run = |most| {
         // Copies the inputs, since a run may overwrite those without other references.
@@ -188,7 +188,7 @@ impl Graph {
         let session = Session::prepare(&model(self.nodes, &dims, &[-1, -1], self.constants), |_| Ok(()));
         let session = match session {
             Ok(session) => session.with_threads(1),
-            Err(error) => return Some(format!("cannot be made: {error}")),
+            Err(error) => return Some(format!("cannot be created: {error}")),
         };
         let run = |most: u64| {
             let token = Arc::new(Counter::new(most));

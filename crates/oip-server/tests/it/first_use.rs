@@ -291,19 +291,21 @@ fn misspelt_commands_are_known() {
         ),
         (
             &["--onnxruntime", "auto", "check", "my models"],
-            "the command 'check' stands before its arguments: did you mean `oip-server check --onnxruntime auto 'my models'`?",
+            "the command 'check' comes before its arguments: did you mean `oip-server check --onnxruntime \
+             auto 'my models'`?",
         ),
         (
             &["--onnxruntime", "auto", "check"],
-            "the command 'check' stands before its arguments: did you mean `oip-server check --onnxruntime auto`?",
+            "the command 'check' comes before its arguments: did you mean `oip-server check --onnxruntime \
+             auto`?",
         ),
         (
             &["--port", "1", "init", "shop"],
-            "the command 'init' stands before its arguments: did you mean `oip-server init shop`?",
+            "the command 'init' comes before its arguments: did you mean `oip-server init shop`?",
         ),
         (
             &["https://host/models?key=s3cret", "check"],
-            "the command 'check' stands before its arguments: did you mean `oip-server check ...`?",
+            "the command 'check' comes before its arguments: did you mean `oip-server check ...`?",
         ),
         (
             &["man"],

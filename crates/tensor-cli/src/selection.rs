@@ -11,14 +11,14 @@ use crate::named::NamedParser;
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Tensors")]
 pub(crate) struct SelectionOptions {
-    /// Only tensors whose names fit: a glob such as 'model.layers.*', or a regular expression behind re:. Can
-    /// be repeated.
+    /// Only tensors whose names match: a glob such as 'model.layers.*', or a regular expression after re:.
+    /// Can be repeated.
     #[arg(long, value_name = "PATTERN")]
     include: Vec<Pattern>,
-    /// No tensors whose names fit. Can be repeated.
+    /// Leave out tensors whose names match. Can be repeated.
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<Pattern>,
-    /// Other names for those that fit: 'model.*=>*', or 're:layers\.(\d+)=>h.$1'. The first that fits counts.
+    /// Renames matching tensors: 'model.*=>*', or 're:layers\.(\d+)=>h.$1'. The first match counts.
     #[arg(long, value_name = "FROM=>TO")]
     rename: Vec<Renaming>,
     /// Convert floats, and quantised blocks that are understood, to f16, bf16, f32 or f64: to the nearest,

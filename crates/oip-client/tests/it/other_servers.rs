@@ -194,7 +194,7 @@ async fn no_inference_server_at_all() {
             &[JSON],
             "[1]",
             ErrorKind::Protocol,
-            "the answer breaks the protocol: ",
+            "the response violates the protocol: ",
         ),
         (
             "200 OK",
@@ -222,7 +222,7 @@ async fn no_inference_server_at_all() {
             &[("Content-Type", "text/html")],
             page,
             ErrorKind::Refused,
-            "Not Found, said by a web page (Sign in)",
+            "Not Found, from a web page (Sign in)",
         ),
         (
             "404 Not Found",

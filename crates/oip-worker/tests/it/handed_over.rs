@@ -6,8 +6,8 @@ use oip_service::{Call, CancelToken, Model, NoOtherModels, Outcome, RestOfRun};
 use oip_types::{ErrorCode, InferOutput, InferRequest, ServiceError};
 
 use crate::{
-    places,
     support::{ACT, PID, infer, is_alive, isolated, isolation, load, pid_of, request, until, vector},
+    tensor_locations,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -71,7 +71,7 @@ fn a_worker_that_dies_meanwhile_is_found_and_replaced() {
         let model = isolated(deed);
         let before = pid_of(&*model);
         let error = finish(rest(begin(&*model, request(ACT), LONG))).unwrap_err();
-        assert!(error.message().starts_with("its process is gone: it "), "{error}");
+        assert!(error.message().starts_with("its process died: it "), "{error}");
         assert_eq!(infer(&*model, 7).unwrap(), 7);
         assert_ne!(pid_of(&*model), before);
     }
@@ -125,7 +125,7 @@ fn large_requests_and_answers_are_left() {
 
 #[test]
 fn an_answer_that_is_the_request_shares_its_memory() {
-    let model = places::load("another program: hands back");
+    let model = tensor_locations::load("another program: hands back");
     let request = request(7);
     let place = request.inputs[0].value.raw().as_ptr();
     let outputs = done(begin(&*model, request, LONG)).unwrap();

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use oip_listen::{Address, ServerCertificate};
 
-use super::{examples::quoted, shown::shown};
+use super::{examples::quoted, terminal_text::shown};
 
 /// The server's addresses, to be shown to users.
 #[derive(Clone)]

@@ -154,7 +154,7 @@ impl Places {
                 let mut answer = Outputs::new(outputs);
                 for FailedPart { part, mut error } in results.failed {
                     if part >= work.parts.len() {
-                        return Err(Broken::wrong("an error of a request that is not there"));
+                        return Err(Broken::wrong("an error for an unknown request"));
                     }
                     log.failed(&mut error);
                     answer.failed.push((part, error.into_error()));
@@ -171,7 +171,7 @@ impl Places {
                 self.finish(true);
                 Ok(Err(failure.unwrap_or_else(|| failed.into_error())))
             }
-            _ => Err(Broken::wrong("a frame out of place")),
+            _ => Err(Broken::wrong("an unexpected frame")),
         }
     }
 
@@ -208,7 +208,7 @@ impl Places {
                     continue;
                 }
                 (Kind::Part, None) => {
-                    return Err(Broken::wrong("one of several answers where one was asked for"));
+                    return Err(Broken::wrong("one of several responses where one was requested"));
                 }
                 _ => return Ok((head, failure)),
             };
@@ -250,7 +250,7 @@ impl Places {
             // being sent.
             let is_late = head.kind == Kind::Next && head.number < number;
             if head.number != number && !is_late {
-                return Err(Broken::wrong("an answer to something else"));
+                return Err(Broken::wrong("a response to another request"));
             }
             match head.kind {
                 Kind::Next if head.binary == 0 && is_late => {
@@ -269,7 +269,7 @@ impl Places {
                     let json = connection.bytes(head.json.into(), go_on)?;
                     self.make_room(&json, exchange, go_on)?;
                 }
-                Kind::Room => return Err(Broken::wrong("that it wants room again and again")),
+                Kind::Room => return Err(Broken::wrong("repeated requests for more memory")),
                 _ => return Ok(head),
             }
             // `go_on` is checked even if no read had to wait.
@@ -357,7 +357,7 @@ impl Places {
         let outside = || {
             let name = QuotedName(&output.name);
             Broken::wrong(format!(
-                "an output {name} at a place that is not there: {length} bytes from {offset}"
+                "an output {name} outside of its memory: {length} bytes from {offset}"
             ))
         };
         match output.place {
@@ -501,7 +501,7 @@ impl Places {
 
     #[expect(clippy::unused_self, reason = "there are regions elsewhere")]
     fn make_room(&mut self, _: &[u8], _: &Exchange<'_>, _: &mut dyn FnMut() -> bool) -> Result<(), Broken> {
-        Err(Broken::wrong("a frame out of place"))
+        Err(Broken::wrong("an unexpected frame"))
     }
 
     #[expect(clippy::unused_self, reason = "there are regions elsewhere")]
@@ -578,7 +578,7 @@ fn value(output: &OutputPlace, raw: Bytes) -> Result<TensorValue, ServiceError> 
 }
 
 fn too_long(length: u64, max: u64) -> Broken {
-    Broken::wrong(format!("an answer of {length} bytes, more than {max}"))
+    Broken::wrong(format!("a response of {length} bytes, more than {max}"))
 }
 
 /// Converts a request's parameters to JSON.
@@ -593,14 +593,14 @@ fn parameters(request: &InferRequest) -> Result<BTreeMap<&str, serde_json::Value
                 None => {
                     let name = QuotedName(name);
                     return Err(ServiceError::invalid(format!(
-                        "the parameter {name} is {value}, which a model in a process of its own cannot be sent"
+                        "the parameter {name} is {value}, which a model in a separate process cannot be sent"
                     )));
                 }
             },
             ParameterValue::String(value) => value.as_str().into(),
             other => {
                 return Err(ServiceError::invalid(format!(
-                    "the parameter {} is {other}, which a model in a process of its own cannot be sent",
+                    "the parameter {} is {other}, which a model in a separate process cannot be sent",
                     QuotedName(name)
                 )));
             }

@@ -6,36 +6,36 @@ use prost::{Message, bytes::Bytes};
 use crate::proto::{AttributeProto, GraphProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto};
 
 /// A message with an upper bound on its memory: a copy takes at most `held` bytes.
-pub(super) trait Held {
+pub(super) trait DecodedSize {
     fn held(&self) -> usize;
 }
 
-impl<T: Held> Held for [T] {
+impl<T: DecodedSize> DecodedSize for [T] {
     fn held(&self) -> usize {
-        let each = self.iter().map(Held::held);
+        let each = self.iter().map(DecodedSize::held);
         each.fold(0, usize::saturating_add)
     }
 }
 
-impl<T: Held> Held for Option<T> {
+impl<T: DecodedSize> DecodedSize for Option<T> {
     fn held(&self) -> usize {
-        self.as_ref().map_or(0, Held::held)
+        self.as_ref().map_or(0, DecodedSize::held)
     }
 }
 
-impl Held for String {
+impl DecodedSize for String {
     fn held(&self) -> usize {
         size_of::<Self>() + self.len()
     }
 }
 
-impl Held for Bytes {
+impl DecodedSize for Bytes {
     fn held(&self) -> usize {
         size_of::<Self>()
     }
 }
 
-impl Held for NodeProto {
+impl DecodedSize for NodeProto {
     fn held(&self) -> usize {
         let names = self.name.len() + self.op_type.len() + self.domain.len() + self.overload.len();
         let values = self.input.held() + self.output.held();
@@ -43,7 +43,7 @@ impl Held for NodeProto {
     }
 }
 
-impl Held for AttributeProto {
+impl DecodedSize for AttributeProto {
     fn held(&self) -> usize {
         let names = self.name.len() + self.ref_attr_name.len();
         let numbers = size_of_val(&*self.floats) + size_of_val(&*self.ints);
@@ -54,7 +54,7 @@ impl Held for AttributeProto {
     }
 }
 
-impl Held for TensorProto {
+impl DecodedSize for TensorProto {
     fn held(&self) -> usize {
         let numbers = [
             size_of_val(&*self.dims),
@@ -73,20 +73,20 @@ impl Held for TensorProto {
     }
 }
 
-impl Held for SparseTensorProto {
+impl DecodedSize for SparseTensorProto {
     fn held(&self) -> usize {
         size_of::<Self>() + self.values.held() + self.indices.held() + size_of_val(&*self.dims)
     }
 }
 
-impl Held for ValueInfoProto {
+impl DecodedSize for ValueInfoProto {
     fn held(&self) -> usize {
         // A dimension, or a nested type, takes as little as two bytes in the file.
         size_of::<Self>() + self.encoded_len().saturating_mul(32)
     }
 }
 
-impl Held for GraphProto {
+impl DecodedSize for GraphProto {
     fn held(&self) -> usize {
         let constants = self.initializer.held() + self.sparse_initializer.held();
         let ports = self.input.held() + self.output.held();

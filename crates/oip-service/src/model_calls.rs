@@ -109,7 +109,7 @@ impl OtherModels for NoOtherModels {
 
     fn ask(&self, _: ModelCall) -> BoxFuture<'static, Result<Responses, ServiceError>> {
         Box::pin(async {
-            let message = "other models can be asked only while a client's request is answered";
+            let message = "other models can be called only while a client's request is answered";
             Err(ServiceError::new(ErrorCode::Unavailable, message))
         })
     }

@@ -22,7 +22,7 @@ macro_rules! with_whole {
                 type $T = $type;
                 $body
             })*
-            other => bail!("{other:?} is not a whole number"),
+            other => bail!("{other:?} is not an integer"),
         }
     };
 }
@@ -63,7 +63,7 @@ impl Function {
                 lambd: attributes.float("lambd", 0.5).into(),
                 bias: attributes.float("bias", 0.0).into(),
             },
-            other => bail!("{other} is not a function of whole numbers"),
+            other => bail!("{other} is not a function of integers"),
         })
     }
 

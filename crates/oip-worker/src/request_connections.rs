@@ -13,8 +13,8 @@ use std::{
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
 use crate::{
-    places::Places,
     protocol::{Connection, TICK},
+    tensor_locations::Places,
 };
 
 /// Maximum number of idle connections that are kept for later requests.

@@ -52,7 +52,7 @@ fn threads_that_hang_are_lost_one_by_one_and_then_the_model_is_unavailable() {
         );
         assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
     }
-    let reason = "all of its 2 instances hang in requests that were given up";
+    let reason = "all of its 2 instances hang in abandoned requests";
     let error = engine.model_ready(model).unwrap_err();
     assert_eq!(error.to_string(), format!("model 'm' is not ready: {reason}"));
     assert!(!engine.readiness().is_ready());

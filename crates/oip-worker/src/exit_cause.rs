@@ -7,7 +7,7 @@ use oip_types::ByteSize;
 
 use crate::protocol::Broken;
 
-/// How a worker ended. `Display` writes it as a clause: "it was ended by SIGSEGV".
+/// How a worker ended. `Display` writes it as a clause: "it was terminated by SIGSEGV".
 pub(crate) struct Death {
     pub(crate) broken: Broken,
     /// The exit status; `None` if the worker had to be killed.
@@ -23,22 +23,23 @@ impl fmt::Display for Death {
                 Broken::Ended => write!(f, "it was killed because it closed its connection"),
                 Broken::GivenUp => write!(
                     f,
-                    "it was killed because it went on after its client had left or its deadline had passed"
+                    "it was killed because it kept running after its client disconnected or its deadline \
+                     passed"
                 ),
                 Broken::Wrong(what) => write!(f, "it was killed because it sent {what}"),
                 Broken::System(error) => {
-                    write!(f, "it was killed because it could not be spoken to: {error}")
+                    write!(f, "it was killed because communication with it failed: {error}")
                 }
             };
         };
         let mut may_be_memory = true;
         match (status.signal(), status.code()) {
             (Some(signal), _) => {
-                write!(f, "it was ended by {}", signal_name(signal))?;
+                write!(f, "it was terminated by {}", signal_name(signal))?;
                 match (self.hint, Signal::try_from(signal)) {
                     (Some(hint), _) => write!(f, ", {hint}")?,
                     (None, Ok(Signal::SIGSEGV | Signal::SIGBUS)) => {
-                        write!(f, " (out of its stack or memory?)")?;
+                        write!(f, " (stack overflow, or out of memory?)")?;
                     }
                     (None, Ok(Signal::SIGKILL)) => write!(f, " (by the system, out of memory?)")?,
                     _ => {}
