@@ -4,7 +4,7 @@ use std::{process::Command, time::Instant};
 
 use anyhow::{Context, Result};
 
-use crate::{browser, cargo, codegen, fuzz, tools, tutorials};
+use crate::{browser, cargo, codegen, fuzz, standalone, tools, tutorials};
 
 /// A cargo command that must succeed.
 struct Check {
@@ -237,6 +237,7 @@ type Step = (&'static str, u64, fn() -> Result<()>);
 const STEPS: &[Step] = &[
     (OTHER_TARGET, 2, check_other_target),
     (WEB_TARGET, 2, check_web_target),
+    ("a crate outside of the workspace", 40, standalone::run),
     ("fuzz targets", 60, fuzz::in_ci),
     ("packages", 20, tools::package_offline),
     ("licences of dependencies", 2, tools::deny_in_ci),

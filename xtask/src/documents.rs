@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fs};
 
 use anyhow::Result;
 
-use crate::{images, links, promises, readmes, workspace, zoo};
+use crate::{images, links, promises, readmes, standalone, workspace, zoo};
 
 /// Checks all pages.
 pub(crate) fn check(broken: &mut Vec<String>) -> Result<()> {
@@ -101,7 +101,18 @@ fn check_examples(crates: &BTreeSet<String>, broken: &mut Vec<String>) {
             "docs/crates.md: does not show the example of crates/tensorferry/src/lib.rs as it is".to_owned(),
         );
     }
-    for name in crates.iter().filter(|name| uses(code, name)) {
+    let mut shown = vec![code.to_owned()];
+    for program in ["ask", "convert"] {
+        let path = format!("{}/src/bin/{program}.rs", standalone::FOLDER);
+        let text = read(&path);
+        let code = text.split_once("\n\n").map_or("", |(_, code)| code);
+        if code.is_empty() || !page.contains(code) {
+            broken.push(format!("docs/crates.md: does not show {path} as it is"));
+        }
+        shown.push(code.to_owned());
+    }
+    let is_used = |name: &&String| shown.iter().any(|code| uses(code, name));
+    for name in crates.iter().filter(is_used) {
         if !page.contains(&format!("\n{name} = {{ path = ")) {
             broken.push(format!(
                 "docs/crates.md: shows no dependency on {name}, which its code uses"

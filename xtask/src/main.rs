@@ -43,6 +43,7 @@ mod semver;
 mod served;
 mod simulate;
 mod sizes;
+mod standalone;
 mod stores;
 mod tidy;
 mod tools;
@@ -144,6 +145,8 @@ enum Task {
     Msrv,
     /// Compile all fuzz targets; with --seconds, run them too
     Fuzz(fuzz::Options),
+    /// Build and run the example crate outside of the workspace, crates/tensorferry/tests/standalone
+    Standalone,
     /// Package every crate as for a registry, and build the packages
     Package {
         /// Do not build the packages
@@ -183,6 +186,7 @@ fn main() -> ExitCode {
         Task::Semver(options) => semver::run(&options),
         Task::Msrv => tools::msrv(),
         Task::Fuzz(options) => fuzz::run(&options),
+        Task::Standalone => standalone::run(),
         Task::Package { no_verify } => tools::package(!no_verify),
         Task::Ci => ci::run(),
     };

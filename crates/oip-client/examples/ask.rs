@@ -5,7 +5,7 @@
 //! ```
 #![allow(clippy::print_stdout, reason = "an example talks to its reader")]
 
-use oip_types::ModelRef;
+use oip_client::ModelRef;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {

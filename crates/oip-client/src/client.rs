@@ -27,9 +27,7 @@ pub type Result<T> = std::result::Result<T, ClientError>;
 /// run time. Dropping a future cancels its call; the server notices the disconnect and may stop working.
 ///
 /// ```no_run
-/// use oip_client::InferenceClient;
-/// use oip_types::{InferRequest, ModelRef};
-/// use tensor_core::{Shape, Tensor};
+/// use oip_client::{InferRequest, InferenceClient, ModelRef, Shape, Tensor};
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// for url in ["http://localhost:8080", "grpc://localhost:9000"] {

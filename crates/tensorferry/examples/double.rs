@@ -37,8 +37,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = serve(engine)
         .http("127.0.0.1:8080".parse()?)
         .grpc("127.0.0.1:9000".parse()?);
-    server
-        .until(async { drop(tokio::signal::ctrl_c().await) })
-        .await?;
+    server.until(tokio::signal::ctrl_c()).await?;
     Ok(())
 }

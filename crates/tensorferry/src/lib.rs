@@ -35,7 +35,7 @@
 //!     let metadata = ModelMetadata::new("double", "example", tensor("x"), tensor("y"));
 //!     let engine = Engine::builder().model(Double(metadata)).build()?;
 //!     let server = serve(engine).http("127.0.0.1:8080".parse()?).grpc("127.0.0.1:9000".parse()?);
-//!     server.until(async { drop(tokio::signal::ctrl_c().await) }).await?;
+//!     server.until(tokio::signal::ctrl_c()).await?;
 //!     Ok(())
 //! }
 //! ```

@@ -1,7 +1,7 @@
 //! Serves both transports for a service, from the first connection to the last response.
 
 use std::{
-    io,
+    fmt, io,
     net::SocketAddr,
     pin::pin,
     sync::Arc,
@@ -144,14 +144,14 @@ impl<S: InferenceService> Serve<S> {
         })
     }
 
-    /// Serves until the future `end` completes, such as one that waits for a signal, and then drains the
-    /// server. Returns the result of [`Running::drain`].
+    /// Serves until the future `end` completes, such as `tokio::signal::ctrl_c()`, and then drains the
+    /// server. Ignores the output of `end`. Returns the result of [`Running::drain`].
     ///
     /// # Errors
     /// See [`Serve::start`].
-    pub async fn until(self, end: impl Future<Output = ()>) -> io::Result<bool> {
+    pub async fn until(self, end: impl Future) -> io::Result<bool> {
         let running = self.start().await?;
-        end.await;
+        drop(end.await);
         Ok(running.drain().await)
     }
 }
@@ -192,7 +192,8 @@ async fn trim(budget: ByteBudget) {
     }
 }
 
-/// A running server. Dropping this value cuts all connections.
+/// A running server. `Display` writes the URLs for clients, `http://127.0.0.1:8080 grpc://127.0.0.1:9000`.
+/// Dropping this value cuts all connections.
 pub struct Running<S: InferenceService> {
     service: Arc<S>,
     http: Option<SocketAddr>,
@@ -252,6 +253,15 @@ impl<S: InferenceService> Running<S> {
             .unwrap_or_else(|| start + Duration::from_secs(365 * 24 * 3600));
         let stopping = spawn_blocking(move || service.stop(end));
         stopping.await.unwrap_or(false) && cut == 0
+    }
+}
+
+impl<S: InferenceService> fmt::Display for Running<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let http = self.http.map(|address| format!("http://{address}"));
+        let grpc = self.grpc.map(|address| format!("grpc://{address}"));
+        let urls: Vec<String> = http.into_iter().chain(grpc).collect();
+        f.write_str(&urls.join(" "))
     }
 }
 

@@ -16,9 +16,7 @@ use crate::{Builder, ClientError, ErrorKind, Patience, Result};
 /// be reused, and replaced before anything is sent.
 ///
 /// ```no_run
-/// use oip_client::{HttpClient, InferenceClient, Patience};
-/// use oip_types::{InferRequest, ModelRef};
-/// use tensor_core::{Shape, Tensor};
+/// use oip_client::{HttpClient, InferRequest, InferenceClient, ModelRef, Patience, Shape, Tensor};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let client = HttpClient::builder("http://localhost:8080").build_blocking()?;

@@ -195,6 +195,38 @@ async fn a_drain_answers_what_runs_and_takes_nothing_new() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_running_server_is_shown_as_its_urls() {
+    let engine = || Engine::builder().build().unwrap();
+    let both = serve(engine())
+        .http(anywhere())
+        .grpc(anywhere())
+        .start()
+        .await
+        .unwrap();
+    let (http, grpc) = both.http().zip(both.grpc()).unwrap();
+    assert_eq!(both.to_string(), format!("http://{http} grpc://{grpc}"));
+    for url in both.to_string().split(' ') {
+        assert!(
+            oip_client::builder(url)
+                .build()
+                .unwrap()
+                .server_live()
+                .await
+                .unwrap()
+        );
+    }
+    let grpc = serve(engine()).grpc(anywhere()).start().await.unwrap();
+    assert_eq!(grpc.to_string(), format!("grpc://{}", grpc.grpc().unwrap()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_ends_with_a_future_of_any_output() {
+    let engine = Engine::builder().build().unwrap();
+    let end = async { std::io::Result::Ok(7) };
+    assert!(serve(engine).http(anywhere()).until(end).await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_served_is_an_error() {
     let double = || Double::new("double", Duration::ZERO);
     let said = |result: Result<Engine, tensorferry::BuildError>| result.err().unwrap().to_string();
