@@ -6,5 +6,7 @@
 
 mod ask;
 pub(crate) mod cohere;
+mod list;
 pub(crate) mod openai;
+mod print;
 pub(crate) mod tei;
