@@ -85,7 +85,7 @@ impl Backend for TextBackend {
 
     fn accepts(&self, files: &dyn ModelFiles) -> bool {
         let is_there = files.has(TOKENIZER) && files.has(CONFIG);
-        is_there && files.read(CONFIG).is_ok_and(|config| is_network(&config))
+        is_there && files.read(CONFIG).map_or(true, |config| is_network(&config))
     }
 
     /// Reads the files that describe the model, then the files that its network needs from the network's

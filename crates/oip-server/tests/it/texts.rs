@@ -191,6 +191,26 @@ fn weights_without_a_network_are_told_what_they_are_and_how_to_export_them() {
     }
 }
 
+#[test]
+fn a_damaged_description_is_named_with_its_fault() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = words(folder.path());
+    fs::write(words.join("config.json"), "{\"model_type\": \"bert\",").unwrap();
+    let checked = Command::new(env!("CARGO_BIN_EXE_oip-server"))
+        .arg("check")
+        .arg(&words)
+        .env_clear()
+        .output()
+        .unwrap();
+    let error = String::from_utf8(checked.stdout).unwrap();
+    assert!(!checked.status.success(), "{error}");
+    assert!(
+        error.contains("config.json: ") && error.contains("EOF while parsing"),
+        "{error}"
+    );
+    assert!(!error.contains("has no model.onnx"), "{error}");
+}
+
 /// A pipeline combines the steps of a text model, served as separate models, with its network.
 #[test]
 fn a_pipeline_names_the_steps_of_a_text_model() {
