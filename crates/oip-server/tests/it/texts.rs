@@ -169,6 +169,61 @@ fn a_directory_of_the_hub_is_fetched_without_what_is_not_needed() {
     }
 }
 
+/// A file of a text model's directory on the Hub is a text model, as the same local path is.
+#[test]
+fn a_file_of_the_hub_is_fetched_with_the_files_that_describe_it() {
+    let objects = Objects::default();
+    for file in FILES {
+        objects.put(&format!("words/{file}"), fs::read(fixture(file)).unwrap());
+        objects.put(file, fs::read(fixture(file)).unwrap());
+    }
+    for network in [
+        "onnx/model_quantized.onnx",
+        "words/small.onnx",
+        "alone/network.onnx",
+    ] {
+        objects.put(network, fs::read(fixture("onnx/model.onnx")).unwrap());
+    }
+    for other in [
+        "pytorch_model.bin",
+        "onnx/model_O4.onnx",
+        "words/model.safetensors",
+    ] {
+        objects.put(other, "weights");
+    }
+    let served = objects.clone();
+    let hub = FakeServer::start(move |request| served.as_hub("owner/repo", request));
+    for (file, name, input) in [
+        ("onnx/model_quantized.onnx", "repo", "text"),
+        ("words/onnx/model.onnx", "words", "text"),
+        ("words/small.onnx", "small", "text"),
+        ("alone/network.onnx", "network", "input_ids"),
+    ] {
+        let cache = tempfile::tempdir().unwrap();
+        let mut program = command(
+            Path::new(&format!("hf://owner/repo/{file}")),
+            &["--repository-cache", cache.path().to_str().unwrap()],
+        );
+        let server = started(Server::spawn(program.env("HF_ENDPOINT", hub.url())));
+        let metadata = server.get(&format!("/v2/models/{name}")).json();
+        assert_eq!(metadata["inputs"][0]["name"], input, "{file}: {metadata}");
+        if input == "text" {
+            let answer = server.request("POST", "/embed", &[], br#"{"inputs": "two"}"#);
+            assert_eq!(answer.json(), json!([[0.0, 1.0]]), "{file}");
+        }
+        let fetched = hub.take_requests();
+        let is_fetched = |name: &str| {
+            fetched
+                .iter()
+                .any(|request| request.contains(name) && request.contains("/resolve/"))
+        };
+        assert!(is_fetched(file), "{fetched:?}");
+        for other in ["pytorch_model", "model_O4", "safetensors"] {
+            assert!(!is_fetched(other), "{file}: {fetched:?}");
+        }
+    }
+}
+
 #[test]
 fn weights_without_a_network_are_told_what_they_are_and_how_to_export_them() {
     let folder = tempfile::tempdir().unwrap();
