@@ -4,11 +4,12 @@ use axum::{
     extract::{Request, State},
     response::Response,
 };
+use oip_service::route::Action;
 use oip_types::ServiceError;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    answer::respond,
+    answer::respond_to,
     app::App,
     text::{
         ask::{TextResponse, answered},
@@ -74,7 +75,7 @@ pub(crate) async fn rerank(State(app): State<App>, request: Request) -> Response
         );
         Ok((ask, kept))
     };
-    respond(answered(app, request, read, print).await)
+    respond_to(Action::Rerank, answered(app, request, read, print).await)
 }
 
 fn print(

@@ -6,6 +6,7 @@
 
 mod ask;
 pub(crate) mod cohere;
+pub(crate) mod errors;
 mod list;
 pub(crate) mod openai;
 mod print;

@@ -5,11 +5,12 @@ use axum::{
     response::Response,
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
+use oip_service::route::Action;
 use oip_types::ServiceError;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    answer::respond,
+    answer::respond_to,
     app::App,
     text::{
         ask::{TextOptions, TextRequest, TextResponse, answered},
@@ -69,7 +70,7 @@ struct Usage {
 
 /// Handles `POST /v1/embeddings`.
 pub(crate) async fn embeddings(State(app): State<App>, request: Request) -> Response {
-    respond(answered(app, request, read, print).await)
+    respond_to(Action::Embeddings, answered(app, request, read, print).await)
 }
 
 fn read(request: EmbeddingsRequest) -> Result<(TextRequest, (Format, Option<usize>)), ServiceError> {

@@ -4,11 +4,12 @@ use axum::{
     extract::{Request, State},
     response::Response,
 };
+use oip_service::route::Action;
 use oip_types::ServiceError;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    answer::respond,
+    answer::respond_to,
     app::App,
     text::{
         ask::{TextOptions, TextRequest, TextResponse, answered},
@@ -59,7 +60,7 @@ pub(crate) async fn embed(State(app): State<App>, request: Request) -> Response 
             false => text.print(&Each(rows)),
         }
     };
-    respond(answered(app, request, read, print).await)
+    respond_to(Action::TeiEmbed, answered(app, request, read, print).await)
 }
 
 #[derive(Deserialize)]
@@ -101,7 +102,7 @@ pub(crate) async fn rerank(State(app): State<App>, request: Request) -> Response
             text: texts.get(*index).copied().filter(|_| returns_text),
         })))
     };
-    respond(answered(app, request, read, print).await)
+    respond_to(Action::TeiRerank, answered(app, request, read, print).await)
 }
 
 /// Creates a request of pairs: the query and each of the texts.
@@ -159,7 +160,10 @@ pub(crate) async fn predict(State(app): State<App>, request: Request) -> Respons
         let Sequences { texts, is_one } = request.inputs;
         Ok((TextRequest { texts, options }, is_one))
     };
-    respond(answered(app, request, read, print_predictions).await)
+    respond_to(
+        Action::TeiPredict,
+        answered(app, request, read, print_predictions).await,
+    )
 }
 
 fn print_predictions(given: &TextResponse, is_one: bool, text: &mut JsonText) -> Result<(), ServiceError> {

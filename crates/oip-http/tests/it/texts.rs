@@ -29,7 +29,45 @@ async fn given(path: &str, body: Value) -> Value {
 
 async fn refusal(path: &str, body: Value) -> (u16, String) {
     let (status, answer) = asked(path, body).await;
-    (status.as_u16(), answer["error"].as_str().unwrap().to_owned())
+    let error = match path {
+        "/v1/embeddings" => &answer["error"]["message"],
+        _ => &answer["error"],
+    };
+    (status.as_u16(), error.as_str().unwrap().to_owned())
+}
+
+/// Errors have the form that the clients of each API read.
+#[tokio::test]
+async fn errors_have_the_form_of_their_api() {
+    let said = "model 'nope' does not exist; there are 'loading', 'matrix', 'never'";
+    for (path, wanted) in [
+        (
+            "/v1/embeddings",
+            json!({"error": {"message": said, "type": "invalid_request_error", "param": null,
+                "code": "model_not_found"}}),
+        ),
+        ("/embed", json!({"error": said, "error_type": "Validation"})),
+        ("/v1/rerank", json!({"message": said, "error": said})),
+    ] {
+        let body = json!({"model": "nope", "input": "a", "inputs": "a", "query": "a", "documents": ["a"]});
+        let (status, found) = asked(path, body).await;
+        assert_eq!((status, found), (StatusCode::NOT_FOUND, wanted), "{path}");
+    }
+    // Requests that the entrance refuses, too.
+    let request = axum::http::Request::post("/v1/embeddings")
+        .body(Body::empty())
+        .unwrap();
+    let refused = crate::support::call(&app(), request).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    assert_eq!(
+        refused.json()["error"],
+        json!({"message": "expected one Host header, found 0", "type": "invalid_request_error", "param": null, "code": null})
+    );
+    let (status, found) = asked("/embed", json!({"model": "loading", "inputs": "a"})).await;
+    assert_eq!(
+        (status.as_u16(), &found["error_type"]),
+        (503, &json!("Unhealthy"))
+    );
 }
 
 #[tokio::test]
@@ -322,11 +360,8 @@ async fn a_query_that_is_copied_counts_toward_the_limits() {
         let message = "the request has 1000000000 bytes of text, expected at most 16777216";
         assert!(error.to_string().contains(message), "{path}: {error}");
     }
-    let (status, error) = asked(
-        "/rerank",
-        json!({"query": "a", "texts": vec!["", "b"].repeat(8193)}),
-    )
-    .await;
+    let many = ["", "b"].repeat(8193);
+    let (status, error) = asked("/rerank", json!({"query": "a", "texts": many})).await;
     assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
     let message = "the request has 16386 texts, expected at most 16384";
     assert!(error.to_string().contains(message), "{error}");
