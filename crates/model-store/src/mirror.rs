@@ -687,9 +687,8 @@ fn entries(shape: Shape, objects: &[Object]) -> BTreeMap<&str, Vec<&Object>> {
         let entry = match shape {
             // Files next to the model directories of a repository are not models.
             Shape::Repository if object.name.is_top() => continue,
-            Shape::Repository => object.name.first(),
+            Shape::Repository | Shape::File => object.name.first(),
             Shape::Model => WHOLE,
-            Shape::File => object.name.first(),
         };
         entries.entry(entry).or_default().push(object);
     }
