@@ -417,7 +417,12 @@ fn identities_may_use_text_routes_for_their_models_only() {
         assert_eq!(asked(Some("w4tch")), 403, "{path}");
     }
     // OpenAI's clients read the message of an object.
-    let refused = server.request("POST", "/v1/embeddings", &[], br#"{"model": "words", "input": "two"}"#);
+    let refused = server.request(
+        "POST",
+        "/v1/embeddings",
+        &[],
+        br#"{"model": "words", "input": "two"}"#,
+    );
     assert_eq!(refused.json()["error"]["code"], "invalid_api_key");
     // A request without a model name calls the only model that the identity may use. If there is none, the
     // request fails.
