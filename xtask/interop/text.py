@@ -246,7 +246,9 @@ def check_openai(url, name):
     ]:
         try:
             call()
-        except error:
+        except error as raised:
+            # The client finds the message of the error object.
+            assert raised.body["message"] and raised.body["message"] in str(raised), raised
             continue
         raise AssertionError(f"expected {error.__name__}")
 

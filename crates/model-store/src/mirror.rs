@@ -73,14 +73,14 @@ pub struct MirrorOptions {
     /// Returns whether a file of the given name at the top of the location shows that the location is a
     /// single model rather than a repository.
     pub is_model_file: Box<dyn Fn(&str) -> bool + Send + Sync>,
-    /// Returns whether a file of a single-model location is skipped. Its arguments are the path of the file,
-    /// and a function that returns whether the location has a file at a path.
+    /// Returns whether a file of a single-model location is skipped. By default, only the file that the
+    /// location names is fetched, if the location names a file.
     pub is_left_out: Box<LeftOut>,
 }
 
-/// Decides whether the file at a path is skipped. The second argument is a function that returns whether the
-/// location has a file at a path.
-pub type LeftOut = dyn Fn(&str, &dyn Fn(&str) -> bool) -> bool + Send + Sync;
+/// Decides whether the file at a path is skipped. The arguments are the path, the file that the location names
+/// if it names a file, and a function that returns whether the directory has a file at a path.
+pub type LeftOut = dyn Fn(&str, Option<&str>, &dyn Fn(&str) -> bool) -> bool + Send + Sync;
 
 impl MirrorOptions {
     /// Creates options for a cache directory without a size limit.
@@ -93,7 +93,7 @@ impl MirrorOptions {
                 let extension = Path::new(name).extension();
                 extension.is_some_and(|extension| extension == "onnx") || name.starts_with("config.pb")
             }),
-            is_left_out: Box::new(|_, _| false),
+            is_left_out: Box::new(|path, named, _| named.is_some_and(|named| named != path)),
         }
     }
 
@@ -360,8 +360,10 @@ impl Mirror {
             }
             _ => known.shape = Some(shape),
         }
-        if shape == Shape::Model {
-            self.leave_out(&mut listing.objects);
+        match shape {
+            Shape::Model => self.leave_out(&mut listing.objects, None),
+            Shape::File => self.leave_out_around(&mut listing.objects)?,
+            Shape::Repository => {}
         }
         let entries = entries(shape, &listing.objects);
         if shape == Shape::Repository {
@@ -398,14 +400,36 @@ impl Mirror {
         })
     }
 
-    /// Removes the objects of a model's directory that the mirror leaves out.
-    fn leave_out(&self, objects: &mut Vec<Object>) {
-        let names: BTreeSet<String> = objects
-            .iter()
-            .map(|object| object.name.as_str().to_owned())
-            .collect();
+    /// Removes the objects of a model's directory that the mirror leaves out. The names are below `label`, if
+    /// the location names the first object.
+    fn leave_out(&self, objects: &mut Vec<Object>, label: Option<&str>) {
+        let below = |object: &Object| {
+            let name = object.name.as_str();
+            let inner = label.and_then(|label| name.strip_prefix(label)?.strip_prefix('/'));
+            inner.unwrap_or(name).to_owned()
+        };
+        let names: BTreeSet<String> = objects.iter().map(below).collect();
         let is_there = |name: &str| names.contains(name);
-        objects.retain(|object| !(self.is_left_out)(object.name.as_str(), &is_there));
+        let named = label.and_then(|_| objects.first()).map(below);
+        objects.retain(|object| !(self.is_left_out)(&below(object), named.as_deref(), &is_there));
+    }
+
+    /// Removes the objects of the directory of a named file that the mirror leaves out. A file that is then
+    /// alone is an entry itself.
+    fn leave_out_around(&self, objects: &mut Vec<Object>) -> Result<(), StoreError> {
+        if objects.len() > 1 {
+            let label = objects[0].name.first().to_owned();
+            self.leave_out(objects, Some(&label));
+        }
+        if let [only] = &mut objects[..] {
+            let name = only.name.as_str();
+            let name = name.rsplit('/').next().unwrap_or(name).to_owned();
+            only.name = ObjectName::parse(&name).map_err(|why| StoreError::Name {
+                name,
+                why: why.to_string(),
+            })?;
+        }
+        Ok(())
     }
 
     /// Synchronises an entry of the view; returns true if an object changed while it was fetched. If the
@@ -664,9 +688,8 @@ fn entries(shape: Shape, objects: &[Object]) -> BTreeMap<&str, Vec<&Object>> {
         let entry = match shape {
             // Files next to the model directories of a repository are not models.
             Shape::Repository if object.name.is_top() => continue,
-            Shape::Repository => object.name.first(),
+            Shape::Repository | Shape::File => object.name.first(),
             Shape::Model => WHOLE,
-            Shape::File => object.name.as_str(),
         };
         entries.entry(entry).or_default().push(object);
     }

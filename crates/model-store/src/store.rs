@@ -44,7 +44,8 @@ pub trait OpenObject: Send + Sync {
 pub struct Listing {
     /// The objects, in any order.
     pub objects: Vec<Object>,
-    /// Whether the location itself is the only object.
+    /// Whether the location itself is an object, the first one. Further objects are the other files of its
+    /// directory, whose name is the first component of all names.
     pub is_file: bool,
     /// The version of the whole listing, if the store has one, such as a commit.
     pub version: Option<String>,

@@ -45,7 +45,7 @@ pub(crate) enum Shape {
     Repository,
     /// A directory that is a single model.
     Model,
-    /// A file that is a single model.
+    /// A file that is a single model, with the other files of its directory that belong to it.
     File,
 }
 
@@ -64,7 +64,7 @@ impl Shape {
 pub(crate) struct ViewState {
     pub(crate) url: String,
     pub(crate) shape: Shape,
-    /// The file's name, if the view is a file.
+    /// The file's path below the entries, if the view is a file.
     pub(crate) file: Option<String>,
     /// Whether a synchronisation of the whole view has ever succeeded.
     pub(crate) is_complete: bool,
@@ -278,17 +278,16 @@ pub(crate) fn fingerprint<'o>(objects: impl Iterator<Item = &'o Object>) -> Stri
     hex(&hasher.finalize())
 }
 
-/// Returns the path of an object within its entry; in a repository, the entry is the first component of the
-/// name.
+/// Returns the path of an object within its entry; except for a model's directory, the entry is the first
+/// component of the name.
 pub(crate) fn below(shape: Shape, name: &ObjectName) -> PathBuf {
     match shape {
-        Shape::Repository => {
+        Shape::Repository | Shape::File => {
             let path = name.path();
             path.strip_prefix(name.first())
                 .map_or(PathBuf::new(), Path::to_owned)
         }
         Shape::Model => name.path(),
-        Shape::File => PathBuf::new(),
     }
 }
 

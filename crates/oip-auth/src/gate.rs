@@ -31,8 +31,8 @@ pub struct Gate<S, B> {
 pub struct Transport<B> {
     /// Whether paths are gRPC paths.
     pub is_grpc: bool,
-    /// Creates the response to a refused request.
-    pub refuse: fn(&ServiceError) -> Response<B>,
+    /// Creates the response to a refused request for a route.
+    pub refuse: fn(&ServiceError, &Route) -> Response<B>,
     /// Returns the names in the client's certificate, as `uri:...`, `dns:...` or `email:...`.
     pub certificate: fn(&Extensions) -> Vec<String>,
 }
@@ -167,7 +167,7 @@ impl<S, B> Gate<S, B> {
             let (model, reason) = (route.model_name(), refusal.error.message());
             tracing::warn!(target: "audit", identity, change, model, reason, "refused");
         }
-        let mut response = (self.transport.refuse)(&refusal.error);
+        let mut response = (self.transport.refuse)(&refusal.error, route);
         if let Some(challenge) = refusal.challenge {
             response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
         }
@@ -301,7 +301,7 @@ mod tests {
         let guard = Guard::with_table(&path, cpu.clone()).unwrap();
         let transport = Transport {
             is_grpc: false,
-            refuse: |error: &ServiceError| {
+            refuse: |error: &ServiceError, _| {
                 let response = Response::builder().status(error.code().http_status());
                 response.body(error.to_string()).unwrap()
             },

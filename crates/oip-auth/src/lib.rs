@@ -59,7 +59,7 @@
 //! let door = Door { answers: Answers::NoChanges("use --admin-address"), ..Door::default() };
 //! let transport = Transport {
 //!     is_grpc: false,
-//!     refuse: |error| Response::builder().status(error.code().http_status()).body(error.to_string()).unwrap(),
+//!     refuse: |error, _| Response::builder().status(error.code().http_status()).body(error.to_string()).unwrap(),
 //!     certificate: |_| Vec::new(),
 //! };
 //! let mut gate = Gate::new(Hello, Guard::open(), door, transport);

@@ -17,14 +17,13 @@ use axum::{
 };
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
-use oip_types::{
-    ErrorCode, ServiceError,
-    rest::{EncodedPieces, error_body},
-};
+use oip_service::route::Action;
+use oip_types::{ErrorCode, ServiceError, rest::EncodedPieces};
 
 use crate::{
     content_encoding::{ContentEncoding, name},
     head::HEADER_LENGTH,
+    text::errors,
 };
 
 /// KServe's client compares the content type with exactly this string, so there is no charset.
@@ -41,10 +40,16 @@ pub(crate) fn json(status: StatusCode, body: Bytes) -> Response {
 
 /// Creates the response to a failed request: `{"error": ...}`.
 pub fn error(error: &ServiceError) -> Response {
+    error_to(error, Action::Unknown)
+}
+
+/// Creates the response to a failed request for an action, in the form that clients of the action's API read:
+/// for `OpenAI`'s API an object `error`, otherwise a string, for some APIs with further members.
+pub fn error_to(error: &ServiceError, action: Action) -> Response {
     if error.code() == ErrorCode::Internal {
         tracing::error!(error = error.report(), "a request failed");
     }
-    let mut response = json(status(error.code()), error_body(error));
+    let mut response = json(status(error.code()), errors::body(error, action));
     retry_later(&mut response, error);
     if error.code() == ErrorCode::UnsupportedEncoding {
         response
@@ -56,7 +61,12 @@ pub fn error(error: &ServiceError) -> Response {
 
 /// Converts a result to its response.
 pub(crate) fn respond(result: Result<Response, ServiceError>) -> Response {
-    result.unwrap_or_else(|failure| error(&failure))
+    respond_to(Action::Unknown, result)
+}
+
+/// Converts the result of an action to its response.
+pub(crate) fn respond_to(action: Action, result: Result<Response, ServiceError>) -> Response {
+    result.unwrap_or_else(|failure| error_to(&failure, action))
 }
 
 /// Sets `Retry-After`, if a retry may succeed.

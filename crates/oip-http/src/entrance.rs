@@ -16,12 +16,12 @@ use axum::{
     response::Response,
 };
 use oip_service::{CatchPanic, catch_panic, route::Route};
-use oip_types::{ServiceError, rest::error_body};
+use oip_types::ServiceError;
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::{HttpConfig, answer, browsers, head, leased::leased_or_refused};
+use crate::{HttpConfig, answer, browsers, head, leased::leased_or_refused, text::errors};
 
 /// Rejects requests whose head is too large or does not have exactly one `Host`, and requests that web pages
 /// may not send. If the service panics, responds with 500 and keeps the connection open.
@@ -56,9 +56,10 @@ pub(crate) struct Guard<S> {
 
 /// Returns the response to a rejected request.
 pub(crate) fn refusal<B>(request: &mut Request<B>, config: &HttpConfig) -> Option<Response> {
+    let action = Route::of(request).action();
     let refuse = |status, message: String| {
         let error = ServiceError::invalid(message);
-        answer::json(status, error_body(&error))
+        answer::json(status, errors::body(&error, action))
     };
     if let Some((status, message)) = head::find_fault(request, config) {
         return Some(refuse(status, message));
@@ -69,7 +70,7 @@ pub(crate) fn refusal<B>(request: &mut Request<B>, config: &HttpConfig) -> Optio
     }
     head::charge(request, config)
         .err()
-        .map(|failure| answer::error(&failure))
+        .map(|failure| answer::error_to(&failure, action))
 }
 
 impl<S> Service<Request<Body>> for Guard<S>

@@ -7,7 +7,10 @@ use axum::{
     http::StatusCode,
     response::Response,
 };
-use oip_service::{Grant, InferenceService, Lease, extensions, route::Route};
+use oip_service::{
+    Grant, InferenceService, Lease, extensions,
+    route::{Action, Route},
+};
 use oip_types::{
     ErrorCode, ModelRef, ServiceError,
     rest::{decode_index_request, decode_log_settings, decode_parameters, decode_region, json_body},
@@ -15,7 +18,7 @@ use oip_types::{
 use serde_json::{Value, json};
 
 use crate::{
-    answer::{self, respond},
+    answer::{self, respond, respond_to},
     app::{App, RequestRoute},
     infer::receive,
     leased::leased,
@@ -27,7 +30,7 @@ const MAX_BODY: usize = 1 << 20;
 
 /// Returns the names of the repository's models.
 pub(crate) async fn models(State(app): State<App>, grant: Option<Extension<Grant>>) -> Response {
-    listed(app, grant, |names| json!({ "models": names })).await
+    respond(listed(app, grant, |names| json!({ "models": names })).await)
 }
 
 /// Returns the names of the models for the V1 protocol, and a second list in the form of `OpenAI`'s API.
@@ -38,10 +41,14 @@ pub(crate) async fn models_v1(State(app): State<App>, grant: Option<Extension<Gr
         let data: Vec<_> = names.iter().map(entry).collect();
         json!({ "models": names, "object": "list", "data": data })
     };
-    listed(app, grant, print).await
+    respond_to(Action::ModelsV1, listed(app, grant, print).await)
 }
 
-async fn listed(app: App, grant: Option<Extension<Grant>>, print: fn(&[String]) -> Value) -> Response {
+async fn listed(
+    app: App,
+    grant: Option<Extension<Grant>>,
+    print: fn(&[String]) -> Value,
+) -> Result<Response, ServiceError> {
     let service = app.service.clone();
     let listed = elsewhere(&app, move || {
         let index = extensions::index(&*service, false)?;
@@ -50,7 +57,7 @@ async fn listed(app: App, grant: Option<Extension<Grant>>, print: fn(&[String]) 
         names.dedup();
         Ok(ok(&print(&names)))
     });
-    respond(listed.await)
+    listed.await
 }
 
 pub(crate) async fn repository_index(State(app): State<App>, request: Request) -> Response {

@@ -68,7 +68,7 @@ mod service;
 mod text;
 mod v1;
 
-pub use answer::error as error_response;
+pub use answer::{error as error_response, error_to as error_response_to};
 pub use browsers::AllowedHosts;
 pub use config::HttpConfig;
 #[cfg(unix)]

@@ -38,7 +38,7 @@ use crate::{
 /// Creates the REST API of a service.
 ///
 /// Paths may end with a slash. Every failed request, for any path and method, gets a JSON object with a
-/// string `error`.
+/// string `error`, or, for `OpenAI`'s API, an object `error`.
 pub fn router(service: Arc<dyn InferenceService>, config: HttpConfig) -> Router {
     router_with(service, config, Router::new())
 }

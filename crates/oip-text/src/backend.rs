@@ -85,7 +85,7 @@ impl Backend for TextBackend {
 
     fn accepts(&self, files: &dyn ModelFiles) -> bool {
         let is_there = files.has(TOKENIZER) && files.has(CONFIG);
-        is_there && files.read(CONFIG).is_ok_and(|config| is_network(&config))
+        is_there && files.read(CONFIG).map_or(true, |config| is_network(&config))
     }
 
     /// Reads the files that describe the model, then the files that its network needs from the network's
@@ -177,20 +177,27 @@ impl Backend for TextBackend {
 
 /// Returns whether a file of a Hugging Face Hub directory is not needed to serve the text model: other
 /// exports, weights of other frameworks, pictures. `has` returns whether the directory contains a path.
-/// Returns false for all files of directories that are not text models.
+/// `named` is the network to serve, if it is named by its path. In a directory that is not a text model, only
+/// a named network is needed, or else all files.
 ///
 /// ```
 /// let all = ["config.json", "tokenizer.json", "onnx/model.onnx", "pytorch_model.bin", "onnx/model_O3.onnx", "1_Pooling/config.json"];
 /// let has = |path: &str| all.contains(&path);
-/// let left: Vec<&str> = all.into_iter().filter(|path| oip_text::is_left_out(path, &has)).collect();
-/// assert_eq!(left, ["pytorch_model.bin", "onnx/model_O3.onnx"]);
+/// let left_out = |named| {
+///     let left = all.into_iter().filter(|path| oip_text::is_left_out(path, named, &has));
+///     left.collect::<Vec<_>>()
+/// };
+/// assert_eq!(left_out(None), ["pytorch_model.bin", "onnx/model_O3.onnx"]);
+/// assert_eq!(left_out(Some("onnx/model_O3.onnx")), ["onnx/model.onnx", "pytorch_model.bin"]);
 /// ```
-pub fn is_left_out(path: &str, has: &dyn Fn(&str) -> bool) -> bool {
-    let network = ["model.onnx", "onnx/model.onnx"]
-        .into_iter()
-        .find(|path| has(path));
-    let Some(network) = network.filter(|_| has(TOKENIZER) && has(CONFIG)) else {
-        return false;
+pub fn is_left_out(path: &str, named: Option<&str>, has: &dyn Fn(&str) -> bool) -> bool {
+    let usual = || {
+        let usual = ["model.onnx", "onnx/model.onnx"];
+        usual.into_iter().find(|path| has(path))
+    };
+    let is_text = has(TOKENIZER) && has(CONFIG);
+    let Some(network) = named.or_else(usual).filter(|_| is_text) else {
+        return named.is_some_and(|named| named != path);
     };
     let is_network = path == network
         || path

@@ -74,12 +74,12 @@ pub struct TextDescription {
     pub other_steps: Vec<String>,
 }
 
-/// Returns whether a `config.json` was written by transformers: it has `model_type` or `architectures`.
+/// Returns whether a `config.json` was written by transformers: it has `model_type` or `architectures`. Returns
+/// true for a damaged file, so that loading the model reports the fault.
 pub(crate) fn is_network(config: &[u8]) -> bool {
-    let Ok(config) = object(CONFIG, config) else {
-        return false;
-    };
-    config.contains_key("model_type") || config.contains_key("architectures")
+    object(CONFIG, config).map_or(true, |config| {
+        config.contains_key("model_type") || config.contains_key("architectures")
+    })
 }
 
 /// Returns the path of the pooling configuration, which `modules.json` names.

@@ -130,11 +130,11 @@ fn memory_fits(entries: usize, bytes: usize, left: Option<u64>) -> Result<(), Te
     }
 }
 
-/// Checks a tokenizer's file against the limits.
+/// Checks a tokenizer's file against the limits. Returns whether the file has a template for pairs of texts.
 ///
 /// # Errors
 /// Returns an error that names the limit that the file exceeds.
-pub(crate) fn inspect(bytes: &[u8], limits: &TokenizerLimits) -> Result<(), TextError> {
+pub(crate) fn inspect(bytes: &[u8], limits: &TokenizerLimits) -> Result<bool, TextError> {
     if bytes.len() > limits.max_file_bytes {
         return Err(over("bytes", bytes.len(), limits.max_file_bytes));
     }
@@ -186,10 +186,10 @@ pub(crate) fn inspect(bytes: &[u8], limits: &TokenizerLimits) -> Result<(), Text
     if let Some(part) = part("pre_tokenizer", file.pre_tokenizer)? {
         pre_tokenizer(&part, 0)?;
     }
-    if let Some(part) = part("post_processor", file.post_processor)? {
-        post_processor(&part, 0)?;
+    match part("post_processor", file.post_processor)? {
+        Some(part) => post_processor(&part, 0),
+        None => Ok(false),
     }
-    Ok(())
 }
 
 fn refused(reason: String) -> TextError {
@@ -278,13 +278,17 @@ fn pre_tokenizer(json: &Json, depth: usize) -> Result<(), TextError> {
     Ok(())
 }
 
-fn post_processor(json: &Json, depth: usize) -> Result<(), TextError> {
+/// Checks a post-processor. Returns whether it has a template for pairs of texts.
+fn post_processor(json: &Json, depth: usize) -> Result<bool, TextError> {
     match text(json, "type") {
         "Sequence" => {
+            let mut has_pairs = false;
             for member in members(json, "processors", depth)? {
-                post_processor(member, depth + 1)?;
+                has_pairs |= post_processor(member, depth + 1)?;
             }
+            return Ok(has_pairs);
         }
+        "BertProcessing" | "RobertaProcessing" => return Ok(true),
         "TemplateProcessing" => {
             for field in ["single", "pair"] {
                 let pieces = json.get(field).and_then(Json::as_array).map_or(0, Vec::len);
@@ -302,10 +306,13 @@ fn post_processor(json: &Json, depth: usize) -> Result<(), TextError> {
             if let Some(ids) = ids.map(Vec::len).find(|ids| *ids > MAX_PIECES) {
                 return Err(over("ids in a special token of the template", ids, MAX_PIECES));
             }
+            let pieces = json.get("pair").and_then(Json::as_array).into_iter().flatten();
+            let sequences = pieces.filter_map(|piece| piece.get("Sequence"));
+            return Ok(sequences.map(|sequence| text(sequence, "id")).any(|id| id == "B"));
         }
         _ => {}
     }
-    Ok(())
+    Ok(false)
 }
 
 /// Compiles a pattern with the crate `regex`, which matches in linear time. Returns `None` for a pattern in

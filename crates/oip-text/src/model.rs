@@ -58,7 +58,7 @@ impl TextModel {
             Task::TokenClassification { .. } => vec![TensorMetadata::new(ENTITIES, DataType::BYTES, &[-1])],
         };
         outputs.push(TensorMetadata::new(TOKEN_COUNT, DataType::INT64, &[-1]));
-        let metadata = ModelMetadata::new(name, "text", TextReader::inputs(), outputs);
+        let metadata = ModelMetadata::new(name, "text", texts.inputs(), outputs);
         Self {
             metadata,
             graph,

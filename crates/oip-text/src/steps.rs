@@ -132,7 +132,7 @@ enum Step {
 impl Step {
     fn inputs(&self) -> Vec<TensorMetadata> {
         match self {
-            Self::Tokenize(_) => TextReader::inputs(),
+            Self::Tokenize(texts) => texts.inputs(),
             Self::Pool(_) => vec![
                 TensorMetadata::new(TOKEN_EMBEDDINGS, DataType::FP32, &[-1, -1, -1]),
                 TensorMetadata::new(ATTENTION_MASK, DataType::INT64, &[-1, -1]),

@@ -36,12 +36,12 @@ impl TextReader {
         &self.tokenizer
     }
 
-    /// Returns the metadata of the inputs of a text model.
-    pub(crate) fn inputs() -> Vec<TensorMetadata> {
-        vec![
-            TensorMetadata::new(TEXT, DataType::BYTES, &[-1]),
-            TensorMetadata::new(TEXT_PAIR, DataType::BYTES, &[-1]).optional(),
-        ]
+    /// Returns the metadata of the inputs: the second texts only if the tokenizer has a template for pairs.
+    pub(crate) fn inputs(&self) -> Vec<TensorMetadata> {
+        let pairs = self.tokenizer.has_pairs();
+        let pairs = pairs.then(|| TensorMetadata::new(TEXT_PAIR, DataType::BYTES, &[-1]).optional());
+        let texts = TensorMetadata::new(TEXT, DataType::BYTES, &[-1]);
+        [Some(texts), pairs].into_iter().flatten().collect()
     }
 
     /// Tokenizes all texts of a request.

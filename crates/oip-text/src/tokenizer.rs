@@ -45,6 +45,7 @@ pub struct TextTokenizer {
     pad: u32,
     /// Whether `tokenizer.json` declares the padding token.
     has_padding: bool,
+    has_pairs: bool,
     offsets: OffsetType,
 }
 
@@ -72,7 +73,7 @@ impl TextTokenizer {
     /// [`TextError::File`] when the file is damaged, exceeds the limits, or adds at least as many special
     /// tokens as the maximum length.
     pub fn read(bytes: &[u8], max_length: usize, limits: &TokenizerLimits) -> Result<Self, TextError> {
-        inspect(bytes, limits)?;
+        let has_pairs = inspect(bytes, limits)?;
         let read = catch_unwind(|| Tokenizer::from_bytes(bytes));
         let read = read.map_err(|_| TextError::file(TOKENIZER, "the tokenizer cannot be built from it"))?;
         let mut inner = read.map_err(refused_file)?;
@@ -101,6 +102,7 @@ impl TextTokenizer {
             max_added_tokens: limits.max_added_tokens,
             has_padding: padding.is_some(),
             pad: padding.or(named).unwrap_or(0),
+            has_pairs,
             offsets: OffsetType::Char,
         })
     }
@@ -175,6 +177,12 @@ impl TextTokenizer {
     #[must_use]
     pub fn max_length(&self) -> usize {
         self.max_length
+    }
+
+    /// Returns whether the tokenizer has a template for pairs of texts.
+    #[must_use]
+    pub fn has_pairs(&self) -> bool {
+        self.has_pairs
     }
 
     /// Returns the id of the padding token.

@@ -14,7 +14,7 @@ use oip_service::memory_limit;
 use oip_types::{ServiceError, causes};
 use ort::{LoadDynamicError, environment::Environment, logging::LogLevel};
 
-use super::{find, providers::Package};
+use super::{find, log, providers::Package};
 
 /// ONNX Runtime, loaded into the process from a shared library.
 ///
@@ -222,10 +222,10 @@ fn start(path: &Path) -> Result<(Environment, Vec<String>), StartError> {
     let environment = builder
         .with_name("oip")
         .with_telemetry(false)
+        .with_logger(log::logger())
         .build()
         .map_err(StartError::Environment)?;
-    // ONNX Runtime's log is silenced, because the caller gets the same message as an error.
-    environment.set_log_level(LogLevel::Fatal);
+    environment.set_log_level(LogLevel::Error);
     let limit = match memory() {
         0 => memory_limit().map_or(u64::MAX, |bytes| bytes / 8 * 3),
         bytes => bytes,

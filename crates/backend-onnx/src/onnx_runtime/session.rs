@@ -17,6 +17,7 @@ use ort::session::{RunOptions, builder::SessionBuilder};
 use super::{
     OnnxRuntime,
     faults::words,
+    log,
     providers::{Accelerator, ConfiguredAccelerator, Libraries, advice, missing_text},
 };
 
@@ -81,7 +82,7 @@ fn register(
 ) -> Result<(), ServiceError> {
     let libraries = Libraries::of(chosen.accelerator, runtime.path());
     libraries.preload();
-    let added = chosen.register(builder);
+    let (added, logged) = log::with_last_error(|| chosen.register(builder));
     let later = match &added {
         Ok(()) if chosen.accelerator == Accelerator::Cuda => libraries.missing_later(),
         _ => Vec::new(),
@@ -102,14 +103,18 @@ fn register(
             ),
             true => {
                 let advice = advice(error.message()).map_or(String::new(), |advice| format!(": {advice}"));
-                // OpenVINO's provider does not say which option it refuses.
+                // OpenVINO's provider logs which option it refuses, and does not return it.
+                let logged = match words(logged.trim()) {
+                    logged if logged.is_empty() || error.message().contains(&*logged) => String::new(),
+                    logged => format!(": {logged}"),
+                };
                 let options: Vec<&str> = chosen.options.keys().map(String::as_str).collect();
                 let options = match options.is_empty() {
                     true => String::new(),
                     false => format!(" (its options: {})", options.join(", ")),
                 };
                 format!(
-                    "the accelerator '{name}' cannot be used{place}: {}{options}{advice}",
+                    "the accelerator '{name}' cannot be used{place}: {}{options}{logged}{advice}",
                     words(error.message())
                 )
             }

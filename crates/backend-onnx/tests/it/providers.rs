@@ -100,8 +100,19 @@ fn the_built_in_runtime_has_no_gpu() {
         let model = load(&alone, "mlp_classifier", config(kind, &[])).unwrap();
         assert_eq!(model.capabilities().placement, None);
     }
-    // Without a library, a preference for CUDA is ignored, and is not an error.
+    // Without a library, a preference for CUDA is ignored, and is not an error; a misspelled name is one.
     assert!(load(&alone, "mlp_classifier", on_gpu(InstanceKind::Auto, "cuda", &[])).is_ok());
+    for (name, expected) in [
+        ("cudda", "expected 'cuda' or 'tensorrt'; did you mean 'cuda'?"),
+        ("openvino", "it belongs to cpu_execution_accelerator"),
+    ] {
+        for runtime in ["", "built-in"] {
+            let mut config = on_gpu(InstanceKind::Auto, name, &[]);
+            config.runtime = runtime.to_owned();
+            let message = refusal(&alone, config);
+            assert!(message.ends_with(expected), "{message}");
+        }
+    }
 }
 
 #[test]
@@ -214,6 +225,13 @@ fn what_openvino_refuses_is_a_reason_or_the_cpu() {
     let message = demanded.err().unwrap().message().to_owned();
     assert!(
         message.contains("openvino") && message.contains("no_such_option"),
+        "{message}"
+    );
+    // The provider only logs what is wrong with the value of an option.
+    let wrong_value = on_cpu(InstanceKind::Cpu, &[("num_of_threads", "many")]);
+    let message = refusal(&backend, wrong_value);
+    assert!(
+        message.contains("(its options: num_of_threads): ") && message.contains("should be a number"),
         "{message}"
     );
     let preferred = load(&backend, "transposed_constant", on_cpu(InstanceKind::Auto, wrong)).unwrap();

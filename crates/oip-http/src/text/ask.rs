@@ -14,7 +14,7 @@ use oip_types::{
     ServiceError, TensorValue,
 };
 use serde::de::DeserializeOwned;
-use tensor_core::{QuotedName, Shape};
+use tensor_core::QuotedName;
 
 use crate::{
     answer,
@@ -23,21 +23,31 @@ use crate::{
     infer::{in_time, receive, run},
     leased::mark,
     missing::{check_ready, may_see},
+    text::{list::Texts, print::JsonText},
 };
 
-/// Maximum memory per byte of JSON: an empty string in a list, `"",`, takes 24 bytes and an allocation; a
-/// number in a list takes 32.
-const DECODED: u64 = 24;
+/// Maximum memory of the decoded texts per byte of JSON. `[],` as a list of token ids, 3 bytes, becomes 6
+/// bytes: a length and `[]`. While a buffer grows, the old one and the new one, which is twice as large, take
+/// up to three times as much.
+const DECODED: u64 = 8;
+
+/// Memory for printing per byte of the outputs: a copy of the numbers, and 16 bytes for each label, which has
+/// at least 9 bytes with its length and its score.
+const PRINTING: usize = 3;
 
 /// Maximum length of an FP32 number in JSON, in bytes.
 const PRINTED: usize = 16;
 
 /// The decoded request of a text route.
 pub(crate) struct TextRequest {
+    pub(crate) texts: Texts,
+    pub(crate) options: TextOptions,
+}
+
+/// A request without its texts.
+pub(crate) struct TextOptions {
     /// The model that the client names; `None` selects the only suitable model.
     pub(crate) model: Option<String>,
-    pub(crate) texts: Vec<String>,
-    pub(crate) pairs: Option<Vec<String>>,
     /// The outputs to request; the model must have the first of them.
     pub(crate) outputs: &'static [&'static str],
     /// Alternative outputs for models that lack the first output; empty if there are none.
@@ -46,9 +56,11 @@ pub(crate) struct TextRequest {
     pub(crate) flags: Vec<(&'static str, bool)>,
 }
 
-/// A response, and the model that produced it.
+/// A response of a text model.
 pub(crate) struct TextResponse {
     pub(crate) response: InferResponse,
+    /// The second texts of the request's pairs.
+    pairs: Option<BytesTensor>,
 }
 
 impl TextResponse {
@@ -62,13 +74,22 @@ impl TextResponse {
     }
 
     /// Returns the strings of an output.
-    pub(crate) fn strings(&self, output: &str) -> Result<Vec<String>, ServiceError> {
+    pub(crate) fn strings(&self, output: &str) -> Result<Vec<&str>, ServiceError> {
         let value = self.output(output)?;
         let strings = value.as_bytes().ok_or_else(|| other_output(output))?;
-        Ok(strings
-            .iter()
-            .map(|text| String::from_utf8_lossy(text).into_owned())
-            .collect())
+        let strings = strings.iter().map(std::str::from_utf8);
+        strings
+            .collect::<Result<_, _>>()
+            .map_err(|_| other_output(output))
+    }
+
+    /// Returns the second texts of the request's pairs.
+    pub(crate) fn pairs(&self) -> Vec<&str> {
+        let pairs = self.pairs.iter().flat_map(BytesTensor::iter);
+        // The texts were strings of JSON.
+        pairs
+            .map(|text| std::str::from_utf8(text).unwrap_or_default())
+            .collect()
     }
 
     /// Returns the total number of tokens, if the model counts them.
@@ -104,7 +125,7 @@ pub(crate) async fn answered<J, K>(
     app: App,
     request: Request,
     read: fn(J) -> Result<(TextRequest, K), ServiceError>,
-    print: fn(&TextResponse, K) -> Result<Vec<u8>, ServiceError>,
+    print: fn(&TextResponse, K, &mut JsonText) -> Result<(), ServiceError>,
 ) -> Result<Response, ServiceError>
 where
     J: DeserializeOwned + Send + 'static,
@@ -126,7 +147,11 @@ where
         laps.end(Phase::Read);
         let tree = lease.charge((body.len() as u64).saturating_mul(DECODED))?;
         let bytes = body.len();
-        let decoded = run(&app.config.cpu, &lease, bytes, move || decode(&body, read)).await;
+        let decoding = {
+            let lease = lease.clone();
+            move || decode(&body, read, &lease)
+        };
+        let decoded = run(&app.config.cpu, &lease, bytes, decoding).await;
         laps.end(Phase::Decode);
         decoded.map(|decoded| (decoded, tree))
     };
@@ -142,7 +167,7 @@ where
     if let Some(notes) = &notes {
         notes.set_model(&metadata.name);
     }
-    let request = question(model, &metadata, &ask, texts, pairs)?;
+    let request = question(model, &metadata, &ask, texts, pairs.clone())?;
     drop(ask);
     let overhead = lease.charge(request.overhead_bytes() as u64)?;
     let cx = RequestContext::for_request(&request, &lease, None, &app.config.time)?;
@@ -152,26 +177,28 @@ where
         lease.note_version(response.model_version.as_deref());
         laps.skip();
         let tensors = response.outputs.iter().map(|output| output.value.raw().len());
-        let bytes = tensors.fold(0, usize::saturating_add).saturating_mul(PRINTED / 4);
-        let charge = lease.charge(bytes as u64)?;
-        let given = TextResponse { response };
+        let bytes = tensors.fold(0, usize::saturating_add);
+        let charge = lease.charge(bytes.saturating_mul(PRINTING) as u64)?;
+        let given = TextResponse { response, pairs };
+        let mut text = JsonText::new(&lease, app.config.max_answer_bytes)?;
         let printing = move || {
-            let printed = print(&given, kept)?;
-            drop(tree);
-            Ok((printed, charge))
+            print(&given, kept, &mut text)?;
+            drop((given, tree, charge));
+            Ok(text.into_body())
         };
+        let bytes = bytes.saturating_mul(PRINTED / 4);
         let printed = run(&app.config.cpu, &lease, bytes, printing).await;
         laps.end(Phase::Encode);
         printed.map_err(|error| error.within(model))
     };
-    let (body, charge) = in_time(&lease, model, printed).await?;
+    let body = in_time(&lease, model, printed).await?;
     guard.disarm();
-    Ok(mark(answer::json(StatusCode::OK, charge.own(body))))
+    Ok(mark(answer::json(StatusCode::OK, body)))
 }
 
 /// The decoded body of a text route.
 struct DecodedText<K> {
-    ask: TextRequest,
+    ask: TextOptions,
     texts: BytesTensor,
     pairs: Option<BytesTensor>,
     /// The context that the response needs.
@@ -182,6 +209,7 @@ struct DecodedText<K> {
 fn decode<J, K>(
     body: &[u8],
     read: fn(J) -> Result<(TextRequest, K), ServiceError>,
+    lease: &Lease,
 ) -> Result<DecodedText<K>, ServiceError>
 where
     J: DeserializeOwned,
@@ -189,24 +217,17 @@ where
     let json = serde_json::from_slice(body)
         .map_err(|error| ServiceError::invalid(format!("the body is not as expected: {error}")))?;
     let (ask, kept) = read(json)?;
+    let (texts, pairs) = ask.texts.into_tensors(lease)?;
     Ok(DecodedText {
-        texts: tensor(&ask.texts)?,
-        pairs: ask.pairs.as_deref().map(tensor).transpose()?,
-        ask,
+        ask: ask.options,
+        texts,
+        pairs,
         kept,
     })
 }
 
-/// Creates an input from strings.
-fn tensor(texts: &[String]) -> Result<BytesTensor, ServiceError> {
-    if texts.is_empty() {
-        return Err(ServiceError::invalid("expected at least one text, found none"));
-    }
-    BytesTensor::from_elements(Shape::vector(texts.len() as u64), texts)
-}
-
 /// Returns the requested model after checking access and its outputs.
-async fn addressed(app: &App, head: &Parts, ask: &TextRequest) -> Result<Arc<ModelMetadata>, ServiceError> {
+async fn addressed(app: &App, head: &Parts, ask: &TextOptions) -> Result<Arc<ModelMetadata>, ServiceError> {
     let grant = head.extensions.get::<Grant>();
     let wanted = || {
         [ask.outputs, ask.or_outputs]
@@ -263,7 +284,7 @@ async fn addressed(app: &App, head: &Parts, ask: &TextRequest) -> Result<Arc<Mod
 fn question(
     model: ModelRef<'_>,
     metadata: &ModelMetadata,
-    ask: &TextRequest,
+    ask: &TextOptions,
     texts: BytesTensor,
     pairs: Option<BytesTensor>,
 ) -> Result<InferRequest, ServiceError> {

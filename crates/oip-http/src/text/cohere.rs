@@ -4,15 +4,18 @@ use axum::{
     extract::{Request, State},
     response::Response,
 };
+use oip_service::route::Action;
+use oip_types::ServiceError;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use crate::{
-    answer::respond,
+    answer::respond_to,
     app::App,
     text::{
         ask::{TextResponse, answered},
-        tei::{json, pairs, ranked},
+        list::{self, TextList},
+        print::{Each, JsonText},
+        tei::{pairs, ranked},
     },
 };
 
@@ -21,64 +24,81 @@ use crate::{
 #[derive(Deserialize)]
 struct RerankRequest {
     model: Option<String>,
+    #[serde(deserialize_with = "list::query")]
     query: String,
-    documents: Vec<Document>,
+    #[serde(deserialize_with = "list::documents")]
+    documents: TextList,
     top_n: Option<usize>,
     #[serde(default)]
     return_documents: bool,
 }
 
-#[derive(Deserialize)]
-#[serde(
-    untagged,
-    expecting = "documents: expected strings, or objects with a string text"
-)]
-enum Document {
-    Text(String),
-    Object { text: String },
+#[derive(Serialize)]
+struct RerankAnswer<'a, R> {
+    id: &'a Option<String>,
+    results: R,
+    meta: Meta,
 }
 
 #[derive(Serialize)]
-struct RerankResult {
+struct RerankResult<'a> {
     index: usize,
     relevance_score: f32,
     #[serde(skip_serializing_if = "Option::is_none")]
-    document: Option<RerankEntry>,
+    document: Option<RerankEntry<'a>>,
 }
 
 #[derive(Serialize)]
-struct RerankEntry {
-    text: String,
+struct RerankEntry<'a> {
+    text: &'a str,
+}
+
+#[derive(Serialize)]
+struct Meta {
+    api_version: Version,
+}
+
+#[derive(Serialize)]
+struct Version {
+    version: &'static str,
 }
 
 /// Handles `POST /v1/rerank`.
 pub(crate) async fn rerank(State(app): State<App>, request: Request) -> Response {
     let read = |request: RerankRequest| {
-        let documents = request.documents.into_iter().map(|document| match document {
-            Document::Text(text) | Document::Object { text } => text,
-        });
-        let documents: Vec<String> = documents.collect();
-        let kept = request.return_documents.then(|| documents.clone());
-        let ask = pairs(request.model, request.query, documents, vec![("truncate", true)]);
-        Ok((ask, (request.top_n, kept)))
+        let kept = (request.top_n, request.return_documents);
+        let ask = pairs(
+            request.model,
+            request.query,
+            request.documents,
+            vec![("truncate", true)],
+        );
+        Ok((ask, kept))
     };
-    let print = |given: &TextResponse, (top, mut documents): (Option<usize>, Option<Vec<String>>)| {
-        let ranked = ranked(given)?.into_iter().take(top.unwrap_or(usize::MAX));
-        let results = ranked.map(|(index, relevance_score)| RerankResult {
-            index,
-            relevance_score,
-            document: documents
-                .as_mut()
-                .and_then(|documents| documents.get_mut(index))
-                .map(|text| RerankEntry {
-                    text: std::mem::take(text),
-                }),
-        });
-        json(&json!({
-            "id": given.response.id,
-            "results": results.collect::<Vec<_>>(),
-            "meta": {"api_version": {"version": "1"}},
-        }))
-    };
-    respond(answered(app, request, read, print).await)
+    respond_to(Action::Rerank, answered(app, request, read, print).await)
+}
+
+fn print(
+    given: &TextResponse,
+    (top, returns_documents): (Option<usize>, bool),
+    text: &mut JsonText,
+) -> Result<(), ServiceError> {
+    let ranked = ranked(given)?;
+    let documents = given.pairs();
+    let results = ranked.iter().take(top.unwrap_or(usize::MAX));
+    let results = results.map(|(index, relevance_score)| RerankResult {
+        index: *index,
+        relevance_score: *relevance_score,
+        document: documents
+            .get(*index)
+            .filter(|_| returns_documents)
+            .map(|text| RerankEntry { text }),
+    });
+    text.print(&RerankAnswer {
+        id: &given.response.id,
+        results: Each(results),
+        meta: Meta {
+            api_version: Version { version: "1" },
+        },
+    })
 }

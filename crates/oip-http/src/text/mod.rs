@@ -6,5 +6,8 @@
 
 mod ask;
 pub(crate) mod cohere;
+pub(crate) mod errors;
+mod list;
 pub(crate) mod openai;
+mod print;
 pub(crate) mod tei;

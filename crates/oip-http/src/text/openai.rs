@@ -5,37 +5,31 @@ use axum::{
     response::Response,
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
+use oip_service::route::Action;
 use oip_types::ServiceError;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    answer::respond,
+    answer::respond_to,
     app::App,
-    text::ask::{TextRequest, TextResponse, answered},
+    text::{
+        ask::{TextOptions, TextRequest, TextResponse, answered},
+        list::{self, Input, Texts},
+        print::{Each, JsonText},
+    },
 };
 
 /// The request body. Other members, such as `user`, are ignored.
 #[derive(Deserialize)]
 struct EmbeddingsRequest {
     model: Option<String>,
+    #[serde(deserialize_with = "list::input")]
     input: Input,
     #[serde(default)]
     encoding_format: Format,
     dimensions: Option<usize>,
     /// An addition to `OpenAI`'s API: false rejects texts that are too long, which are otherwise truncated.
     truncate: Option<bool>,
-}
-
-#[derive(Deserialize)]
-#[serde(
-    untagged,
-    expecting = "input: expected a string, a list of strings, a list of token ids or a list of such lists"
-)]
-enum Input {
-    Text(String),
-    Texts(Vec<String>),
-    Ids(Vec<u32>),
-    ManyIds(Vec<Vec<u32>>),
 }
 
 #[derive(Clone, Copy, Default, Deserialize)]
@@ -47,9 +41,9 @@ enum Format {
 }
 
 #[derive(Serialize)]
-struct EmbeddingsAnswer<'a> {
+struct EmbeddingsAnswer<'a, D> {
     object: &'static str,
-    data: Vec<Embedding>,
+    data: D,
     model: &'a str,
     usage: Usage,
 }
@@ -76,39 +70,35 @@ struct Usage {
 
 /// Handles `POST /v1/embeddings`.
 pub(crate) async fn embeddings(State(app): State<App>, request: Request) -> Response {
-    respond(answered(app, request, read, print).await)
+    respond_to(Action::Embeddings, answered(app, request, read, print).await)
 }
 
 fn read(request: EmbeddingsRequest) -> Result<(TextRequest, (Format, Option<usize>)), ServiceError> {
-    let ids = |ids: &Vec<u32>| serde_json::to_string(ids).unwrap_or_default();
-    let (texts, has_ids) = match request.input {
-        Input::Text(text) => (vec![text], false),
-        Input::Texts(texts) => (texts, false),
-        Input::Ids(list) => (vec![ids(&list)], true),
-        Input::ManyIds(lists) => (lists.iter().map(ids).collect(), true),
-    };
     if request.dimensions == Some(0) {
         return Err(ServiceError::invalid("dimensions: expected at least 1, found 0"));
     }
     let mut flags = vec![("truncate", request.truncate.unwrap_or(true))];
-    if has_ids {
+    if request.input.are_ids {
         flags.push(("token_ids", true));
     }
-    let ask = TextRequest {
+    let options = TextOptions {
         model: request.model,
-        texts,
-        pairs: None,
         outputs: &["embedding", "token_count"],
         or_outputs: &[],
         flags,
     };
-    Ok((ask, (request.encoding_format, request.dimensions)))
+    let texts = Texts::Single(request.input.texts);
+    Ok((
+        TextRequest { texts, options },
+        (request.encoding_format, request.dimensions),
+    ))
 }
 
 fn print(
     given: &TextResponse,
     (format, dimensions): (Format, Option<usize>),
-) -> Result<Vec<u8>, ServiceError> {
+    text: &mut JsonText,
+) -> Result<(), ServiceError> {
     let (values, width) = given.rows("embedding")?;
     if let Some(dimensions) = dimensions.filter(|dimensions| *dimensions > width) {
         let message = format!("dimensions: expected at most {width}, found {dimensions}");
@@ -132,16 +122,15 @@ fn print(
         }
     });
     let tokens = given.tokens();
-    let answer = EmbeddingsAnswer {
+    text.print(&EmbeddingsAnswer {
         object: "list",
-        data: data.collect(),
+        data: Each(data),
         model: &given.response.model_name,
         usage: Usage {
             prompt_tokens: tokens,
             total_tokens: tokens,
         },
-    };
-    serde_json::to_vec(&answer).map_err(|error| ServiceError::internal(error.to_string()))
+    })
 }
 
 /// Normalizes a vector to unit length; zero vectors are left unchanged.

@@ -183,7 +183,7 @@ fn gated(service: Arc<Recorder>, folder: &tempfile::TempDir) -> Gate<HttpService
     let guard = Guard::with_table(&table, CpuPool::new(1)).unwrap();
     let transport = Transport {
         is_grpc: false,
-        refuse: oip_http::error_response,
+        refuse: |error, route| oip_http::error_response_to(error, route.action()),
         certificate: |_| Vec::new(),
     };
     let service = oip_http::service(service, HttpConfig::default());

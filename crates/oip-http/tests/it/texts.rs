@@ -29,7 +29,45 @@ async fn given(path: &str, body: Value) -> Value {
 
 async fn refusal(path: &str, body: Value) -> (u16, String) {
     let (status, answer) = asked(path, body).await;
-    (status.as_u16(), answer["error"].as_str().unwrap().to_owned())
+    let error = match path {
+        "/v1/embeddings" => &answer["error"]["message"],
+        _ => &answer["error"],
+    };
+    (status.as_u16(), error.as_str().unwrap().to_owned())
+}
+
+/// Errors have the form that the clients of each API read.
+#[tokio::test]
+async fn errors_have_the_form_of_their_api() {
+    let said = "model 'nope' does not exist; there are 'loading', 'matrix', 'never'";
+    for (path, wanted) in [
+        (
+            "/v1/embeddings",
+            json!({"error": {"message": said, "type": "invalid_request_error", "param": null,
+                "code": "model_not_found"}}),
+        ),
+        ("/embed", json!({"error": said, "error_type": "Validation"})),
+        ("/v1/rerank", json!({"message": said, "error": said})),
+    ] {
+        let body = json!({"model": "nope", "input": "a", "inputs": "a", "query": "a", "documents": ["a"]});
+        let (status, found) = asked(path, body).await;
+        assert_eq!((status, found), (StatusCode::NOT_FOUND, wanted), "{path}");
+    }
+    // Requests that the entrance refuses, too.
+    let request = axum::http::Request::post("/v1/embeddings")
+        .body(Body::empty())
+        .unwrap();
+    let refused = crate::support::call(&app(), request).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    assert_eq!(
+        refused.json()["error"],
+        json!({"message": "expected one Host header, found 0", "type": "invalid_request_error", "param": null, "code": null})
+    );
+    let (status, found) = asked("/embed", json!({"model": "loading", "inputs": "a"})).await;
+    assert_eq!(
+        (status.as_u16(), &found["error_type"]),
+        (503, &json!("Unhealthy"))
+    );
 }
 
 #[tokio::test]
@@ -177,7 +215,7 @@ async fn what_is_wrong_is_said() {
             "/v1/embeddings",
             json!({"model": "minilm", "input": 7}),
             400,
-            "input: expected a string, a list of strings",
+            "input: invalid type: integer `7`, expected a string, a list of strings",
         ),
         (
             "/v1/embeddings",
@@ -208,13 +246,162 @@ async fn what_is_wrong_is_said() {
         assert_eq!(found, status, "{path} {body}: {error}");
         assert!(error.contains(message), "{path} {body}: {error}");
     }
-    let surrogate = post(
-        &app(),
-        "/v1/embeddings",
-        r#"{"model": "minilm", "input": "\ud800"}"#,
-    )
-    .await;
-    assert_eq!(surrogate.status, StatusCode::BAD_REQUEST);
+}
+
+/// Errors about one of several texts name its index.
+#[tokio::test]
+async fn the_index_of_a_wrong_text_is_said() {
+    for (path, body, place) in [
+        (
+            "/v1/embeddings",
+            r#"{"model": "minilm", "input": "X"}"#,
+            "input: ",
+        ),
+        (
+            "/v1/embeddings",
+            r#"{"model": "minilm", "input": ["", "a", "bX"]}"#,
+            "input[2]: ",
+        ),
+        (
+            "/embed",
+            r#"{"model": "minilm", "inputs": ["a", "X"]}"#,
+            "inputs[1]: ",
+        ),
+        ("/rerank", r#"{"query": "X", "texts": ["a"]}"#, "query: "),
+        ("/rerank", r#"{"query": "a", "texts": ["a", "X"]}"#, "texts[1]: "),
+        (
+            "/v1/rerank",
+            r#"{"query": "a", "documents": ["a", {"text": "X"}]}"#,
+            "documents[1]: ",
+        ),
+        ("/predict", r#"{"inputs": ["X"]}"#, "inputs[0]: "),
+        (
+            "/predict",
+            r#"{"inputs": [["a", "b"], ["c", "X"]]}"#,
+            "inputs[1]: ",
+        ),
+    ] {
+        for wrong in [&br"\ud800"[..], br"\udc00z", b"\xff", b"a\xc3"] {
+            let (start, end) = body.split_once('X').unwrap();
+            let answer = post(&app(), path, [start.as_bytes(), wrong, end.as_bytes()].concat()).await;
+            assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path} {body}");
+            let answer = answer.text();
+            assert!(
+                answer.contains(&format!("the body is not as expected: {place}")),
+                "{path} {body} {wrong:?}: {answer}"
+            );
+            assert!(answer.contains(" at line 1 column "), "{answer}");
+        }
+    }
+    for (path, body, message) in [
+        (
+            "/v1/embeddings",
+            json!({"input": ["a", 1]}),
+            "input[1]: expected a string, a list",
+        ),
+        (
+            "/v1/embeddings",
+            json!({"input": [1, 1_u64 << 32]}),
+            "input[1]: 4294967296 is no token id",
+        ),
+        (
+            "/v1/embeddings",
+            json!({"input": [[1], [-1]]}),
+            "input[1]: invalid value: integer `-1`",
+        ),
+        (
+            "/embed",
+            json!({"inputs": [["a"]]}),
+            "inputs[0]: invalid type: sequence",
+        ),
+        (
+            "/rerank",
+            json!({"query": "a", "texts": "a"}),
+            "texts: invalid type: string",
+        ),
+        (
+            "/predict",
+            json!({"inputs": ["a", "b", "c"]}),
+            "inputs[2]: expected one text or a pair",
+        ),
+        (
+            "/predict",
+            json!({"inputs": [["a", "b"], ["c"]]}),
+            "inputs[1]: expected one text or a pair",
+        ),
+        (
+            "/predict",
+            json!({"inputs": [[]]}),
+            "inputs[0]: expected one text or a pair",
+        ),
+    ] {
+        let (status, error) = asked(path, body.clone()).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{path} {body}");
+        assert!(error.to_string().contains(message), "{path} {body}: {error}");
+    }
+}
+
+/// A query counts for each text that it is paired with, before it is copied for each of them.
+#[tokio::test]
+async fn a_query_that_is_copied_counts_toward_the_limits() {
+    let (query, documents) = ("q".repeat(100_000), vec![""; 10_000]);
+    for (path, body) in [
+        (
+            "/rerank",
+            json!({"model": "reranker", "query": query, "texts": documents}),
+        ),
+        (
+            "/v1/rerank",
+            json!({"model": "reranker", "query": query, "documents": documents}),
+        ),
+    ] {
+        let (status, error) = asked(path, body).await;
+        assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE, "{path}: {error}");
+        let message = "the request has 1000000000 bytes of text, expected at most 16777216";
+        assert!(error.to_string().contains(message), "{path}: {error}");
+    }
+    let many = ["", "b"].repeat(8193);
+    let (status, error) = asked("/rerank", json!({"query": "a", "texts": many})).await;
+    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
+    let message = "the request has 16386 texts, expected at most 16384";
+    assert!(error.to_string().contains(message), "{error}");
+
+    // Within the limits, the copies are charged to the budget.
+    let body =
+        json!({"model": "reranker", "query": "q".repeat(10_000), "texts": vec!["a"; 1000]}).to_string();
+    for (budget, status) in [
+        (4 << 20, StatusCode::PAYLOAD_TOO_LARGE),
+        (16 << 20, StatusCode::OK),
+    ] {
+        let budget = oip_service::ByteBudget::new(budget);
+        let config = HttpConfig::default().with(|config| config.budget = budget.clone());
+        let answer = post(&app_with(config).0, "/rerank", body.clone()).await;
+        assert_eq!(answer.status, status, "{}", answer.text());
+        drop(answer);
+        assert_eq!(budget.used(), 0);
+    }
+}
+
+/// The response is limited and charged while it is printed.
+#[tokio::test]
+async fn a_response_of_texts_is_limited() {
+    let body = json!({"model": "sentiment", "inputs": vec![["a"]; 1000]}).to_string();
+    let config = HttpConfig::default().with(|config| config.max_answer_bytes = 10_000);
+    let answer = post(&app_with(config).0, "/predict", body.clone()).await;
+    assert_eq!(
+        answer.status,
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "{}",
+        answer.text()
+    );
+    assert!(answer.text().contains("the limit is 10000"), "{}", answer.text());
+    // The request and the outputs take less than this, the printed response more.
+    let budget = oip_service::ByteBudget::new(150_000);
+    let config = HttpConfig::default().with(|config| config.budget = budget.clone());
+    let answer = post(&app_with(config).0, "/predict", body).await;
+    assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE, "{}", answer.text());
+    drop(answer);
+    assert_eq!(budget.used(), 0);
 }
 
 #[tokio::test]

@@ -10,14 +10,14 @@ use crate::options::Access;
 /// The settings of a gate for HTTP.
 pub(super) const HTTP: Transport<axum::body::Body> = Transport {
     is_grpc: false,
-    refuse: oip_http::error_response,
+    refuse: |error, route| oip_http::error_response_to(error, route.action()),
     certificate: names,
 };
 
 /// The settings of a gate for gRPC.
 pub(super) const GRPC: Transport<oip_grpc::Body> = Transport {
     is_grpc: true,
-    refuse: oip_grpc::error_response,
+    refuse: |error, _| oip_grpc::error_response(error),
     certificate: names,
 };
 

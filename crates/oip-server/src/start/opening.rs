@@ -193,12 +193,13 @@ where
 {
     service_fn(move |mut request| {
         transport.read_route(&mut request);
-        let is_health = Route::of(&request).api() == Api::Health;
+        let route = Route::of(&request).clone();
+        let is_health = route.api() == Api::Health;
         let answer = is_health.then(|| service.call(request));
         async move {
             match answer {
                 Some(answer) => answer.await,
-                None => Ok((transport.refuse)(&starting())),
+                None => Ok((transport.refuse)(&starting(), &route)),
             }
         }
     })

@@ -72,6 +72,52 @@ fn a_demand_for_a_gpu_is_a_reason() {
     assert!(!metrics.contains("nv_gpu_"), "{metrics}");
 }
 
+/// A preference that the built-in runtime cannot meet is a warning that names the model; a misspelled name is an
+/// error.
+#[test]
+fn an_accelerator_without_a_library_is_a_warning_of_its_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("digits");
+    std::fs::create_dir_all(model.join("1")).unwrap();
+    std::fs::copy(
+        examples().join("models/digits/1/model.onnx"),
+        model.join("1/model.onnx"),
+    )
+    .unwrap();
+    let check = |accelerator: &str| {
+        let config = format!(
+            "optimization {{ execution_accelerators {{ gpu_execution_accelerator [ {{ name: \"{accelerator}\" }} ] }} }}"
+        );
+        std::fs::write(model.join("config.pbtxt"), config).unwrap();
+        let checked = std::process::Command::new(env!("CARGO_BIN_EXE_oip-server"))
+            .args(["check", "--log=warn"])
+            .arg(folder.path())
+            .env_clear()
+            .output()
+            .unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (
+            checked.status.success(),
+            text(checked.stdout),
+            text(checked.stderr),
+        )
+    };
+    let (is_loaded, found, log) = check("cuda");
+    assert!(is_loaded, "{found}");
+    let warning = log
+        .lines()
+        .find(|line| line.contains("has no effect on the built-in runtime"));
+    assert!(
+        warning.is_some_and(|line| line.contains("model=\"digits\"")),
+        "{log}"
+    );
+    let (is_loaded, found, _) = check("cudda");
+    assert!(
+        !is_loaded && found.contains("expected 'cuda' or 'tensorrt'; did you mean 'cuda'?"),
+        "{found}"
+    );
+}
+
 /// The log, the configuration and the metrics show what a model runs on, even if the model is isolated.
 #[test]
 fn what_a_model_runs_on_is_shown() {

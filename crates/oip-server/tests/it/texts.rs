@@ -169,6 +169,61 @@ fn a_directory_of_the_hub_is_fetched_without_what_is_not_needed() {
     }
 }
 
+/// A file of a text model's directory on the Hub is a text model, as the same local path is.
+#[test]
+fn a_file_of_the_hub_is_fetched_with_the_files_that_describe_it() {
+    let objects = Objects::default();
+    for file in FILES {
+        objects.put(&format!("words/{file}"), fs::read(fixture(file)).unwrap());
+        objects.put(file, fs::read(fixture(file)).unwrap());
+    }
+    for network in [
+        "onnx/model_quantized.onnx",
+        "words/small.onnx",
+        "alone/network.onnx",
+    ] {
+        objects.put(network, fs::read(fixture("onnx/model.onnx")).unwrap());
+    }
+    for other in [
+        "pytorch_model.bin",
+        "onnx/model_O4.onnx",
+        "words/model.safetensors",
+    ] {
+        objects.put(other, "weights");
+    }
+    let served = objects.clone();
+    let hub = FakeServer::start(move |request| served.as_hub("owner/repo", request));
+    for (file, name, input) in [
+        ("onnx/model_quantized.onnx", "repo", "text"),
+        ("words/onnx/model.onnx", "words", "text"),
+        ("words/small.onnx", "small", "text"),
+        ("alone/network.onnx", "network", "input_ids"),
+    ] {
+        let cache = tempfile::tempdir().unwrap();
+        let mut program = command(
+            Path::new(&format!("hf://owner/repo/{file}")),
+            &["--repository-cache", cache.path().to_str().unwrap()],
+        );
+        let server = started(Server::spawn(program.env("HF_ENDPOINT", hub.url())));
+        let metadata = server.get(&format!("/v2/models/{name}")).json();
+        assert_eq!(metadata["inputs"][0]["name"], input, "{file}: {metadata}");
+        if input == "text" {
+            let answer = server.request("POST", "/embed", &[], br#"{"inputs": "two"}"#);
+            assert_eq!(answer.json(), json!([[0.0, 1.0]]), "{file}");
+        }
+        let fetched = hub.take_requests();
+        let is_fetched = |name: &str| {
+            fetched
+                .iter()
+                .any(|request| request.contains(name) && request.contains("/resolve/"))
+        };
+        assert!(is_fetched(file), "{fetched:?}");
+        for other in ["pytorch_model", "model_O4", "safetensors"] {
+            assert!(!is_fetched(other), "{file}: {fetched:?}");
+        }
+    }
+}
+
 #[test]
 fn weights_without_a_network_are_told_what_they_are_and_how_to_export_them() {
     let folder = tempfile::tempdir().unwrap();
@@ -189,6 +244,26 @@ fn weights_without_a_network_are_told_what_they_are_and_how_to_export_them() {
     ] {
         assert!(error.contains(part), "{part}: {error}");
     }
+}
+
+#[test]
+fn a_damaged_description_is_named_with_its_fault() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = words(folder.path());
+    fs::write(words.join("config.json"), "{\"model_type\": \"bert\",").unwrap();
+    let checked = Command::new(env!("CARGO_BIN_EXE_oip-server"))
+        .arg("check")
+        .arg(&words)
+        .env_clear()
+        .output()
+        .unwrap();
+    let error = String::from_utf8(checked.stdout).unwrap();
+    assert!(!checked.status.success(), "{error}");
+    assert!(
+        error.contains("config.json: ") && error.contains("EOF while parsing"),
+        "{error}"
+    );
+    assert!(!error.contains("has no model.onnx"), "{error}");
 }
 
 /// A pipeline combines the steps of a text model, served as separate models, with its network.
@@ -341,6 +416,14 @@ fn identities_may_use_text_routes_for_their_models_only() {
         assert_eq!(asked(Some("0ther")), 403, "{path}");
         assert_eq!(asked(Some("w4tch")), 403, "{path}");
     }
+    // OpenAI's clients read the message of an object.
+    let refused = server.request(
+        "POST",
+        "/v1/embeddings",
+        &[],
+        br#"{"model": "words", "input": "two"}"#,
+    );
+    assert_eq!(refused.json()["error"]["code"], "invalid_api_key");
     // A request without a model name calls the only model that the identity may use. If there is none, the
     // request fails.
     let unnamed = |token: &str| {

@@ -170,6 +170,43 @@ fn a_classifier_gives_scores_and_the_label_of_the_best() {
     );
 }
 
+/// The second texts are an input only if the tokenizer has a template for pairs.
+#[test]
+fn pairs_are_an_input_where_the_tokenizer_has_a_template_for_them() {
+    let template = tokenizer()["post_processor"].clone();
+    let mut single = template.clone();
+    single["pair"] = single["single"].clone();
+    let bytes =
+        json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true});
+    let bert = json!({"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]});
+    let roberta = json!({"type": "RobertaProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2], "trim_offsets": true,
+        "add_prefix_space": false});
+    let sequence = |members: &[&serde_json::Value]| json!({"type": "Sequence", "processors": members});
+    for (post_processor, has_pairs) in [
+        (sequence(&[&bytes, &template]), true),
+        (sequence(&[&bytes]), false),
+        (template, true),
+        (single, false),
+        (bert, true),
+        (roberta, true),
+        (bytes, false),
+        (serde_json::Value::Null, false),
+    ] {
+        let mut file = tokenizer();
+        file["post_processor"] = post_processor.clone();
+        let files = [
+            ("tokenizer.json", file),
+            (
+                "config.json",
+                config("BertForSequenceClassification", &["LABEL_0"]),
+            ),
+        ];
+        let loaded = load(Kind::Logits(1), true, TextOptions::default(), &files).unwrap();
+        let inputs = loaded.model.metadata().inputs.len();
+        assert_eq!(inputs, 1 + usize::from(has_pairs), "{post_processor}");
+    }
+}
+
 #[test]
 fn a_reranker_gives_one_score_for_a_pair() {
     let files = [
@@ -186,6 +223,11 @@ fn a_reranker_gives_one_score_for_a_pair() {
         (scores[0] - 0.377_540_7).abs() < 1e-6 && (scores[1] - 0.622_459_3).abs() < 1e-6,
         "{scores:?}"
     );
+    let inputs = |model: &dyn oip_service::Model| {
+        let inputs = model.metadata().inputs.iter();
+        inputs.map(|input| input.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(inputs(&*loaded.model), ["text", "text_pair"]);
     let uneven = request(&["one", "two"]).with_input("text_pair", strings(&["three"]));
     let error = infer(&*loaded.model, uneven).unwrap_err();
     assert_eq!(

@@ -135,6 +135,11 @@ impl Gpus {
         self.seen.as_deref()
     }
 
+    /// Returns whether nothing was chosen for models that do not ask for a GPU.
+    pub(crate) fn is_default(&self) -> bool {
+        self.choice == GpuChoice::Seen
+    }
+
     /// Returns whether GPUs for models that do not ask for one were chosen explicitly.
     pub(crate) fn are_chosen(&self) -> bool {
         matches!(self.choice, GpuChoice::All | GpuChoice::Only(_))

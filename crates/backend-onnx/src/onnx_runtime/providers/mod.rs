@@ -11,7 +11,7 @@ mod package;
 mod plan;
 
 pub use self::gpus::{Gpu, GpuChoice, GpuChoiceError, Gpus};
-pub(crate) use self::plan::{demands_gpu, names_accelerators};
+pub(crate) use self::plan::{check_accelerators, demands_gpu, names_accelerators};
 pub(super) use self::{
     accelerator::{Accelerator, ConfiguredAccelerator},
     advice::{advice, is_out_of_memory},

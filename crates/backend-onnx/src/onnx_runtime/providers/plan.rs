@@ -85,6 +85,18 @@ pub(crate) fn names_accelerators(config: &ModelConfig) -> bool {
     !accelerators.gpu_execution_accelerator.is_empty() || !accelerators.cpu_execution_accelerator.is_empty()
 }
 
+/// Checks the accelerators that a configuration names, whichever runtime the model gets.
+///
+/// # Errors
+/// Returns [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) for an unknown name, an accelerator in
+/// the list for the other kind of device, or a wrong option.
+pub(crate) fn check_accelerators(config: &ModelConfig) -> Result<(), ServiceError> {
+    let accelerators = &config.optimization.execution_accelerators;
+    read(&accelerators.gpu_execution_accelerator, true, config)?;
+    read(&accelerators.cpu_execution_accelerator, false, config)?;
+    Ok(())
+}
+
 /// Returns whether a configuration requires a GPU.
 pub(crate) fn demands_gpu(config: &ModelConfig) -> bool {
     config
@@ -255,10 +267,16 @@ impl Environment<'_> {
             warnings.push(format!("there is no GPU {gpu}: {}", self.gpus.describe()));
         }
         for gpu in refused {
-            warnings.push(match self.gpus.may_have(gpu) {
-                true => format!("GPU {gpu} is excluded by --gpus"),
-                false => format!("there is no GPU {gpu}: {}", self.gpus.describe()),
-            });
+            match (self.gpus.may_have(gpu), self.gpus.is_default()) {
+                (false, _) => warnings.push(format!("there is no GPU {gpu}: {}", self.gpus.describe())),
+                (true, false) => warnings.push(format!("GPU {gpu} is excluded by --gpus")),
+                // A warning about the library follows.
+                (true, true) if !self.has(Accelerator::Cuda) => {}
+                (true, true) => warnings.push(format!(
+                    "GPU {gpu} is not used, because no GPU was found: the NVIDIA driver's library \
+                     libnvidia-ml.so.1 could not be loaded; KIND_GPU, or --gpus {gpu}, uses it nevertheless"
+                )),
+            }
         }
         let (on_gpu, missing): (Vec<_>, Vec<_>) = on_gpu
             .into_iter()
@@ -429,6 +447,30 @@ mod tests {
                 "GPU 0 is excluded by --gpus",
                 "there is no GPU 7: this machine has 0 (NVIDIA H100), 1 (NVIDIA H100)"
             ]
+        );
+        // Without --gpus, the warnings name what is missing: the provider, or the GPUs.
+        let wish = config(&[group(InstanceKind::Auto, &[0])], &[], &[]);
+        let plan = run(&wish, &gpus("", None), CPU).unwrap();
+        assert_eq!(
+            plan.warnings,
+            [
+                "ONNX Runtime 1.31.1 has no CUDAExecutionProvider (it has AzureExecutionProvider, CPUExecutionProvider); pip install \
+                 onnxruntime-gpu brings a library that has it"
+            ]
+        );
+        let plan = run(&wish, &gpus("", None), GPU).unwrap();
+        assert!(plan.is_plain_cpu());
+        assert_eq!(
+            plan.warnings,
+            [
+                "GPU 0 is not used, because no GPU was found: the NVIDIA driver's library libnvidia-ml.so.1 could not be loaded; \
+                 KIND_GPU, or --gpus 0, uses it nevertheless"
+            ]
+        );
+        let plan = run(&wish, &gpus("none", None), GPU).unwrap();
+        assert_eq!(
+            plan.warnings,
+            ["GPU 0 is excluded by --gpus"]
         );
     }
 
