@@ -457,7 +457,10 @@ mod tests {
         // Processors without instructions for 8-bit products need more steps.
         let steps = u64::MAX - budget.0;
         assert!(steps >= (1 << 24) / PER_STEP, "{steps}");
-        assert_eq!(matrix.multiply(&a, &mut c, &mut Budget(steps / 2)), Err(Exhausted));
+        assert_eq!(
+            matrix.multiply(&a, &mut c, &mut Budget(steps / 2)),
+            Err(Exhausted)
+        );
     }
 
     #[test]

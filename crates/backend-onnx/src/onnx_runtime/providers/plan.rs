@@ -468,10 +468,7 @@ mod tests {
             ]
         );
         let plan = run(&wish, &gpus("none", None), GPU).unwrap();
-        assert_eq!(
-            plan.warnings,
-            ["GPU 0 is excluded by --gpus"]
-        );
+        assert_eq!(plan.warnings, ["GPU 0 is excluded by --gpus"]);
     }
 
     #[test]
