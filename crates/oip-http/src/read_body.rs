@@ -47,7 +47,7 @@ where
     }
     // Checks that the declared length fits the budget, without keeping the charge.
     drop(lease.charge(announced.unwrap_or(0))?);
-    let mut received = Received::default();
+    let mut received = BodyBuffer::default();
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(|error| broken(&*error.into()))?.into_data() else {
             continue;
@@ -63,14 +63,14 @@ where
 
 /// The part of a body that has arrived. A single frame is kept, and several are copied into one buffer.
 #[derive(Default)]
-struct Received {
+struct BodyBuffer {
     first: Option<(Bytes, Charge)>,
     joined: Option<Buffer>,
     /// Number of padding bytes before the body in `joined`.
     gap: usize,
 }
 
-impl Received {
+impl BodyBuffer {
     fn len(&self) -> usize {
         let len = self.first.as_ref().map_or(0, |(first, _)| first.len());
         self.joined.as_ref().map_or(len, |joined| joined.len() - self.gap)

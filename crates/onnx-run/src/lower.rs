@@ -29,7 +29,7 @@ use tensor_core::QuotedName;
 
 use crate::{
     computed,
-    lowered::{Constant, Declared, OnnxGraph, OnnxNode, Port},
+    lowered::{Constant, DeclaredType, OnnxGraph, OnnxNode, Port},
     operators::registry as ops,
 };
 use onnx_tensor::node::{Attribute, Node};
@@ -331,7 +331,7 @@ fn attribute_of(attribute: &AttributeProto) -> Result<Attribute, Error> {
 
 /// Reads a declared type. Declared dimensions are used only for the outputs of loops without iterations; all
 /// others are inferred.
-fn declared(r#type: Option<&TypeProto>) -> Option<Declared> {
+fn declared(r#type: Option<&TypeProto>) -> Option<DeclaredType> {
     let Some(type_proto::Value::TensorType(tensor)) = r#type?.value.as_ref() else {
         return None;
     };
@@ -340,7 +340,7 @@ fn declared(r#type: Option<&TypeProto>) -> Option<Declared> {
         _ => 0,
     };
     let shape = tensor.shape.as_ref();
-    Some(Declared {
+    Some(DeclaredType {
         elem_type: tensor.elem_type,
         shape: shape.map(|shape| shape.dim.iter().map(size).collect()),
     })

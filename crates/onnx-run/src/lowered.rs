@@ -26,12 +26,12 @@ pub(crate) struct Constant {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Port {
     pub(crate) name: String,
-    pub(crate) declared: Option<Declared>,
+    pub(crate) declared: Option<DeclaredType>,
 }
 
 /// A declared tensor type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Declared {
+pub(crate) struct DeclaredType {
     /// ONNX's element type code.
     pub(crate) elem_type: i32,
     /// The declared dimensions, with 0 for a dimension without a size; `None` if the rank is unknown.

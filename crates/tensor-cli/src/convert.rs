@@ -67,7 +67,7 @@ struct Job<'o> {
 }
 
 /// The output of a conversion.
-struct Written {
+struct ConversionOutput {
     /// The files with tensors; none for standard output.
     files: Vec<report::WrittenFile>,
     /// The path of the shards' index.
@@ -75,7 +75,7 @@ struct Written {
     losses: Vec<Loss>,
 }
 
-impl Written {
+impl ConversionOutput {
     /// Prints the number of files, if there are several or an index.
     fn print(&self, out: &mut dyn Write) -> Outcome {
         match &self.index {
@@ -157,10 +157,10 @@ impl Job<'_> {
         to: &Path,
         options: &ConvertOptions<'_>,
         out: &mut (impl Write + Send),
-    ) -> Outcome<Written> {
+    ) -> Outcome<ConversionOutput> {
         if files::is_standard(to) {
             let converted = tensor_files::convert_into(reader, format, out, options).about(to);
-            return Ok(Written {
+            return Ok(ConversionOutput {
                 files: Vec::new(),
                 index: None,
                 losses: converted.map_err(unless_interrupted)?.losses,
@@ -171,7 +171,7 @@ impl Job<'_> {
             let sharded = tensor_files::convert_sharded(reader, format, to, &shards, options).about(to);
             let sharded = sharded.map_err(unless_interrupted)?;
             let files = sharded.files.iter();
-            return Ok(Written {
+            return Ok(ConversionOutput {
                 files: files.map(|file| report::WrittenFile::at(file)).collect(),
                 index: sharded.index.map(|index| index.display().to_string()),
                 losses: sharded.losses,
@@ -179,7 +179,7 @@ impl Job<'_> {
         }
         let converted = tensor_files::convert(reader, format, to, options).about(to);
         let losses = converted.map_err(unless_interrupted)?.losses;
-        Ok(Written {
+        Ok(ConversionOutput {
             files: vec![report::WrittenFile::at(to)],
             index: None,
             losses,

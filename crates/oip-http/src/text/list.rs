@@ -234,12 +234,12 @@ fn read<'de, D: Deserializer<'de>>(
     deserializer: D,
     member: &'static str,
     kinds: Kinds,
-) -> Result<Read, D::Error> {
+) -> Result<MemberTexts, D::Error> {
     let index = Cell::new(None);
     let reader = Reader {
         kinds,
         index: &index,
-        read: Read::default(),
+        read: MemberTexts::default(),
     };
     deserializer
         .deserialize_any(reader)
@@ -251,7 +251,7 @@ fn read<'de, D: Deserializer<'de>>(
 
 /// The texts of a member.
 #[derive(Default)]
-struct Read {
+struct MemberTexts {
     texts: TextList,
     /// The second text of each pair.
     pairs: TextList,
@@ -263,7 +263,7 @@ struct Read {
     width: usize,
 }
 
-impl Read {
+impl MemberTexts {
     fn push_id<E: Error>(&mut self, id: u64) -> Result<(), E> {
         let id = u32::try_from(id).map_err(|_| E::custom(format_args!("{id} is no token id")))?;
         let comma = if self.ids.is_empty() { "" } else { "," };
@@ -294,17 +294,17 @@ struct Reader<'i> {
     kinds: Kinds,
     /// The index of the element that is being read.
     index: &'i Cell<Option<usize>>,
-    read: Read,
+    read: MemberTexts,
 }
 
 impl<'de> Visitor<'de> for Reader<'_> {
-    type Value = Read;
+    type Value = MemberTexts;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.kinds.expected)
     }
 
-    fn visit_str<E: Error>(mut self, text: &str) -> Result<Read, E> {
+    fn visit_str<E: Error>(mut self, text: &str) -> Result<MemberTexts, E> {
         if !self.kinds.may_be_one {
             return Err(E::invalid_type(Unexpected::Str(""), &self));
         }
@@ -312,7 +312,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
         Ok(self.read)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(mut self, mut seq: A) -> Result<Read, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut seq: A) -> Result<MemberTexts, A::Error> {
         for index in 0.. {
             self.index.set(Some(index));
             let element = Element {
@@ -336,7 +336,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
 struct Element<'r> {
     kinds: Kinds,
     index: usize,
-    read: &'r mut Read,
+    read: &'r mut MemberTexts,
 }
 
 impl Element<'_> {
@@ -426,7 +426,7 @@ impl<'de> Visitor<'de> for Element<'_> {
 }
 
 /// Reads the text at a position of a sequence.
-struct Text<'r>(&'r mut Read, usize);
+struct Text<'r>(&'r mut MemberTexts, usize);
 
 impl<'de> DeserializeSeed<'de> for Text<'_> {
     type Value = ();

@@ -175,12 +175,12 @@ fn operators_word() -> Promise {
 fn one_or_more<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<PathBuf>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "expected a path or URL, or a list of them")]
-    enum Written {
+    enum PathOrList {
         One(PathBuf),
         More(Vec<PathBuf>),
     }
-    Ok(match Written::deserialize(from)? {
-        Written::One(path) => vec![path],
-        Written::More(paths) => paths,
+    Ok(match PathOrList::deserialize(from)? {
+        PathOrList::One(path) => vec![path],
+        PathOrList::More(paths) => paths,
     })
 }

@@ -19,7 +19,7 @@ use std::{
 use oip_service::Phase;
 use serde::{Serialize, Serializer};
 
-use super::finished::{Facts, Finished};
+use super::finished::{Facts, FinishedExchange};
 
 use crate::{
     failure::Failure,
@@ -35,7 +35,7 @@ enum Field<'a> {
     Address(SocketAddr),
 }
 
-impl Finished<'_> {
+impl FinishedExchange<'_> {
     fn json(&self) -> Vec<u8> {
         let Facts { notes, .. } = self.facts;
         let time = shown_time(self.facts);
@@ -208,7 +208,7 @@ impl AccessLog {
     }
 
     /// Queues a line. If the queue is full, drops the line.
-    pub(super) fn write(&self, request: &Finished<'_>) {
+    pub(super) fn write(&self, request: &FinishedExchange<'_>) {
         let line = match self.form {
             AccessLogForm::Json => request.json(),
             AccessLogForm::Off | AccessLogForm::Text => request.text(),
@@ -376,8 +376,8 @@ mod tests {
         }
     }
 
-    fn finished(facts: &Facts) -> Finished<'_> {
-        Finished {
+    fn finished(facts: &Facts) -> FinishedExchange<'_> {
+        FinishedExchange {
             transport: Transport::Http,
             route: "/v2/models/{model}/infer",
             code: 200,

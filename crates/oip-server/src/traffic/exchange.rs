@@ -17,7 +17,7 @@ use oip_service::{RequestNotes, route::Route};
 use pin_project_lite::pin_project;
 
 use super::{
-    finished::{Facts, Finished},
+    finished::{Facts, FinishedExchange},
     ids::Ids,
     shared::Traffic,
     traces::TraceContext,
@@ -146,7 +146,7 @@ impl Drop for Exchange {
             }
         }
         let Some(facts) = &self.facts else { return };
-        let finished = Finished {
+        let finished = FinishedExchange {
             transport: self.transport,
             route: self.route,
             code,

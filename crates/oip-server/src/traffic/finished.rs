@@ -30,7 +30,7 @@ pub(super) struct Facts {
 }
 
 /// A finished request.
-pub(super) struct Finished<'a> {
+pub(super) struct FinishedExchange<'a> {
     pub(super) transport: Transport,
     pub(super) route: &'static str,
     /// The HTTP status or gRPC code of the response.

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, time::Duration};
 
-use super::finished::Finished;
+use super::finished::FinishedExchange;
 
 /// Traces that cannot exist: the type has no values.
 pub(crate) struct Traces(Infallible);
@@ -18,7 +18,7 @@ impl Traces {
         match self.0 {}
     }
 
-    pub(super) fn export(&self, _: &TraceContext, _: &Finished<'_>) {
+    pub(super) fn export(&self, _: &TraceContext, _: &FinishedExchange<'_>) {
         match self.0 {}
     }
 }

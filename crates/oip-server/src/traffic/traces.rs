@@ -10,7 +10,7 @@ use std::{
 use oip_service::{Phase, RequestNotes, StageKind};
 use oip_telemetry::{Exporter, Kind, Parent, Sampler, Span, SpanId, TraceId};
 
-use super::{finished::Finished, transport::Transport};
+use super::{finished::FinishedExchange, transport::Transport};
 
 /// Decides which requests are traced, and exports them.
 pub(crate) struct Traces {
@@ -41,7 +41,7 @@ impl Traces {
     }
 
     /// Exports the spans of a finished request.
-    pub(super) fn export(&self, traced: &TraceContext, request: &Finished<'_>) {
+    pub(super) fn export(&self, traced: &TraceContext, request: &FinishedExchange<'_>) {
         self.exporter.export(spans(traced, request));
     }
 }
@@ -66,7 +66,7 @@ fn known_method(method: &str) -> &'static str {
 }
 
 /// Converts a time of the monotonic clock to wall-clock time.
-fn at(request: &Finished<'_>, instant: Instant) -> SystemTime {
+fn at(request: &FinishedExchange<'_>, instant: Instant) -> SystemTime {
     match instant.checked_duration_since(request.facts.start) {
         Some(after) => request.facts.time + after,
         None => request.facts.time - request.facts.start.duration_since(instant),
@@ -78,7 +78,7 @@ fn number(count: u64) -> i64 {
 }
 
 /// Returns the spans of a request: its own, and one for each stage.
-fn spans(traced: &TraceContext, request: &Finished<'_>) -> Vec<Span> {
+fn spans(traced: &TraceContext, request: &FinishedExchange<'_>) -> Vec<Span> {
     let mut root = root(traced, request);
     let stages = request.facts.notes.stages();
     if stages.len() == RequestNotes::MOST_STAGES {
@@ -122,7 +122,7 @@ fn spans(traced: &TraceContext, request: &Finished<'_>) -> Vec<Span> {
 }
 
 /// Returns the span of the whole request.
-fn root(traced: &TraceContext, request: &Finished<'_>) -> Span {
+fn root(traced: &TraceContext, request: &FinishedExchange<'_>) -> Span {
     let method = known_method(request.facts.method.as_str());
     let name: Cow<'static, str> = match request.transport {
         Transport::Http => format!("{method} {}", request.route).into(),

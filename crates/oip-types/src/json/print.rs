@@ -13,23 +13,23 @@ pub(super) const ROOM: usize = 48;
 /// iterations of two short loops better than those of one long loop.
 pub(super) trait JsonPrint: Element {
     /// The result of the first step of printing, which the second step writes.
-    type Prepared: Copy + Default;
+    type FirstStep: Copy + Default;
 
     /// Typical length in characters, comma included; used to reserve capacity.
     const TYPICAL_LEN: usize;
 
     /// Runs the first step of printing.
-    fn prepare(self) -> Self::Prepared;
+    fn prepare(self) -> Self::FirstStep;
 
     /// Writes the element at the start of `out` and returns its length in characters; `None` for NaN and the
     /// infinities, which JSON cannot express.
-    fn print(prepared: Self::Prepared, out: &mut [u8; ROOM]) -> Option<usize>;
+    fn print(prepared: Self::FirstStep, out: &mut [u8; ROOM]) -> Option<usize>;
 }
 
 /// Implements the first step as a no-op.
 macro_rules! prepared_as_it_is {
     () => {
-        type Prepared = Self;
+        type FirstStep = Self;
 
         #[inline]
         fn prepare(self) -> Self {
@@ -93,17 +93,17 @@ impl JsonPrint for f64 {
 
 impl JsonPrint for f32 {
     /// The digits are zero if the value needs the slow path.
-    type Prepared = (Self, Digits);
+    type FirstStep = (Self, Digits);
 
     const TYPICAL_LEN: usize = 12;
 
     #[inline]
-    fn prepare(self) -> Self::Prepared {
+    fn prepare(self) -> Self::FirstStep {
         (self, Digits::of(self).unwrap_or_default())
     }
 
     #[inline(always)]
-    fn print((value, digits): Self::Prepared, out: &mut [u8; ROOM]) -> Option<usize> {
+    fn print((value, digits): Self::FirstStep, out: &mut [u8; ROOM]) -> Option<usize> {
         if digits.digits != 0 {
             return Some(digits.write(value.is_sign_negative(), out));
         }
@@ -117,17 +117,17 @@ macro_rules! print_narrow_floats {
     ($($type:ty)*) => {$(
         /// Prints the value as an `f32`.
         impl JsonPrint for $type {
-            type Prepared = <f32 as JsonPrint>::Prepared;
+            type FirstStep = <f32 as JsonPrint>::FirstStep;
 
             const TYPICAL_LEN: usize = f32::TYPICAL_LEN;
 
             #[inline]
-            fn prepare(self) -> Self::Prepared {
+            fn prepare(self) -> Self::FirstStep {
                 self.to_f32().prepare()
             }
 
             #[inline]
-            fn print(prepared: Self::Prepared, out: &mut [u8; ROOM]) -> Option<usize> {
+            fn print(prepared: Self::FirstStep, out: &mut [u8; ROOM]) -> Option<usize> {
                 f32::print(prepared, out)
             }
         }

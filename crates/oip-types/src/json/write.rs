@@ -364,7 +364,7 @@ fn write_chunk<T: JsonPrint, const BLOCK: usize, const TEXT: usize>(
     first: usize,
     non_finite: NonFinite,
 ) -> Result<(), ServiceError> {
-    let mut prepared = [T::Prepared::default(); BLOCK];
+    let mut prepared = [T::FirstStep::default(); BLOCK];
     let mut text = [0u8; TEXT];
     for (block, elements) in elements.chunks(BLOCK).enumerate() {
         for (prepared, element) in prepared.iter_mut().zip(elements) {

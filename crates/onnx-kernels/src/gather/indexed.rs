@@ -22,15 +22,15 @@ use onnx_tensor::{
     operator::Compute,
 };
 
-type Built = Result<Box<dyn Compute>>;
+type BuildResult = Result<Box<dyn Compute>>;
 
 /// Builds the operator `GatherElements` or `GatherND`.
-pub fn taken(node: &Node) -> Built {
+pub fn taken(node: &Node) -> BuildResult {
     Ok(kernel(Gather(Naming::of(node)?)))
 }
 
 /// Builds the operator `ScatterElements` (formerly `Scatter`) or `ScatterND`.
-pub fn scatter(node: &Node) -> Built {
+pub fn scatter(node: &Node) -> BuildResult {
     let join = match Attributes(node).text("reduction", "none") {
         "none" => Join::Replace,
         "add" => Join::Add,

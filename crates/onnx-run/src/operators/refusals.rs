@@ -11,7 +11,7 @@ use super::conditions::CONDITIONS;
 use crate::{Session, test_models};
 
 /// A node that is refused.
-struct Refused {
+struct RefusedNode {
     op_type: &'static str,
     domain: &'static str,
     opset: i64,
@@ -21,8 +21,8 @@ struct Refused {
     attributes: Vec<AttributeProto>,
 }
 
-fn refused(op_type: &'static str) -> Refused {
-    Refused {
+fn refused(op_type: &'static str) -> RefusedNode {
+    RefusedNode {
         op_type,
         domain: "",
         opset: 21,
@@ -32,7 +32,7 @@ fn refused(op_type: &'static str) -> Refused {
     }
 }
 
-impl Refused {
+impl RefusedNode {
     fn of(mut self, domain: &'static str) -> Self {
         self.domain = domain;
         self
@@ -144,24 +144,24 @@ impl Refused {
 const CHANNELS: &[i64] = &[4];
 const IMAGE: &[i64] = &[1, 4, 8, 8];
 
-fn normalization() -> Refused {
+fn normalization() -> RefusedNode {
     refused("BatchNormalization").inputs(&[IMAGE, CHANNELS, CHANNELS, CHANNELS, CHANNELS])
 }
 
-fn layer(op_type: &'static str, gates: i64) -> Refused {
+fn layer(op_type: &'static str, gates: i64) -> RefusedNode {
     refused(op_type)
         .inputs(&[&[5, 1, 4], &[1, gates * 2, 4], &[1, gates * 2, 2]])
         .int("hidden_size", 2)
 }
 
-fn einsum(equation: &str) -> Refused {
+fn einsum(equation: &str) -> RefusedNode {
     refused("Einsum")
         .inputs(&[&[2, 3], &[3, 4]])
         .text("equation", equation)
 }
 
 /// Returns nodes that a condition refuses, each with words that the message must contain.
-fn by_condition() -> Vec<(Refused, &'static [&'static str])> {
+fn by_condition() -> Vec<(RefusedNode, &'static [&'static str])> {
     let pool = |op_type: &'static str| {
         refused(op_type)
             .text("auto_pad", "SAME_UPPER")
@@ -395,7 +395,7 @@ fn the_table_names_the_input_or_the_operator_set() {
     ]);
 }
 
-fn expect_words(cases: &[(Refused, &[&str])]) {
+fn expect_words(cases: &[(RefusedNode, &[&str])]) {
     let mut wrong = Vec::new();
     for (node, words) in cases {
         let error = node.error();

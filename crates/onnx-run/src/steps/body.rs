@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use onnx_tensor::prelude::*;
 
-use crate::lowered::{Declared, OnnxGraph, OnnxNode};
+use crate::lowered::{DeclaredType, OnnxGraph, OnnxNode};
 use crate::steps::{
     direct::DirectNode,
     sequence::SequenceOp,
@@ -18,7 +18,7 @@ pub(crate) struct Body {
     pub(crate) inputs: Vec<Slot>,
     pub(crate) outputs: Vec<Slot>,
     /// Declared element types and dimensions of the outputs; 0 for a free dimension.
-    pub(crate) declared: Vec<Option<Declared>>,
+    pub(crate) declared: Vec<Option<DeclaredType>>,
     pub(crate) steps: Vec<Step>,
     /// For each step, the sorted slots of the values that no later step reads.
     pub(crate) dropped: Vec<Vec<Slot>>,

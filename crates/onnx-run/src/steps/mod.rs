@@ -40,7 +40,7 @@ use crate::{RunError, RunErrorKind, computed, lower, operators::registry, outcom
 use body::Body;
 use control::Run;
 use infer::KnownFacts;
-use prepare::Prepared;
+use prepare::PreparedGraph;
 use values::{Constants, Failure, Value, Values};
 
 /// A model that is ready to run, from any number of threads at once, for inputs of any shape.
@@ -104,7 +104,7 @@ impl Session {
         outcome::refuse_types(&signature)?;
         let lowered = lower::lower(graph, &signature.opsets)?;
         let prepared = prepare::prepare(&lowered, &signature.inputs)?;
-        let Prepared { body, constants, .. } = prepared;
+        let PreparedGraph { body, constants, .. } = prepared;
         let known = KnownFacts::of(&body, &signature.inputs, &constants)
             .map_err(|error| outcome::unprepared(error, &lowered.labels))?;
         let outputs = body.outputs.iter().map(|&slot| known.fact(slot)).collect();

@@ -32,7 +32,7 @@ use onnx_tensor::{
 };
 
 /// A graph that is ready to run.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedGraph {
     pub(crate) body: Body,
     pub(crate) constants: HashMap<Slot, Arc<Tensor>>,
     pub(crate) slots: usize,
@@ -41,7 +41,7 @@ pub(crate) struct Prepared {
 }
 
 /// Prepares a lowered model with these inputs.
-pub(crate) fn prepare(lowered: &Lowered, inputs: &[Port]) -> Result<Prepared, FileError> {
+pub(crate) fn prepare(lowered: &Lowered, inputs: &[Port]) -> Result<PreparedGraph, FileError> {
     let Lowered { graph, labels } = lowered;
     let bytes = bytes(graph);
     let mut preparer = Preparer {
@@ -68,7 +68,7 @@ pub(crate) fn prepare(lowered: &Lowered, inputs: &[Port]) -> Result<Prepared, Fi
         .map_err(|error| outcome::unprepared(error, labels))?;
     let needed = body.needs();
     preparer.constants.retain(|slot, _| needed.contains(slot));
-    Ok(Prepared {
+    Ok(PreparedGraph {
         body,
         constants: preparer.constants,
         slots: preparer.count,
@@ -443,7 +443,11 @@ mod tests {
     };
     use onnx_tensor::elements::elements;
 
-    fn prepared(nodes: Vec<NodeProto>, dims: &[i64], constants: Vec<TensorProto>) -> (Prepared, Session) {
+    fn prepared(
+        nodes: Vec<NodeProto>,
+        dims: &[i64],
+        constants: Vec<TensorProto>,
+    ) -> (PreparedGraph, Session) {
         let model = model(nodes, dims, &vec![-1; dims.len()], constants);
         let signature = Signature::of(&model).unwrap();
         let lowered = lower::lower(model.graph.as_ref().unwrap(), &signature.opsets).unwrap();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::lowered::Declared;
+use crate::lowered::DeclaredType;
 use crate::steps::values::Failure;
 use onnx_tensor::{
     axis,
@@ -75,7 +75,7 @@ impl Rows {
         &mut self,
         index: usize,
         axis: i64,
-        declared: Option<&Declared>,
+        declared: Option<&DeclaredType>,
         room: &mut Room<'_>,
     ) -> Result<Tensor> {
         let rows = std::mem::take(&mut self.made[index]);
@@ -147,7 +147,7 @@ fn spread<U: Unit>(
 const UNDEFINED: i32 = 0;
 
 /// Returns an empty result of the declared type; unknown dimensions are 0, as in ONNX Runtime.
-fn empty(axis: i64, declared: Option<&Declared>) -> Result<Tensor> {
+fn empty(axis: i64, declared: Option<&DeclaredType>) -> Result<Tensor> {
     let declared = declared.filter(|declared| declared.elem_type != UNDEFINED);
     let declared = declared.ok_or_else(|| {
         BadInput(
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn no_rows_are_stacked_along_the_axis_too() {
-        let mut declared = Declared {
+        let mut declared = DeclaredType {
             elem_type: 1,
             shape: Some(vec![3, 0]),
         };
@@ -190,7 +190,7 @@ mod tests {
             assert_eq!(stacked(axis, &declared).unwrap().shape(), shape, "{axis}");
         }
         assert!(stacked(3, &declared).is_err());
-        let huge = Declared {
+        let huge = DeclaredType {
             shape: Some(vec![1 << 31, 1 << 31, 1 << 31]),
             ..declared.clone()
         };
@@ -198,7 +198,7 @@ mod tests {
         declared.shape = None;
         assert_eq!(stacked(1, &declared).unwrap().shape(), [0]);
         for elem_type in [None, Some(UNDEFINED), Some(99)] {
-            let declared = elem_type.map(|elem_type| Declared {
+            let declared = elem_type.map(|elem_type| DeclaredType {
                 elem_type,
                 shape: None,
             });

@@ -111,12 +111,12 @@ enum Form<'n> {
 }
 
 #[derive(Debug)]
-struct Chosen<'n> {
+struct ChosenForm<'n> {
     form: Form<'n>,
     note: Option<String>,
 }
 
-impl Chosen<'_> {
+impl ChosenForm<'_> {
     fn found_in(&self, folder: &Path) -> FoundCheckpoint {
         let checkpoint = match &self.form {
             Form::File(name) => Checkpoint::File(folder.join(name)),
@@ -154,8 +154,8 @@ impl<'n> Candidate<'n> {
         }
     }
 
-    fn form(&self) -> Result<Option<Chosen<'n>>, Error> {
-        let chosen = |form, note| Ok(Some(Chosen { form, note }));
+    fn form(&self) -> Result<Option<ChosenForm<'n>>, Error> {
+        let chosen = |form, note| Ok(Some(ChosenForm { form, note }));
         match (self.file, self.index) {
             // Hugging Face's libraries also prefer the single file.
             (Some(file), Some(index)) => {
@@ -197,7 +197,7 @@ fn more_than_one<'n>(names: impl Iterator<Item = &'n str>) -> Error {
 }
 
 /// Chooses the checkpoint among the names in a directory.
-fn choose(names: &BTreeSet<String>) -> Result<Chosen<'_>, Error> {
+fn choose(names: &BTreeSet<String>) -> Result<ChosenForm<'_>, Error> {
     let is_tensors = |name: &str| format_of_path(Path::new(name)).is_some();
     let mut candidates: BTreeMap<String, Candidate<'_>> = BTreeMap::new();
     for name in names {

@@ -1,7 +1,7 @@
 //! `Attention`, `QAttention`, `MultiHeadAttention` and `DecoderMaskedMultiHeadAttention`, expanded into
 //! products and a softmax, with past keys and values.
 
-use super::{Unsupported, Written};
+use super::{RewriteResult, Unsupported};
 use crate::expand::{
     graph::{float, int, ints},
     replacement::Replacement,
@@ -35,7 +35,7 @@ struct Cache {
 
 impl Replacement<'_> {
     /// Emits nodes for self-attention whose queries, keys and values come from one product.
-    pub(super) fn attention(&mut self) -> Written {
+    pub(super) fn attention(&mut self) -> RewriteResult {
         self.without_input(6, "past_sequence_length")?;
         let product = self.op("MatMul", &[self.given(0)?, self.given(1)?], vec![]);
         let product = self.with_bias(product, 2);
@@ -46,7 +46,7 @@ impl Replacement<'_> {
         self.attended(product, 4, &added)
     }
 
-    pub(super) fn quantized_attention(&mut self) -> Written {
+    pub(super) fn quantized_attention(&mut self) -> RewriteResult {
         self.given(1)?;
         let product = self.op("MatMulInteger", &self.inputs(&[0, 1, 6, 7]), vec![]);
         let scale = self.op("Mul", &[self.given(3)?, self.given(4)?], vec![]);
@@ -56,7 +56,7 @@ impl Replacement<'_> {
 
     /// Emits nodes for attention over the concatenated product of queries, keys and values. Input `past`
     /// contains past keys and values; output 1 receives the past and present ones.
-    fn attended(&mut self, product: String, past: usize, added: &ScoreTerms) -> Written {
+    fn attended(&mut self, product: String, past: usize, added: &ScoreTerms) -> RewriteResult {
         self.with_default("do_rotary", 0)?;
         self.with_default("past_present_share_buffer", 0)?;
         let heads = self.heads()?;
@@ -103,7 +103,7 @@ impl Replacement<'_> {
     }
 
     /// Emits nodes for attention with separate queries, keys and values, and optional past keys and values.
-    pub(super) fn multi_head_attention(&mut self) -> Written {
+    pub(super) fn multi_head_attention(&mut self) -> RewriteResult {
         let query = self.given(0)?;
         let (Some(keys), Some(values)) = (self.input(1), self.input(2)) else {
             return Err(Unsupported::Anywhere(
@@ -140,7 +140,7 @@ impl Replacement<'_> {
 
     /// Emits nodes for attention of one query per batch entry, over a cache or over the keys of another
     /// sequence.
-    pub(super) fn decoder_attention(&mut self) -> Written {
+    pub(super) fn decoder_attention(&mut self) -> RewriteResult {
         let query = self.given(0)?;
         let (Some(keys), Some(values)) = (self.input(1), self.input(2)) else {
             return Err(Unsupported::Anywhere(
@@ -183,7 +183,7 @@ impl Replacement<'_> {
         bias: Option<&String>,
         cache: Cache,
         added: &ScoreTerms,
-    ) -> Written {
+    ) -> RewriteResult {
         if cache.length.is_some() && self.int("unidirectional", 0) != 0 {
             return Err(
                 "the attribute 'unidirectional' with past_sequence_length is not supported"

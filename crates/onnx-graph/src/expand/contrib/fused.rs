@@ -1,13 +1,13 @@
 //! Rewrites operators with a fused activation, transposition or scale factor.
 
-use super::Written;
+use super::RewriteResult;
 use crate::{
     expand::{graph::float, replacement::Replacement},
     proto::{AttributeProto, attribute_proto::AttributeType},
 };
 
 impl Replacement<'_> {
-    pub(super) fn fused_conv(&mut self) -> Written {
+    pub(super) fn fused_conv(&mut self) -> RewriteResult {
         let is_own = |attribute: &&AttributeProto| {
             matches!(attribute.name.as_str(), "activation" | "activation_params")
         };
@@ -25,7 +25,7 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    pub(super) fn fused_gemm(&mut self) -> Written {
+    pub(super) fn fused_gemm(&mut self) -> RewriteResult {
         let gemm = |attribute: &&AttributeProto| !attribute.name.starts_with("activation");
         let attributes = self.node.attribute.iter().filter(gemm).cloned().collect();
         let y = self.op("Gemm", &self.inputs(&[0, 1, 2]), attributes);
@@ -76,7 +76,7 @@ impl Replacement<'_> {
         })
     }
 
-    pub(super) fn fused_mat_mul(&mut self) -> Written {
+    pub(super) fn fused_mat_mul(&mut self) -> RewriteResult {
         self.with_default("transBatchA", 0)?;
         self.with_default("transBatchB", 0)?;
         let turns = ["transA", "transB"].map(|name| self.int(name, 0) != 0);
@@ -99,7 +99,7 @@ impl Replacement<'_> {
     }
 
     /// Emits nodes for GELU of an input plus an optional bias.
-    pub(super) fn gelu(&mut self, by_tanh: bool) -> Written {
+    pub(super) fn gelu(&mut self, by_tanh: bool) -> RewriteResult {
         let x = self.given(0)?;
         if self.node.op_type == "BiasGelu" {
             self.given(1)?;
@@ -118,7 +118,7 @@ impl Replacement<'_> {
     }
 
     /// Emits nodes for `x * sigmoid(alpha * x)`.
-    pub(super) fn swish(&mut self, alpha: f32) -> Written {
+    pub(super) fn swish(&mut self, alpha: f32) -> RewriteResult {
         let x = self.given(0)?;
         let scaled = self.scaled(x.clone(), self.float("alpha", alpha));
         let gate = self.op("Sigmoid", &[scaled], vec![]);

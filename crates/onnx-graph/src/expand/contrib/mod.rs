@@ -25,7 +25,7 @@ use crate::{
 const DOMAIN: &str = "com.microsoft";
 
 /// The result of rewriting a node: success, or the reason why the node cannot be rewritten.
-type Written = Result<(), Unsupported>;
+type RewriteResult = Result<(), Unsupported>;
 
 /// Why a variant of an operator is not supported.
 enum Unsupported {
@@ -89,7 +89,7 @@ pub(super) fn replace(model: &mut ModelProto) -> Result<(), Error> {
 
 impl Replacement<'_> {
     /// Emits the nodes that replace this node. Returns `None` for an operator that has no replacement.
-    fn write(&mut self) -> Option<Written> {
+    fn write(&mut self) -> Option<RewriteResult> {
         Some(match self.node.op_type.as_str() {
             "FusedConv" => self.fused_conv(),
             "FusedGemm" => self.fused_gemm(),
@@ -175,7 +175,7 @@ impl Replacement<'_> {
 
     /// Emits ONNX's operator of the same name, from the newest operator set if `is_newest`, otherwise from
     /// the model's.
-    fn as_it_is(&mut self, is_newest: bool) -> Written {
+    fn as_it_is(&mut self, is_newest: bool) -> RewriteResult {
         let (name, inputs) = (self.node.op_type.clone(), self.node.input.clone());
         let attributes = self.node.attribute.clone();
         let y = match is_newest {
@@ -186,7 +186,7 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    fn unique(&mut self) -> Written {
+    fn unique(&mut self) -> RewriteResult {
         // `sorted=0` returns the elements in order of first appearance.
         let y = self.newer("Unique", &[self.given(0)?], vec![int("sorted", 0)]);
         let others = [self.fresh(), self.fresh(), self.fresh()];
@@ -201,7 +201,7 @@ impl Replacement<'_> {
     }
 
     /// Emits `Range`, with a step of 1 by default.
-    fn range(&mut self) -> Written {
+    fn range(&mut self) -> RewriteResult {
         let (start, limit) = (self.given(0)?, self.given(1)?);
         let step = match self.input(2) {
             Some(step) => step,

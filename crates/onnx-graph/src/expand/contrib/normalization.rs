@@ -1,6 +1,6 @@
 //! Rewrites normalizations of rows, of sums with skip connections, and of embeddings.
 
-use super::{Unsupported, Written};
+use super::{RewriteResult, Unsupported};
 use crate::expand::{
     graph::{float, int, ints},
     replacement::Replacement,
@@ -10,7 +10,7 @@ use crate::expand::{
 const SKIP_EPSILON: f32 = 1e-12;
 
 impl Replacement<'_> {
-    pub(super) fn layer_normalization(&mut self) -> Written {
+    pub(super) fn layer_normalization(&mut self) -> RewriteResult {
         // The definition of `LayerNormalization` has not changed since the operator set that introduced it.
         self.without_output(1, "Mean")?;
         self.without_output(2, "InvStdDev")?;
@@ -20,7 +20,7 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    pub(super) fn simplified_normalization(&mut self) -> Written {
+    pub(super) fn simplified_normalization(&mut self) -> RewriteResult {
         let (x, scale) = (self.given(0)?, self.given(1)?);
         self.without_output(1, "inv_std_var")?;
         let attributes = vec![
@@ -32,7 +32,7 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    pub(super) fn skip_layer_normalization(&mut self) -> Written {
+    pub(super) fn skip_layer_normalization(&mut self) -> RewriteResult {
         let sum = self.skip_sum(4)?;
         let mut inputs = vec![sum.clone(), self.given(2)?];
         inputs.extend(self.input(3));
@@ -47,7 +47,7 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    pub(super) fn skip_simplified_normalization(&mut self) -> Written {
+    pub(super) fn skip_simplified_normalization(&mut self) -> RewriteResult {
         let sum = self.skip_sum(3)?;
         let epsilon = self.float("epsilon", SKIP_EPSILON);
         let y = self.root_mean_square(sum.clone(), self.given(2)?, epsilon);
@@ -69,7 +69,7 @@ impl Replacement<'_> {
     }
 
     /// Emits the normalized sum of word, position and segment embeddings.
-    pub(super) fn embed_layer_normalization(&mut self) -> Written {
+    pub(super) fn embed_layer_normalization(&mut self) -> RewriteResult {
         if self.opset < 10 {
             return Err(format!(
                 "is not supported in operator set {} of ONNX, only from 10 on",

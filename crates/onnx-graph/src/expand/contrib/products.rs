@@ -1,6 +1,6 @@
 //! Rewrites 8-bit matrix products.
 
-use super::{Unsupported, Written};
+use super::{RewriteResult, Unsupported};
 use crate::{
     expand::{
         graph::{float, int, node},
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Replacement<'_> {
-    pub(super) fn dynamic_quantize_mat_mul(&mut self) -> Written {
+    pub(super) fn dynamic_quantize_mat_mul(&mut self) -> RewriteResult {
         let base = self.fresh();
         let [quantized, scale, zero_point] = ["q", "s", "z"].map(|suffix| format!("{base}{suffix}"));
         let a = self.given(0)?;
@@ -34,7 +34,7 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    pub(super) fn mat_mul_integer_to_float(&mut self) -> Written {
+    pub(super) fn mat_mul_integer_to_float(&mut self) -> RewriteResult {
         let a = self.given(0)?;
         let a = self.ranked(a, "A", 2..=i64::MAX);
         let mut factors = vec![a, self.weights()?];
@@ -66,7 +66,7 @@ impl Replacement<'_> {
     }
 
     /// Emits nodes for `QGemm`, whose bias is in units of the product of both scales.
-    pub(super) fn quantized_gemm(&mut self) -> Written {
+    pub(super) fn quantized_gemm(&mut self) -> RewriteResult {
         if self.input(7).is_some() != self.input(8).is_some() {
             return Err("y_scale and y_zero_point must both be given, or none of them"
                 .to_owned()

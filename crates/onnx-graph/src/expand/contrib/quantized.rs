@@ -1,6 +1,6 @@
 //! Rewrites 8-bit operators as float operators between `DequantizeLinear` and `QuantizeLinear`.
 
-use super::{Unsupported, Written};
+use super::{RewriteResult, Unsupported};
 use crate::{
     expand::{
         graph::{int, ints},
@@ -10,14 +10,14 @@ use crate::{
 };
 
 impl Replacement<'_> {
-    pub(super) fn quantized_one(&mut self, op_type: &str, attributes: Vec<AttributeProto>) -> Written {
+    pub(super) fn quantized_one(&mut self, op_type: &str, attributes: Vec<AttributeProto>) -> RewriteResult {
         let x = self.dequantized([0, 1, 2])?;
         let y = self.op(op_type, &[x], attributes);
         self.give_quantized(y, [3, 4])
     }
 
     /// Emits nodes for `QLinearSoftmax`, whose `opset` attribute determines the meaning of `axis`.
-    pub(super) fn quantized_softmax(&mut self) -> Written {
+    pub(super) fn quantized_softmax(&mut self) -> RewriteResult {
         let attributes = vec![int("axis", self.int("axis", -1))];
         let opset = self.int("opset", self.opset);
         let x = self.dequantized([0, 1, 2])?;
@@ -35,18 +35,18 @@ impl Replacement<'_> {
         self.give_quantized(y, [3, 4])
     }
 
-    pub(super) fn quantized_where(&mut self) -> Written {
+    pub(super) fn quantized_where(&mut self) -> RewriteResult {
         let (a, b) = (self.dequantized([1, 2, 3])?, self.dequantized([4, 5, 6])?);
         let y = self.op("Where", &[self.given(0)?, a, b], vec![]);
         self.give_quantized(y, [7, 8])
     }
 
-    pub(super) fn quantized_global_pool(&mut self) -> Written {
+    pub(super) fn quantized_global_pool(&mut self) -> RewriteResult {
         self.with_default("channels_last", 0)?;
         self.quantized_one("GlobalAveragePool", vec![])
     }
 
-    pub(super) fn quantized_pool(&mut self) -> Written {
+    pub(super) fn quantized_pool(&mut self) -> RewriteResult {
         let is_own = |attribute: &&AttributeProto| attribute.name == "channels_last";
         let attributes = self.node.attribute.iter().filter(|attribute| !is_own(attribute));
         let attributes: Vec<AttributeProto> = attributes.cloned().collect();
@@ -59,7 +59,7 @@ impl Replacement<'_> {
     }
 
     /// Emits nodes for a pool over channels-last images.
-    pub(super) fn channels_last_pool(&mut self) -> Written {
+    pub(super) fn channels_last_pool(&mut self) -> RewriteResult {
         let (x, attributes) = (self.given(0)?, self.node.attribute.clone());
         let y = self.of_channels_last(x, |new, x| new.newer("MaxPool", &[x], attributes))?;
         self.give(0, y);
@@ -82,7 +82,7 @@ impl Replacement<'_> {
         Ok(self.op("Transpose", &[y], vec![ints("perm", &to_back)]))
     }
 
-    pub(super) fn quantized_concat(&mut self) -> Written {
+    pub(super) fn quantized_concat(&mut self) -> RewriteResult {
         let mut parts = Vec::new();
         for first in (2..self.node.input.len()).step_by(3) {
             parts.push(self.dequantized([first, first + 1, first + 2])?);
@@ -98,7 +98,7 @@ impl Replacement<'_> {
         Ok(self.newer("DequantizeLinear", &inputs, vec![]))
     }
 
-    pub(super) fn give_quantized(&mut self, y: String, [scale, zero_point]: [usize; 2]) -> Written {
+    pub(super) fn give_quantized(&mut self, y: String, [scale, zero_point]: [usize; 2]) -> RewriteResult {
         let mut inputs = vec![y, self.given(scale)?];
         inputs.extend(self.input(zero_point));
         let y = self.newer("QuantizeLinear", &inputs, vec![]);
