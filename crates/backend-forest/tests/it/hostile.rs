@@ -159,7 +159,7 @@ fn what_is_no_model_is_explained() {
         (
             "model.ubj",
             b"{L\x7f\xff\xff\xff\xff\xff\xff\xffx".to_vec(),
-            "are announced",
+            "bytes are declared",
         ),
         ("model.bst", b"\x80\x04\x95".to_vec(), "pickle"),
         ("model.bst", b"".to_vec(), "empty"),

@@ -503,7 +503,7 @@ async fn half_a_message_in_a_stream() {
         (&trailers["grpc-status"], &trailers["grpc-message"]),
         (
             &http::HeaderValue::from_static("4"),
-            &http::HeaderValue::from_static("the%20message%20came%20too%20slowly"),
+            &http::HeaderValue::from_static("the%20message%20arrived%20too%20slowly"),
         )
     );
     drop(body);

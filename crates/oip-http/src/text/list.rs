@@ -103,7 +103,7 @@ fn repeated(text: &str, count: usize, lease: &Lease) -> Result<BytesTensor, Serv
 /// Checks the number and the total size of the texts of a request.
 fn check(count: usize, bytes: usize) -> Result<(), ServiceError> {
     if count == 0 {
-        return Err(ServiceError::invalid("there is no text, expected at least one"));
+        return Err(ServiceError::invalid("expected at least one text, found none"));
     }
     for (what, found, most) in [
         ("texts", count, MAX_TEXTS),

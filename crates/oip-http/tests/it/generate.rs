@@ -112,5 +112,5 @@ async fn what_cannot_be_asked_is_refused_as_elsewhere() {
         Body::from("{\"x\": "),
     );
     let error = answer.await.error();
-    assert!(error.contains("found no JSON"), "{error}");
+    assert!(error.contains("found invalid JSON"), "{error}");
 }

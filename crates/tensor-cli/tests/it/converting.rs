@@ -371,7 +371,7 @@ fn dtypes_without_arithmetic_are_carried() {
     assert!(
         place
             .bad(&["extract", "b.safetensors", "q", "-o", "q.npy"])
-            .contains("no place")
+            .contains("cannot store")
     );
     let shown = place.inspect("b.safetensors");
     assert_eq!(shown["tensors"][0]["dtype"], "F8_E4M3");

@@ -14,12 +14,7 @@ pub(crate) fn advice(message: &str) -> Option<&'static str> {
              or install an onnxruntime-gpu for an older CUDA",
         ),
         (
-            &[
-                "cuda failure 2:",
-                "out of memory",
-                "cublas_status_alloc_failed",
-                "cudnn_status_alloc_failed",
-            ],
+            OUT_OF_MEMORY,
             "the GPU is out of memory; other models or programs use it (nvidia-smi lists them)",
         ),
         (
@@ -35,13 +30,25 @@ pub(crate) fn advice(message: &str) -> Option<&'static str> {
             "this library was not built for this GPU",
         ),
     ];
-    let meets = |words: &&(&[&str], &str)| words.0.iter().any(|words| lower.contains(words));
-    cases.iter().find(meets).map(|(_, advice)| *advice)
+    let case = cases.iter().find(|(phrases, _)| contains_any(&lower, phrases));
+    case.map(|(_, advice)| *advice)
+}
+
+/// Phrases of the messages of CUDA, cuBLAS and cuDNN for a failed allocation, in lower case.
+const OUT_OF_MEMORY: &[&str] = &[
+    "cuda failure 2:",
+    "out of memory",
+    "cublas_status_alloc_failed",
+    "cudnn_status_alloc_failed",
+];
+
+fn contains_any(text: &str, phrases: &[&str]) -> bool {
+    phrases.iter().any(|phrase| text.contains(phrase))
 }
 
 /// Returns whether an error of a run or a load says that the GPU is out of memory.
 pub(crate) fn is_out_of_memory(message: &str) -> bool {
-    advice(message).is_some_and(|advice| advice.starts_with("the GPU's memory"))
+    contains_any(&message.to_ascii_lowercase(), OUT_OF_MEMORY)
 }
 
 #[cfg(test)]
