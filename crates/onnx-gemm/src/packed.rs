@@ -248,7 +248,7 @@ impl<P: Pace, L: Lines> Product<'_, P, L> {
     fn run(mut self) -> Result<(), P::Stopped> {
         let (depth, end) = (self.matrix.depth, self.columns.end);
         let rows = self.a.len() / depth;
-        // A panel that is read once, for one tile of rows, gains nothing from blocking.
+        // With few rows, keeping a part of a panel in the cache gains nothing.
         let step = if rows <= FEW { depth } else { DEPTH };
         for first in self.columns.step_by(PANEL) {
             let width = panel_width(self.matrix.columns, first);

@@ -8,8 +8,8 @@ use crate::{
     prefetch::prefetch,
 };
 
-/// The maximum number of rows in one tile on any machine. A product of so few rows reads the second factor
-/// once, at the speed of memory.
+/// The row count up to which a product is limited by reading the second factor from memory. Tiles of more rows
+/// also prefetch.
 pub(crate) const FEW: usize = 4;
 
 /// The destination of a product.
