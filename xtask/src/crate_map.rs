@@ -79,7 +79,7 @@ const GROUPS: &[(&str, &[&str])] = &[
             "oip-capture",
             "oip-console",
             "oip-telemetry",
-            "system-memory",
+            "machine-memory",
         ],
     ),
     (

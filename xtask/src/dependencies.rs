@@ -106,7 +106,7 @@ const CRATES: &[Crate] = &[
         never: &["tokio", "serde"],
     },
     Crate {
-        name: "system-memory",
+        name: "machine-memory",
         may_use: &[],
         never: &["tokio", "serde"],
     },
@@ -224,7 +224,7 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         name: "oip-service",
-        may_use: &["system-memory", "tensor-core", "oip-types"],
+        may_use: &["machine-memory", "tensor-core", "oip-types"],
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Crate {
@@ -332,7 +332,7 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         name: "onnx-tensor",
-        may_use: &["onnx-gemm", "system-memory"],
+        may_use: &["onnx-gemm", "machine-memory"],
         never: &["tokio", "serde", "prost", "ort"],
     },
     Crate {
@@ -399,7 +399,7 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         name: "oip-text",
-        may_use: &["tensor-core", "system-memory", "oip-types", "oip-service"],
+        may_use: &["tensor-core", "machine-memory", "oip-types", "oip-service"],
         never: &["tokio", "axum", "tonic", "hyper", "onig"],
     },
     Crate {

@@ -151,7 +151,7 @@ pub(crate) fn inspect(bytes: &[u8], limits: &TokenizerLimits) -> Result<bool, Te
         }
     }
     let entries = model.vocab.0 + model.merges.0 + file.added_tokens.0;
-    memory_fits(entries, bytes.len(), system_memory::available_memory())?;
+    memory_fits(entries, bytes.len(), machine_memory::available_memory())?;
     if let Some(chars) = model
         .max_input_chars_per_word
         .filter(|chars| *chars > limits.max_word_chars)

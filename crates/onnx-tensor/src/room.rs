@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-use system_memory::memory_limit;
+use machine_memory::memory_limit;
 
 use crate::prelude::*;
 

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use system_memory::available_memory;
+use machine_memory::available_memory;
 
 use crate::prelude::*;
 

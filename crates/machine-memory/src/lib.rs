@@ -4,7 +4,7 @@
 //! on other systems every function returns `None`.
 //!
 //! ```
-//! if let (Some(free), Some(limit)) = (system_memory::available_memory(), system_memory::memory_limit()) {
+//! if let (Some(free), Some(limit)) = (machine_memory::available_memory(), machine_memory::memory_limit()) {
 //!     assert!(free <= limit);
 //! }
 //! ```
