@@ -237,7 +237,7 @@ type Step = (&'static str, u64, fn() -> Result<()>);
 const STEPS: &[Step] = &[
     (OTHER_TARGET, 2, check_other_target),
     (WEB_TARGET, 2, check_web_target),
-    ("a crate outside of the workspace", 40, standalone::run),
+    ("a crate outside of the workspace", 120, standalone::run),
     ("fuzz targets", 60, fuzz::in_ci),
     ("packages", 20, tools::package_offline),
     ("licences of dependencies", 2, tools::deny_in_ci),
