@@ -8,6 +8,7 @@ mod config_file;
 mod connection_memory;
 mod environment;
 mod file_options;
+mod from_text;
 mod help;
 mod log_options;
 mod merge;
@@ -29,7 +30,7 @@ use toml::de::DeTable;
 
 pub(crate) use self::{
     access_options::Access,
-    addresses::{AddressProtocol, Endpoint, Place, ShutdownTimes},
+    addresses::{AddressProtocol, Place, ShutdownTimes},
     config::Config,
     config_file::read_file,
     help::arranged,
