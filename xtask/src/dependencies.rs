@@ -261,7 +261,7 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         name: "oip-telemetry",
-        may_use: &[],
+        may_use: &["tensor-core", "oip-types", "oip-service"],
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Crate {

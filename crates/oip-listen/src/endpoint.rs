@@ -131,8 +131,8 @@ impl fmt::Display for EndpointError {
 
 impl std::error::Error for EndpointError {}
 
-/// Permission bits of a Unix socket, written in octal: users with write permission may connect. The default is
-/// read and write for owner and group.
+/// Permission bits of a Unix socket, written in octal: users with write permission may connect. The default
+/// is read and write for owner and group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketMode(pub u32);
 

@@ -14,15 +14,14 @@ mod failure;
 mod gpus;
 mod in_place;
 mod init;
-mod log_settings;
-mod log_writer;
 mod metrics;
 mod model_source;
 mod options;
-mod percent;
+#[cfg_attr(not(feature = "otlp"), path = "no_otlp.rs")]
+mod otlp;
+mod records;
 mod start;
 mod telemetry;
-mod traffic;
 
 use std::{
     io::{Write, stderr},

@@ -1,6 +1,7 @@
 //! Metrics of GPUs, under Triton's names.
 
-use super::families::{Families, Family, Number};
+use oip_telemetry::{Families, Family, Number};
+
 use crate::gpus::Card;
 
 const UTILIZATION: Family = Family::gauge(

@@ -3,9 +3,8 @@
 use std::iter;
 
 use oip_engine::{FailureReason, Histogram, ModelStatus, VersionMetrics};
+use oip_telemetry::{Families, Family, Samples};
 use oip_types::{ModelState, StatisticDuration};
-
-use super::families::{Families, Family, Samples};
 
 /// A counter or gauge of each ready version.
 struct PerVersion {

@@ -8,38 +8,43 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use axum::http::{HeaderValue, Request, Response, Version, header::CONTENT_TYPE};
+use http::{HeaderValue, Request, Response};
 use http_body::Body;
-use oip_listen::Peer;
 use oip_service::route::Route;
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::{
     exchange::{CountedBody, Exchange},
-    ids::Ids,
     load_report::{self, LoadFormat},
-    shared::Traffic,
+    request_headers::Ids,
+    traffic::Traffic,
     transport::Transport,
 };
-use crate::options::AddressProtocol;
 
 /// A service whose requests are observed; there is one per connection.
 #[derive(Clone)]
-pub(crate) struct ObservedService<S> {
+pub struct ObservedService<S> {
     service: S,
     traffic: Arc<Traffic>,
-    speaks: AddressProtocol,
+    transport: Option<Transport>,
     peer: Option<SocketAddr>,
 }
 
 impl<S> ObservedService<S> {
-    pub(crate) fn new(service: S, traffic: Arc<Traffic>, speaks: AddressProtocol, peer: &Peer) -> Self {
+    /// Creates the service of a connection. `transport` is `None` at an address that serves both transports.
+    /// `peer` is the client's address, if it has one.
+    pub fn new(
+        service: S,
+        traffic: Arc<Traffic>,
+        transport: Option<Transport>,
+        peer: Option<SocketAddr>,
+    ) -> Self {
         Self {
             service,
             traffic,
-            speaks,
-            peer: peer.address,
+            transport,
+            peer,
         }
     }
 }
@@ -59,11 +64,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<A>) -> Self::Future {
-        let transport = match self.speaks {
-            AddressProtocol::Grpc => Transport::Grpc,
-            AddressProtocol::Both if is_grpc(&request) => Transport::Grpc,
-            AddressProtocol::Http | AddressProtocol::Both => Transport::Http,
-        };
+        let transport = self.transport.unwrap_or_else(|| Transport::of(&request));
         match transport {
             Transport::Http => {
                 self.traffic.aliases.apply(&mut request);
@@ -72,7 +73,7 @@ where
             Transport::Grpc => Route::read_grpc(&mut request),
         }
         // Missing request ids are generated only for the access log.
-        let is_logged = self.traffic.records.access_log.is_some();
+        let is_logged = self.traffic.access_log.is_some();
         let ids = Ids::of_request(request.headers(), is_logged.then_some(&self.traffic.request_ids));
         let wants_load = LoadFormat::of_request(request.headers());
         let exchange = Exchange::begin(&self.traffic, transport, &request, self.peer, &ids);
@@ -89,16 +90,9 @@ where
     }
 }
 
-/// Returns whether a request is gRPC: HTTP/2 with the right content type.
-pub(crate) fn is_grpc<B>(request: &Request<B>) -> bool {
-    let content_type = request.headers().get(CONTENT_TYPE);
-    request.version() == Version::HTTP_2
-        && content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
-}
-
 pin_project! {
     /// The future of a response.
-    pub(crate) struct ResponseFuture<F> {
+    pub struct ResponseFuture<F> {
         #[pin]
         answer: F,
         exchange: Option<Arc<Exchange>>,
@@ -124,7 +118,8 @@ where
         let headers = response.headers_mut();
         this.ids.write(headers);
         if let Some((format, traffic)) = this.wants_load
-            && let Ok(value) = HeaderValue::try_from((traffic.load)().write(*format))
+            && let Some(load) = &traffic.load
+            && let Ok(value) = HeaderValue::try_from(load().write(*format))
         {
             headers.insert(load_report::REPORT, value);
         }

@@ -6,13 +6,13 @@ use std::{
     time::{Instant, SystemTime},
 };
 
-use axum::http::{Method, Request};
+use http::{Method, Request};
 use oip_service::{
     RequestNotes,
     route::{Action, Route},
 };
 
-use super::{ids::Ids, transport::Transport};
+use super::{request_headers::Ids, transport::Transport};
 
 /// Facts that are recorded when a request begins.
 pub(super) struct Facts {
@@ -60,7 +60,7 @@ impl Facts {
                 Some(_) => Arc::new(RequestNotes::traced()),
                 None => Arc::default(),
             },
-            trace: ids.trace().map(str::to_owned).or(traced),
+            trace: ids.trace().or(traced),
         }
     }
 }

@@ -1,29 +1,41 @@
 //! Request paths of hosting platforms, served as aliases of protocol paths.
 
-use axum::http::{
+use http::{
     Request, Uri,
     uri::{Parts, PathAndQuery},
 };
 
-use crate::percent::percent_encoded;
+use super::paths::path_segment;
 
-/// Aliases and their target paths. The list is usually empty, so most requests are not compared.
-#[derive(Debug, Default)]
-pub(crate) struct Aliases(Vec<(String, PathAndQuery)>);
+/// Aliases of paths and their target paths. The list is usually empty, so most requests are not compared.
+///
+/// ```
+/// use http::Request;
+/// use oip_service::route::Aliases;
+///
+/// let aliases = Aliases::new(Some("digits"), &|_variable| None);
+/// let mut request = Request::post("/invocations").body(()).unwrap();
+/// aliases.apply(&mut request);
+/// assert_eq!(request.uri().path(), "/v2/models/digits/infer");
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Aliases(Vec<(String, PathAndQuery)>);
 
 impl Aliases {
     /// Creates the aliases: Vertex AI's if its environment variables are set and, for a server with one
     /// model, `SageMaker`'s. Vertex AI's alias for predictions also needs a server with one model.
+    /// `environment` returns the value of a variable.
     ///
     /// `/invocations` accepts V2 requests, as in Triton. Vertex AI's predictions use V1.
-    pub(crate) fn new(only_model: Option<&str>, environment: &dyn Fn(&str) -> Option<String>) -> Self {
+    #[must_use]
+    pub fn new(only_model: Option<&str>, environment: &dyn Fn(&str) -> Option<String>) -> Self {
         let mut aliases = Self::default();
         let route = |name: &str| environment(name).filter(|path| path.starts_with('/'));
         if let Some(path) = route("AIP_HEALTH_ROUTE") {
             aliases.add(path, "/v2/health/ready");
         }
         if let Some(model) = only_model {
-            let model = percent_encoded(model);
+            let model = path_segment(model);
             aliases.add("/invocations".to_owned(), &format!("/v2/models/{model}/infer"));
             if let Some(path) = route("AIP_PREDICT_ROUTE") {
                 aliases.add(path, &format!("/v1/models/{model}:predict"));
@@ -41,7 +53,7 @@ impl Aliases {
     }
 
     /// Replaces the path of a request with its target, if the path is an alias.
-    pub(crate) fn apply<B>(&self, request: &mut Request<B>) {
+    pub fn apply<B>(&self, request: &mut Request<B>) {
         let path = request.uri().path();
         let Some((_, meant)) = self.0.iter().find(|(alias, _)| alias == path) else {
             return;

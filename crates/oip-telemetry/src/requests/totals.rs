@@ -9,10 +9,11 @@ use std::{
 };
 
 use super::transport::Transport;
+use crate::families::{Families, Family};
 
 /// Counters of both transports. The number of counters does not depend on clients.
 #[derive(Debug, Default)]
-pub(crate) struct Totals {
+pub struct Totals {
     http: OfTransport,
     grpc: OfTransport,
     /// Failed requests by transport, route and code.
@@ -28,14 +29,14 @@ struct OfTransport {
 
 /// A histogram of body sizes.
 #[derive(Debug, Default)]
-pub(crate) struct Sizes {
+struct Sizes {
     /// Non-cumulative counts: one for each of [`BOUNDS`], and one for larger bodies.
     counts: [AtomicU64; BOUNDS.len() + 1],
     sum: AtomicU64,
 }
 
 /// Bucket bounds in bytes: 256 to 256 MiB.
-pub(crate) const BOUNDS: [u64; 11] = [
+const BOUNDS: [u64; 11] = [
     1 << 8,
     1 << 10,
     1 << 12,
@@ -77,24 +78,34 @@ impl Totals {
     }
 
     /// Returns the number of inference requests in progress.
-    pub(crate) fn running(&self, transport: Transport) -> u64 {
+    pub fn running(&self, transport: Transport) -> u64 {
         self.of(transport).running.load(Relaxed)
     }
 
-    /// Returns the sizes of inference requests.
-    pub(crate) fn requests(&self, transport: Transport) -> &Sizes {
-        &self.of(transport).requests
-    }
-
-    /// Returns the sizes of responses to inference requests.
-    pub(crate) fn answers(&self, transport: Transport) -> &Sizes {
-        &self.of(transport).answers
-    }
-
-    /// Returns the number of failed requests by transport, route and code.
-    pub(crate) fn failures(&self) -> Vec<((Transport, &'static str, u16), u64)> {
+    /// Writes the metrics of all requests.
+    pub fn write(&self, families: &mut Families<'_>) {
+        let mut running = families.family(&RUNNING);
+        for transport in Transport::ALL {
+            running.add(&[("transport", transport.name())], self.running(transport));
+        }
+        self.write_sizes(families, &REQUEST_BYTES, |of| &of.requests);
+        self.write_sizes(families, &ANSWER_BYTES, |of| &of.answers);
+        let mut samples = families.family(&FAILURES);
         let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        failures.iter().map(|(key, count)| (*key, *count)).collect()
+        for ((transport, route, code), count) in &*failures {
+            let code = code.to_string();
+            let labels = [("transport", transport.name()), ("route", route), ("code", &code)];
+            samples.add(&labels, *count);
+        }
+    }
+
+    fn write_sizes(&self, families: &mut Families<'_>, family: &Family, of: fn(&OfTransport) -> &Sizes) {
+        let mut samples = families.family(family);
+        for transport in Transport::ALL {
+            let sizes = of(self.of(transport));
+            let (bounds, sum) = (BOUNDS.map(|bytes| bytes as f64), sizes.sum() as f64);
+            samples.add_histogram(&[("transport", transport.name())], bounds, &sizes.counts(), sum);
+        }
     }
 }
 
@@ -106,14 +117,34 @@ impl Sizes {
     }
 
     /// Returns the non-cumulative bucket counts.
-    pub(crate) fn counts(&self) -> Vec<u64> {
+    fn counts(&self) -> Vec<u64> {
         self.counts.iter().map(|count| count.load(Relaxed)).collect()
     }
 
-    pub(crate) fn sum(&self) -> u64 {
+    fn sum(&self) -> u64 {
         self.sum.load(Relaxed)
     }
 }
+
+const RUNNING: Family = Family::gauge(
+    "oip_requests_running",
+    "Inference requests whose response is not completely sent; a gRPC stream is one.",
+);
+
+const REQUEST_BYTES: Family = Family::histogram(
+    "oip_request_bytes",
+    "Body sizes of inference requests, as received.",
+);
+
+const ANSWER_BYTES: Family = Family::histogram(
+    "oip_answer_bytes",
+    "Body sizes of responses to inference requests, as sent.",
+);
+
+const FAILURES: Family = Family::counter(
+    "oip_request_failures_total",
+    "Failed requests of all kinds, by route and status code.",
+);
 
 #[cfg(test)]
 mod tests {

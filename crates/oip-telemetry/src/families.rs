@@ -3,37 +3,45 @@
 //! A family is written completely before the next one begins.
 
 /// A metric with a name and a description. Its samples differ by label.
-pub(crate) struct Family {
+#[derive(Clone, Copy, Debug)]
+pub struct Family {
     pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: MetricKind,
     /// A one-line description of the metric, for people.
     pub(crate) help: &'static str,
 }
 
-/// The kind of metric.
-#[derive(Clone, Copy)]
-pub(crate) enum Kind {
-    /// A value that only increases, except for resets to 0.
+/// The kind of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MetricKind {
+    /// A monotonic counter, except for resets to 0.
     Counter,
-    /// A value that can increase and decrease.
+    /// A value that goes up and down.
     Gauge,
-    /// A histogram of observed values.
+    /// Counts of observations by value.
     Histogram,
 }
 
 impl Family {
-    pub(crate) const fn counter(name: &'static str, help: &'static str) -> Self {
-        let kind = Kind::Counter;
+    /// Creates the family of a counter.
+    #[must_use]
+    pub const fn counter(name: &'static str, help: &'static str) -> Self {
+        let kind = MetricKind::Counter;
         Self { name, kind, help }
     }
 
-    pub(crate) const fn gauge(name: &'static str, help: &'static str) -> Self {
-        let kind = Kind::Gauge;
+    /// Creates the family of a gauge.
+    #[must_use]
+    pub const fn gauge(name: &'static str, help: &'static str) -> Self {
+        let kind = MetricKind::Gauge;
         Self { name, kind, help }
     }
 
-    pub(crate) const fn histogram(name: &'static str, help: &'static str) -> Self {
-        let kind = Kind::Histogram;
+    /// Creates the family of a histogram.
+    #[must_use]
+    pub const fn histogram(name: &'static str, help: &'static str) -> Self {
+        let kind = MetricKind::Histogram;
         Self { name, kind, help }
     }
 }
@@ -53,8 +61,9 @@ pub(crate) trait Sink {
     fn add_histogram(&mut self, labels: &Labels<'_>, bounds: &[f64], counts: &[u64], sum: f64);
 }
 
-/// Writes families to a sink.
-pub(crate) struct Families<'a>(&'a mut dyn Sink);
+/// Writes families, to a page for Prometheus ([`prometheus::page`](crate::prometheus::page)) or to a
+/// collector (`MetricFamily::collect`).
+pub struct Families<'a>(&'a mut dyn Sink);
 
 impl<'a> Families<'a> {
     pub(crate) fn new(sink: &'a mut dyn Sink) -> Self {
@@ -62,31 +71,31 @@ impl<'a> Families<'a> {
     }
 
     /// Begins a family. All its samples follow.
-    pub(crate) fn family(&mut self, family: &Family) -> Samples<'_> {
+    pub fn family(&mut self, family: &Family) -> Samples<'_> {
         self.0.begin(family);
         Samples(self.0)
     }
 
     /// Writes a family with one sample without labels.
-    pub(crate) fn single(&mut self, family: &Family, value: impl Into<Number>) {
+    pub fn single(&mut self, family: &Family, value: impl Into<Number>) {
         self.family(family).add(&[], value);
     }
 }
 
 /// Writes the samples of a family.
-pub(crate) struct Samples<'a>(&'a mut dyn Sink);
+pub struct Samples<'a>(&'a mut dyn Sink);
 
 impl Samples<'_> {
     /// Writes the sample of a counter or gauge.
-    pub(crate) fn add(&mut self, labels: &Labels<'_>, value: impl Into<Number>) {
+    pub fn add(&mut self, labels: &[(&str, &str)], value: impl Into<Number>) {
         self.0.add(labels, value.into());
     }
 
     /// Writes a histogram with the upper bounds `bounds`. `counts` are not cumulative and have one more
     /// entry, for values above all bounds.
-    pub(crate) fn add_histogram(
+    pub fn add_histogram(
         &mut self,
-        labels: &Labels<'_>,
+        labels: &[(&str, &str)],
         bounds: impl IntoIterator<Item = f64>,
         counts: &[u64],
         sum: f64,
@@ -97,9 +106,12 @@ impl Samples<'_> {
 }
 
 /// A number in a sample: a value or a bound.
-#[derive(Clone, Copy)]
-pub(crate) enum Number {
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Number {
+    /// An integer value of a counter or gauge.
     Integer(u64),
+    /// A floating-point value of a counter or gauge.
     Real(f64),
 }
 

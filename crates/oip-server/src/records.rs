@@ -1,13 +1,14 @@
-//! The records of requests: the access log, captured requests and traces.
+//! The records of requests: the access log, captured requests, and exports to a collector.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use oip_capture::{Recorder, RecorderConfig};
+use oip_telemetry::requests::{AccessLog, Traces};
 
-use super::{access_log::AccessLog, traces::Traces};
 use crate::{
     failure::Failure,
-    options::{AccessLogConfig, otlp::TraceConfig},
+    options::AccessLogConfig,
+    otlp::{ExportConfig, Exports},
 };
 
 /// The settings of all records of requests.
@@ -16,8 +17,7 @@ pub(crate) struct RecordConfig {
     pub(crate) access_log: Option<AccessLogConfig>,
     /// The recorder's configuration, if recording is enabled.
     pub(crate) capture: Option<RecorderConfig>,
-    /// Trace export, if enabled.
-    pub(crate) traces: Option<TraceConfig>,
+    pub(crate) exports: ExportConfig,
 }
 
 /// The running writers. Clones share them.
@@ -25,20 +25,33 @@ pub(crate) struct RecordConfig {
 pub(crate) struct Records {
     pub(crate) access_log: Option<AccessLog>,
     pub(crate) recorder: Option<Recorder>,
-    /// The exporter of traces; `None` without a collector.
-    pub(crate) traces: Option<Arc<Traces>>,
+    /// Traces; `None` without a collector.
+    pub(crate) traces: Option<Traces>,
+    pub(crate) exports: Arc<Exports>,
 }
 
 impl RecordConfig {
     /// Opens the files and starts the writers.
     pub(crate) fn start(self) -> Result<Records, Failure> {
-        let traces = self.traces.map(TraceConfig::start).transpose()?;
+        let (exports, traces) = Exports::start(self.exports)?;
         Ok(Records {
-            access_log: self.access_log.map(AccessLog::start).transpose()?,
+            access_log: self.access_log.map(start_access_log).transpose()?,
             recorder: self.capture.map(start_recorder).transpose()?,
-            traces: traces.map(Arc::new),
+            traces,
+            exports: Arc::new(exports),
         })
     }
+}
+
+fn start_access_log(config: AccessLogConfig) -> Result<AccessLog, Failure> {
+    let AccessLogConfig { format, file } = config;
+    AccessLog::start(format, file.clone()).map_err(|error| {
+        let file = file.as_deref().unwrap_or(Path::new("standard error"));
+        Failure::run(format!(
+            "the access log cannot be written to {}: {error} (--access-log-file sets another file)",
+            file.display()
+        ))
+    })
 }
 
 /// Opens the directory and starts the recorder.
@@ -58,8 +71,6 @@ impl Records {
         if let Some(recorder) = &self.recorder {
             recorder.finish(Duration::from_secs(1));
         }
-        if let Some(traces) = &self.traces {
-            traces.finish(Duration::from_secs(1));
-        }
+        self.exports.finish();
     }
 }

@@ -6,17 +6,27 @@ use procfs::{
     ticks_per_second,
 };
 
-use super::families::{Families, Family};
+use crate::families::{Families, Family};
 
-/// Values that stay constant while the process runs.
-pub(super) struct Process {
+/// The metrics of this process. Keeps the values that stay constant while the process runs.
+///
+/// ```
+/// use oip_telemetry::{Process, prometheus};
+///
+/// let process = Process::default();
+/// let page = prometheus::page(|families| process.write(families));
+/// assert!(page.contains("process_resident_memory_bytes"));
+/// ```
+#[derive(Debug)]
+pub struct Process {
     /// Start time in seconds since 1970. It is read once, because the kernel computes it from a clock that
     /// can be set.
     start: Option<f64>,
 }
 
-impl Process {
-    pub(super) fn new() -> Self {
+impl Default for Process {
+    /// Reads the values that stay constant.
+    fn default() -> Self {
         let start = || {
             let stat = Myself::myself()?.stat()?;
             let since_boot = stat.starttime as f64 / ticks_per_second() as f64;
@@ -24,10 +34,12 @@ impl Process {
         };
         Self { start: start().ok() }
     }
+}
 
+impl Process {
     /// Writes the metrics whose values the system reports. Without free file descriptors, no value can be
     /// read.
-    pub(super) fn write(&self, text: &mut Families<'_>) {
+    pub fn write(&self, text: &mut Families<'_>) {
         if let Some(start) = self.start {
             text.single(&START, start);
         }

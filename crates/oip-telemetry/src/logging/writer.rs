@@ -1,7 +1,11 @@
 //! Writes the log to standard error on a background thread with a bounded queue, so that serving never waits
 //! for the log's reader. Dropped lines are counted and reported.
+//!
+//! The writer of `tracing-appender` bounds the number of lines, but not their length, and the log does not
+//! show where lines are missing.
 
 use std::{
+    fmt,
     io::{self, Write, stderr},
     sync::{
         Arc,
@@ -12,26 +16,40 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_console::LogTail;
 use serde_json::{Value, json};
 use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::options::LogFormat;
+/// How the log is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Receives each line as it is written, at most 4 KiB of it, such as for a page with the log's last lines.
+pub type LogTail = Box<dyn Fn(&str) + Send>;
 
 /// Writes lines to standard error from a background thread.
 ///
 /// If the reader blocks, lines are queued up to a limit and then dropped.
 #[derive(Clone)]
-pub(crate) struct LogWriter {
+pub struct LogWriter {
     queue: SyncSender<Message>,
     format: LogFormat,
-    dropped: Arc<DropCounters>,
+    dropped: DroppedLines,
 }
+
+/// The number of dropped lines. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct DroppedLines(Arc<DropCounters>);
 
 /// Counters of queued and dropped lines.
 #[derive(Debug, Default)]
-pub(crate) struct DropCounters {
+struct DropCounters {
     /// Size of the queued lines in bytes.
     waiting: AtomicUsize,
     /// Number of dropped lines that have not been reported yet.
@@ -44,10 +62,20 @@ impl DropCounters {
         self.unsaid.fetch_add(1, Ordering::Relaxed);
         self.all.fetch_add(1, Ordering::Relaxed);
     }
+}
 
+impl DroppedLines {
     /// Returns the number of dropped lines since the process started.
-    pub(crate) fn count(&self) -> u64 {
-        self.all.load(Ordering::Relaxed)
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.0.all.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for LogWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("LogWriter");
+        shown.field("format", &self.format).finish_non_exhaustive()
     }
 }
 
@@ -61,12 +89,23 @@ impl LogWriter {
     /// Maximum number of queued lines.
     const CAPACITY: usize = 4096;
 
-    pub(crate) fn start(format: LogFormat, tail: Option<LogTail>) -> Self {
+    /// Starts the thread. Lines that report dropped lines have the target `target`.
+    #[must_use]
+    pub fn start(format: LogFormat, target: &'static str, tail: Option<LogTail>) -> Self {
         let (queue, messages) = sync_channel(Self::CAPACITY);
-        let dropped = Arc::new(DropCounters::default());
+        let dropped = DroppedLines::default();
         let writing = {
-            let dropped = dropped.clone();
-            move || write_all(&messages, &dropped, format, tail.as_ref(), &mut stderr())
+            let dropped = dropped.0.clone();
+            let report = move |count| dropped_line(count, format, target);
+            move || {
+                write_all(
+                    &messages,
+                    &dropped,
+                    (format, &report),
+                    tail.as_ref(),
+                    &mut stderr(),
+                );
+            }
         };
         // Without the thread nothing is logged, but the server runs.
         let _ = thread::Builder::new().name("log".to_owned()).spawn(writing);
@@ -77,13 +116,15 @@ impl LogWriter {
         }
     }
 
-    /// Returns the counters of dropped lines.
-    pub(crate) fn dropped(&self) -> Arc<DropCounters> {
+    /// Returns the number of dropped lines.
+    #[must_use]
+    pub fn dropped(&self) -> DroppedLines {
         self.dropped.clone()
     }
 
-    /// Waits until all lines queued so far are written, for at most `patience`.
-    pub(crate) fn flush(&self, patience: Duration) {
+    /// Waits until all lines queued so far are written, for at most `patience`, because a full pipe may have
+    /// no reader. Call at exit.
+    pub fn flush(&self, patience: Duration) {
         let start = Instant::now();
         let (done, is_done) = sync_channel(0);
         let mut message = Message::Flush(done);
@@ -98,18 +139,19 @@ impl LogWriter {
     }
 }
 
-/// Runs the thread's loop, which writes lines as they arrive.
+/// Runs the thread's loop, which writes lines as they arrive. `report` formats the line that reports a number
+/// of dropped lines.
 fn write_all(
     messages: &Receiver<Message>,
     dropped: &DropCounters,
-    format: LogFormat,
+    (format, report): (LogFormat, &dyn Fn(u64) -> Vec<u8>),
     tail: Option<&LogTail>,
     out: &mut impl Write,
 ) {
     for message in messages {
         let missing = dropped.unsaid.swap(0, Ordering::Relaxed);
         if missing > 0 {
-            let _ = out.write_all(&dropped_line(missing, format));
+            let _ = out.write_all(&report(missing));
         }
         // Write errors are ignored, since standard error may be closed or full.
         match message {
@@ -117,7 +159,7 @@ fn write_all(
                 // The tail is updated first, because standard error may block.
                 if let Some(tail) = tail {
                     let kept = shortened(line.clone(), format, MAX_BYTES);
-                    tail.push(&String::from_utf8_lossy(&kept));
+                    tail(&String::from_utf8_lossy(&kept));
                 }
                 let _ = out.write_all(&line);
                 dropped.waiting.fetch_sub(line.len(), Ordering::Relaxed);
@@ -128,12 +170,12 @@ fn write_all(
 }
 
 /// Formats the line that reports dropped lines, with the timestamp of the next line.
-fn dropped_line(count: u64, format: LogFormat) -> Vec<u8> {
+fn dropped_line(count: u64, format: LogFormat, target: &str) -> Vec<u8> {
     let message = "log lines were dropped here because standard error was not read in time";
     match format {
-        LogFormat::Text => format!(" WARN oip_server: {message} count={count}\n").into_bytes(),
+        LogFormat::Text => format!(" WARN {target}: {message} count={count}\n").into_bytes(),
         LogFormat::Json => {
-            let line = json!({"level": "WARN", "target": "oip_server", "message": message, "count": count});
+            let line = json!({"level": "WARN", "target": target, "message": message, "count": count});
             format!("{line}\n").into_bytes()
         }
     }
@@ -163,7 +205,7 @@ impl<'a> MakeWriter<'a> for LogWriter {
 }
 
 /// A log line that is being formatted. Dropping the value queues the line.
-pub(crate) struct Line<'a> {
+pub struct Line<'a> {
     writer: &'a LogWriter,
     bytes: Vec<u8>,
     /// Maximum length; a longer line is truncated.
@@ -186,7 +228,7 @@ impl Drop for Line<'_> {
         let LogWriter {
             queue,
             format,
-            dropped,
+            dropped: DroppedLines(dropped),
         } = self.writer;
         let is_full = dropped.waiting.load(Ordering::Relaxed) > MAX_WAITING;
         let most = if is_full { MAX_BYTES } else { self.most };
@@ -270,7 +312,21 @@ fn cut_strings(value: &mut Value, longest: usize) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
+
+    /// Returns a tail, and the lines that it received.
+    fn tail_of_test() -> (LogTail, Arc<Mutex<Vec<String>>>) {
+        let lines = Arc::<Mutex<Vec<String>>>::default();
+        let kept = lines.clone();
+        let tail = move |line: &str| kept.lock().unwrap().push(line.to_owned());
+        (Box::new(tail), lines)
+    }
+
+    fn report(count: u64) -> Vec<u8> {
+        dropped_line(count, LogFormat::Json, "test")
+    }
 
     #[test]
     fn long_lines_of_text_are_cut_between_characters() {
@@ -319,7 +375,7 @@ mod tests {
 
         for (format, tail) in [(LogFormat::Text, "1\nend"), (LogFormat::Json, "1\\nend\"")] {
             let (queue, messages) = sync_channel(8);
-            let dropped = Arc::new(DropCounters::default());
+            let dropped = DroppedLines::default();
             let writer = LogWriter {
                 queue,
                 format,
@@ -338,10 +394,10 @@ mod tests {
                 tracing::error!(other = %long, "failed");
             });
             let mut out = Vec::new();
-            let console = LogTail::new(4);
-            write_all(&messages, &dropped, format, Some(&console), &mut out);
-            assert_eq!(dropped.waiting.load(Ordering::Relaxed), 0);
-            assert!(console.after(0).lines.iter().all(|line| line.len() <= MAX_BYTES));
+            let (console, lines) = tail_of_test();
+            write_all(&messages, &dropped.0, (format, &report), Some(&console), &mut out);
+            assert_eq!(dropped.0.waiting.load(Ordering::Relaxed), 0);
+            assert!(lines.lock().unwrap().iter().all(|line| line.len() <= MAX_BYTES));
             let out = String::from_utf8(out).unwrap();
             assert!(long.len() > 50_000 && out.len() > long.len() && out.len() < 2 * long.len());
             assert_eq!(out.matches(tail).count(), 1, "{format:?}");
@@ -351,7 +407,7 @@ mod tests {
     #[test]
     fn dropped_lines_are_counted_and_said() {
         let (queue, messages) = sync_channel(2);
-        let dropped = Arc::new(DropCounters::default());
+        let dropped = DroppedLines::default();
         let writer = LogWriter {
             queue,
             format: LogFormat::Json,
@@ -362,9 +418,15 @@ mod tests {
         }
         drop(writer);
         let mut out = Vec::new();
-        let tail = LogTail::new(1);
-        write_all(&messages, &dropped, LogFormat::Json, Some(&tail), &mut out);
-        assert_eq!(tail.after(0).lines, [r#"{"number":1}"#]);
+        let (tail, shown) = tail_of_test();
+        write_all(
+            &messages,
+            &dropped.0,
+            (LogFormat::Json, &report),
+            Some(&tail),
+            &mut out,
+        );
+        assert_eq!(shown.lock().unwrap().last().unwrap(), "{\"number\":1}\n");
         let lines: Vec<Value> = out
             .split(|byte| *byte == b'\n')
             .filter_map(|line| serde_json::from_slice(line).ok())

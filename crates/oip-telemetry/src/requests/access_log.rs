@@ -2,7 +2,7 @@
 //! or for the reader of standard error. Lines that do not fit into the queue are dropped and counted.
 
 use std::{
-    fmt::Write as _,
+    fmt::{self, Write as _},
     fs::{File, OpenOptions},
     io::{self, ErrorKind, Write, stderr},
     net::SocketAddr,
@@ -20,11 +20,6 @@ use oip_service::Phase;
 use serde::{Serialize, Serializer};
 
 use super::finished::{Facts, FinishedExchange};
-
-use crate::{
-    failure::Failure,
-    options::{AccessLogConfig, AccessLogForm},
-};
 
 /// The value of a field in JSON.
 #[derive(Serialize)]
@@ -141,11 +136,21 @@ fn microseconds(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Writes the access log.
+/// How lines of the access log are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AccessLogFormat {
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Writes the access log. Clones share the queue.
 #[derive(Clone)]
-pub(crate) struct AccessLog {
+pub struct AccessLog {
     queue: SyncSender<Message>,
-    form: AccessLogForm,
+    format: AccessLogFormat,
     /// The file; `None` for standard error.
     file: Option<Arc<Path>>,
     dropped: Arc<AtomicU64>,
@@ -168,21 +173,20 @@ const BLOCK: usize = 64 << 10;
 /// How long a caller waits for a thread that is blocked by a disk.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-impl AccessLog {
-    /// Starts appending to a file or to standard error.
-    pub(crate) fn start(config: AccessLogConfig) -> Result<Self, Failure> {
-        let AccessLogConfig { form, file } = config;
-        let shown = file.clone();
-        Self::append(form, file).map_err(|error| {
-            let file = shown.as_deref().unwrap_or(Path::new("standard error"));
-            Failure::run(format!(
-                "the access log cannot be written to {}: {error} (--access-log-file sets another file)",
-                file.display()
-            ))
-        })
+impl fmt::Debug for AccessLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("AccessLog");
+        shown.field("format", &self.format).field("file", &self.file);
+        shown.finish_non_exhaustive()
     }
+}
 
-    fn append(form: AccessLogForm, file: Option<PathBuf>) -> io::Result<Self> {
+impl AccessLog {
+    /// Starts appending to a file, or to standard error if `file` is `None`.
+    ///
+    /// # Errors
+    /// When the file cannot be opened, or no thread can be created.
+    pub fn start(format: AccessLogFormat, file: Option<PathBuf>) -> io::Result<Self> {
         let path = file.as_deref().map(Arc::from);
         let out = Out::open(file)?;
         let (queue, messages) = sync_channel(CAPACITY);
@@ -196,22 +200,23 @@ impl AccessLog {
             .spawn(writing)?;
         Ok(Self {
             queue,
-            form,
+            format,
             file: path,
             dropped,
         })
     }
 
     /// Returns the file that lines are appended to; `None` for standard error.
-    pub(crate) fn file(&self) -> Option<&Path> {
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
 
     /// Queues a line. If the queue is full, drops the line.
     pub(super) fn write(&self, request: &FinishedExchange<'_>) {
-        let line = match self.form {
-            AccessLogForm::Json => request.json(),
-            AccessLogForm::Off | AccessLogForm::Text => request.text(),
+        let line = match self.format {
+            AccessLogFormat::Json => request.json(),
+            AccessLogFormat::Text => request.text(),
         };
         if self.queue.try_send(Message::Line(line)).is_err() {
             self.dropped.fetch_add(1, Relaxed);
@@ -219,12 +224,16 @@ impl AccessLog {
     }
 
     /// Returns the number of lines that were dropped or could not be written.
-    pub(crate) fn dropped(&self) -> u64 {
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
         self.dropped.load(Relaxed)
     }
 
     /// Reopens the file, for log rotation. On failure, the old file stays in use.
-    pub(crate) fn reopen(&self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// When the file cannot be opened, or the disk blocks the thread for seconds.
+    pub fn reopen(&self) -> io::Result<()> {
         let (done, is_done) = sync_channel(1);
         let held_up = || io::Error::new(ErrorKind::TimedOut, "the disk does not keep up");
         if !self.send(Message::Reopen(done), PATIENCE) {
@@ -234,7 +243,7 @@ impl AccessLog {
     }
 
     /// Waits until all lines queued so far are written, for at most `patience`.
-    pub(crate) fn flush(&self, patience: Duration) {
+    pub fn flush(&self, patience: Duration) {
         let (done, is_done) = sync_channel(0);
         if self.send(Message::Flush(done), patience) {
             let _ = is_done.recv_timeout(patience);
@@ -357,11 +366,11 @@ fn open(path: &Path) -> io::Result<File> {
 mod tests {
     use std::{fs, time::SystemTime};
 
-    use axum::http::Method;
+    use http::Method;
     use oip_service::RequestNotes;
 
     use super::*;
-    use crate::traffic::Transport;
+    use crate::requests::Transport;
 
     fn facts(notes: RequestNotes) -> Facts {
         Facts {
@@ -419,7 +428,7 @@ mod tests {
     fn files_that_were_moved_away_are_left() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("access.log");
-        let log = AccessLog::append(AccessLogForm::Text, Some(path.clone())).unwrap();
+        let log = AccessLog::start(AccessLogFormat::Text, Some(path.clone())).unwrap();
         let facts = facts(RequestNotes::default());
         log.write(&finished(&facts));
         log.flush(PATIENCE);
@@ -440,7 +449,7 @@ mod tests {
         log.flush(PATIENCE);
         assert_eq!(lines(&folder.path().join("access.log.2")), 3);
         assert_eq!(log.dropped(), 0);
-        assert!(AccessLog::append(AccessLogForm::Json, Some(path)).is_err());
+        assert!(AccessLog::start(AccessLogFormat::Json, Some(path)).is_err());
     }
 
     /// Checks that lines count as dropped if the disk is full or the queue overflows, and that queueing never
@@ -449,7 +458,7 @@ mod tests {
     #[test]
     fn what_cannot_be_written_is_counted() {
         let full = Some(PathBuf::from("/dev/full"));
-        let log = AccessLog::append(AccessLogForm::Json, full).unwrap();
+        let log = AccessLog::start(AccessLogFormat::Json, full).unwrap();
         let facts = facts(RequestNotes::default());
         for _ in 0..2 * CAPACITY {
             log.write(&finished(&facts));

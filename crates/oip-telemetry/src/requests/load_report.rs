@@ -1,6 +1,6 @@
 //! ORCA (Open Request Cost Aggregation) load reports for load balancers, with Triton's headers.
 
-use axum::http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName};
 
 /// The request header with the requested form of the report.
 const WANTED: HeaderName = HeaderName::from_static("endpoint-load-metrics-format");
@@ -10,7 +10,7 @@ pub(super) const REPORT: HeaderName = HeaderName::from_static("endpoint-load-met
 
 /// The supported forms of a load report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LoadFormat {
+pub(super) enum LoadFormat {
     Text,
     Json,
 }
@@ -31,13 +31,13 @@ impl LoadFormat {
 
 /// The server's current load.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Load {
+pub struct Load {
     /// The fraction of the request memory that is in use, from 0 to 1.
-    pub(crate) memory: f64,
+    pub memory: f64,
     /// Number of running requests to models, including this one; `None` if they are not counted.
-    pub(crate) running: Option<u64>,
+    pub running: Option<u64>,
     /// Number of requests that wait for their model.
-    pub(crate) waiting: u64,
+    pub waiting: u64,
 }
 
 impl Load {

@@ -1,9 +1,14 @@
 //! The logging extension, which changes the process's log levels at run time.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{
+    fmt,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
-use oip_service::Logging;
-use oip_types::{LogSetting, LogSettings, ServiceError};
+use oip_service::{
+    Logging,
+    oip_types::{LogSetting, LogSettings, ServiceError},
+};
 use tensor_core::QuotedName;
 use tracing::{Level, Metadata};
 use tracing_subscriber::{
@@ -13,26 +18,26 @@ use tracing_subscriber::{
 };
 
 /// The filter for log lines.
-pub(crate) type LogFilter = FilterFn<Box<dyn Fn(&Metadata<'_>) -> bool + Send + Sync>>;
+pub type LogFilter = FilterFn<Box<dyn Fn(&Metadata<'_>) -> bool + Send + Sync>>;
 
 /// Read-only settings with their values.
 const FIXED: [(&str, &str); 2] = [("log_file", ""), ("log_format", "ISO8601")];
 
 /// The log settings under Triton's names, with a handle to the filter.
-pub(crate) struct LogControl {
+pub struct LogControl {
     settings: Mutex<Settings>,
     filter: reload::Handle<LogFilter, Registry>,
 }
 
 /// The effective levels: the base levels, and the clients' changes to them.
 struct Settings {
-    /// The levels set by `--log`.
+    /// The base levels, which the operator sets.
     base: Targets,
     changes: Changes,
 }
 
-/// Changes made by clients. Errors are controlled only by `--log`: a client that could silence them could
-/// hide its actions.
+/// Changes made by clients. Errors are controlled only by the base levels: a client that could silence them
+/// could hide its actions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Changes {
     /// Whether warnings are logged; `None` unless a client changed that.
@@ -44,7 +49,8 @@ struct Changes {
 
 impl LogControl {
     /// Creates the control and the filter, with the initial levels `base`.
-    pub(crate) fn new(base: Targets) -> (Self, reload::Layer<LogFilter, Registry>) {
+    #[must_use]
+    pub fn new(base: Targets) -> (Self, reload::Layer<LogFilter, Registry>) {
         let (layer, filter) = reload::Layer::new(Changes::default().filter(base.clone()));
         let changes = Changes::default();
         let control = Self {
@@ -55,7 +61,10 @@ impl LogControl {
     }
 
     /// Replaces the base levels and discards the clients' changes.
-    pub(crate) fn restart(&self, base: Targets) -> Result<(), ServiceError> {
+    ///
+    /// # Errors
+    /// When the filter no longer exists.
+    pub fn restart(&self, base: Targets) -> Result<(), ServiceError> {
         let mut now = self.lock();
         let settings = Settings {
             base,
@@ -78,6 +87,12 @@ impl LogControl {
 
     fn lock(&self) -> MutexGuard<'_, Settings> {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for LogControl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LogControl").finish_non_exhaustive()
     }
 }
 
@@ -192,7 +207,7 @@ impl Changes {
         changed.map(|(_, level)| level).fold(base, Ord::max)
     }
 
-    /// Creates the filter. A level that a client changed takes precedence over `--log`.
+    /// Creates the filter. A level that a client changed takes precedence over the base levels.
     fn filter(self, base: Targets) -> LogFilter {
         let most = self.most(&base);
         let allows = move |metadata: &Metadata<'_>| {
@@ -211,6 +226,16 @@ impl Changes {
         };
         filter_fn(Box::new(allows) as Box<_>).with_max_level_hint(most)
     }
+}
+
+/// Parses a filter: a level, or levels by target such as `info,oip_engine=debug`. A word without a target
+/// must be a level, since a misspelled level would otherwise be taken for a target.
+#[must_use]
+pub fn parse_levels(text: &str) -> Option<Targets> {
+    let is_sound = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
+    let parts: Vec<_> = text.split(',').map(str::trim).collect();
+    let all = parts.iter().all(|part| is_sound(part));
+    all.then(|| parts.join(",").parse().ok())?
 }
 
 /// This target logs raw bytes, including tokens in headers, so it is always excluded.
@@ -289,6 +314,22 @@ mod tests {
             assert_eq!(control.log_settings()["log_info"], LogSetting::Bool(false));
             assert_eq!(control.log_settings()["log_verbose_level"], LogSetting::Uint32(0));
         });
+    }
+
+    #[test]
+    fn filters_have_levels_by_target() {
+        let would = |filter: &str, target: &str, level: Level| {
+            parse_levels(filter).unwrap().would_enable(target, &level)
+        };
+        assert!(would("info", "oip_engine::load", Level::INFO));
+        assert!(!would("info", "oip_engine::load", Level::DEBUG));
+        assert!(would("info, oip_engine=debug", "oip_engine::load", Level::DEBUG));
+        assert!(!would("off", "oip_engine::load", Level::ERROR));
+        assert_eq!(
+            parse_levels("info").unwrap().default_level(),
+            Some(LevelFilter::INFO)
+        );
+        assert!(parse_levels("inof").is_none());
     }
 
     #[test]

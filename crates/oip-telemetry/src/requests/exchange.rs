@@ -10,22 +10,22 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use axum::http::{HeaderMap, Method, Request, Response, StatusCode};
 use bytes::Buf;
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use oip_service::{RequestNotes, route::Route};
 use pin_project_lite::pin_project;
 
 use super::{
     finished::{Facts, FinishedExchange},
-    ids::Ids,
-    shared::Traffic,
-    traces::TraceContext,
+    request_headers::Ids,
+    spans::TraceContext,
+    traffic::Traffic,
     transport::Transport,
 };
 
 /// A request and its response. They are counted and logged when the last reference is dropped.
-pub(crate) struct Exchange {
+pub(super) struct Exchange {
     traffic: Arc<Traffic>,
     transport: Transport,
     route: &'static str,
@@ -58,8 +58,7 @@ impl Exchange {
         peer: Option<SocketAddr>,
         ids: &Ids,
     ) -> Option<Arc<Self>> {
-        let records = &traffic.records;
-        if traffic.totals.is_none() && records.access_log.is_none() && records.traces.is_none() {
+        if traffic.totals.is_none() && traffic.access_log.is_none() && traffic.traces.is_none() {
             return None;
         }
         let route = Route::of(request);
@@ -67,9 +66,9 @@ impl Exchange {
         if let Some(totals) = traffic.totals.as_ref().filter(|_| is_inference) {
             totals.begin(transport);
         }
-        let traces = records.traces.as_ref().filter(|_| is_inference);
-        let traced = traces.and_then(|traces| traces.decide(ids.trace_parent()));
-        let is_told = records.access_log.is_some() || traced.is_some();
+        let traces = traffic.traces.as_ref().filter(|_| is_inference);
+        let traced = traces.and_then(|traces| traces.decide(ids.parent()));
+        let is_told = traffic.access_log.is_some() || traced.is_some();
         let facts = is_told.then(|| {
             let trace = traced.as_ref().map(TraceContext::id);
             Box::new(Facts::of(request, peer, ids, trace))
@@ -154,11 +153,10 @@ impl Drop for Exchange {
             bytes_out,
             facts,
         };
-        let records = &self.traffic.records;
-        if let (Some(traces), Some(traced)) = (&records.traces, &self.traced) {
+        if let (Some(traces), Some(traced)) = (&self.traffic.traces, &self.traced) {
             traces.export(traced, &finished);
         }
-        if let Some(log) = &records.access_log {
+        if let Some(log) = &self.traffic.access_log {
             log.write(&finished);
         }
     }
@@ -166,7 +164,7 @@ impl Drop for Exchange {
 
 pin_project! {
     /// A body that counts its bytes.
-    pub(crate) struct CountedBody<B> {
+    pub struct CountedBody<B> {
         #[pin]
         body: B,
         exchange: Option<Arc<Exchange>>,

@@ -1,5 +1,5 @@
-//! Reads OpenTelemetry's standard environment variables for collectors, sampling and intervals. The
-//! configuration file overrides them.
+//! Reads OpenTelemetry's standard environment variables for collectors, sampling and intervals. Settings
+//! override them.
 //!
 //! Platforms set such variables for all programs, so unsupported values cause warnings, as OpenTelemetry
 //! specifies. If an exporter, endpoint or protocol is unsupported, the signal is not sent. If a sampler or
@@ -9,51 +9,50 @@
 
 use std::{env, time::Duration};
 
-use oip_telemetry::{Endpoint, EndpointError};
-
-use crate::failure::Failure;
+use super::error::SettingsError;
+use crate::endpoint::Endpoint;
 
 /// A kind of data that is sent to a collector.
-pub(crate) struct Signal {
+pub(super) struct Signal {
     /// The part of the variables' names that identifies the signal.
-    pub(crate) name: &'static str,
+    pub(super) name: &'static str,
     /// What happens if a variable does not name a usable collector, as text for a warning.
     if_unusable: &'static str,
 }
 
-pub(crate) const TRACES: Signal = Signal {
+pub(super) const TRACES: Signal = Signal {
     name: "TRACES",
     if_unusable: "traces are not sent",
 };
-pub(crate) const METRICS: Signal = Signal {
+pub(super) const METRICS: Signal = Signal {
     name: "METRICS",
     if_unusable: "metrics are not sent",
 };
 
 /// The variable that sets the metrics interval in milliseconds.
-pub(crate) const INTERVAL: &str = "OTEL_METRIC_EXPORT_INTERVAL";
+pub(super) const INTERVAL: &str = "OTEL_METRIC_EXPORT_INTERVAL";
 
 const SAMPLER: &str = "OTEL_TRACES_SAMPLER";
 const SAMPLER_ARGUMENT: &str = "OTEL_TRACES_SAMPLER_ARG";
 
 impl Signal {
-    /// Returns the collector that the configuration file names, or else the one that a variable names.
-    pub(crate) fn endpoint(
+    /// Returns the collector at `url`, the value of `setting`, or else the one that a variable names.
+    pub(super) fn endpoint(
         &self,
         setting: &str,
         url: Option<&str>,
         warnings: &mut Vec<String>,
-    ) -> Result<Option<Endpoint>, Failure> {
+    ) -> Result<Option<Endpoint>, SettingsError> {
         match url {
-            Some(url) => told(
-                &format!("the configuration file: {setting}"),
-                Endpoint::parse(url),
-            ),
+            Some(url) => {
+                let endpoint = Endpoint::parse(url).map(Some);
+                endpoint.map_err(|error| SettingsError::Setting(format!("{setting}: {error}")))
+            }
             None => Ok(or_warn(self.of_variables(), None, self.if_unusable, warnings)),
         }
     }
 
-    fn of_variables(&self) -> Result<Option<Endpoint>, Failure> {
+    fn of_variables(&self) -> Result<Option<Endpoint>, String> {
         let exporter = format!("OTEL_{}_EXPORTER", self.name);
         match variable(&exporter).as_deref() {
             _ if is_disabled() => return Ok(None),
@@ -66,10 +65,10 @@ impl Signal {
         let own = format!("OTEL_EXPORTER_OTLP_{}_ENDPOINT", self.name);
         let general = "OTEL_EXPORTER_OTLP_ENDPOINT";
         let endpoint = match (variable(&own), variable(general)) {
-            (Some(url), _) => told(&own, Endpoint::exact(&url)),
-            (None, Some(url)) => told(general, Endpoint::parse(&url)),
+            (Some(url), _) => Endpoint::exact(&url).map_err(|error| format!("{own}: {error}"))?,
+            (None, Some(url)) => Endpoint::parse(&url).map_err(|error| format!("{general}: {error}"))?,
             (None, None) => return Ok(None),
-        }?;
+        };
         for name in [
             format!("OTEL_EXPORTER_OTLP_{}_PROTOCOL", self.name),
             "OTEL_EXPORTER_OTLP_PROTOCOL".to_owned(),
@@ -83,31 +82,26 @@ impl Signal {
                 }
             }
         }
-        Ok(endpoint)
+        Ok(Some(endpoint))
     }
-}
-
-fn told(name: &str, endpoint: Result<Endpoint, EndpointError>) -> Result<Option<Endpoint>, Failure> {
-    let endpoint = endpoint.map(Some);
-    endpoint.map_err(|error| Failure::usage(format!("{name}: {error}")))
 }
 
 /// Returns the value of `said`. On an error, adds a warning that ends with `consequence` to `warnings`, and
 /// returns `otherwise`.
-pub(crate) fn or_warn<T>(
-    said: Result<T, Failure>,
+pub(super) fn or_warn<T>(
+    said: Result<T, String>,
     otherwise: T,
     consequence: &str,
     warnings: &mut Vec<String>,
 ) -> T {
-    said.unwrap_or_else(|failure| {
-        warnings.push(format!("{}; {consequence}", failure.message));
+    said.unwrap_or_else(|wrong| {
+        warnings.push(format!("{wrong}; {consequence}"));
         otherwise
     })
 }
 
 /// Returns the sampling ratio for requests without a `traceparent`.
-pub(crate) fn ratio() -> Result<f64, Failure> {
+pub(super) fn ratio() -> Result<f64, String> {
     match variable(SAMPLER).as_deref() {
         None | Some("parentbased_always_on") => Ok(1.0),
         Some("parentbased_always_off") => Ok(0.0),
@@ -127,7 +121,7 @@ pub(crate) fn ratio() -> Result<f64, Failure> {
 }
 
 /// Returns the metrics interval if a variable sets it.
-pub(crate) fn interval() -> Result<Option<Duration>, Failure> {
+pub(super) fn interval() -> Result<Option<Duration>, String> {
     let Some(text) = variable(INTERVAL) else {
         return Ok(None);
     };
@@ -146,6 +140,6 @@ fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-fn wrong(name: &str, expected: &str, found: &str) -> Failure {
-    Failure::usage(format!("{name}: expected {expected}, found '{found}'"))
+fn wrong(name: &str, expected: &str, found: &str) -> String {
+    format!("{name}: expected {expected}, found '{found}'")
 }

@@ -1,28 +1,41 @@
 //! Prometheus' text exposition format, version 0.0.4.
 //!
 //! The format requires all samples of a family to follow its description, so a family is written completely
-//! before the next one begins.
+//! before the next one begins. The crate `prometheus-client` writes only `OpenMetrics`, which requires the
+//! suffix `_total` in the names of counters; Triton's names of counters lack it.
 
 use std::fmt::{self, Display, Write};
 
-use super::families::{Family, Kind, Labels, Number, Sink};
+use crate::families::{Families, Family, Labels, MetricKind, Number, Sink};
 
 /// The content type of the page.
-pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Returns a page with the families that `write` writes.
+///
+/// ```
+/// use oip_telemetry::{Family, prometheus};
+///
+/// const READY: Family = Family::gauge("ready", "Whether the server is ready: 1 or 0.");
+/// let page = prometheus::page(|families| families.single(&READY, true));
+/// assert_eq!(page, "# HELP ready Whether the server is ready: 1 or 0.\n# TYPE ready gauge\nready 1\n");
+/// ```
+#[must_use]
+pub fn page(write: impl FnOnce(&mut Families<'_>)) -> String {
+    let mut text = Text::default();
+    write(&mut Families::new(&mut text));
+    text.written
+}
 
 /// The text of a page under construction.
 #[derive(Default)]
-pub(crate) struct Text {
+struct Text {
     written: String,
     /// The name of the current family.
     name: &'static str,
 }
 
 impl Text {
-    pub(crate) fn into_string(self) -> String {
-        self.written
-    }
-
     fn line(&mut self, line: fmt::Arguments<'_>) {
         // Writing to a string does not fail.
         let _ = writeln!(self.written, "{line}");
@@ -33,9 +46,9 @@ impl Sink for Text {
     fn begin(&mut self, family: &Family) {
         self.name = family.name;
         let kind = match family.kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
         };
         let (name, help) = (family.name, EscapedText(family.help, &['\\', '\n']));
         self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
@@ -118,14 +131,7 @@ impl Display for EscapedText<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::metrics::families::Families;
-
-    fn text(write: impl FnOnce(&mut Families<'_>)) -> String {
-        let mut text = Text::default();
-        write(&mut Families::new(&mut text));
-        text.into_string()
-    }
+    use super::{page as text, *};
 
     #[test]
     fn families_stand_one_below_the_other() {

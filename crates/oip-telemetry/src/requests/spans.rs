@@ -4,18 +4,31 @@
 use std::{
     borrow::Cow,
     collections::HashMap,
-    time::{Duration, Instant, SystemTime},
+    fmt,
+    sync::Arc,
+    time::{Instant, SystemTime},
 };
 
-use oip_service::{Phase, RequestNotes, StageKind};
-use oip_telemetry::{Exporter, Kind, Parent, Sampler, Span, SpanId, TraceId};
-
 use super::{finished::FinishedExchange, transport::Transport};
+use crate::{
+    ids::{Parent, SpanId, TraceId},
+    sampler::Sampler,
+    span::{Kind, Span},
+};
+use oip_service::{Phase, RequestNotes, StageKind};
 
-/// Decides which requests are traced, and exports them.
-pub(crate) struct Traces {
-    pub(crate) sampler: Sampler,
-    pub(crate) exporter: Exporter,
+/// Decides which requests are traced, and exports their spans. Clones share the exporter.
+#[derive(Clone)]
+pub struct Traces {
+    sampler: Sampler,
+    export: Arc<dyn Fn(Vec<Span>) + Send + Sync>,
+}
+
+impl fmt::Debug for Traces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Traces");
+        shown.field("sampler", &self.sampler).finish_non_exhaustive()
+    }
 }
 
 /// The trace context of a sampled request.
@@ -25,24 +38,25 @@ pub(super) struct TraceContext {
 }
 
 impl Traces {
+    /// Creates the traces. `export` gets the spans of each traced request when it ends, and must not wait:
+    /// usually it is `Exporter::export`.
+    pub fn new(sampler: Sampler, export: impl Fn(Vec<Span>) + Send + Sync + 'static) -> Self {
+        let export = Arc::new(export);
+        Self { sampler, export }
+    }
+
     /// Decides whether to trace a request, by its `traceparent` or by sampling.
-    pub(super) fn decide(&self, trace_parent: Option<&str>) -> Option<TraceContext> {
-        let parent = trace_parent.and_then(Parent::parse);
-        let trace = self.sampler.decide(parent.as_ref())?;
+    pub(super) fn decide(&self, parent: Option<&Parent>) -> Option<TraceContext> {
+        let trace = self.sampler.decide(parent)?;
         Some(TraceContext {
             trace,
             parent: parent.map(|parent| parent.span),
         })
     }
 
-    /// Sends the queued spans, for at most `patience`.
-    pub(super) fn finish(&self, patience: Duration) {
-        self.exporter.finish(patience);
-    }
-
     /// Exports the spans of a finished request.
     pub(super) fn export(&self, traced: &TraceContext, request: &FinishedExchange<'_>) {
-        self.exporter.export(spans(traced, request));
+        (self.export)(spans(traced, request));
     }
 }
 
