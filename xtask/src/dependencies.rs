@@ -317,6 +317,7 @@ const CRATES: &[Crate] = &[
             "model-config",
             "model-repository",
             "oip-service",
+            "oip-telemetry",
         ],
         never: &["axum", "tonic", "hyper"],
     },

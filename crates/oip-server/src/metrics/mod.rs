@@ -4,7 +4,6 @@
 mod connections;
 #[cfg(feature = "gpu")]
 mod gpus;
-mod models;
 
 use std::sync::Arc;
 
@@ -87,8 +86,7 @@ impl Metrics {
 
     /// Writes all metrics.
     pub(crate) fn write(&self, text: &mut Families<'_>) {
-        models::write_metrics(text, &self.engine.metrics());
-        models::write_states(text, &self.engine.models());
+        self.engine.write_metrics(text);
         #[cfg(feature = "gpu")]
         gpus::write(text, &crate::gpus::cards());
         text.single(&SERVER_READY, self.engine.readiness().is_ready());

@@ -2,9 +2,35 @@
 
 use std::iter;
 
-use oip_engine::{FailureReason, Histogram, ModelStatus, VersionMetrics};
 use oip_telemetry::{Families, Family, Samples};
 use oip_types::{ModelState, StatisticDuration};
+
+use crate::{
+    Engine,
+    statistics::{FailureReason, Histogram, VersionMetrics},
+    versions::status::ModelStatus,
+};
+
+impl Engine {
+    /// Writes the metrics of all models, under Triton's names where Triton has the same metric: those of
+    /// ready versions, and the states of all versions that the engine has tried to load.
+    ///
+    /// ```
+    /// use oip_engine::{Engine, EngineConfig, Repository};
+    /// use oip_telemetry::prometheus;
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path();
+    /// let engine = Engine::start(Repository::open(path, &[], None)?, EngineConfig::default());
+    /// let page = prometheus::page(|families| engine.write_metrics(families));
+    /// assert!(page.contains("# TYPE nv_inference_request_success counter"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn write_metrics(&self, families: &mut Families<'_>) {
+        write_metrics(families, &self.metrics());
+        write_states(families, &self.models());
+    }
+}
 
 /// A counter or gauge of each ready version.
 struct PerVersion {
@@ -152,7 +178,7 @@ const PROVIDER: Family = Family::gauge(
 );
 
 /// Writes the families of ready versions.
-pub(super) fn write_metrics(text: &mut Families<'_>, versions: &[VersionMetrics]) {
+fn write_metrics(text: &mut Families<'_>, versions: &[VersionMetrics]) {
     for PerVersion { family, of } in &NUMBERS {
         let mut samples = text.family(family);
         for metrics in versions {
@@ -192,7 +218,7 @@ fn labels(metrics: &VersionMetrics) -> [(&str, &str); 2] {
 }
 
 /// Writes the families of all `versions`: those that the server has tried to load.
-pub(super) fn write_states(text: &mut Families<'_>, versions: &[ModelStatus]) {
+fn write_states(text: &mut Families<'_>, versions: &[ModelStatus]) {
     let mut samples = text.family(&READY);
     for status in versions {
         samples.add(&status_labels(status), status.state == ModelState::Ready);
