@@ -384,6 +384,7 @@ const CRATES: &[Crate] = &[
             "tensor-core",
             "oip-types",
             "oip-service",
+            "oip-telemetry",
         ],
         never: &["tokio", "axum", "tonic", "hyper"],
     },

@@ -10,8 +10,6 @@ mod check;
 mod commands;
 mod descriptors;
 mod failure;
-#[cfg(feature = "gpu")]
-mod gpus;
 mod in_place;
 mod init;
 mod metrics;

@@ -2,8 +2,6 @@
 //! collector. `docs/metrics.md` lists all metrics.
 
 mod connections;
-#[cfg(feature = "gpu")]
-mod gpus;
 
 use std::sync::Arc;
 
@@ -88,7 +86,7 @@ impl Metrics {
     pub(crate) fn write(&self, text: &mut Families<'_>) {
         self.engine.write_metrics(text);
         #[cfg(feature = "gpu")]
-        gpus::write(text, &crate::gpus::cards());
+        backend_onnx::nvml::write_metrics(text);
         text.single(&SERVER_READY, self.engine.readiness().is_ready());
         text.single(&BUDGET_USED, self.budget.used());
         text.single(&BUDGET, self.budget.limit());

@@ -1,28 +1,32 @@
-//! Detects the GPUs of this machine with NVIDIA's management library (NVML). NVML is loaded at start if the
-//! ONNX Runtime library has a GPU provider. Without NVML, GPUs are unknown and the metrics show none.
+//! Detects the GPUs of this machine with NVIDIA's management library (NVML), and writes their metrics. Without
+//! NVML, GPUs are unknown and the metrics show none.
 
 use std::{env, sync::OnceLock};
 
-use backend_onnx::{Gpu, GpuChoice, Gpus};
 use nvml_wrapper::{Device, Nvml};
+use oip_telemetry::{Families, Family, Number};
+
+use crate::{Gpu, GpuChoice, Gpus};
 
 /// NVML, loaded on the first request for GPUs.
 static NVML: OnceLock<Option<Nvml>> = OnceLock::new();
 
 /// The metrics that Triton reports for a GPU.
-pub(crate) struct Card {
+struct Card {
     /// UUID with the prefix `GPU-`.
-    pub(crate) uuid: String,
+    uuid: String,
     /// Fraction of the time in which the GPU was busy, from 0 to 1.
-    pub(crate) utilization: Option<f64>,
-    pub(crate) memory_used: Option<u64>,
-    pub(crate) memory_total: Option<u64>,
+    utilization: Option<f64>,
+    memory_used: Option<u64>,
+    memory_total: Option<u64>,
     /// Power draw in watts.
-    pub(crate) power: Option<f64>,
+    power: Option<f64>,
 }
 
-/// Returns the GPUs that this process can use. `choice` applies to models that do not select any.
-pub(crate) fn gpus(choice: GpuChoice) -> Gpus {
+/// Returns the GPUs that this process can use. `choice` applies to models that do not select any. The first
+/// call loads NVML.
+#[must_use]
+pub fn gpus(choice: GpuChoice) -> Gpus {
     let gpus = Gpus::new(choice);
     let Some(nvml) = NVML.get_or_init(load) else {
         return gpus;
@@ -42,8 +46,46 @@ pub(crate) fn gpus(choice: GpuChoice) -> Gpus {
     )
 }
 
+/// Writes the metrics of GPUs, under Triton's names. Writes nothing before [`gpus`] was called, or without
+/// NVML or GPUs.
+pub fn write_metrics(families: &mut Families<'_>) {
+    let cards = cards();
+    if cards.is_empty() {
+        return;
+    }
+    let mut family = |family: &Family, value: fn(&Card) -> Option<Number>| {
+        let mut samples = families.family(family);
+        for card in &cards {
+            if let Some(value) = value(card) {
+                samples.add(&[("gpu_uuid", &card.uuid)], value);
+            }
+        }
+    };
+    family(&UTILIZATION, |card| card.utilization.map(Number::Real));
+    family(&MEMORY_TOTAL, |card| card.memory_total.map(Number::Integer));
+    family(&MEMORY_USED, |card| card.memory_used.map(Number::Integer));
+    family(&POWER, |card| card.power.map(Number::Real));
+}
+
+const UTILIZATION: Family = Family::gauge(
+    "nv_gpu_utilization",
+    "Fraction of time in which a GPU was busy, from 0 to 1, from NVML.",
+);
+
+const MEMORY_TOTAL: Family = Family::gauge(
+    "nv_gpu_memory_total_bytes",
+    "Memory of a GPU in bytes, from NVML.",
+);
+
+const MEMORY_USED: Family = Family::gauge(
+    "nv_gpu_memory_used_bytes",
+    "Memory of a GPU in bytes that all programs use together, from NVML.",
+);
+
+const POWER: Family = Family::gauge("nv_gpu_power_usage", "Power of a GPU in watts, from NVML.");
+
 /// Returns the current state of the GPUs; empty before [`gpus`] was called, or without NVML.
-pub(crate) fn cards() -> Vec<Card> {
+fn cards() -> Vec<Card> {
     let nvml = NVML.get().and_then(Option::as_ref);
     let cards = nvml.into_iter().flat_map(devices).filter_map(|device| {
         let memory = device.memory_info().ok();
