@@ -261,7 +261,7 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         name: "oip-telemetry",
-        may_use: &[],
+        may_use: &["tensor-core", "oip-types", "oip-service"],
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Crate {
@@ -317,6 +317,7 @@ const CRATES: &[Crate] = &[
             "model-config",
             "model-repository",
             "oip-service",
+            "oip-telemetry",
         ],
         never: &["axum", "tonic", "hyper"],
     },
@@ -383,6 +384,7 @@ const CRATES: &[Crate] = &[
             "tensor-core",
             "oip-types",
             "oip-service",
+            "oip-telemetry",
         ],
         never: &["tokio", "axum", "tonic", "hyper"],
     },

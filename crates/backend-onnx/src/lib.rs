@@ -9,6 +9,8 @@
 //! use this crate. ONNX Runtime also runs models that the built-in runtime refuses. Both borrow aligned
 //! inputs.
 //!
+//! With the feature `nvml`, the GPUs of the machine are detected with NVIDIA's management library.
+//!
 //! ```
 //! use backend_onnx::OnnxBackend;
 //! use oip_service::{Backend, CancelToken, LoadContext, ModelSource};
@@ -37,6 +39,8 @@ mod dims;
 mod dtype;
 mod file_error;
 mod model;
+#[cfg(feature = "nvml")]
+pub mod nvml;
 mod onnx_runtime;
 mod output_metadata;
 mod runtime_limit;

@@ -60,6 +60,7 @@ mod engine;
 mod generation;
 mod infer_result;
 mod load;
+mod metric_families;
 mod pipeline;
 mod run;
 mod statistics;

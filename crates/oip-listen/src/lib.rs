@@ -23,7 +23,8 @@
 //! | does not finish a TLS handshake, or only makes handshakes | [`ConnectionLimits::head_timeout`]; handshakes run on the threads of busy connections |
 //! | exhausts the file descriptors | the accept loop backs off instead of spinning |
 //!
-//! Connections use TCP ([`listen`]) or Unix sockets ([`listen_unix`]), and HTTP/1, HTTP/2 or either
+//! Connections use TCP ([`listen`]) or Unix sockets ([`listen_unix`]), at addresses as operators write them
+//! ([`Endpoint`]), and HTTP/1, HTTP/2 or either
 //! ([`Protocol::Either`]). [`serve_each`] creates a service for each connection from the client's identity.
 //!
 //! Over a Unix socket a client may pass a file descriptor with the first byte of its connection, if
@@ -64,6 +65,7 @@ mod connections;
 mod date;
 #[cfg(unix)]
 mod descriptors;
+mod endpoint;
 mod frames;
 mod front;
 mod http2;
@@ -89,6 +91,7 @@ pub use body::{RequestBody, ResponseBody};
 pub use connections::{ConnectionCap, ConnectionCounts};
 #[cfg(unix)]
 pub use descriptors::Descriptors;
+pub use endpoint::{Endpoint, EndpointError, SocketMode};
 pub use lanes::Lanes;
 pub use limits::ConnectionLimits;
 #[cfg(unix)]

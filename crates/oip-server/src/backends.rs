@@ -281,7 +281,7 @@ fn found_gpus(runtime: &backend_onnx::OnnxRuntime, choice: backend_onnx::GpuChoi
         .any(|provider| provider == "CUDAExecutionProvider");
     #[cfg(feature = "gpu")]
     if has_provider {
-        let gpus = crate::gpus::gpus(choice);
+        let gpus = backend_onnx::nvml::gpus(choice);
         let seen = gpus.seen().map(|seen| {
             let seen = seen.iter().enumerate();
             let seen: Vec<String> = seen

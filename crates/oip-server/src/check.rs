@@ -65,7 +65,7 @@ pub(crate) fn run(check: Check) -> Result<ExitCode, Failure> {
         false => banner::checked(&models, &passed_over, start.elapsed()),
     }
     engine.stop(Instant::now() + Duration::from_secs(5));
-    log.end.write_out();
+    log.write_out();
     let is_good = !models.is_empty() && models.iter().all(|model| model.state == ModelState::Ready);
     Ok(ExitCode::from(u8::from(!is_good)))
 }

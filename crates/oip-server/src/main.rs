@@ -10,19 +10,16 @@ mod check;
 mod commands;
 mod descriptors;
 mod failure;
-#[cfg(feature = "gpu")]
-mod gpus;
 mod in_place;
 mod init;
-mod log_settings;
-mod log_writer;
 mod metrics;
 mod model_source;
 mod options;
-mod percent;
+#[cfg_attr(not(feature = "otlp"), path = "no_otlp.rs")]
+mod otlp;
+mod records;
 mod start;
 mod telemetry;
-mod traffic;
 
 use std::{
     io::{Write, stderr},

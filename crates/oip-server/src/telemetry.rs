@@ -2,20 +2,14 @@
 
 use std::{io::stderr, panic, path::Path, sync::Arc, thread, time::Duration};
 
+use oip_telemetry::logging::{self, LogControl, LogFormat, LogWriter, parse_levels};
 use tracing_subscriber::{
-    Layer,
-    filter::{LevelFilter, Targets},
-    fmt,
-    layer::SubscriberExt,
-    registry,
-    util::SubscriberInitExt,
+    Layer, filter::Targets, fmt, layer::SubscriberExt, registry, util::SubscriberInitExt,
 };
 
 use crate::{
     failure::Failure,
-    log_settings::LogControl,
-    log_writer::{DropCounters, LogWriter},
-    options::{DEFAULT_LOG, LogConfig, LogFormat, read_file},
+    options::{DEFAULT_LOG, LogConfig, read_file},
 };
 
 /// Log target of life-cycle messages from all modules.
@@ -26,33 +20,31 @@ pub(crate) struct Log {
     pub(crate) config: LogConfig,
     /// Changes the log levels at run time.
     pub(crate) control: Arc<LogControl>,
-    /// Counts the lines that were dropped because the reader was too slow.
-    pub(crate) dropped: Arc<DropCounters>,
-    pub(crate) end: LogEnd,
+    pub(crate) writer: LogWriter,
 }
 
-/// Flushes the log on exit.
-#[derive(Clone)]
-pub(crate) struct LogEnd(LogWriter);
-
-impl LogEnd {
+impl Log {
     /// Waits until the last lines are written. The wait has a timeout, because a full pipe may have no
     /// reader.
     pub(crate) fn write_out(&self) {
-        self.0.flush(Duration::from_millis(500));
+        self.writer.flush(Duration::from_millis(500));
     }
 }
 
 /// Starts logging to standard error, and logs panics.
 pub(crate) fn start(config: LogConfig) -> Result<Log, Failure> {
     let filter = filter(&config.filter)?;
-    let writer = LogWriter::start(config.format, config.tail.clone());
+    let tail = config
+        .tail
+        .clone()
+        .map(|tail| Box::new(move |line: &str| tail.push(line)) as logging::LogTail);
+    let writer = LogWriter::start(config.format, "oip_server", tail);
     let layer = fmt::layer()
         .with_writer(writer.clone())
         .log_internal_errors(false);
     let layer = match config.format {
-        LogFormat::Text => layer.with_ansi(false).boxed(),
         LogFormat::Json => layer.json().flatten_event(true).boxed(),
+        _ => layer.with_ansi(false).boxed(),
     };
     let (control, filter) = LogControl::new(filter);
     registry().with(layer.with_filter(filter)).init();
@@ -60,8 +52,7 @@ pub(crate) fn start(config: LogConfig) -> Result<Log, Failure> {
     Ok(Log {
         config,
         control: Arc::new(control),
-        dropped: writer.dropped(),
-        end: LogEnd(writer),
+        writer,
     })
 }
 
@@ -96,19 +87,10 @@ fn log_panics() {
 }
 
 fn filter(log: &str) -> Result<Targets, Failure> {
-    parse_filter(log).ok_or_else(|| {
+    parse_levels(log).ok_or_else(|| {
         let expected = "expected a level, or levels by target such as info,oip_engine=debug";
         Failure::usage(format!("--log: {expected}, found '{log}'"))
     })
-}
-
-/// Parses a filter. A word without a target must be a level, since a misspelled level would otherwise be
-/// taken for a target.
-fn parse_filter(text: &str) -> Option<Targets> {
-    let is_sound = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
-    let parts: Vec<_> = text.split(',').map(str::trim).collect();
-    let all = parts.iter().all(|part| is_sound(part));
-    all.then(|| parts.join(",").parse().ok())?
 }
 
 /// Strips the directories of the build machine from a source location.
@@ -122,25 +104,7 @@ fn short(place: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use tracing::Level;
-
     use super::*;
-
-    #[test]
-    fn filters_have_levels_by_target() {
-        let would = |filter: &str, target: &str, level: Level| {
-            parse_filter(filter).unwrap().would_enable(target, &level)
-        };
-        assert!(would("info", "oip_engine::load", Level::INFO));
-        assert!(!would("info", "oip_engine::load", Level::DEBUG));
-        assert!(would("info, oip_engine=debug", "oip_engine::load", Level::DEBUG));
-        assert!(!would("off", "oip_engine::load", Level::ERROR));
-        assert_eq!(
-            parse_filter("info").unwrap().default_level(),
-            Some(LevelFilter::INFO)
-        );
-        assert!(parse_filter("inof").is_none());
-    }
 
     /// Checks that a panic of an isolated model is logged in one line, without paths of the build machine.
     #[test]

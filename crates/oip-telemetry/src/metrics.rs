@@ -17,6 +17,7 @@ use prost::Message as _;
 
 use crate::{
     endpoint::{Authorities, Endpoint},
+    families::{self, Families, Family, MetricKind, Sink},
     message::{KeyValue, nanoseconds},
     metric_message::{
         CUMULATIVE, Data, Gauge, Histogram, HistogramPoint, Metric, Number, NumberPoint, Request, Sum,
@@ -36,18 +37,6 @@ pub struct MetricFamily {
     pub kind: MetricKind,
     /// The samples, each with different labels.
     pub samples: Vec<Sample>,
-}
-
-/// The kind of a metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum MetricKind {
-    /// A monotonic counter, except for resets to 0.
-    Counter,
-    /// A value that goes up and down.
-    Gauge,
-    /// Counts of observations by value.
-    Histogram,
 }
 
 /// A value of a metric, and its labels.
@@ -94,6 +83,48 @@ impl MetricFamily {
     /// Adds a sample to the family.
     pub fn add(&mut self, labels: Vec<(String, String)>, value: SampleValue) {
         self.samples.push(Sample { labels, value });
+    }
+
+    /// Returns the families that `write` writes.
+    #[must_use]
+    pub fn collect(write: impl FnOnce(&mut Families<'_>)) -> Vec<Self> {
+        let mut collected = Collected::default();
+        write(&mut Families::new(&mut collected));
+        collected.0
+    }
+}
+
+/// Families under construction.
+#[derive(Default)]
+struct Collected(Vec<MetricFamily>);
+
+impl Collected {
+    fn push(&mut self, labels: &families::Labels<'_>, value: SampleValue) {
+        let labels = labels.iter();
+        let labels = labels.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        if let Some(family) = self.0.last_mut() {
+            family.add(labels.collect(), value);
+        }
+    }
+}
+
+impl Sink for Collected {
+    fn begin(&mut self, family: &Family) {
+        self.0
+            .push(MetricFamily::new(family.name, family.help, family.kind));
+    }
+
+    fn add(&mut self, labels: &families::Labels<'_>, value: families::Number) {
+        let value = match value {
+            families::Number::Integer(value) => SampleValue::Integer(value),
+            families::Number::Real(value) => SampleValue::Real(value),
+        };
+        self.push(labels, value);
+    }
+
+    fn add_histogram(&mut self, labels: &families::Labels<'_>, bounds: &[f64], counts: &[u64], sum: f64) {
+        let (bounds, counts) = (bounds.to_vec(), counts.to_vec());
+        self.push(labels, SampleValue::Histogram { bounds, counts, sum });
     }
 }
 

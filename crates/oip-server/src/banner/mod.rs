@@ -14,6 +14,7 @@ use std::{
 use model_repository::PassedOver;
 use oip_engine::ModelStatus;
 use oip_listen::Address;
+use oip_service::route::path_segment;
 use oip_types::{Joining, ModelState, TensorMetadata};
 use serde_json::{Value, json};
 
@@ -24,7 +25,7 @@ use self::{
     terminal_text::shown,
     urls::{ReachableAddresses, Way},
 };
-use crate::{backends, percent::percent_encoded};
+use crate::backends;
 
 /// Prints to standard output and ignores errors.
 fn print(text: &str) {
@@ -95,11 +96,7 @@ fn next_steps(models: &[ModelStatus], addresses: &ReachableAddresses) -> String 
     match (example, ready().next(), addresses.way()) {
         (Some((model, example)), _, Some(way)) => {
             begin(&mut text, &way);
-            let _ = writeln!(
-                text,
-                "  {}",
-                example.curl(&way.curl, &percent_encoded(&model.name))
-            );
+            let _ = writeln!(text, "  {}", example.curl(&way.curl, &path_segment(&model.name)));
             if let Some(options) = &way.tensor {
                 let _ = writeln!(text, "  {}", example.tensor(options));
             }
@@ -110,7 +107,7 @@ fn next_steps(models: &[ModelStatus], addresses: &ReachableAddresses) -> String 
                 text,
                 "  curl -s {}/v2/models/{}",
                 way.curl,
-                percent_encoded(&model.name)
+                path_segment(&model.name)
             );
         }
         (_, None, _) if models.is_empty() => {

@@ -1,8 +1,7 @@
 //! Metrics of connections and HTTP/2 streams: the number of open, refused and evicted ones.
 
 use oip_listen::{ConnectionCap, StreamCap};
-
-use super::families::{Families, Family};
+use oip_telemetry::{Families, Family};
 
 /// The limits on connections and streams of all addresses. Each limit keeps its own counters.
 #[derive(Default)]

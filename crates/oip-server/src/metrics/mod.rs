@@ -2,20 +2,8 @@
 //! collector. `docs/metrics.md` lists all metrics.
 
 mod connections;
-mod families;
-#[cfg(feature = "gpu")]
-mod gpus;
-mod models;
-#[cfg(target_os = "linux")]
-mod process;
-#[cfg(feature = "otlp")]
-mod push;
-mod text;
-mod traffic;
 
 use std::sync::Arc;
-#[cfg(feature = "otlp")]
-use std::sync::OnceLock;
 
 use axum::{
     Router,
@@ -31,22 +19,22 @@ use oip_engine::Engine;
 use oip_http::{HttpConfig, error_response, leased};
 use oip_service::{ByteBudget, CpuPool, InferenceService, Lease, TimeLimits};
 
-pub(crate) use self::connections::ConnectionCaps;
 #[cfg(target_os = "linux")]
-use self::process::Process;
-use self::{
-    families::{Families, Family},
-    text::Text,
+use oip_telemetry::Process;
+use oip_telemetry::{
+    Families, Family,
+    logging::DroppedLines,
+    prometheus,
+    requests::{AccessLog, Totals},
 };
-use crate::{
-    log_writer::DropCounters,
-    traffic::{AccessLog, Records, Totals},
-};
+
+pub(crate) use self::connections::ConnectionCaps;
+use crate::records::Records;
 
 /// Counters of all components except the engine.
 #[derive(Default)]
 pub(crate) struct Counts {
-    pub(crate) dropped: Arc<DropCounters>,
+    pub(crate) dropped: DroppedLines,
     pub(crate) totals: Arc<Totals>,
     pub(crate) caps: ConnectionCaps,
     pub(crate) records: Records,
@@ -68,9 +56,6 @@ pub(crate) struct Metrics {
     /// The thread pool that renders the page.
     cpu: CpuPool,
     counts: Counts,
-    /// Pushes the metrics to a collector.
-    #[cfg(feature = "otlp")]
-    pusher: OnceLock<oip_telemetry::MetricsExporter>,
     #[cfg(target_os = "linux")]
     process: Process,
 }
@@ -84,10 +69,8 @@ impl Metrics {
             reserve: ByteBudget::new(RESERVE),
             cpu: http.cpu.clone(),
             counts,
-            #[cfg(feature = "otlp")]
-            pusher: OnceLock::new(),
             #[cfg(target_os = "linux")]
-            process: Process::new(),
+            process: Process::default(),
         }
     }
 
@@ -99,39 +82,15 @@ impl Metrics {
             .with_state(self)
     }
 
-    /// Starts pushing metrics to a collector.
-    #[cfg(feature = "otlp")]
-    pub(crate) fn push(
-        self: &Arc<Self>,
-        config: oip_telemetry::MetricsConfig,
-    ) -> std::io::Result<oip_telemetry::MetricsExporter> {
-        let metrics = Arc::downgrade(self);
-        let collect = move || {
-            let mut collected = push::CollectedFamilies::default();
-            if let Some(metrics) = metrics.upgrade() {
-                metrics.write(&mut Families::new(&mut collected));
-            }
-            collected.into_families()
-        };
-        let pusher = oip_telemetry::MetricsExporter::start(config, collect)?;
-        Ok(self.pusher.get_or_init(|| pusher).clone())
-    }
-
-    fn text(&self) -> String {
-        let mut text = Text::default();
-        self.write(&mut Families::new(&mut text));
-        text.into_string()
-    }
-
-    fn write(&self, text: &mut Families<'_>) {
-        models::write_metrics(text, &self.engine.metrics());
-        models::write_states(text, &self.engine.models());
+    /// Writes all metrics.
+    pub(crate) fn write(&self, text: &mut Families<'_>) {
+        self.engine.write_metrics(text);
         #[cfg(feature = "gpu")]
-        gpus::write(text, &crate::gpus::cards());
+        backend_onnx::nvml::write_metrics(text);
         text.single(&SERVER_READY, self.engine.readiness().is_ready());
         text.single(&BUDGET_USED, self.budget.used());
         text.single(&BUDGET, self.budget.limit());
-        traffic::write(text, &self.counts.totals);
+        self.counts.totals.write(text);
         connections::write(text, &self.counts.caps);
         #[cfg(feature = "count-allocations")]
         {
@@ -157,18 +116,7 @@ impl Metrics {
         let fetches = self.counts.guard.key_fetches();
         text.single(&KEY_FETCHES, fetches.map_or(0, |fetches| fetches.succeeded));
         text.single(&FAILED_KEY_FETCHES, fetches.map_or(0, |fetches| fetches.failed));
-        #[cfg(feature = "otlp")]
-        {
-            use oip_telemetry::MetricsExporter;
-            let (exporter, pusher) = (records.traces.as_ref(), self.pusher.get());
-            text.single(&SPANS_SENT, exporter.map_or(0, |traces| traces.exporter.sent()));
-            text.single(
-                &SPANS_DROPPED,
-                exporter.map_or(0, |traces| traces.exporter.dropped()),
-            );
-            text.single(&PUSHES, pusher.map_or(0, MetricsExporter::sent));
-            text.single(&FAILED_PUSHES, pusher.map_or(0, MetricsExporter::failed));
-        }
+        records.exports.write(text);
     }
 }
 
@@ -180,9 +128,9 @@ async fn scrape(State(metrics): State<Arc<Metrics>>) -> Response {
     let lease = Lease::new(&metrics.budget, &TimeLimits::default());
     let (cpu, written) = (metrics.cpu.clone(), lease.clone());
     let write = move || {
-        let text = Bytes::from(metrics.text());
+        let text = Bytes::from(prometheus::page(|families| metrics.write(families)));
         let response = || {
-            let content_type = HeaderValue::from_static(text::CONTENT_TYPE);
+            let content_type = HeaderValue::from_static(prometheus::CONTENT_TYPE);
             ([(CONTENT_TYPE, content_type)], text.clone()).into_response()
         };
         leased(response(), &written).or_else(|_| {
@@ -246,30 +194,6 @@ const KEY_FETCHES: Family = Family::counter(
 const FAILED_KEY_FETCHES: Family = Family::counter(
     "oip_auth_key_fetch_failures_total",
     "How often keys of JSON Web Tokens could not be fetched; the known keys stay in use.",
-);
-
-#[cfg(feature = "otlp")]
-const PUSHES: Family = Family::counter(
-    "oip_metric_pushes_total",
-    "How often these metrics were pushed to a collector.",
-);
-
-#[cfg(feature = "otlp")]
-const FAILED_PUSHES: Family = Family::counter(
-    "oip_metric_push_failures_total",
-    "How often a collector rejected these metrics.",
-);
-
-#[cfg(feature = "otlp")]
-const SPANS_SENT: Family = Family::counter(
-    "oip_trace_spans_sent_total",
-    "Trace spans that the collector accepted.",
-);
-
-#[cfg(feature = "otlp")]
-const SPANS_DROPPED: Family = Family::counter(
-    "oip_trace_spans_dropped_total",
-    "Trace spans that were dropped because the queue was full or the collector rejected them.",
 );
 
 const BUILD: Family = Family::gauge("oip_build_info", "The version of this server; always 1.");

@@ -1,17 +1,16 @@
 //! Listening addresses: options, environment variables of hosting platforms, and their resolution.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs},
-    path::PathBuf,
+    net::{IpAddr, Ipv6Addr},
     time::Duration,
 };
 
 use clap::Args;
+use oip_listen::{Endpoint, EndpointError, SocketMode};
+use oip_types::HumanDuration;
 use serde::Deserialize;
 
-use oip_types::HumanDuration;
-
-use super::merge::Merge;
+use super::{from_text::from_text, merge::Merge};
 use crate::failure::Failure;
 
 /// Options for addresses and shutdown.
@@ -51,6 +50,7 @@ pub(crate) struct AddressOptions {
 
     /// The permissions of Unix sockets, as for chmod: users with write permission may connect [default: 660]
     #[arg(long, value_name = "MODE")]
+    #[serde(deserialize_with = "from_text")]
     pub(crate) unix_socket_mode: Option<SocketMode>,
 
     /// How long the server, after a signal to stop, reports that it is not ready but still takes requests, so
@@ -110,28 +110,6 @@ impl AddressOptions {
     }
 }
 
-/// Permission bits, written in octal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SocketMode(pub(crate) u32);
-
-impl std::str::FromStr for SocketMode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
-        let expected = "expected octal digits up to 777, such as 660";
-        mode.map(Self).ok_or_else(|| expected.to_owned())
-    }
-}
-
-impl<'de> Deserialize<'de> for SocketMode {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
-    }
-}
-
 /// The protocols that an address serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AddressProtocol {
@@ -162,29 +140,11 @@ pub(crate) struct Place {
     pub(crate) at: Endpoint,
 }
 
-/// A resolved listening address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Endpoint {
-    /// Candidate addresses; the first one that is available on this machine is used.
-    Tcp(Vec<SocketAddr>),
-    Unix(PathBuf),
-}
-
-impl Endpoint {
-    /// Returns whether the address is reachable only from this machine.
-    pub(crate) fn is_local(&self) -> bool {
-        match self {
-            Self::Tcp(addresses) => addresses.iter().all(|address| address.ip().is_loopback()),
-            Self::Unix(_) => true,
-        }
-    }
-}
-
 /// All listening addresses, resolved and validated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Addresses {
     pub(crate) places: Vec<Place>,
-    pub(crate) unix_socket_mode: u32,
+    pub(crate) unix_socket_mode: SocketMode,
     /// The environment variable that set the port, if any.
     pub(crate) from_variable: Option<&'static str>,
 }
@@ -192,9 +152,6 @@ pub(crate) struct Addresses {
 /// Environment variables that hosting platforms use to set the port, most specific first: Vertex AI's, then
 /// the one that Knative, Cloud Run and many others use.
 const PORT_VARIABLES: [&str; 2] = ["AIP_HTTP_PORT", "PORT"];
-
-/// Default permissions of Unix sockets: read and write for owner and group.
-const SOCKET_MODE: SocketMode = SocketMode(0o660);
 
 const DEFAULT_HOST: &str = "127.0.0.1";
 
@@ -204,7 +161,7 @@ impl Addresses {
         options: &AddressOptions,
         environment: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, Failure> {
-        let unix_socket_mode = options.unix_socket_mode.unwrap_or(SOCKET_MODE).0;
+        let unix_socket_mode = options.unix_socket_mode.unwrap_or_default();
         if !options.say_where()
             && let Some((variable, place)) = of_platform(environment)?
         {
@@ -287,17 +244,9 @@ fn of_platform(
         speaks: AddressProtocol::Both,
         option: "--address",
         text: format!(":{port}"),
-        at: Endpoint::Tcp(everywhere(port)),
+        at: Endpoint::everywhere(port),
     };
     Ok(Some((name, place)))
-}
-
-/// Returns the wildcard addresses: dual-stack if IPv6 is available, otherwise IPv4.
-fn everywhere(port: u16) -> Vec<SocketAddr> {
-    vec![
-        (Ipv6Addr::UNSPECIFIED, port).into(),
-        (Ipv4Addr::UNSPECIFIED, port).into(),
-    ]
 }
 
 /// Parses the address options of one transport.
@@ -345,7 +294,7 @@ impl Reader<'_> {
             (None, None, _) => return Ok(None),
         };
         let host = self.host.unwrap_or(DEFAULT_HOST);
-        let at = Endpoint::Tcp(look_up("--host", host, port)?);
+        let at = look_up("--host", host, port)?;
         Ok(Some(self.place(option, with_port(host, port), at)))
     }
 
@@ -358,8 +307,7 @@ impl Reader<'_> {
                 AddressProtocol::Http | AddressProtocol::Both => 8080,
             };
             let port = port.unwrap_or(usual);
-            let at = Endpoint::Tcp(look_up(self.option, text, port)?);
-            return Ok(Some((with_port(text, port), at)));
+            return Ok(Some((with_port(text, port), look_up(self.option, text, port)?)));
         }
         if let (Some(port), Some(port_option)) = (port, self.port_option) {
             return Err(Failure::usage(format!(
@@ -370,43 +318,16 @@ impl Reader<'_> {
         if text == "none" {
             return Ok(None);
         }
-        if let Some(path) = text.strip_prefix("unix:") {
-            return self.read_unix(text, path).map(Some);
-        }
-        if let Some(port) = text.strip_prefix(':') {
-            let port = port.parse().map_err(|_| self.wrong(text))?;
-            return Ok(Some((text.to_owned(), Endpoint::Tcp(everywhere(port)))));
-        }
-        // A host cannot contain a slash, so such text is not looked up.
-        let found = (!text.contains('/'))
-            .then(|| text.to_socket_addrs().ok())
-            .flatten();
-        let address = found.and_then(|mut found| found.next());
-        let address = address.ok_or_else(|| self.wrong(text))?;
-        Ok(Some((text.to_owned(), Endpoint::Tcp(vec![address]))))
-    }
-
-    /// Returns the Unix socket at `path`, the part of `text` after the scheme.
-    fn read_unix(&self, text: &str, path: &str) -> Result<(String, Endpoint), Failure> {
-        // A URL with an empty host has two extra slashes.
-        let path = path.strip_prefix("//").unwrap_or(path);
-        if path.is_empty() {
-            return Err(self.wrong(text));
-        }
-        if cfg!(not(unix)) {
-            return Err(Failure::usage(format!(
-                "{}: this system has no Unix sockets, found '{text}'",
+        match text.parse() {
+            // A Unix socket is shown in its short form.
+            Ok(Endpoint::Unix(path)) => Ok(Some((format!("unix:{}", path.display()), Endpoint::Unix(path)))),
+            Ok(at) => Ok(Some((text.to_owned(), at))),
+            Err(EndpointError::Form(_)) => Err(Failure::usage(format!(
+                "{}: expected HOST:PORT, :PORT, unix:PATH or none, found '{text}'",
                 self.option
-            )));
+            ))),
+            Err(error) => Err(Failure::usage(format!("{}: {error}", self.option))),
         }
-        Ok((format!("unix:{path}"), Endpoint::Unix(PathBuf::from(path))))
-    }
-
-    fn wrong(&self, text: &str) -> Failure {
-        Failure::usage(format!(
-            "{}: expected HOST:PORT, :PORT, unix:PATH or none, found '{text}'",
-            self.option
-        ))
     }
 }
 
@@ -418,17 +339,9 @@ fn with_port(host: &str, port: u16) -> String {
     }
 }
 
-/// Resolves a host given without a port.
-fn look_up(option: &str, host: &str, port: u16) -> Result<Vec<SocketAddr>, Failure> {
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    let found = (bare, port).to_socket_addrs().ok();
-    let found = found.and_then(|mut found| found.next());
-    let wrong = || {
-        Failure::usage(format!(
-            "{option}: expected an IP address or the name of a host, found '{host}'"
-        ))
-    };
-    Ok(vec![found.ok_or_else(wrong)?])
+/// Resolves a host given without a port, the value of `option`.
+fn look_up(option: &str, host: &str, port: u16) -> Result<Endpoint, Failure> {
+    Endpoint::of_host(host, port).map_err(|error| Failure::usage(format!("{option}: {error}")))
 }
 
 #[cfg(test)]
@@ -455,6 +368,7 @@ mod tests {
                     .collect::<Vec<_>>()
                     .join("|"),
                 Endpoint::Unix(path) => format!("unix:{}", path.display()),
+                _ => unreachable!("no other kind of address exists"),
             };
             format!("{} {at}", place.speaks.name())
         });
@@ -580,9 +494,5 @@ mod tests {
             places(|_| {}, &[("PORT", "http")]).unwrap_err(),
             "PORT in the environment: expected a port, found 'http' (--address overrides it)"
         );
-        for mode in ["", "8", "1000", "rw", "-1"] {
-            assert!(mode.parse::<SocketMode>().is_err(), "{mode}");
-        }
-        assert_eq!("0600".parse(), Ok(SocketMode(0o600)));
     }
 }

@@ -15,13 +15,12 @@ use super::{
     file_options,
     log_options::LogConfig,
     merge::Merge,
-    otlp::Exports,
     page_options::PageConfig,
     transport_options::TransportConfig,
 };
 use crate::{
     allocator::note_budget, backends::BackendConfig, failure::Failure, model_source::ModelSources,
-    traffic::RecordConfig,
+    otlp::ExportConfig, records::RecordConfig,
 };
 
 /// The complete and validated configuration.
@@ -66,7 +65,7 @@ impl Config {
         let backends = BackendConfig::new(&options, transports.http.budget.clone());
         let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
         let mut warnings = unknown_variables(&Options::command(), names);
-        let exports = Exports::resolve(&options.file, &mut warnings)?;
+        let exports = ExportConfig::resolve(&options.file, &mut warnings)?;
         let log_tail = options.pages.log_tail(admin_is_local);
         Ok(Self {
             models: ModelSources {
@@ -84,12 +83,12 @@ impl Config {
             tls,
             access,
             transports,
-            pages: options.pages.resolve(exports.metrics),
+            pages: options.pages.resolve(),
             log: options.log.resolve(log_file, log_tail),
             records: RecordConfig {
                 access_log: options.traffic.resolve()?,
                 capture: options.file.capture.resolve()?,
-                traces: exports.traces,
+                exports,
             },
             warnings,
         })

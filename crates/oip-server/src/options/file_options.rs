@@ -8,8 +8,6 @@ use oip_types::ByteSize;
 use oip_types::{HumanDuration, rest::NonFinite};
 use serde::Deserialize;
 
-#[cfg(feature = "otlp")]
-use super::otlp::{MetricOptions, TraceOptions};
 use super::{capture_options::CaptureOptions, environment, merge::Merge};
 
 /// Settings that exist only in the configuration file.
@@ -26,10 +24,7 @@ pub(crate) struct FileOptions {
     pub(crate) capture: CaptureOptions,
     #[cfg(feature = "otlp")]
     #[serde(skip)]
-    pub(crate) traces: TraceOptions,
-    #[cfg(feature = "otlp")]
-    #[serde(skip)]
-    pub(crate) metrics: MetricOptions,
+    pub(crate) exports: oip_telemetry::ExportSettings,
 }
 
 /// How JSON responses write NaN and the infinities.
@@ -165,9 +160,7 @@ impl FileOptions {
         Ok(Self {
             capture: toml::from_str(text)?,
             #[cfg(feature = "otlp")]
-            traces: toml::from_str(text)?,
-            #[cfg(feature = "otlp")]
-            metrics: toml::from_str(text)?,
+            exports: toml::from_str(text)?,
             ..toml::from_str(text)?
         })
     }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use oip_console::LogTail;
+use oip_telemetry::logging;
 use serde::Deserialize;
 
 use super::merge::merged;
@@ -17,7 +18,7 @@ pub(crate) const DEFAULT_LOG: &str = "info";
 pub(crate) struct LogOptions {
     /// How the log is written [default: text]
     #[arg(long, value_name = "FORMAT")]
-    pub(crate) log_format: Option<LogFormat>,
+    log_format: Option<LogFormat>,
 
     /// What is logged: a level, or levels by target such as `info,oip_engine=debug` [default: info]
     #[arg(long, value_name = "FILTER")]
@@ -29,7 +30,7 @@ merged!(LogOptions: log_format log);
 /// How the log is written.
 #[derive(Clone, Copy, Debug, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum LogFormat {
+enum LogFormat {
     /// For people
     Text,
     /// One JSON object per line
@@ -41,7 +42,7 @@ pub(crate) enum LogFormat {
 pub(crate) struct LogConfig {
     /// The levels.
     pub(crate) filter: String,
-    pub(crate) format: LogFormat,
+    pub(crate) format: logging::LogFormat,
     /// The configuration file, if it determines the levels.
     pub(crate) file: Option<PathBuf>,
     /// Recent lines, if the console may show them.
@@ -58,7 +59,10 @@ impl LogOptions {
     pub(super) fn resolve(self, file: Option<PathBuf>, tail: Option<LogTail>) -> LogConfig {
         LogConfig {
             filter: self.filter(),
-            format: self.log_format.unwrap_or(LogFormat::Text),
+            format: match self.log_format.unwrap_or(LogFormat::Text) {
+                LogFormat::Text => logging::LogFormat::Text,
+                LogFormat::Json => logging::LogFormat::Json,
+            },
             file,
             tail,
         }

@@ -8,13 +8,12 @@ mod config_file;
 mod connection_memory;
 mod environment;
 mod file_options;
+mod from_text;
 mod help;
 mod log_options;
 mod merge;
 pub(crate) mod mistakes;
 mod model_options;
-#[cfg_attr(not(feature = "otlp"), path = "no_otlp.rs")]
-pub(crate) mod otlp;
 mod page_options;
 mod runtime_options;
 mod source_options;
@@ -29,23 +28,23 @@ use toml::de::DeTable;
 
 pub(crate) use self::{
     access_options::Access,
-    addresses::{AddressProtocol, Endpoint, Place, ShutdownTimes},
+    addresses::{AddressProtocol, Place, ShutdownTimes},
     config::Config,
     config_file::read_file,
+    file_options::FileOptions,
     help::arranged,
-    log_options::{DEFAULT_LOG, LogConfig, LogFormat},
+    log_options::{DEFAULT_LOG, LogConfig},
     page_options::PageConfig,
     runtime_options::RuntimeOptions,
     source_options::SourceOptions,
     tls_options::read_tls,
-    traffic_options::{AccessLogConfig, AccessLogForm},
+    traffic_options::AccessLogConfig,
     transport_options::TransportConfig,
 };
 use self::{
-    access_options::AccessOptions, addresses::AddressOptions, environment::nearest,
-    file_options::FileOptions, log_options::LogOptions, merge::merged, model_options::ModelOptions,
-    page_options::PageOptions, tls_options::TlsOptions, traffic_options::TrafficOptions,
-    transport_options::TransportOptions,
+    access_options::AccessOptions, addresses::AddressOptions, environment::nearest, log_options::LogOptions,
+    merge::merged, model_options::ModelOptions, page_options::PageOptions, tls_options::TlsOptions,
+    traffic_options::TrafficOptions, transport_options::TransportOptions,
 };
 
 /// Returns the help text after the options. Each paragraph is one line, which is wrapped to the terminal's

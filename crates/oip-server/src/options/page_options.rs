@@ -4,7 +4,7 @@ use clap::Args;
 use oip_console::LogTail;
 use serde::Deserialize;
 
-use super::{merge::merged, otlp::MetricsConfig};
+use super::merge::merged;
 
 /// Options of the pages that show the server's work.
 #[derive(Debug, Default, Args, Deserialize)]
@@ -26,14 +26,12 @@ pub(crate) struct PageOptions {
 
 merged!(PageOptions: allow_metrics allow_console allow_console_log);
 
-/// The pages that are served, and the metrics that are pushed.
+/// The pages that are served.
 pub(crate) struct PageConfig {
     /// Whether `/metrics` is served.
     pub(crate) metrics: bool,
     /// Whether the console is served at `/`.
     pub(crate) console: bool,
-    /// Metrics export, if enabled.
-    pub(crate) pushed_metrics: Option<MetricsConfig>,
 }
 
 /// Number of log lines that the console can show.
@@ -48,11 +46,10 @@ impl PageOptions {
     }
 
     /// Returns which pages are served.
-    pub(super) fn resolve(&self, pushed_metrics: Option<MetricsConfig>) -> PageConfig {
+    pub(super) fn resolve(&self) -> PageConfig {
         PageConfig {
             metrics: self.allow_metrics.unwrap_or(true),
             console: self.allow_console.unwrap_or(true),
-            pushed_metrics,
         }
     }
 }

@@ -8,6 +8,8 @@ use clap::Args;
 use oip_types::ByteSize;
 use serde::Deserialize;
 
+#[cfg(feature = "onnx")]
+use super::from_text::from_text;
 use super::merge::merged;
 
 /// Options of the runtimes of models.
@@ -77,14 +79,3 @@ merged!(RuntimeOptions:
     #[cfg(feature = "python")] allow_python #[cfg(feature = "python")] allow_pickle
     #[cfg(feature = "python")] python
 );
-
-/// Deserializes a value from a string.
-#[cfg(feature = "onnx")]
-fn from_text<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
-where
-    D: serde::Deserializer<'de>,
-    T: std::str::FromStr<Err: std::fmt::Display>,
-{
-    let text = String::deserialize(from)?;
-    text.parse().map(Some).map_err(serde::de::Error::custom)
-}

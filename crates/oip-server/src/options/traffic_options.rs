@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use oip_telemetry::requests::AccessLogFormat;
 use serde::Deserialize;
 
 use super::merge::merged;
@@ -37,7 +38,7 @@ pub(crate) enum AccessLogForm {
 
 /// The access log's settings.
 pub(crate) struct AccessLogConfig {
-    pub(crate) form: AccessLogForm,
+    pub(crate) format: AccessLogFormat,
     /// The file that lines are appended to; `None` for standard error.
     pub(crate) file: Option<PathBuf>,
 }
@@ -46,12 +47,16 @@ impl TrafficOptions {
     /// Returns the access log's settings, if it is enabled.
     pub(super) fn resolve(self) -> Result<Option<AccessLogConfig>, Failure> {
         let file = self.access_log_file;
-        match self.access_log.unwrap_or(AccessLogForm::Off) {
-            AccessLogForm::Off if file.is_some() => Err(Failure::usage(
-                "--access-log-file needs --access-log=text or json",
-            )),
-            AccessLogForm::Off => Ok(None),
-            form => Ok(Some(AccessLogConfig { form, file })),
-        }
+        let format = match self.access_log.unwrap_or(AccessLogForm::Off) {
+            AccessLogForm::Off if file.is_some() => {
+                return Err(Failure::usage(
+                    "--access-log-file needs --access-log=text or json",
+                ));
+            }
+            AccessLogForm::Off => return Ok(None),
+            AccessLogForm::Text => AccessLogFormat::Text,
+            AccessLogForm::Json => AccessLogFormat::Json,
+        };
+        Ok(Some(AccessLogConfig { format, file }))
     }
 }

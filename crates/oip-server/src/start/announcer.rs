@@ -3,13 +3,13 @@
 use std::time::Instant;
 
 use oip_listen::Address;
+use oip_telemetry::logging::LogFormat;
 use oip_types::ModelState;
 use tokio::task::spawn_blocking;
 
 use super::{models::Models, notify};
 use crate::{
     banner::{self, urls::ReachableAddresses},
-    options::LogFormat,
     telemetry::LIFE_CYCLE,
 };
 

@@ -1,20 +1,14 @@
 //! Opens listening sockets for the configured addresses.
 
-use std::{
-    io::{self, ErrorKind},
-    net::SocketAddr,
-};
-
 use oip_auth::Guard;
-use oip_listen::{Address, Listener, Tls, listen};
+use oip_listen::{Address, Listener, SocketMode, Tls};
 use oip_service::route::Api;
-use tokio::net::TcpListener;
 
 use super::runtimes::Runtimes;
 use crate::{
     banner::urls::{Encryption, ReachableAddresses},
     failure::Failure,
-    options::{AddressProtocol, Config, Endpoint, Place, read_tls},
+    options::{AddressProtocol, Config, Place, read_tls},
 };
 
 /// All listening sockets and their TLS settings.
@@ -94,16 +88,8 @@ impl BoundSocket {
 
 /// Listens on an address; a Unix socket gets the permissions `unix_socket_mode`. Must run on the runtime that
 /// accepts the connections.
-fn bind(place: &Place, is_admin: bool, unix_socket_mode: u32) -> Result<BoundSocket, Failure> {
-    let listener = match &place.at {
-        Endpoint::Tcp(addresses) => listen_on_first(addresses).map(Listener::from),
-        #[cfg(unix)]
-        Endpoint::Unix(path) => oip_listen::listen_unix(path, unix_socket_mode),
-        #[cfg(not(unix))]
-        Endpoint::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
-    };
-    #[cfg(not(unix))]
-    let _ = unix_socket_mode;
+fn bind(place: &Place, is_admin: bool, unix_socket_mode: SocketMode) -> Result<BoundSocket, Failure> {
+    let listener = place.at.listen(unix_socket_mode);
     let bound = listener.and_then(|listener| {
         Ok(BoundSocket {
             address: listener.address()?,
@@ -122,19 +108,4 @@ fn bind(place: &Place, is_admin: bool, unix_socket_mode: u32) -> Result<BoundSoc
             speaks.name()
         ))
     })
-}
-
-/// Listens on the first available address.
-fn listen_on_first(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
-    let mut last = io::ErrorKind::AddrNotAvailable.into();
-    for address in addresses {
-        match listen(*address) {
-            // The error for missing IPv6 support differs between systems, but has neither of these two kinds.
-            Err(error) if !matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::PermissionDenied) => {
-                last = error;
-            }
-            listener => return listener,
-        }
-    }
-    Err(last)
 }

@@ -20,13 +20,15 @@ mod transports;
 
 use std::{process::ExitCode, time::Instant};
 
+use oip_telemetry::logging::LogFormat;
+
 use self::{
     context::StartContext, listening::Listening, opening::StartupOutcome, runtimes::Runtimes, server::Server,
     signals::Signals,
 };
 use crate::{
     failure::Failure,
-    options::{Config, LogFormat},
+    options::Config,
     telemetry::{self, LIFE_CYCLE, Log},
 };
 
@@ -49,7 +51,7 @@ pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
         }
         Err(failure) => Err(failure),
     };
-    log.end.write_out();
+    log.write_out();
     outcome
 }
 
@@ -84,5 +86,5 @@ fn serve_on(context: &StartContext<'_>, mut config: Config) -> Result<bool, Fail
         let _context = front.enter();
         Server::start(sources, listening, signals, context)?
     };
-    Ok(front.block_on(server.run_until_signal(&context.log.end)))
+    Ok(front.block_on(server.run_until_signal(context.log)))
 }

@@ -1,25 +1,28 @@
 //! Observability: metrics, the console, and the records of each request.
 
-use std::{env, sync::Arc, time::Duration};
+use std::{env, sync::Arc};
 
 use axum::Router;
 use oip_http::HttpConfig;
-use oip_service::RequestIds;
+use oip_service::route::Aliases;
+use oip_telemetry::requests::{Load, Traffic, Transport};
 
 use super::models::Models;
 use crate::{
     failure::Failure,
     metrics::{Counts, Metrics},
-    options::{PageConfig, otlp::MetricsPush},
+    options::PageConfig,
+    records::Records,
     telemetry::Log,
-    traffic::{Aliases, Load, Traffic, Transport},
 };
 
 /// The observability of a running server.
 pub(super) struct Observability {
     /// The settings for observing requests.
     pub(super) traffic: Arc<Traffic>,
-    pushed: Option<MetricsPush>,
+    records: Records,
+    /// Keeps the metrics alive while they are pushed.
+    _metrics: Option<Arc<Metrics>>,
 }
 
 impl Observability {
@@ -29,20 +32,25 @@ impl Observability {
         models: &Models,
         http: &HttpConfig,
         counts: Counts,
-        pages: PageConfig,
+        pages: &PageConfig,
         log: &Log,
     ) -> Result<(Self, Router), Failure> {
-        let is_counted = pages.metrics || pages.pushed_metrics.is_some();
-        let totals = is_counted.then(|| counts.totals.clone());
         let records = counts.records.clone();
+        let is_counted = pages.metrics || records.exports.pushes_metrics();
+        let totals = is_counted.then(|| counts.totals.clone());
         let metrics = is_counted.then(|| Arc::new(Metrics::new(models.engine.clone(), http, counts)));
-        let pushed = match (&metrics, pages.pushed_metrics) {
-            (Some(metrics), Some(config)) => Some(MetricsPush::start(metrics, config)?),
-            _ => None,
-        };
         let mut router = Router::new();
-        if let Some(metrics) = metrics.filter(|_| pages.metrics) {
-            router = router.merge(metrics.router());
+        if let Some(metrics) = &metrics {
+            // The exporter is one of the sources of the metrics, so it must not own them.
+            let pushed = Arc::downgrade(metrics);
+            records.exports.push(move |families| {
+                if let Some(metrics) = pushed.upgrade() {
+                    metrics.write(families);
+                }
+            })?;
+            if pages.metrics {
+                router = router.merge(metrics.clone().router());
+            }
         }
         if pages.console {
             router = router.merge(oip_console::router(log.config.tail.clone()));
@@ -57,21 +65,23 @@ impl Observability {
                 waiting: engine.waiting(),
             }
         };
-        let traffic = Arc::new(Traffic {
-            totals,
-            records,
-            request_ids: RequestIds::new(),
-            aliases: Aliases::new(models.only_model.as_deref(), &|name| env::var(name).ok()),
-            load: Box::new(load),
+        let traffic = Traffic::default().with(|traffic| {
+            traffic.totals = totals;
+            traffic.access_log.clone_from(&records.access_log);
+            traffic.traces.clone_from(&records.traces);
+            traffic.aliases = Aliases::new(models.only_model.as_deref(), &|name| env::var(name).ok());
+            traffic.load = Some(Box::new(load));
         });
-        Ok((Self { traffic, pushed }, router))
+        let observability = Self {
+            traffic: Arc::new(traffic),
+            records,
+            _metrics: metrics,
+        };
+        Ok((observability, router))
     }
 
     /// Flushes records and metrics. Takes at most a few seconds.
     pub(super) fn finish(&self) {
-        self.traffic.records.finish();
-        if let Some(pushed) = &self.pushed {
-            pushed.finish(Duration::from_secs(1));
-        }
+        self.records.finish();
     }
 }

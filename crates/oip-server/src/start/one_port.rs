@@ -10,9 +10,8 @@ use axum::{
     body::Body,
     http::{Request, Response},
 };
+use oip_service::route::is_grpc;
 use tower_service::Service;
-
-use crate::traffic::is_grpc;
 
 /// Passes each request to one of two services.
 #[derive(Clone)]

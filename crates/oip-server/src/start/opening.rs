@@ -100,7 +100,7 @@ pub(super) async fn read(
             tracing::info!(target: LIFE_CYCLE, signal, "draining");
             opening.drain();
             let ending = opening.finish(drain_timeout);
-            let cut = signals.or_exit(ending, &context.log.end, || {}).await;
+            let cut = signals.or_exit(ending, context.log, || {}).await;
             Ok(StartupOutcome::Ended { is_clean: cut == 0 })
         }
     }

@@ -4,12 +4,10 @@ use std::fmt::Display;
 
 use oip_auth::Guard;
 use oip_listen::Tls;
+use oip_telemetry::requests::AccessLog;
 use tokio::task::spawn_blocking;
 
-use crate::{
-    telemetry::{self, Log},
-    traffic::AccessLog,
-};
+use crate::telemetry::{self, Log};
 
 /// The independent parts of the server that are reloaded. A part that fails to reload keeps its previous
 /// state and does not affect the other parts.

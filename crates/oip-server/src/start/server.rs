@@ -33,7 +33,7 @@ use crate::{
     failure::Failure,
     metrics::Counts,
     options::ShutdownTimes,
-    telemetry::{LIFE_CYCLE, LogEnd},
+    telemetry::{LIFE_CYCLE, Log},
 };
 
 /// Interval at which certificate and identity files are checked for changes.
@@ -74,14 +74,14 @@ impl Server {
         let service = models.service(log, shared_memory, records.recorder.as_ref());
         let acceptor = Acceptor::new(runtimes, tls, &transports.connections);
         let counts = Counts {
-            dropped: log.dropped.clone(),
+            dropped: log.writer.dropped(),
             totals: Arc::default(),
             caps: acceptor.caps(),
             records,
             guard: guard.clone(),
         };
         let (observability, pages) =
-            Observability::start(&models, &transports.http, counts, config.pages, log)?;
+            Observability::start(&models, &transports.http, counts, &config.pages, log)?;
         tokio::spawn(free_unused_buffers(transports.http.budget.clone()));
         watch_files(&runtimes.work, &guard, tls);
         let gates = Gates {
@@ -104,7 +104,7 @@ impl Server {
 
     /// Serves until the first termination signal. Then reports for the shutdown delay that the server is not
     /// ready, and drains. Returns true if all connections were closed and all models stopped in time.
-    pub(super) async fn run_until_signal(mut self, log_end: &LogEnd) -> bool {
+    pub(super) async fn run_until_signal(mut self, log: &Log) -> bool {
         let signal = loop {
             match self.signals.next().await {
                 SignalAction::End(signal) => break signal,
@@ -115,7 +115,7 @@ impl Server {
         self.engine.start_draining();
         let ending = end(self.engine, self.transports, self.times, signal);
         let finish = || self.observability.finish();
-        let is_clean = self.signals.or_exit(ending, log_end, finish).await;
+        let is_clean = self.signals.or_exit(ending, log, finish).await;
         finish();
         is_clean
     }

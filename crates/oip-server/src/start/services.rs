@@ -8,6 +8,7 @@ use oip_grpc::GrpcService;
 use oip_http::HttpService;
 use oip_listen::Peer;
 use oip_service::InferenceService;
+use oip_telemetry::requests::{ObservedService, Traffic, Transport};
 use tower::{Layer, util::Either};
 use tower_http::cors::Cors;
 
@@ -17,10 +18,7 @@ use super::{
     one_port::OnePort,
     transports::{Acceptor, Transports},
 };
-use crate::{
-    options::{AddressProtocol, TransportConfig},
-    traffic::{ObservedService, Traffic},
-};
+use crate::options::{AddressProtocol, TransportConfig};
 
 /// The services of all addresses.
 pub(super) struct Services {
@@ -68,18 +66,20 @@ impl Services {
 
     fn serve_at(&self, socket: BoundSocket, acceptor: &mut Acceptor<'_>) {
         let (rest, calls) = (self.rest_at(&socket), self.calls_at(&socket));
-        let (traffic, speaks) = (self.traffic.clone(), socket.speaks);
-        match speaks {
+        let traffic = self.traffic.clone();
+        match socket.speaks {
             AddressProtocol::Http => acceptor.serve(socket, move |peer: &Peer| {
-                ObservedService::new(rest.clone(), traffic.clone(), speaks, peer)
+                let transport = Some(Transport::Http);
+                ObservedService::new(rest.clone(), traffic.clone(), transport, peer.address)
             }),
             AddressProtocol::Grpc => acceptor.serve(socket, move |peer: &Peer| {
-                ObservedService::new(calls.clone(), traffic.clone(), speaks, peer)
+                let transport = Some(Transport::Grpc);
+                ObservedService::new(calls.clone(), traffic.clone(), transport, peer.address)
             }),
             AddressProtocol::Both => {
                 let both = OnePort::new(rest, calls);
                 acceptor.serve(socket, move |peer: &Peer| {
-                    ObservedService::new(both.clone(), traffic.clone(), speaks, peer)
+                    ObservedService::new(both.clone(), traffic.clone(), None, peer.address)
                 });
             }
         }

@@ -7,7 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     failure::Failure,
-    telemetry::{LIFE_CYCLE, LogEnd},
+    telemetry::{LIFE_CYCLE, Log},
 };
 
 /// Handlers of the server's signals. Creating the value installs them.
@@ -59,7 +59,7 @@ impl Signals {
     pub(crate) async fn or_exit<T>(
         &mut self,
         ending: impl Future<Output = T>,
-        log_end: &LogEnd,
+        log: &Log,
         finish: impl FnOnce(),
     ) -> T {
         tokio::select! {
@@ -67,7 +67,7 @@ impl Signals {
             signal = self.next_end() => {
                 tracing::warn!(target: LIFE_CYCLE, signal, "exiting at once");
                 finish();
-                log_end.write_out();
+                log.write_out();
                 exit(INTERRUPTED);
             }
         }

@@ -2,17 +2,27 @@
 //! transports all use.
 
 mod action;
+mod aliases;
 mod calls;
 mod paths;
 
-use http::{Method, Request};
+use http::{Method, Request, Version, header::CONTENT_TYPE};
 use oip_types::{ModelRef, ServiceError};
 
 use self::paths::Params;
 pub use self::{
     action::{Action, Api},
-    paths::{PATHS, PathPattern},
+    aliases::Aliases,
+    paths::{PATHS, PathPattern, path_segment},
 };
+
+/// Returns whether a request is gRPC: HTTP/2 with the content type of gRPC.
+#[must_use]
+pub fn is_grpc<B>(request: &Request<B>) -> bool {
+    let content_type = request.headers().get(CONTENT_TYPE);
+    request.version() == Version::HTTP_2
+        && content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+}
 
 /// The action and the model of a request, parsed from its method and path.
 ///
@@ -22,7 +32,7 @@ pub use self::{
 ///
 /// ```
 /// use oip_service::route::{Action, Api, Route};
-/// use http::{Method, Request};
+/// use http::{Method, Request, Version, header::CONTENT_TYPE};
 ///
 /// let mut request = Request::post("/v2/models/my%20model/versions/3/infer/").body(()).unwrap();
 /// Route::read_http(&mut request);

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use percent_encoding::percent_decode_str;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use super::Action;
 
@@ -224,4 +224,21 @@ fn decoded(segment: &str) -> (Cow<'_, str>, bool) {
         Ok(value) => (value, true),
         Err(_) => (percent_decode_str(segment).decode_utf8_lossy(), false),
     }
+}
+
+/// Characters that are not percent-encoded in paths.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'~');
+
+/// Percent-encodes a name as a segment of a URL's path. The result needs no quotes in a shell.
+///
+/// ```
+/// assert_eq!(oip_service::route::path_segment("a b;$(x)/ü"), "a%20b%3B%24%28x%29%2F%C3%BC");
+/// ```
+#[must_use]
+pub fn path_segment(name: &str) -> String {
+    utf8_percent_encode(name, PLAIN).to_string()
 }
