@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use flat_forest::{Aggregate, Leaf, Test, TreeNode, Trees, TreesBuilder};
 use serde::{Deserialize, Deserializer, de};
+use tree_eval::{Aggregate, Leaf, Test, TreeNode, Trees, TreesBuilder};
 
 use crate::error::Refusal;
 

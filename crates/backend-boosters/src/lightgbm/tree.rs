@@ -3,7 +3,7 @@
 
 use std::str::FromStr;
 
-use flat_forest::{Leaf, Set, Test, TreeNode, TreesBuilder};
+use tree_eval::{Leaf, Set, Test, TreeNode, TreesBuilder};
 
 use crate::error::Refusal;
 

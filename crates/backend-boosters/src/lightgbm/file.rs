@@ -2,7 +2,7 @@
 
 use std::iter::{Enumerate, Peekable};
 
-use flat_forest::{Aggregate, Trees, TreesBuilder};
+use tree_eval::{Aggregate, Trees, TreesBuilder};
 
 use super::{Link, tree};
 use crate::{

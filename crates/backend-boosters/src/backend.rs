@@ -15,9 +15,9 @@ use crate::{
 
 /// Loads models of XGBoost and LightGBM; see the [crate's page](crate).
 #[derive(Clone, Debug, Default)]
-pub struct ForestBackend(());
+pub struct BoostersBackend(());
 
-impl ForestBackend {
+impl BoostersBackend {
     /// Creates the backend.
     #[must_use]
     pub fn new() -> Self {
@@ -25,7 +25,7 @@ impl ForestBackend {
     }
 }
 
-impl Backend for ForestBackend {
+impl Backend for BoostersBackend {
     fn name(&self) -> &'static str {
         "forest"
     }

@@ -1,11 +1,11 @@
 //! Builds one tree with two leaves, and scores rows with it.
 //!
 //! ```sh
-//! cargo run --package flat-forest --example stump
+//! cargo run --package tree-eval --example stump
 //! ```
 #![allow(clippy::print_stdout, reason = "an example talks to its reader")]
 
-use flat_forest::{Aggregate, Forest, Rows, Test, TreeNode, TreesBuilder};
+use tree_eval::{Aggregate, Forest, Rows, Test, TreeNode, TreesBuilder};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut trees = TreesBuilder::new(1, Aggregate::Sum);

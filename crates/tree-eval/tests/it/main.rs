@@ -1,7 +1,7 @@
 //! Compares forests of any shape with a simple reference implementation.
 
-use flat_forest::{Aggregate, Forest, Rows, Test, TreeError, TreeNode, Trees, TreesBuilder};
 use proptest::prelude::*;
+use tree_eval::{Aggregate, Forest, Rows, Test, TreeError, TreeNode, Trees, TreesBuilder};
 
 /// A tree for the reference implementation, with branches as boxes instead of node indices.
 #[derive(Clone, Debug)]

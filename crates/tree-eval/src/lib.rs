@@ -7,7 +7,7 @@
 //! original threshold.
 //!
 //! ```
-//! use flat_forest::{Aggregate, Forest, Rows, Test, TreeNode, TreesBuilder};
+//! use tree_eval::{Aggregate, Forest, Rows, Test, TreeNode, TreesBuilder};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let mut trees = TreesBuilder::new(1, Aggregate::Sum);

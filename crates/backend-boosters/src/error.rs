@@ -24,8 +24,8 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl From<flat_forest::TreeError> for Refusal {
-    fn from(error: flat_forest::TreeError) -> Self {
+impl From<tree_eval::TreeError> for Refusal {
+    fn from(error: tree_eval::TreeError) -> Self {
         Self(error.to_string())
     }
 }

@@ -97,10 +97,10 @@ impl Counts {
         let classes = number("num_class", &parameters.num_class)?;
         let targets = parameters.num_target.as_deref().unwrap_or("1");
         let scores = classes.max(number("num_target", targets)?).max(1);
-        if features == 0 || features > flat_forest::Trees::MAX_FEATURES {
+        if features == 0 || features > tree_eval::Trees::MAX_FEATURES {
             return Err(Refusal::new(format!(
                 "num_feature is {features}, expected 1 to {}",
-                flat_forest::Trees::MAX_FEATURES
+                tree_eval::Trees::MAX_FEATURES
             )));
         }
         if scores > MAX_SCORES {

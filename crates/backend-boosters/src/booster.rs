@@ -1,6 +1,6 @@
 //! A model of either package, ready to score rows.
 
-use flat_forest::{Forest, Rows, TooFewFeatures};
+use tree_eval::{Forest, Rows, TooFewFeatures};
 
 use crate::{lightgbm, meaning::Meaning, xgboost};
 

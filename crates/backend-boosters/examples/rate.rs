@@ -1,5 +1,5 @@
 //! Measures rows per second of a model file, for requests of 1 and 1,000 rows: `cargo run --release -p
-//! backend-forest --example rate -- FILE...`
+//! backend-boosters --example rate -- FILE...`
 
 #![allow(clippy::print_stdout, reason = "a program")]
 
@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use backend_forest::ForestBackend;
+use backend_boosters::BoostersBackend;
 use oip_service::{Backend, CancelToken, LoadContext, ModelSource};
 use oip_types::{InferRequest, ModelRef};
 use tensor_core::{Shape, Tensor};
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for path in std::env::args_os().skip(1).map(PathBuf::from) {
         let source = ModelSource::new("model", "1", path.clone(), std::fs::read(&path)?.into());
         let start = Instant::now();
-        let model = ForestBackend::new().load(&source, &LoadContext::default())?;
+        let model = BoostersBackend::new().load(&source, &LoadContext::default())?;
         println!("{}: loaded in {:.1?}", path.display(), start.elapsed());
         let width = model.metadata().inputs[0].shape.dims()[1].unwrap_or(1);
         for count in [1u64, 1000] {

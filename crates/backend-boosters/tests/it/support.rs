@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf, sync::Arc};
 
-use backend_forest::ForestBackend;
+use backend_boosters::BoostersBackend;
 use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{
     DataType, InferRequest, ModelConfig, ModelRef, ServiceError,
@@ -129,7 +129,7 @@ pub(crate) fn load(
 ) -> Result<Box<dyn Model>, ServiceError> {
     let source = ModelSource::new("m", "1", file, content.into());
     let cx = LoadContext::default().with_config(Arc::new(config));
-    ForestBackend::new().load(&source, &cx)
+    BoostersBackend::new().load(&source, &cx)
 }
 
 /// Runs a model, and checks its input and output against its metadata.

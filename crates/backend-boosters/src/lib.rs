@@ -10,7 +10,7 @@
 //! every feature. Unsupported features are refused by name.
 //!
 //! ```
-//! use backend_forest::ForestBackend;
+//! use backend_boosters::BoostersBackend;
 //! use oip_service::{Backend, CancelToken, LoadContext, ModelSource};
 //! use oip_types::{InferRequest, ModelRef};
 //! use tensor_core::{Shape, Tensor};
@@ -24,7 +24,7 @@
 //!         "left_children": [1, -1, -1], "right_children": [2, -1, -1], "default_left": [1, 0, 0],
 //!         "split_indices": [1, 0, 0], "split_conditions": [0.5, -2.0, 2.0]}]}}}}"#;
 //! let source = ModelSource::new("clicks", "1", "models/clicks/1/model.json", file.into());
-//! let model = ForestBackend::new().load(&source, &LoadContext::default())?;
+//! let model = BoostersBackend::new().load(&source, &LoadContext::default())?;
 //!
 //! let rows = Tensor::from_vec(Shape::new(&[2, 2])?, vec![0.0f32, 0.2, 0.0, 0.7])?;
 //! let request = InferRequest::new(ModelRef::new("clicks", None)?).with_input("input-0", rows);
@@ -45,4 +45,4 @@ mod model;
 mod other_formats;
 mod xgboost;
 
-pub use backend::ForestBackend;
+pub use backend::BoostersBackend;
