@@ -4,12 +4,12 @@ use oip_service::{Backend, LoadContext, Model, ModelSource, available_memory};
 use oip_types::ServiceError;
 
 use crate::{
-    answer::{Answer, Settings},
     booster::Booster,
     error::Refusal,
     lightgbm,
     model::ForestModel,
     other_formats,
+    prediction::{Prediction, Settings},
     xgboost::{self, Options},
 };
 
@@ -56,8 +56,8 @@ impl Backend for BoostersBackend {
                 let file = source.path.file_name().unwrap_or_default().display();
                 tracing::warn!(model = source.name, %file, best_iteration = early.best_iteration, "{}", early.warning());
             }
-            let answer = Answer::new(&booster, &settings)?;
-            Ok(ForestModel::new(source, booster, answer))
+            let prediction = Prediction::new(&booster, &settings)?;
+            Ok(ForestModel::new(source, booster, prediction))
         });
         let model = loaded.map_err(|refusal| {
             let file_name = source.path.file_name().unwrap_or_default().display();

@@ -35,7 +35,6 @@
 //! # }
 //! ```
 
-mod answer;
 mod backend;
 mod booster;
 mod error;
@@ -43,6 +42,7 @@ mod lightgbm;
 mod meaning;
 mod model;
 mod other_formats;
+mod prediction;
 mod xgboost;
 
 pub use backend::BoostersBackend;

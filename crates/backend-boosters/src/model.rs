@@ -9,15 +9,15 @@ use oip_types::{ErrorCode, ModelMetadata, ServiceError};
 use tensor_core::{DType, Element, Shape, Tensor};
 
 use crate::{
-    answer::Answer,
     booster::{Booster, Features},
+    prediction::Prediction,
 };
 
 /// A booster that serves requests.
 pub(crate) struct ForestModel {
     metadata: ModelMetadata,
     booster: Booster,
-    answer: Answer,
+    prediction: Prediction,
 }
 
 /// Number of rows between two checks for cancellation.
@@ -27,17 +27,17 @@ const PART: usize = 1 << 10;
 const SMALL: u64 = 16 << 20;
 
 impl ForestModel {
-    pub(crate) fn new(source: &ModelSource, booster: Booster, answer: Answer) -> Self {
+    pub(crate) fn new(source: &ModelSource, booster: Booster, prediction: Prediction) -> Self {
         Self {
             metadata: ModelMetadata::new(
                 source.name.clone(),
                 format!("tensorferry_{}", booster.package),
-                vec![answer.input.clone()],
-                vec![answer.output.clone()],
+                vec![prediction.input.clone()],
+                vec![prediction.output.clone()],
             )
             .with_versions([source.version.clone()]),
             booster,
-            answer,
+            prediction,
         }
     }
 
@@ -45,7 +45,7 @@ impl ForestModel {
     /// have many scores.
     fn room(&self, rows: u64) -> Result<Vec<f64>, ServiceError> {
         let elements = self
-            .answer
+            .prediction
             .trailing
             .iter()
             .try_fold(rows, |elements, &dim| elements.checked_mul(dim));
@@ -76,14 +76,14 @@ impl ForestModel {
         cancel: &CancelToken,
         elements: &mut Vec<f64>,
     ) -> Result<(), ServiceError> {
-        let margins = self.answer.wants_margins(self.booster.meaning);
+        let margins = self.prediction.wants_margins(self.booster.meaning);
         for part in features.chunks(self.booster.features * PART) {
             if cancel.is_cancelled() {
                 return Err(ServiceError::new(ErrorCode::Cancelled, "the client disconnected"));
             }
-            let predicted = self
-                .booster
-                .predict(of(part), margins, |scores| self.answer.append(scores, elements));
+            let predicted = self.booster.predict(of(part), margins, |scores| {
+                self.prediction.append(scores, elements)
+            });
             predicted.map_err(|error| ServiceError::internal(error.to_string()))?;
         }
         Ok(())
@@ -92,10 +92,10 @@ impl ForestModel {
     fn output(&self, rows: u64, elements: &[f64]) -> Result<Tensor, ServiceError> {
         let dims: Vec<u64> = [rows]
             .into_iter()
-            .chain(self.answer.trailing.iter().copied())
+            .chain(self.prediction.trailing.iter().copied())
             .collect();
         let shape = Shape::new(&dims)?;
-        match self.answer.dtype {
+        match self.prediction.dtype {
             DType::F64 => tensor(shape, elements.to_vec()),
             DType::I32 => tensor(shape, elements.iter().map(|&value| value as i32).collect()),
             DType::I64 => tensor(shape, elements.iter().map(|&value| value as i64).collect()),
@@ -124,14 +124,15 @@ impl Model for ForestModel {
 
     fn run(&self, call: Call<'_>) -> Result<Outcome, ServiceError> {
         let (mut request, cancel) = (call.request, call.cancel);
-        let name = &self.answer.input.name;
+        let name = &self.prediction.input.name;
         let value = request.take_input(name)?;
         let input = value.as_fixed().filter(
             |input| matches!(input.shape().dims(), [_, width] if *width == self.booster.features as u64),
         );
         // The input is missing only if the caller did not check the request against the metadata.
-        let input = input
-            .ok_or_else(|| ServiceError::invalid(format!("input '{name}' is not {}", self.answer.input)))?;
+        let input = input.ok_or_else(|| {
+            ServiceError::invalid(format!("input '{name}' is not {}", self.prediction.input))
+        })?;
         let rows = input.shape().dims()[0];
         let mut elements = self.room(rows)?;
         match input.spec().dtype() {
@@ -144,7 +145,7 @@ impl Model for ForestModel {
                 self.predict(&features, |part| Features::Single(part), cancel, &mut elements)?;
             }
         }
-        let name = &self.answer.output.name;
+        let name = &self.prediction.output.name;
         Ok(Outcome::output(name, self.output(rows, &elements)?))
     }
 }

@@ -84,14 +84,14 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
 }
 
 /// The encoded body of an inference response, in parts.
-pub(crate) struct EncodedAnswer {
+pub(crate) struct EncodedResponse {
     pub(crate) parts: Vec<Bytes>,
     /// Length of the JSON before compression, when binary tensors follow.
     pub(crate) header_length: Option<usize>,
     pub(crate) encoding: Option<ContentEncoding>,
 }
 
-impl EncodedAnswer {
+impl EncodedResponse {
     /// Creates an uncompressed body: JSON, followed by the binary tensors, which are not copied.
     pub(crate) fn plain(body: EncodedPieces) -> Self {
         Self {
@@ -103,7 +103,7 @@ impl EncodedAnswer {
 }
 
 /// Creates the response to an inference request.
-pub(crate) fn inference(encoded: EncodedAnswer) -> Response {
+pub(crate) fn inference(encoded: EncodedResponse) -> Response {
     let mut response = Response::new(Body::new(Parts(encoded.parts.into())));
     // Reserves capacity for the headers added here and by outer layers.
     let headers = response.headers_mut();

@@ -13,12 +13,12 @@ use std::{
 ///
 /// ```
 /// use std::{sync::Arc, task::{Context, Poll}};
-/// use oip_service::{CallPlace, KeptPlace};
+/// use oip_service::{CallSlot, RevocableSlot};
 ///
 /// /// A slot that is never revoked.
 /// struct Assured;
 ///
-/// impl KeptPlace for Assured {
+/// impl RevocableSlot for Assured {
 ///     fn rest(&self) {}
 ///
 ///     fn work(&self) -> bool {
@@ -30,15 +30,15 @@ use std::{
 ///     }
 /// }
 ///
-/// let place = CallPlace::new(Arc::new(Assured));
+/// let place = CallSlot::new(Arc::new(Assured));
 /// place.rest();
 /// assert!(place.work());
 /// ```
 #[derive(Clone)]
-pub struct CallPlace(Arc<dyn KeptPlace>);
+pub struct CallSlot(Arc<dyn RevocableSlot>);
 
 /// The owner of a slot, which decides when to revoke it.
-pub trait KeptPlace: Send + Sync {
+pub trait RevocableSlot: Send + Sync {
     /// Marks the call as waiting for its client. The slot may be given to another call meanwhile.
     fn rest(&self);
 
@@ -49,25 +49,25 @@ pub trait KeptPlace: Send + Sync {
     fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
-impl CallPlace {
+impl CallSlot {
     /// Creates a slot with this owner.
     #[must_use]
-    pub fn new(place: Arc<dyn KeptPlace>) -> Self {
+    pub fn new(place: Arc<dyn RevocableSlot>) -> Self {
         Self(place)
     }
 
-    /// See [`KeptPlace::rest`].
+    /// See [`RevocableSlot::rest`].
     pub fn rest(&self) {
         self.0.rest();
     }
 
-    /// See [`KeptPlace::work`].
+    /// See [`RevocableSlot::work`].
     #[must_use]
     pub fn work(&self) -> bool {
         self.0.work()
     }
 
-    /// See [`KeptPlace::poll_revoked`].
+    /// See [`RevocableSlot::poll_revoked`].
     pub fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.poll_revoked(cx)
     }
@@ -78,8 +78,8 @@ impl CallPlace {
     }
 }
 
-impl fmt::Debug for CallPlace {
+impl fmt::Debug for CallSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CallPlace").finish_non_exhaustive()
+        f.debug_struct("CallSlot").finish_non_exhaustive()
     }
 }

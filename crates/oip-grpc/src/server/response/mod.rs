@@ -39,7 +39,7 @@ pub(crate) enum Envelope {
 }
 
 /// A response whose size has been computed, but which has not been written yet.
-pub(crate) struct Answer {
+pub(crate) struct ResponseMessage {
     /// The response without its outputs.
     head: ModelInferResponse,
     outputs: Vec<Output>,
@@ -63,7 +63,7 @@ enum Contents {
     Raw(Bytes),
 }
 
-impl Answer {
+impl ResponseMessage {
     /// Computes the size of a response in raw or typed form.
     pub(crate) fn new(response: InferResponse, wants_raw: bool, envelope: Envelope) -> Self {
         // A response cannot mix raw and typed contents: if one output has no typed form, all outputs are raw.

@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Returns the outputs of the first run that succeeds, or `None`. Errors are ignored, since the model might
 /// accept other values.
-pub(super) fn first_answer(
+pub(super) fn first_outputs(
     model: &dyn Model,
     inputs: &[Port],
     deadline: Option<Instant>,

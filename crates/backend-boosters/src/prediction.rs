@@ -126,7 +126,7 @@ fn package(parameters: &BTreeMap<String, ConfigParameter>) -> Result<Option<&'st
 
 /// Converts a model's scores into its output.
 #[derive(Clone, Debug)]
-pub(crate) struct Answer {
+pub(crate) struct Prediction {
     kind: Kind,
     threshold: f64,
     form: Form,
@@ -182,7 +182,7 @@ impl Form {
     }
 }
 
-impl Answer {
+impl Prediction {
     pub(crate) fn new(booster: &Booster, settings: &Settings) -> Result<Self, Refusal> {
         if let Some(package) = settings.package.filter(|package| *package != booster.package) {
             return Err(Refusal::new(format!(

@@ -20,7 +20,7 @@ use crate::{ClientError, Compression, ErrorKind, Result, Status};
 
 /// A complete response.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct Response {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
@@ -33,7 +33,7 @@ pub(super) const HINT: &str = "if this is a gRPC port, use grpc:// instead of ht
 /// A quarter of the maximum number of characters quoted from a foreign response.
 const SHOWN: usize = 200;
 
-impl Answer {
+impl Response {
     pub(super) fn new(head: response::Parts, body: Bytes) -> Self {
         Self {
             status: head.status,
@@ -268,12 +268,12 @@ fn code(status: u16) -> Option<ErrorCode> {
 mod tests {
     use super::*;
 
-    fn answer(status: u16, headers: &[(&'static str, &'static str)], body: &str) -> Answer {
+    fn answer(status: u16, headers: &[(&'static str, &'static str)], body: &str) -> Response {
         let mut map = HeaderMap::new();
         headers.iter().for_each(|(name, value)| {
             map.insert(*name, value.parse().unwrap());
         });
-        Answer {
+        Response {
             status: StatusCode::from_u16(status).unwrap(),
             headers: map,
             body: Bytes::copy_from_slice(body.as_bytes()),

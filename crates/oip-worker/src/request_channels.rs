@@ -14,7 +14,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 
 use crate::{
     protocol::{Connection, TICK},
-    tensor_locations::Places,
+    tensor_locations::SharedRegions,
 };
 
 /// Maximum number of idle connections that are kept for later requests.
@@ -37,30 +37,30 @@ const MOST_GIVEN_UP: usize = 64;
 const CONNECTION: u64 = u64::MAX;
 
 /// A connection to a process, for one request at a time, with the shared regions of that connection.
-pub(crate) struct Lane {
+pub(crate) struct RequestChannel {
     pub(crate) connection: Connection,
     /// The shared regions, for workers that use them.
-    pub(crate) places: Option<Places>,
+    pub(crate) regions: Option<SharedRegions>,
 }
 
 /// The idle connections of a process, and its abandoned requests.
 #[derive(Default)]
-pub(crate) struct Beside {
+pub(crate) struct RequestChannels {
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    spare: Vec<Lane>,
+    spare: Vec<RequestChannel>,
     /// Abandoned requests that the worker has not reported as finished.
     given_up: BTreeSet<u64>,
     /// The first bytes of a number that is only partially read from the control socket.
     begun: Vec<u8>,
 }
 
-impl Beside {
+impl RequestChannels {
     /// Returns a connection for one request, either an idle connection or a new one.
-    pub(crate) fn lane(&self, control: &UnixStream) -> io::Result<Lane> {
+    pub(crate) fn take(&self, control: &UnixStream) -> io::Result<RequestChannel> {
         let mut state = self.lock();
         state.read_ends(control);
         if let Some(spare) = state.spare.pop() {
@@ -69,18 +69,18 @@ impl Beside {
         let (ours, theirs) = UnixStream::pair()?;
         let connection = Connection::new(ours, Some(TICK))?;
         send_with(control, &OwnedFd::from(theirs))?;
-        Ok(Lane {
+        Ok(RequestChannel {
             connection,
-            places: Some(Places::default()),
+            regions: Some(SharedRegions::default()),
         })
     }
 
     /// Keeps the connection of a finished request, or closes it.
-    pub(crate) fn keep(&self, lane: Lane) {
+    pub(crate) fn keep(&self, channel: RequestChannel) {
         let mut state = self.lock();
         let kept: u64 = state.spare.iter().map(bytes_of).sum();
-        if state.spare.len() < MOST_SPARE && kept + bytes_of(&lane) <= MOST_SPARE_BYTES {
-            state.spare.push(lane);
+        if state.spare.len() < MOST_SPARE && kept + bytes_of(&channel) <= MOST_SPARE_BYTES {
+            state.spare.push(channel);
         }
     }
 
@@ -95,9 +95,9 @@ impl Beside {
 
     /// Tells the worker that there will be no further requests.
     pub(crate) fn finish_sending(&self) {
-        for lane in &self.lock().spare {
+        for channel in &self.lock().spare {
             // Errors are ignored: they mean that the worker has exited.
-            let _ = lane.connection.finish_sending();
+            let _ = channel.connection.finish_sending();
         }
     }
 
@@ -126,8 +126,8 @@ impl State {
 }
 
 /// Returns the total size of a connection's regions in bytes.
-fn bytes_of(lane: &Lane) -> u64 {
-    lane.places.as_ref().map_or(0, Places::kept)
+fn bytes_of(channel: &RequestChannel) -> u64 {
+    channel.regions.as_ref().map_or(0, SharedRegions::kept)
 }
 
 /// Sends the worker its end of a connection.
@@ -158,33 +158,33 @@ mod tests {
     #[test]
     fn a_worker_may_go_on_with_so_many_requests_that_were_given_up() {
         let (control, mut theirs) = pair();
-        let beside = Beside::default();
+        let channels = RequestChannels::default();
         for number in 1..=MOST_GIVEN_UP as u64 {
-            assert!(beside.give_up(number, &control));
+            assert!(channels.give_up(number, &control));
         }
         // The worker reports two requests as finished, one of which was never abandoned.
         for number in [7u64, 10_000] {
             theirs.write_all(&number.to_le_bytes()).unwrap();
         }
-        assert!(beside.give_up(1000, &control));
-        assert!(!beside.give_up(1001, &control));
+        assert!(channels.give_up(1000, &control));
+        assert!(!channels.give_up(1001, &control));
     }
 
     #[test]
     fn numbers_that_come_in_pieces_are_read_as_they_were_sent() {
         let (control, mut theirs) = pair();
-        let beside = Beside::default();
+        let channels = RequestChannels::default();
         for number in 1..=MOST_GIVEN_UP as u64 {
-            assert!(beside.give_up(number, &control));
+            assert!(channels.give_up(number, &control));
         }
         let ends = [3u64.to_le_bytes(), 4u64.to_le_bytes()].concat();
         for piece in ends.chunks(5) {
             theirs.write_all(piece).unwrap();
-            beside.lock().read_ends(&control);
+            channels.lock().read_ends(&control);
         }
-        assert!(beside.give_up(1000, &control));
-        assert!(beside.give_up(1001, &control));
-        assert!(!beside.give_up(1002, &control));
+        assert!(channels.give_up(1000, &control));
+        assert!(channels.give_up(1001, &control));
+        assert!(!channels.give_up(1002, &control));
     }
 
     #[test]
@@ -199,32 +199,32 @@ mod tests {
     #[test]
     fn large_regions_of_spare_connections_are_not_kept() {
         let (control, _theirs) = pair();
-        let beside = Beside::default();
-        let lanes: Vec<Lane> = (0..4).map(|_| beside.lane(&control).unwrap()).collect();
-        for (lane, mib) in lanes.into_iter().zip([8, 16, 8, 1]) {
-            beside.keep(Lane {
-                places: Some(Places::with_inputs(mib << 20)),
-                ..lane
+        let channels = RequestChannels::default();
+        let taken: Vec<RequestChannel> = (0..4).map(|_| channels.take(&control).unwrap()).collect();
+        for (channel, mib) in taken.into_iter().zip([8, 16, 8, 1]) {
+            channels.keep(RequestChannel {
+                regions: Some(SharedRegions::with_inputs(mib << 20)),
+                ..channel
             });
         }
-        let kept: Vec<u64> = beside.lock().spare.iter().map(bytes_of).collect();
+        let kept: Vec<u64> = channels.lock().spare.iter().map(bytes_of).collect();
         assert_eq!(kept, [8 << 20; 2]);
     }
 
     #[test]
     fn connections_are_used_again_and_few_are_kept() {
         let (control, _theirs) = pair();
-        let beside = Beside::default();
-        let lanes: Vec<Lane> = (0..2 * MOST_SPARE)
-            .map(|_| beside.lane(&control).unwrap())
+        let channels = RequestChannels::default();
+        let taken: Vec<RequestChannel> = (0..2 * MOST_SPARE)
+            .map(|_| channels.take(&control).unwrap())
             .collect();
-        let kept: Vec<i32> = lanes
+        let kept: Vec<i32> = taken
             .iter()
-            .map(|lane| lane.connection.socket().as_raw_fd())
+            .map(|channel| channel.connection.socket().as_raw_fd())
             .collect();
-        lanes.into_iter().for_each(|lane| beside.keep(lane));
-        assert_eq!(beside.lock().spare.len(), MOST_SPARE);
-        let again = beside.lane(&control).unwrap();
+        taken.into_iter().for_each(|channel| channels.keep(channel));
+        assert_eq!(channels.lock().spare.len(), MOST_SPARE);
+        let again = channels.take(&control).unwrap();
         assert_eq!(again.connection.socket().as_raw_fd(), kept[MOST_SPARE - 1]);
     }
 }
