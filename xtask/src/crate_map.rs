@@ -52,10 +52,10 @@ const GROUPS: &[(&str, &[&str])] = &[
             "oip-worker",
             "oip-text",
             "backend-onnx",
-            "backend-forest",
+            "backend-boosters",
             "backend-tensors",
             "backend-python",
-            "flat-forest",
+            "tree-eval",
         ],
     ),
     (

@@ -101,7 +101,7 @@ const CRATES: &[Crate] = &[
         never: &["axum", "tonic", "prost"],
     },
     Crate {
-        name: "flat-forest",
+        name: "tree-eval",
         may_use: &[],
         never: &["tokio", "serde"],
     },
@@ -348,7 +348,7 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         name: "onnx-ml",
-        may_use: &["flat-forest", "onnx-tensor", "tensor-core"],
+        may_use: &["tree-eval", "onnx-tensor", "tensor-core"],
         never: &["tokio", "serde", "prost", "ort"],
     },
     Crate {
@@ -370,8 +370,8 @@ const CRATES: &[Crate] = &[
         never: &["tokio", "serde", "axum", "tonic", "hyper", "ort"],
     },
     Crate {
-        name: "backend-forest",
-        may_use: &["flat-forest", "tensor-core", "oip-types", "oip-service"],
+        name: "backend-boosters",
+        may_use: &["tree-eval", "tensor-core", "oip-types", "oip-service"],
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Crate {
@@ -435,7 +435,7 @@ const CRATES: &[Crate] = &[
             "tensor-mmap",
             "model-repository",
             "model-store",
-            "backend-forest",
+            "backend-boosters",
             "backend-onnx",
             "backend-python",
             "backend-tensors",

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use attack_kit::{
-    Beside, Scale, Server, Tally, budget_used, models,
+    Scale, Server, Tally, WellBehavedClients, budget_used, models,
     rows::{self, Kind, Row},
     run_in_background,
 };
@@ -84,7 +84,7 @@ fn attack(options: &Options, name: &str, rows: &[Row]) -> Result<bool> {
         &arguments,
         options.ceiling << 20,
     )?;
-    let mut beside = Beside::start(server.target(), Duration::ZERO);
+    let mut beside = WellBehavedClients::start(server.target(), Duration::ZERO);
     // Warms up connections and threads, so that their memory is not attributed to the attack.
     sleep(Duration::from_millis(500));
     beside.take();
@@ -131,7 +131,7 @@ fn attack_together(
     options: &Options,
     rows: &[Row],
     server: &Server,
-    beside: &mut Beside,
+    beside: &mut WellBehavedClients,
     tally: &Tally,
 ) -> Result<usize> {
     let target = server.target();

@@ -79,7 +79,7 @@ pub fn gzip(bytes: &[u8]) -> Vec<u8> {
 
 /// The response to a call.
 #[derive(Debug)]
-pub struct Answer {
+pub struct GrpcResponse {
     /// The gRPC status code.
     pub code: u32,
     /// The message of the gRPC status.
@@ -182,7 +182,7 @@ impl Grpc {
     ///
     /// # Errors
     /// When the connection or the stream is closed before a status arrives.
-    pub async fn call(&self, method: Method, message: &FramedMessage) -> Result<Answer> {
+    pub async fn call(&self, method: Method, message: &FramedMessage) -> Result<GrpcResponse> {
         let response = self.send(method, message).await?.await?;
         let (head, mut body) = response.into_parts();
         let mut received = Vec::new();
@@ -199,7 +199,7 @@ impl Grpc {
             .context("the response has no status")?
             .parse()?;
         let message = text("grpc-message").unwrap_or_default().to_owned();
-        Ok(Answer {
+        Ok(GrpcResponse {
             code,
             message,
             trailers,

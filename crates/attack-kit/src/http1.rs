@@ -14,7 +14,7 @@ pub struct Http {
 
 /// An HTTP/1 response.
 #[derive(Debug)]
-pub struct Answer {
+pub struct HttpResponse {
     /// The status code of the response.
     pub status: u16,
     /// The status line and the headers.
@@ -23,7 +23,7 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
-impl Answer {
+impl HttpResponse {
     /// Returns the value of a header, if the response has it.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
@@ -99,7 +99,7 @@ impl Http {
     ///
     /// # Errors
     /// When the connection is closed early.
-    pub async fn receive(&mut self) -> io::Result<Answer> {
+    pub async fn receive(&mut self) -> io::Result<HttpResponse> {
         let (status, head) = self.read_head().await?;
         let mut body = Vec::new();
         if header(&head, "transfer-encoding").is_some() {
@@ -121,7 +121,7 @@ impl Http {
             body.resize(length.unwrap_or(0), 0);
             self.stream.read_exact(&mut body).await?;
         }
-        Ok(Answer { status, head, body })
+        Ok(HttpResponse { status, head, body })
     }
 
     /// Waits until data arrives or the server closes the connection.

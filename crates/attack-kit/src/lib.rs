@@ -35,7 +35,7 @@ use tokio::{runtime::Builder, task::LocalSet};
 
 pub use rows::{Scale, Tally};
 pub use server::{Server, Target, signal, workers};
-pub use well_behaved::{Beside, ClientResults, budget_used};
+pub use well_behaved::{ClientResults, WellBehavedClients, budget_used};
 
 /// Runs a future on a single-threaded runtime on this thread.
 ///

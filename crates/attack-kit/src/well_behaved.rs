@@ -63,13 +63,13 @@ struct Counts {
 
 /// Two HTTP and two gRPC clients that send small inferences sequentially, one client that checks liveness
 /// every 10 ms, and a thread that only sleeps. All stop on drop.
-pub struct Beside {
+pub struct WellBehavedClients {
     counts: Arc<Counts>,
     since: Instant,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Beside {
+impl WellBehavedClients {
     /// Starts the clients; each pauses for `pause` after every request.
     #[must_use]
     pub fn start(target: Target, pause: Duration) -> Self {
@@ -112,7 +112,7 @@ impl Beside {
     }
 }
 
-impl Drop for Beside {
+impl Drop for WellBehavedClients {
     fn drop(&mut self) {
         self.counts.is_done.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {

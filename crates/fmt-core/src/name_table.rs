@@ -20,19 +20,19 @@ use crate::Entry;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct NameTable {
-    table: HashTable<Place>,
+    table: HashTable<Slot>,
     hasher: RandomState,
 }
 
 /// A slot of the table: the tensor's index, and half of its name's hash, so that the table can grow without
 /// reading names.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Slot {
     number: u32,
     hash: u32,
 }
 
-impl Place {
+impl Slot {
     /// Returns a 64-bit hash that repeats the stored 32 bits: the table uses the upper and the lower bits for
     /// different purposes.
     fn full_hash(&self) -> u64 {
@@ -46,7 +46,7 @@ impl NameTable {
     pub fn with_capacity(count: usize) -> Self {
         let mut names = Self::default();
         // If the reservation fails, the table grows as it fills.
-        let _ = names.table.try_reserve(count, Place::full_hash);
+        let _ = names.table.try_reserve(count, Slot::full_hash);
         names
     }
 
@@ -76,9 +76,9 @@ impl NameTable {
         Some(found as usize)
     }
 
-    fn place(&self, number: u32, name: &str) -> Place {
+    fn slot(&self, number: u32, name: &str) -> Slot {
         let hash = self.hasher.hash_one(name) as u32;
-        Place { number, hash }
+        Slot { number, hash }
     }
 
     /// Adds the tensor with this index. `name` returns the name of any tensor that was added.
@@ -91,12 +91,12 @@ impl NameTable {
         wanted: &str,
         name: impl Fn(u32) -> &'a str,
     ) -> Result<(), u32> {
-        let place = self.place(number, wanted);
-        let is_it = |found: &Place| found.hash == place.hash && name(found.number) == wanted;
-        match self.table.entry(place.full_hash(), is_it, Place::full_hash) {
+        let slot = self.slot(number, wanted);
+        let is_it = |found: &Slot| found.hash == slot.hash && name(found.number) == wanted;
+        match self.table.entry(slot.full_hash(), is_it, Slot::full_hash) {
             hash_table::Entry::Occupied(found) => Err(found.get().number),
             hash_table::Entry::Vacant(vacant) => {
-                vacant.insert(place);
+                vacant.insert(slot);
                 Ok(())
             }
         }
@@ -104,9 +104,9 @@ impl NameTable {
 
     /// Removes the tensor named `wanted`; called before that tensor's name changes.
     pub fn remove<'a>(&mut self, wanted: &str, name: impl Fn(u32) -> &'a str) {
-        let place = self.place(0, wanted);
-        let is_it = |found: &Place| found.hash == place.hash && name(found.number) == wanted;
-        if let Ok(found) = self.table.find_entry(place.full_hash(), is_it) {
+        let slot = self.slot(0, wanted);
+        let is_it = |found: &Slot| found.hash == slot.hash && name(found.number) == wanted;
+        if let Ok(found) = self.table.find_entry(slot.full_hash(), is_it) {
             found.remove();
         }
     }
@@ -114,9 +114,9 @@ impl NameTable {
     /// Returns the index of the tensor with this name.
     #[must_use]
     pub fn find<'a>(&self, wanted: &str, name: impl Fn(u32) -> &'a str) -> Option<u32> {
-        let place = self.place(0, wanted);
-        let is_it = |found: &Place| found.hash == place.hash && name(found.number) == wanted;
-        let found = self.table.find(place.full_hash(), is_it)?;
+        let slot = self.slot(0, wanted);
+        let is_it = |found: &Slot| found.hash == slot.hash && name(found.number) == wanted;
+        let found = self.table.find(slot.full_hash(), is_it)?;
         Some(found.number)
     }
 }

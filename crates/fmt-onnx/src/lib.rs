@@ -33,4 +33,4 @@ mod tensor;
 mod wire;
 
 pub use model::{Port, Summary};
-pub use reader::{Beside, Onnx, OnnxReader};
+pub use reader::{Onnx, OnnxReader, OpenExternal};

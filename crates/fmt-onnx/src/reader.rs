@@ -40,7 +40,7 @@ use crate::{
 pub struct OnnxReader {
     source: Arc<dyn ByteSource>,
     entries: Vec<Entry>,
-    places: Vec<Place>,
+    locations: Vec<ElementLocation>,
     names: NameTable,
     summary: Summary,
     metadata: Metadata,
@@ -49,12 +49,12 @@ pub struct OnnxReader {
 }
 
 /// A function that opens another file by its name in the model.
-pub type Beside<'a> = dyn Fn(&str) -> Result<Arc<dyn ByteSource>, Error> + 'a;
+pub type OpenExternal<'a> = dyn Fn(&str) -> Result<Arc<dyn ByteSource>, Error> + 'a;
 
 type File = Arc<dyn ByteSource>;
 
 /// The location of a weight's elements.
-enum Place {
+enum ElementLocation {
     /// The elements are the raw bytes of this source.
     Raw(Arc<dyn ByteSource>),
     /// The elements are numbers in the protobuf field with this number.
@@ -89,16 +89,16 @@ impl OnnxReader {
     pub fn open_with(
         source: Arc<dyn ByteSource>,
         options: &ReadOptions,
-        beside: &Beside<'_>,
+        beside: &OpenExternal<'_>,
     ) -> Result<Self, Error> {
         let found = model::read(&*source, &options.limits)?;
-        let (mut entries, mut places) = (Vec::new(), Vec::new());
+        let (mut entries, mut locations) = (Vec::new(), Vec::new());
         let mut files: Vec<(String, Result<File, Error>)> = Vec::new();
         for weight in found.weights {
             let (mut entry, stored) = weight.entry()?;
-            places.push(match stored {
-                ElementStorage::Here => Place::Raw(Arc::clone(&source)),
-                ElementStorage::Numbers(field) => Place::Numbers(field),
+            locations.push(match stored {
+                ElementStorage::Here => ElementLocation::Raw(Arc::clone(&source)),
+                ElementStorage::Numbers(field) => ElementLocation::Numbers(field),
                 ElementStorage::Elsewhere(external) => {
                     let known = files.iter().position(|(name, _)| *name == external.location);
                     let known = known.unwrap_or_else(|| {
@@ -119,7 +119,7 @@ impl OnnxReader {
                         entry.dtype = fmt_core::StoredDType::Unknown(entry.dtype.to_string());
                     }
                     let file = files[known].1.as_ref().unwrap_or(&source);
-                    Place::Raw(Arc::clone(file))
+                    ElementLocation::Raw(Arc::clone(file))
                 }
             });
             entries.push(entry);
@@ -137,7 +137,7 @@ impl OnnxReader {
             limits: options.limits.clone(),
             source,
             entries,
-            places,
+            locations,
         })
     }
 
@@ -148,15 +148,15 @@ impl OnnxReader {
     }
 
     fn raw(&self, index: usize) -> Result<Option<RawTensor<'_>>, Error> {
-        match &self.places[index] {
-            Place::Raw(source) => RawTensor::new(&**source, &self.entries[index]).map(Some),
-            Place::Numbers(_) => Ok(None),
+        match &self.locations[index] {
+            ElementLocation::Raw(source) => RawTensor::new(&**source, &self.entries[index]).map(Some),
+            ElementLocation::Numbers(_) => Ok(None),
         }
     }
 
     fn decoded(&self, index: usize) -> Result<Bytes, Error> {
         let entry = &self.entries[index];
-        let Place::Numbers(field) = self.places[index] else {
+        let ElementLocation::Numbers(field) = self.locations[index] else {
             return Err(Error::new(ErrorKind::Unsupported, "the weight").of_tensor(&entry.name));
         };
         let decoded = decode(&*self.source, entry, field, &self.limits);
@@ -260,10 +260,10 @@ impl TensorReader for OnnxReader {
 
     fn verify(&self, index: usize) -> Result<Verification, Error> {
         // The format has no checksums, but numbers in protobuf fields can be invalid.
-        match self.places[index] {
-            Place::Numbers(_) => self.decoded(index).map(drop)?,
-            Place::Raw(_) if self.entries[index].is_copied_only() => {}
-            Place::Raw(_) => drop(self.raw(index)?),
+        match self.locations[index] {
+            ElementLocation::Numbers(_) => self.decoded(index).map(drop)?,
+            ElementLocation::Raw(_) if self.entries[index].is_copied_only() => {}
+            ElementLocation::Raw(_) => drop(self.raw(index)?),
         }
         Ok(Verification::Unchecked)
     }

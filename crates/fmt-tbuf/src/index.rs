@@ -283,33 +283,33 @@ struct Check<'o> {
 
 impl Check<'_> {
     fn entry(&mut self, tensor: &TensorMetadata<'_>) -> Result<Entry, Error> {
-        let place = Place {
+        let positions = FieldPositions {
             start: self.start,
             table: &tensor._tab,
         };
         let name = tensor.name();
         check_name(name, self.options)
-            .map_err(|error| error.at(place.of(TensorMetadata::VT_NAME)).rule("T19"))?;
-        let shape = self.shape(tensor, &place)?;
+            .map_err(|error| error.at(positions.of(TensorMetadata::VT_NAME)).rule("T19"))?;
+        let shape = self.shape(tensor, &positions)?;
         let (offset, size) = (u64::from(tensor.data_offset()), u64::from(tensor.data_size()));
         let number = tensor.data_type();
         let Some(dtype) = dtype_of(number) else {
-            let range = self.range(offset, size, &place)?;
+            let range = self.range(offset, size, &positions)?;
             let dtype = StoredDType::Unknown(number.0.to_string());
             let mut entry = Entry::new(name.to_owned(), dtype, shape, range);
             entry.unsupported = Some(format!("the dtype {} is not one of the format's", number.0));
             return Ok(entry);
         };
-        let spec = TensorSpec::new(dtype, shape).map_err(|error| place.overflow(&error))?;
+        let spec = TensorSpec::new(dtype, shape).map_err(|error| positions.overflow(&error))?;
         let expected = spec.byte_len();
         if expected != size {
             let error = Error::new(ErrorKind::SizeMismatch, "the size of the data");
             let error = error
                 .expected(format_args!("{expected} bytes for {spec}"))
                 .found(size);
-            return Err(error.at(place.of(TensorMetadata::VT_DATA_SIZE)).rule("T18"));
+            return Err(error.at(positions.of(TensorMetadata::VT_DATA_SIZE)).rule("T18"));
         }
-        let range = self.range(offset, size, &place)?;
+        let range = self.range(offset, size, &positions)?;
         let (dtype, shape) = spec.into_parts();
         Ok(Entry::new(
             name.to_owned(),
@@ -319,14 +319,14 @@ impl Check<'_> {
         ))
     }
 
-    fn shape(&mut self, tensor: &TensorMetadata<'_>, place: &Place<'_>) -> Result<Shape, Error> {
+    fn shape(&mut self, tensor: &TensorMetadata<'_>, positions: &FieldPositions<'_>) -> Result<Shape, Error> {
         let Some(dims) = tensor.shape() else {
             return Ok(Shape::scalar());
         };
         let limit = self.options.limits.rank.min(Shape::MAX_RANK as u64);
         if dims.len() as u64 > limit {
             let error = Error::new(ErrorKind::TooLarge, "the rank");
-            let error = error.at(place.of(TensorMetadata::VT_SHAPE)).rule("T20");
+            let error = error.at(positions.of(TensorMetadata::VT_SHAPE)).rule("T20");
             return Err(error
                 .expected(format_args!("at most {limit}, the reader's limit"))
                 .found(dims.len()));
@@ -334,18 +334,18 @@ impl Check<'_> {
         for (dim, stored) in self.dims.iter_mut().zip(dims) {
             *dim = u64::from(stored);
         }
-        Shape::new(&self.dims[..dims.len()]).map_err(|error| place.overflow(&error))
+        Shape::new(&self.dims[..dims.len()]).map_err(|error| positions.overflow(&error))
     }
 
     /// Checks that data lies between the magic and the index; the offset of an empty tensor only has to be
     /// before the index.
-    fn range(&mut self, offset: u64, size: u64, place: &Place<'_>) -> Result<Range<u64>, Error> {
+    fn range(&mut self, offset: u64, size: u64, positions: &FieldPositions<'_>) -> Result<Range<u64>, Error> {
         let end = offset + size;
         let is_inside = end <= self.start && (size == 0 || offset >= DATA_START);
         if !is_inside {
             let error = Error::new(ErrorKind::OutOfBounds, "the data lies outside");
             return Err(error
-                .at(place.of(TensorMetadata::VT_DATA_OFFSET))
+                .at(positions.of(TensorMetadata::VT_DATA_OFFSET))
                 .expected(format_args!("bytes {DATA_START} to {}", self.start))
                 .found(format_args!("bytes {offset} to {end}"))
                 .rule(if size == 0 { "T11" } else { "T13" }));
@@ -392,13 +392,13 @@ impl Check<'_> {
 }
 
 /// Finds positions of a table's fields, for errors.
-struct Place<'a> {
+struct FieldPositions<'a> {
     /// The start of the index.
     start: u64,
     table: &'a Table<'a>,
 }
 
-impl Place<'_> {
+impl FieldPositions<'_> {
     fn of(&self, field: VOffsetT) -> u64 {
         self.start + self.table.loc() as u64 + u64::from(self.table.vtable().get(field))
     }

@@ -143,9 +143,9 @@ fn make_room<T>(list: &mut Vec<T>, count: usize) -> Result<(), Error> {
     reserve(list, count as u64).map_err(|error| error.rule("Z12"))
 }
 
-/// Stores `value` in `place`; returns whether `place` was empty.
-fn set<T>(place: &mut Option<T>, value: T) -> bool {
-    place.replace(value).is_none()
+/// Stores `value` in `slot`; returns whether `slot` was empty.
+fn set<T>(slot: &mut Option<T>, value: T) -> bool {
+    slot.replace(value).is_none()
 }
 
 /// A partially parsed entry: values with their positions in the file.

@@ -30,7 +30,7 @@ pub(crate) struct Ledger {
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) name: String,
-    pub(crate) place: Place,
+    pub(crate) location: Location,
     pub(crate) checksum: Checksum,
     shape: Shape,
     kind: Kind,
@@ -49,7 +49,7 @@ pub(crate) enum Checksum {
 
 /// The location of a tensor's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Location {
     /// Not written yet.
     Open,
     Written {
@@ -64,8 +64,8 @@ impl Record {
     /// Returns the maximum size of the record in the index: the size of its encoding, with the longest offset
     /// and size if the tensor is not written yet.
     fn index_bound(&self) -> u64 {
-        let (offset, size) = match self.place {
-            Place::Written { offset, size } => (offset, size),
+        let (offset, size) = match self.location {
+            Location::Written { offset, size } => (offset, size),
             _ => (u64::MAX, u64::MAX),
         };
         let mut encoded = Vec::with_capacity(256);
@@ -100,7 +100,7 @@ impl Ledger {
         for (entry, details) in entries {
             ledger.push(Record {
                 name: entry.name.clone(),
-                place: Place::Written {
+                location: Location::Written {
                     offset: entry.range.start,
                     size: entry.stored_size(),
                 },
@@ -142,7 +142,7 @@ impl Ledger {
         })?;
         let record = Record {
             name: name.to_owned(),
-            place: Place::Open,
+            location: Location::Open,
             checksum: match options.checksum {
                 Some(kind) => Checksum::Computed(Claim::blank(kind)),
                 None => Checksum::Absent,
@@ -171,8 +171,8 @@ impl Ledger {
     ) -> Result<(), Error> {
         self.check(name, spec).map_err(|error| error.of_tensor(name))?;
         let number = self.number(of)?;
-        let number = match self.records[number].place {
-            Place::Of(number) => number,
+        let number = match self.records[number].location {
+            Location::Of(number) => number,
             _ => number,
         };
         let target = &self.records[number];
@@ -198,7 +198,7 @@ impl Ledger {
         }
         let record = Record {
             name: name.to_owned(),
-            place: Place::Of(number),
+            location: Location::Of(number),
             checksum: target.checksum.clone(),
             shape: spec.shape().clone(),
             kind: Kind::Known {
@@ -269,7 +269,7 @@ impl Ledger {
     /// Sets the location and checksum of a tensor whose bytes have been written.
     pub(crate) fn settle(&mut self, number: usize, offset: u64, size: u64, checksum: Option<Claim>) {
         let record = &mut self.records[number];
-        record.place = Place::Written { offset, size };
+        record.location = Location::Written { offset, size };
         record.checksum = checksum.map_or(Checksum::Absent, Checksum::Computed);
     }
 
@@ -343,12 +343,12 @@ impl Ledger {
         let mut out = Vec::with_capacity(room);
         push_head(&mut out, Header::Array(Some(self.records.len())));
         for record in &self.records {
-            let root = match record.place {
-                Place::Of(number) => &self.records[number],
+            let root = match record.location {
+                Location::Of(number) => &self.records[number],
                 _ => record,
             };
-            let (offset, size) = match root.place {
-                Place::Written { offset, size } => (offset, size),
+            let (offset, size) = match root.location {
+                Location::Written { offset, size } => (offset, size),
                 // Unreachable: the index is encoded only after all bytes have been written.
                 _ => (0, 0),
             };

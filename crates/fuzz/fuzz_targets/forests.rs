@@ -2,7 +2,7 @@
 //! rows that reach every kind of branch.
 #![no_main]
 
-use backend_forest::ForestBackend;
+use backend_boosters::BoostersBackend;
 use libfuzzer_sys::fuzz_target;
 use oip_service::{Backend, CancelToken, LoadContext, ModelSource};
 use oip_types::{InferRequest, ModelRef};
@@ -14,7 +14,7 @@ const HEAD: &[u8] = b"tree\nversion=v4\nnum_tree_per_iteration=1\nmax_feature_id
 fuzz_target!(|data: &[u8]| {
     for content in [data.to_vec(), [HEAD, data, b"\n\nend of trees\n"].concat()] {
         let source = ModelSource::new("model", "1", "model.bst", content.into());
-        let Ok(model) = ForestBackend::new().load(&source, &LoadContext::default()) else {
+        let Ok(model) = BoostersBackend::new().load(&source, &LoadContext::default()) else {
             continue;
         };
         let metadata = model.metadata();

@@ -9,19 +9,19 @@ use thiserror::Error;
 /// A position in a configuration file, counted from 1.
 ///
 /// ```
-/// use model_config::Place;
+/// use model_config::Position;
 ///
-/// assert_eq!(Place { line: 2, column: 5 }.to_string(), "line 2, column 5");
+/// assert_eq!(Position { line: 2, column: 5 }.to_string(), "line 2, column 5");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Position {
     /// The line number.
     pub line: usize,
     /// The column number, in characters.
     pub column: usize,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}, column {}", self.line, self.column)
     }
@@ -71,7 +71,7 @@ pub enum ConfigError {
     #[error("{}{problem}", Prefix(place))]
     Syntax {
         /// The position of the error; `None` if `problem` includes it.
-        place: Option<Place>,
+        place: Option<Position>,
         /// The reason why the text is invalid.
         problem: String,
         /// The error of the JSON or TOML parser; `None` for protobuf text.
@@ -81,7 +81,7 @@ pub enum ConfigError {
     #[error("{}{}expected {expected}, found {found}", Prefix(place), Prefix(&Some(field).filter(|field| !field.is_empty())))]
     Unexpected {
         /// The position of the value; `None` in JSON and TOML.
-        place: Option<Place>,
+        place: Option<Position>,
         /// The field's path, such as `input[0].dims[1]`; empty for the root.
         field: String,
         /// Description of the allowed values.
@@ -93,7 +93,7 @@ pub enum ConfigError {
     #[error("{}{field} is given more than once", Prefix(place))]
     Repeated {
         /// The position of the second occurrence; `None` in JSON and TOML.
-        place: Option<Place>,
+        place: Option<Position>,
         /// The path of the repeated field.
         field: String,
     },
@@ -101,7 +101,7 @@ pub enum ConfigError {
     #[error("{}{field} is not supported ({feature})", Prefix(place))]
     Unsupported {
         /// The position of the field; `None` in JSON and TOML.
-        place: Option<Place>,
+        place: Option<Position>,
         /// The path of the field.
         field: String,
         /// The feature that the field requests.

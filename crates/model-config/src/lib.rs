@@ -50,7 +50,7 @@ mod written;
 pub use batching::batch_obstacle;
 pub use complete::{CompletedConfig, complete};
 pub use defaults::Defaults;
-pub use error::{ConfigError, MismatchError, PipelineError, Place, Role};
+pub use error::{ConfigError, MismatchError, PipelineError, Position, Role};
 pub use hugging_face::HuggingFaceConfig;
 pub use pipeline::{complete_pipeline, steps};
 pub use reshape::Axes;

@@ -4,7 +4,7 @@ use serde_json::{Map, Value as Json};
 use tensor_core::QuotedName;
 
 use crate::{
-    ConfigError, Place,
+    ConfigError, Position,
     fields::{Count, Effect, Field, Kind},
     tree::{Node, Value, place},
 };
@@ -274,7 +274,7 @@ impl Walk<'_> {
         }
     }
 
-    fn place(&self, node: &Node) -> Option<Place> {
+    fn place(&self, node: &Node) -> Option<Position> {
         self.text.zip(node.at).map(|(text, at)| place(text, at))
     }
 }

@@ -7,7 +7,7 @@ use serde::{
     de::{Error, MapAccess, SeqAccess, Visitor},
 };
 
-use crate::Place;
+use crate::Position;
 
 /// A value and its position.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,12 +31,12 @@ pub(crate) enum Value {
 }
 
 /// Converts the byte offset `at` to a line and a column.
-pub(crate) fn place(text: &str, at: usize) -> Place {
+pub(crate) fn place(text: &str, at: usize) -> Position {
     let before = &text[..text.floor_char_boundary(at)];
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     let line = before.matches('\n').count() + 1;
     let column = before[line_start..].chars().count() + 1;
-    Place { line, column }
+    Position { line, column }
 }
 
 impl Value {

@@ -22,12 +22,12 @@ use crate::{
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
-    pub(crate) place: Place,
+    pub(crate) kind: LocationKind,
 }
 
 /// The kind of location.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum LocationKind {
     /// A bucket or container and a prefix in it, without surrounding slashes.
     Cloud {
         cloud: Cloud,
@@ -101,7 +101,7 @@ impl Location {
                 tensor_remote::HubFolder::parse(text, &tensor_remote::RemoteOptions::default())
                     .map_err(|error| wrong(&error.to_string()))?;
                 return Ok(Self {
-                    place: Place::Hub {
+                    kind: LocationKind::Hub {
                         location: text.trim_end_matches('/').to_owned(),
                     },
                 });
@@ -120,7 +120,7 @@ impl Location {
                     ));
                 }
                 return Ok(Self {
-                    place: Place::Web { url: text.to_owned() },
+                    kind: LocationKind::Web { url: text.to_owned() },
                 });
             }
             _ => return Err(wrong("its scheme is unknown")),
@@ -135,7 +135,7 @@ impl Location {
             ObjectName::parse(prefix).map_err(|why| wrong(&format!("its prefix {why}")))?;
         }
         Ok(Self {
-            place: Place::Cloud {
+            kind: LocationKind::Cloud {
                 cloud,
                 bucket: bucket.to_owned(),
                 prefix: prefix.to_owned(),
@@ -149,8 +149,8 @@ impl Location {
         let path = text.split_once("://").map_or(text.as_str(), |(_, path)| path);
         let last = path.rsplit('/').next().unwrap_or(path);
         // The revision of a Hub repository is not part of the model name.
-        let last = match &self.place {
-            Place::Hub { .. } => last.split('@').next().unwrap_or(last),
+        let last = match &self.kind {
+            LocationKind::Hub { .. } => last.split('@').next().unwrap_or(last),
             _ => last,
         };
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
@@ -171,8 +171,8 @@ impl Location {
 /// Displays the URL without its query, which may contain a signature.
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
-            Place::Cloud {
+        match &self.kind {
+            LocationKind::Cloud {
                 cloud,
                 bucket,
                 prefix,
@@ -180,8 +180,8 @@ impl fmt::Display for Location {
                 let slash = if prefix.is_empty() { "" } else { "/" };
                 write!(f, "{}://{bucket}{slash}{prefix}", cloud.scheme())
             }
-            Place::Hub { location } => f.write_str(location),
-            Place::Web { url } => f.write_str(without_query(url)),
+            LocationKind::Hub { location } => f.write_str(location),
+            LocationKind::Web { url } => f.write_str(without_query(url)),
         }
     }
 }

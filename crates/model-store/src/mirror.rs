@@ -19,7 +19,7 @@ use crate::{
     download::fetch_all,
     error::StoreError,
     hub::HubStore,
-    location::{Location, Place},
+    location::{Location, LocationKind},
     name::ObjectName,
     store::{Listing, Object, Store},
     view::{Shape, View, ViewState, below, fingerprint},
@@ -171,14 +171,14 @@ impl Mirror {
                     why: format!("{}: {error}", path.display()),
                 })?;
         }
-        let store: Box<dyn Store> = match &location.place {
-            Place::Cloud {
+        let store: Box<dyn Store> = match &location.kind {
+            LocationKind::Cloud {
                 cloud,
                 bucket,
                 prefix,
             } => Box::new(CloudStore::of(*cloud, bucket, prefix, &url, &remote)?),
-            Place::Hub { location } => Box::new(HubStore::new(location, &remote)?),
-            Place::Web { url } => Box::new(WebStore::new(url, &remote)),
+            LocationKind::Hub { location } => Box::new(HubStore::new(location, &remote)?),
+            LocationKind::Web { url } => Box::new(WebStore::new(url, &remote)),
         };
         Self::with_store(location, store, options)
     }

@@ -90,7 +90,7 @@ where
 {
     type Response = Response<B>;
     type Error = Infallible;
-    type Future = Answer<S::Future, B>;
+    type Future = GateFuture<S::Future, B>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.service.poll_ready(cx)
@@ -104,7 +104,7 @@ where
 impl<S, B> Gate<S, B> {
     /// Admits or refuses a request by its head. `sender` is the verified sender, if the token had to be
     /// verified.
-    fn decide<R>(&mut self, mut request: Request<R>, sender: Option<Sender>) -> Answer<S::Future, B>
+    fn decide<R>(&mut self, mut request: Request<R>, sender: Option<Sender>) -> GateFuture<S::Future, B>
     where
         S: Service<Request<R>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
         S::Future: Send,
@@ -126,8 +126,8 @@ impl<S, B> Gate<S, B> {
         {
             Err(Stop::Unverified(unverified)) => {
                 let mut gate = self.clone();
-                Answer::Verifying {
-                    answer: Box::pin(async move {
+                GateFuture::Verifying {
+                    future: Box::pin(async move {
                         let sender = gate.guard.verify(unverified).await;
                         gate.decide(request, Some(sender)).await
                     }),
@@ -137,7 +137,7 @@ impl<S, B> Gate<S, B> {
                 if let (Some(notes), Some(shown)) = (notes, &refusal.shown) {
                     notes.set_identity(shown);
                 }
-                Answer::Refused {
+                GateFuture::Refused {
                     response: Some(self.refuse(refusal, route, change)),
                 }
             }
@@ -152,8 +152,8 @@ impl<S, B> Gate<S, B> {
                     request.extensions_mut().insert(grant);
                 }
                 let audit = change.map(|change| Box::new(Audit { admitted, change }));
-                Answer::Admitted {
-                    answer: self.service.call(request),
+                GateFuture::Admitted {
+                    future: self.service.call(request),
                     audit,
                 }
             }
@@ -206,23 +206,23 @@ impl Audit {
 
 pin_project! {
     /// The response future of a [`Gate`].
-    #[project = AnswerProjection]
-    pub enum Answer<F, B> {
+    #[project = GateFutureProjection]
+    pub enum GateFuture<F, B> {
         #[doc(hidden)]
         Refused { response: Option<Response<B>> },
         #[doc(hidden)]
-        Verifying { answer: Pin<Box<dyn Future<Output = Result<Response<B>, Infallible>> + Send>> },
+        Verifying { future: Pin<Box<dyn Future<Output = Result<Response<B>, Infallible>> + Send>> },
         #[doc(hidden)]
         Admitted {
             #[pin]
-            answer: F,
+            future: F,
             audit: Option<Box<Audit>>,
         },
     }
 
-    impl<F, B> PinnedDrop for Answer<F, B> {
+    impl<F, B> PinnedDrop for GateFuture<F, B> {
         fn drop(this: Pin<&mut Self>) {
-            if let AnswerProjection::Admitted { audit, .. } = this.project()
+            if let GateFutureProjection::Admitted { audit, .. } = this.project()
                 && let Some(audit) = audit.take()
             {
                 audit.log::<B>(None);
@@ -231,7 +231,7 @@ pin_project! {
     }
 }
 
-impl<F, B> Future for Answer<F, B>
+impl<F, B> Future for GateFuture<F, B>
 where
     F: Future<Output = Result<Response<B>, Infallible>>,
 {
@@ -239,13 +239,13 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project() {
-            AnswerProjection::Refused { response } => match response.take() {
+            GateFutureProjection::Refused { response } => match response.take() {
                 Some(response) => Poll::Ready(Ok(response)),
                 None => Poll::Pending,
             },
-            AnswerProjection::Verifying { answer } => answer.as_mut().poll(cx),
-            AnswerProjection::Admitted { answer, audit } => {
-                let Ok(response) = ready!(answer.poll(cx));
+            GateFutureProjection::Verifying { future } => future.as_mut().poll(cx),
+            GateFutureProjection::Admitted { future, audit } => {
+                let Ok(response) = ready!(future.poll(cx));
                 if let Some(audit) = audit.take() {
                     audit.log(Some(&response));
                 }
@@ -386,7 +386,7 @@ mod tests {
         let (gate, _, issuer) = gate();
         let mut gate = Gate {
             door: Door {
-                answers: crate::Answers::NoAdministration("elsewhere"),
+                accepts: crate::AcceptedCalls::NoAdministration("elsewhere"),
                 ..Door::default()
             },
             ..gate

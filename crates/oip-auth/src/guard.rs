@@ -63,7 +63,7 @@ pub struct KeyFetches {
 /// The kinds of calls that an address accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Answers {
+pub enum AcceptedCalls {
     /// All calls.
     Everything,
     /// Rejects calls that change the server, unless there is an access table or the API is restricted. The
@@ -75,7 +75,7 @@ pub enum Answers {
     NoAdministration(&'static str),
 }
 
-impl Answers {
+impl AcceptedCalls {
     /// Returns the error for a call that the address does not accept. `is_protected` is true if the call
     /// needs a credential.
     fn refusal(&self, route: &Route, is_protected: bool) -> Option<ServiceError> {
@@ -101,7 +101,7 @@ impl Answers {
 #[derive(Clone)]
 pub struct Door {
     /// The calls that the address accepts.
-    pub answers: Answers,
+    pub accepts: AcceptedCalls,
     /// APIs that require a header.
     pub restricted: Arc<[RestrictedApis]>,
 }
@@ -110,7 +110,7 @@ impl Default for Door {
     /// Creates a door that accepts all calls.
     fn default() -> Self {
         Self {
-            answers: Answers::Everything,
+            accepts: AcceptedCalls::Everything,
             restricted: Arc::new([]),
         }
     }
@@ -308,7 +308,7 @@ impl Guard {
             Some(found) => found.map_err(Stop::Refused),
             None => identify(table, headers, certificate),
         };
-        if let Some(error) = door.answers.refusal(route, table.is_some() || is_restricted) {
+        if let Some(error) = door.accepts.refusal(route, table.is_some() || is_restricted) {
             return Err(refused_at_door(error, table.as_ref().map(identify)));
         }
         let model = || Arc::new(Mutex::new(route.model_name().map(str::to_owned)));

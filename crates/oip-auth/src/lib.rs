@@ -33,7 +33,7 @@
 //! };
 //!
 //! use http::{Request, Response};
-//! use oip_auth::{Answers, Door, Gate, Guard, Transport};
+//! use oip_auth::{AcceptedCalls, Door, Gate, Guard, Transport};
 //! use tower_service::Service;
 //!
 //! /// The service behind the gate, such as `oip-http`'s router.
@@ -56,7 +56,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() {
-//! let door = Door { answers: Answers::NoChanges("use --admin-address"), ..Door::default() };
+//! let door = Door { accepts: AcceptedCalls::NoChanges("use --admin-address"), ..Door::default() };
 //! let transport = Transport {
 //!     is_grpc: false,
 //!     refuse: |error, _| Response::builder().status(error.code().http_status()).body(error.to_string()).unwrap(),
@@ -82,8 +82,8 @@ mod restricted_apis;
 mod table;
 
 pub use error::AuthError;
-pub use gate::{Answer, Gate, Transport};
-pub use guard::{Answers, Door, Guard, KeyFetches};
+pub use gate::{Gate, GateFuture, Transport};
+pub use guard::{AcceptedCalls, Door, Guard, KeyFetches};
 // This type is part of the interfaces of [`RestrictedApis`] and [`Guard`].
 pub use oip_service::route::Api;
 pub use restricted_apis::{RestrictedApis, check_restricted};

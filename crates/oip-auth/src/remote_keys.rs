@@ -23,7 +23,7 @@ use crate::key::{Key, read_set};
 
 /// The location of a key set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct KeysLocation {
     pub(crate) url: String,
     /// CA certificates (PEM) that verify the server; `None` to use the built-in certificates.
     pub(crate) authorities: Option<Vec<u8>>,
@@ -63,7 +63,7 @@ const MOST_BYTES: u64 = 1 << 20;
 
 /// A key set that a background thread keeps up to date. Dropping the value ends the thread.
 pub(crate) struct RemoteKeys {
-    place: Place,
+    location: KeysLocation,
     held: Arc<CurrentKeys>,
     wake: SyncSender<()>,
 }
@@ -96,7 +96,7 @@ impl Failure {
     }
 }
 
-impl Place {
+impl KeysLocation {
     /// Returns whether `keys` is a URL and not the path of a file.
     pub(crate) fn is_url(keys: &str) -> bool {
         keys.contains("://")
@@ -177,16 +177,16 @@ pub(crate) fn check_authorities(pem: &[u8]) -> Result<(), String> {
 impl RemoteKeys {
     /// Fetches the keys and starts the background thread. Waits for a slow server, but continues without keys
     /// if the server is unreachable: an outage of the issuer must not prevent this server from starting.
-    pub(crate) fn start(place: Place) -> Result<Self, Failure> {
-        Self::start_with(place, Pace::default())
+    pub(crate) fn start(location: KeysLocation) -> Result<Self, Failure> {
+        Self::start_with(location, Pace::default())
     }
 
-    fn start_with(place: Place, pace: Pace) -> Result<Self, Failure> {
+    fn start_with(location: KeysLocation, pace: Pace) -> Result<Self, Failure> {
         let (wake, wakes) = sync_channel(1);
         let held = Arc::new(CurrentKeys::default());
-        let agent = place.agent(pace).map_err(Failure::lasting)?;
+        let agent = location.agent(pace).map_err(Failure::lasting)?;
         let mut fetcher = Fetcher {
-            url: place.url.clone(),
+            url: location.url.clone(),
             agent,
             pace,
             held: held.clone(),
@@ -202,11 +202,11 @@ impl RemoteKeys {
             .name("jwks".to_owned())
             .spawn(move || fetcher.run(&wakes, next))
             .map_err(|error| Failure::lasting(format!("cannot start a thread: {error}")))?;
-        Ok(Self { place, held, wake })
+        Ok(Self { location, held, wake })
     }
 
-    pub(crate) fn place(&self) -> &Place {
-        &self.place
+    pub(crate) fn location(&self) -> &KeysLocation {
+        &self.location
     }
 
     /// Returns the keys with their version number.
@@ -443,11 +443,15 @@ mod tests {
         (authority.pem(), Arc::new(config))
     }
 
-    type Answer = Arc<Mutex<(String, String)>>;
+    type ServedResponse = Arc<Mutex<(String, String)>>;
 
     /// Responds to every request with the head and body in `answer`, which the test may change. Returns the
     /// number of requests so far.
-    fn serve(listener: TcpListener, tls: Option<Arc<ServerConfig>>, answer: Answer) -> Arc<AtomicU64> {
+    fn serve(
+        listener: TcpListener,
+        tls: Option<Arc<ServerConfig>>,
+        answer: ServedResponse,
+    ) -> Arc<AtomicU64> {
         let count = Arc::new(AtomicU64::new(0));
         let counted = count.clone();
         thread::spawn(move || {
@@ -469,7 +473,7 @@ mod tests {
         count
     }
 
-    fn converse(stream: impl Read + Write, answer: &Answer, count: &AtomicU64) {
+    fn converse(stream: impl Read + Write, answer: &ServedResponse, count: &AtomicU64) {
         let mut stream = BufReader::new(stream);
         loop {
             let mut head = String::new();
@@ -494,7 +498,7 @@ mod tests {
         (listener, address)
     }
 
-    fn answer(status: &str, body: &str) -> Answer {
+    fn answer(status: &str, body: &str) -> ServedResponse {
         Arc::new(Mutex::new((status.to_owned(), body.to_owned())))
     }
 
@@ -522,16 +526,16 @@ mod tests {
         let served = answer("200 OK", &first.set().to_string());
         let count = serve(listener, Some(tls), served.clone());
         let url = format!("https://localhost:{}/keys", address.port());
-        let place = |authorities: Option<&str>| Place {
+        let location = |authorities: Option<&str>| KeysLocation {
             url: url.clone(),
             authorities: authorities.map(|pem| pem.as_bytes().to_vec()),
         };
-        let refused = RemoteKeys::start_with(place(None), FAST).err().unwrap();
+        let refused = RemoteKeys::start_with(location(None), FAST).err().unwrap();
         assert!(
             !refused.is_passing && refused.reason.contains("or by one of the file `ca`"),
             "{refused:?}"
         );
-        let fetched = Arc::new(RemoteKeys::start_with(place(Some(&ca)), FAST).unwrap());
+        let fetched = Arc::new(RemoteKeys::start_with(location(Some(&ca)), FAST).unwrap());
         let verifier = Verifier::new(
             Keys::Server(fetched.clone()),
             "i".to_owned(),
@@ -573,11 +577,11 @@ mod tests {
     fn a_server_that_cannot_be_reached_is_tried_again() {
         let (listener, address) = listen();
         drop(listener);
-        let place = Place {
+        let location = KeysLocation {
             url: format!("http://{address}/keys"),
             authorities: None,
         };
-        let fetched = RemoteKeys::start_with(place, FAST).unwrap();
+        let fetched = RemoteKeys::start_with(location, FAST).unwrap();
         assert!(fetched.keys().is_none());
         until("it is tried again", || fetched.counts().1 >= 3);
         let listener = TcpListener::bind(address).unwrap();
@@ -619,11 +623,11 @@ mod tests {
             ("200 OK", &huge, "of at most 1048576 bytes, found more"),
         ] {
             *served.lock().unwrap() = (status.to_owned(), body.to_owned());
-            let place = Place {
+            let location = KeysLocation {
                 url: format!("http://{address}/"),
                 authorities: None,
             };
-            let failure = RemoteKeys::start_with(place, FAST).err().unwrap();
+            let failure = RemoteKeys::start_with(location, FAST).err().unwrap();
             assert!(
                 !failure.is_passing && failure.reason.contains(expected),
                 "{failure:?}"
@@ -639,7 +643,7 @@ mod tests {
             "http://[::1]/k",
             "http://localhost/k",
         ] {
-            assert_eq!(Place::check(url), Ok(()), "{url}");
+            assert_eq!(KeysLocation::check(url), Ok(()), "{url}");
         }
         for (url, expected) in [
             ("http://login.example.com/keys", "by https:// only"),
@@ -648,7 +652,7 @@ mod tests {
             ("ftp://host/keys", "expected a file or a URL with https://"),
             ("https://", "expected the URL of a JSON Web Key Set"),
         ] {
-            let error = Place::check(url).unwrap_err();
+            let error = KeysLocation::check(url).unwrap_err();
             assert!(error.contains(expected) && !error.contains("secret"), "{error}");
         }
     }

@@ -25,7 +25,7 @@ use crate::{
     key::read_set,
     pattern::Pattern,
     rate::Rate,
-    remote_keys::{Place, RemoteKeys, check_authorities},
+    remote_keys::{KeysLocation, RemoteKeys, check_authorities},
 };
 
 /// Identities and their credentials, as read from the table file.
@@ -137,7 +137,7 @@ pub(crate) struct Contents {
 #[derive(Clone, PartialEq, Eq)]
 enum KeysFrom {
     File(PathBuf, Vec<u8>),
-    Server(Place),
+    Server(KeysLocation),
 }
 
 impl Contents {
@@ -148,7 +148,7 @@ impl Contents {
         let wrong = |offset: usize, problem: &str| AuthError::at(path, line(&table, offset), problem);
         let keys = parse(path, &table)?.jwt.map(|jwt| {
             let place = jwt.keys.get_ref();
-            if !Place::is_url(place) {
+            if !KeysLocation::is_url(place) {
                 if let Some(ca) = &jwt.ca {
                     let problem = "`ca` is for keys at a URL, and these are in a file";
                     return Err(wrong(ca.span().start, problem));
@@ -157,14 +157,14 @@ impl Contents {
                 let contents = read(&keys)?;
                 return Ok(KeysFrom::File(keys, contents));
             }
-            Place::check(place).map_err(|problem| wrong(jwt.keys.span().start, &problem))?;
+            KeysLocation::check(place).map_err(|problem| wrong(jwt.keys.span().start, &problem))?;
             let authorities = jwt.ca.map(|ca| {
                 let ca = beside(ca.get_ref());
                 let pem = read(&ca)?;
                 check_authorities(&pem).map_err(|problem| AuthError::new(&ca, problem))?;
                 Ok(pem)
             });
-            Ok(KeysFrom::Server(Place {
+            Ok(KeysFrom::Server(KeysLocation {
                 url: place.clone(),
                 authorities: authorities.transpose()?,
             }))
@@ -183,12 +183,12 @@ impl KeysFrom {
                 Ok((keys, None)) => Ok(Keys::File(Arc::new(keys))),
                 Ok((_, Some(problem))) | Err(problem) => Err(AuthError::new(path, problem)),
             },
-            Self::Server(place) => {
-                if let Some(before) = before.filter(|before| before.place() == place) {
+            Self::Server(location) => {
+                if let Some(before) = before.filter(|before| before.location() == location) {
                     return Ok(Keys::Server(before.clone()));
                 }
-                let fetched = RemoteKeys::start(place.clone());
-                let fetched = fetched.map_err(|failure| AuthError::at_url(&place.url, &failure.reason))?;
+                let fetched = RemoteKeys::start(location.clone());
+                let fetched = fetched.map_err(|failure| AuthError::at_url(&location.url, &failure.reason))?;
                 Ok(Keys::Server(Arc::new(fetched)))
             }
         }

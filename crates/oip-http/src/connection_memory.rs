@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::{
     HttpConfig,
-    answer::{self, respond},
+    response::{self, respond},
 };
 
 /// The path of requests that register a connection's shared memory region. Such a request is the first on a
@@ -29,6 +29,6 @@ pub(crate) fn register<B>(config: &HttpConfig, request: &Request<B>) -> Response
         });
     respond(opened.map(|byte_size| {
         let body = json!({ "region": CONNECTION_REGION, "byte_size": byte_size });
-        answer::json(StatusCode::OK, json_body(&body))
+        response::json(StatusCode::OK, json_body(&body))
     }))
 }

@@ -14,11 +14,11 @@ use oip_service::{Grant, Lease};
 use oip_types::ServiceError;
 
 use crate::{
-    answer::{self, respond},
     app::App,
     described_models::{ready_models, with_models},
     leased::leased,
     missing::may_see,
+    response::{self, respond},
 };
 
 /// The static `OpenAPI` 3.1 description; `/openapi.json` adds the service's models.
@@ -41,7 +41,7 @@ pub(crate) async fn openapi(State(app): State<App>, grant: Option<Extension<Gran
             let _tree = lease.charge(OPENAPI.len() as u64 * TREE)?;
             let models = ready_models(&*service, &|name| may_see(grant.as_deref(), name));
             let text = with_models(OPENAPI, &models)?;
-            let mut response = answer::json(StatusCode::OK, text);
+            let mut response = response::json(StatusCode::OK, text);
             let headers = response.headers_mut();
             headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
             leased(response, &lease)

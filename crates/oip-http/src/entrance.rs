@@ -21,7 +21,7 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::{HttpConfig, answer, browsers, head, leased::leased_or_refused, text::errors};
+use crate::{HttpConfig, browsers, head, leased::leased_or_refused, response, text::errors};
 
 /// Rejects requests whose head is too large or does not have exactly one `Host`, and requests that web pages
 /// may not send. If the service panics, responds with 500 and keeps the connection open.
@@ -59,7 +59,7 @@ pub(crate) fn refusal<B>(request: &mut Request<B>, config: &HttpConfig) -> Optio
     let action = Route::of(request).action();
     let refuse = |status, message: String| {
         let error = ServiceError::invalid(message);
-        answer::json(status, errors::body(&error, action))
+        response::json(status, errors::body(&error, action))
     };
     if let Some((status, message)) = head::find_fault(request, config) {
         return Some(refuse(status, message));
@@ -70,7 +70,7 @@ pub(crate) fn refusal<B>(request: &mut Request<B>, config: &HttpConfig) -> Optio
     }
     head::charge(request, config)
         .err()
-        .map(|failure| answer::error_to(&failure, action))
+        .map(|failure| response::error_to(&failure, action))
 }
 
 impl<S> Service<Request<Body>> for Guard<S>
@@ -146,7 +146,7 @@ where
                 .map_or(Poll::Pending, |response| Poll::Ready(Ok(response))),
             EnteredProjection::Admitted { answer, lease_by } => {
                 let Ok(response) =
-                    ready!(answer.poll(cx)).unwrap_or_else(|panicked| Ok(answer::error(&panicked)));
+                    ready!(answer.poll(cx)).unwrap_or_else(|panicked| Ok(response::error(&panicked)));
                 Poll::Ready(Ok(match lease_by {
                     Some(config) => leased_or_refused(response, config),
                     None => response,

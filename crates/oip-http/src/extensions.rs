@@ -18,11 +18,11 @@ use oip_types::{
 use serde_json::{Value, json};
 
 use crate::{
-    answer::{self, respond, respond_to},
     app::{App, RequestRoute},
     infer::receive,
     leased::leased,
     missing::may_see,
+    response::{self, respond, respond_to},
 };
 
 /// Maximum body size of requests to extensions, in bytes. The largest bodies carry a model configuration.
@@ -145,7 +145,7 @@ pub(crate) async fn model_example(State(app): State<App>, route: RequestRoute) -
                 let message = format!("{model} has no example.json with valid inputs");
                 ServiceError::new(ErrorCode::NotFound, message)
             })?;
-            Ok(answer::json(StatusCode::OK, example))
+            Ok(response::json(StatusCode::OK, example))
         }),
     )
 }
@@ -237,12 +237,12 @@ fn region(route: &Route) -> Result<&str, ServiceError> {
 
 /// Rejects GPU memory, which no service supports.
 pub(crate) async fn cuda_shared_memory() -> Response {
-    answer::error(&extensions::not_offered("cuda_shared_memory"))
+    response::error(&extensions::not_offered("cuda_shared_memory"))
 }
 
 /// Rejects trace settings, which no service supports.
 pub(crate) async fn trace_settings() -> Response {
-    answer::error(&extensions::not_offered("trace"))
+    response::error(&extensions::not_offered("trace"))
 }
 
 /// Runs work that reads directories or visits all models on a pool thread, off the reactor.
@@ -274,7 +274,7 @@ async fn small_body(app: &App, request: Request) -> Result<Bytes, ServiceError> 
 }
 
 fn ok<T: serde::Serialize>(value: &T) -> Response {
-    answer::json(StatusCode::OK, json_body(value))
+    response::json(StatusCode::OK, json_body(value))
 }
 
 /// Creates an empty success response.

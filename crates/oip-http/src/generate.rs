@@ -34,10 +34,10 @@ use tensor_core::QuotedName;
 use tokio::time::{Sleep, sleep_until};
 
 use crate::{
-    answer::{self, respond},
     app::{App, RequestRoute},
     infer::{in_time, receive, run},
     leased::mark,
+    response::{self, respond},
 };
 
 /// Maximum size in bytes of a request, and of a response's tensors. The limit is ample for text; `infer` has
@@ -63,7 +63,7 @@ pub(crate) async fn generate(State(app): State<App>, route: RequestRoute, reques
             }
         };
         started.guard.disarm();
-        Ok(mark(answer::json(StatusCode::OK, answer)))
+        Ok(mark(response::json(StatusCode::OK, answer)))
     };
     respond(answered.await)
 }

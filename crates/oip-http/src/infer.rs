@@ -30,13 +30,13 @@ use oip_types::{
 use tokio::time::timeout_at;
 
 use crate::{
-    answer::{self, EncodedAnswer},
     app::App,
     content_encoding::{self, ContentEncoding},
     head::HEADER_LENGTH,
     missing::check_ready,
     negotiation::ResponsePreferences,
     read_body::read_body,
+    response::{self, EncodedResponse},
 };
 
 /// JSON larger than this is parsed and encoded off the reactor thread: at about a nanosecond per byte, other
@@ -119,7 +119,7 @@ where
     };
     let encoded = in_time(&lease, model, pin!(answered)).await?;
     guard.disarm();
-    Ok(answer::inference(encoded))
+    Ok(response::inference(encoded))
 }
 
 /// Attaches the record of a request's phases, and the shared memory of its connection, to its lease.
@@ -303,7 +303,7 @@ async fn encode(
     binary_outputs: BinaryOutputs,
     wanted: ResponsePreferences,
     lease: &Lease,
-) -> Result<EncodedAnswer, ServiceError> {
+) -> Result<EncodedResponse, ServiceError> {
     let config = &app.config;
     let printed = response
         .outputs
@@ -321,7 +321,7 @@ async fn encode(
         config.min_compressed_bytes,
     );
     let Some(chosen) = chosen else {
-        return Ok(EncodedAnswer::plain(body));
+        return Ok(EncodedResponse::plain(body));
     };
     let bytes = body.len();
     let compressing = {
@@ -336,9 +336,9 @@ fn compress(
     lease: &Lease,
     body: EncodedPieces,
     encoding: ContentEncoding,
-) -> Result<EncodedAnswer, ServiceError> {
+) -> Result<EncodedResponse, ServiceError> {
     let header_length = body.header_length();
-    Ok(EncodedAnswer {
+    Ok(EncodedResponse {
         parts: deflate(lease, encoding, body.into_parts())?,
         header_length,
         encoding: Some(encoding),

@@ -15,7 +15,7 @@ use http_body::{Body as _, Frame, SizeHint};
 use oip_service::{Charge, Lease};
 use oip_types::ServiceError;
 
-use crate::{HttpConfig, answer};
+use crate::{HttpConfig, response};
 
 /// Marks responses whose bytes own their charge.
 #[derive(Clone, Copy)]
@@ -50,7 +50,7 @@ pub(crate) fn mark(mut response: Response) -> Response {
 /// exhausted.
 pub(crate) fn leased_or_refused(response: Response, config: &HttpConfig) -> Response {
     let lease = Lease::new(&config.budget, &config.time);
-    leased(response, &lease).unwrap_or_else(|failure| answer::error(&failure))
+    leased(response, &lease).unwrap_or_else(|failure| response::error(&failure))
 }
 
 /// A body of known length whose frames carry their part of the charge.

@@ -44,7 +44,6 @@
 //!
 //! `docs/oip.md` lists every endpoint, header and status.
 
-mod answer;
 mod app;
 mod browsers;
 mod config;
@@ -63,17 +62,18 @@ mod missing;
 mod model_names;
 mod negotiation;
 mod read_body;
+mod response;
 mod routes;
 mod service;
 mod text;
 mod v1;
 
-pub use answer::{error as error_response, error_to as error_response_to};
 pub use browsers::AllowedHosts;
 pub use config::HttpConfig;
 #[cfg(unix)]
 pub use connection_memory::REGISTER_CONNECTION_MEMORY;
 pub use description::OPENAPI;
 pub use leased::leased;
+pub use response::{error as error_response, error_to as error_response_to};
 pub use routes::{paths, protocol_routes, router, router_with};
-pub use service::{HttpAnswer, HttpService, service, service_with};
+pub use service::{HttpFuture, HttpService, service, service_with};

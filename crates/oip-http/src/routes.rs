@@ -23,7 +23,6 @@ use tower_service::Service;
 
 use crate::{
     HttpConfig,
-    answer::{self, respond},
     app::{App, RequestRoute},
     description,
     entrance::Entrance,
@@ -32,6 +31,7 @@ use crate::{
     infer::infer_ready,
     leased::mark,
     missing::with_names,
+    response::{self, respond},
     text, v1,
 };
 
@@ -184,22 +184,24 @@ fn handler(path: &PathPattern) -> Option<MethodRouter<App>> {
 async fn server_metadata(State(app): State<App>) -> Response {
     let mut metadata = app.service.server_metadata();
     metadata.extensions = offered(&*app.service);
-    answer::json(StatusCode::OK, json_body(&metadata))
+    response::json(StatusCode::OK, json_body(&metadata))
 }
 
 async fn server_live() -> Response {
-    answer::json(StatusCode::OK, json_body(&json!({ "live": true })))
+    response::json(StatusCode::OK, json_body(&json!({ "live": true })))
 }
 
 /// Returns readiness. Also reports "live", as in the specification's example; clients look for "ready".
 async fn server_ready(State(app): State<App>) -> Response {
     match app.service.readiness() {
-        Readiness::Ready => answer::json(StatusCode::OK, json_body(&json!({ "live": true, "ready": true }))),
+        Readiness::Ready => {
+            response::json(StatusCode::OK, json_body(&json!({ "live": true, "ready": true })))
+        }
         Readiness::NotReady(reason) => {
             let error = ServiceError::new(ErrorCode::Unavailable, reason);
             let body = json!({ "live": true, "ready": false, "error": error.message() });
-            let mut response = answer::json(StatusCode::SERVICE_UNAVAILABLE, json_body(&body));
-            answer::retry_later(&mut response, &error);
+            let mut response = response::json(StatusCode::SERVICE_UNAVAILABLE, json_body(&body));
+            response::retry_later(&mut response, &error);
             response
         }
     }
@@ -213,7 +215,7 @@ async fn model_metadata(
     let answered = async {
         let model = route.model()?;
         match app.service.model_metadata(model) {
-            Ok(metadata) => Ok(answer::json(StatusCode::OK, json_body(&*metadata))),
+            Ok(metadata) => Ok(response::json(StatusCode::OK, json_body(&*metadata))),
             Err(error) => Err(with_names(&app, model, grant.map(|Extension(grant)| grant), error).await),
         }
     };
@@ -226,12 +228,12 @@ async fn model_ready(State(app): State<App>, route: RequestRoute) -> Response {
         .and_then(|model| match app.service.model_ready(model) {
             Ok(()) => {
                 let body = json!({ "name": model.name(), "ready": true });
-                Ok(answer::json(StatusCode::OK, json_body(&body)))
+                Ok(response::json(StatusCode::OK, json_body(&body)))
             }
             Err(error) if error.code() == ErrorCode::Unavailable => {
                 let body = json!({ "name": model.name(), "ready": false, "error": error.message() });
-                let mut response = answer::json(StatusCode::SERVICE_UNAVAILABLE, json_body(&body));
-                answer::retry_later(&mut response, &error);
+                let mut response = response::json(StatusCode::SERVICE_UNAVAILABLE, json_body(&body));
+                response::retry_later(&mut response, &error);
                 Ok(response)
             }
             Err(error) => Err(error),
@@ -244,7 +246,7 @@ async fn model_infer(State(app): State<App>, route: RequestRoute, request: Reque
 }
 
 async fn not_found() -> Response {
-    answer::error(&ServiceError::new(ErrorCode::NotFound, "Not Found"))
+    response::error(&ServiceError::new(ErrorCode::NotFound, "Not Found"))
 }
 
 /// Rejects a method. Every path of the protocol accepts GET or POST, so the error for GET recommends POST.
@@ -254,7 +256,7 @@ async fn method_not_allowed(method: Method, uri: Uri) -> Response {
         true => "Method Not Allowed: this path takes POST",
         false => "Method Not Allowed",
     };
-    answer::json(
+    response::json(
         StatusCode::METHOD_NOT_ALLOWED,
         error_body(&ServiceError::invalid(message)),
     )

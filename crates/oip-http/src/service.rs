@@ -29,11 +29,12 @@ use tower_service::Service;
 #[cfg(unix)]
 use crate::connection_memory;
 use crate::{
-    HttpConfig, answer,
+    HttpConfig,
     app::App,
     entrance::{EntranceFuture, refusal},
     infer::infer_ready,
     leased::leased_or_refused,
+    response,
     routes::routed,
 };
 
@@ -75,25 +76,25 @@ where
 {
     type Response = Response;
     type Error = Infallible;
-    type Future = HttpAnswer;
+    type Future = HttpFuture;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, mut request: Request<B>) -> HttpAnswer {
+    fn call(&mut self, mut request: Request<B>) -> HttpFuture {
         Route::read_http(&mut request);
         let action = Route::of(&request).action();
         let is_direct = action == Action::Infer || (cfg!(unix) && action == Action::ConnectionMemoryRegister);
         if !is_direct || *request.method() != Method::POST {
             let answer = self.router.call(request);
-            return HttpAnswer::Routed { answer };
+            return HttpFuture::Routed { answer };
         }
         let answer = match refusal(&mut request, &self.app.config) {
             Some(response) => EntranceFuture::refused(response),
             None => EntranceFuture::admitted(answer(self.app.clone(), request)),
         };
-        HttpAnswer::Inference { answer }
+        HttpFuture::Inference { answer }
     }
 }
 
@@ -111,7 +112,7 @@ where
         }
         Ok(match infer_ready(&app, &route, request).await {
             Ok(response) => response,
-            Err(failure) => leased_or_refused(answer::error(&failure), &app.config),
+            Err(failure) => leased_or_refused(response::error(&failure), &app.config),
         })
     })
 }
@@ -120,8 +121,8 @@ type Answering = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Sen
 
 pin_project! {
     /// The response future of an [`HttpService`].
-    #[project = HttpAnswerProjection]
-    pub enum HttpAnswer {
+    #[project = HttpFutureProjection]
+    pub enum HttpFuture {
         #[doc(hidden)]
         Inference {
             #[pin]
@@ -135,13 +136,13 @@ pin_project! {
     }
 }
 
-impl Future for HttpAnswer {
+impl Future for HttpFuture {
     type Output = Result<Response, Infallible>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project() {
-            HttpAnswerProjection::Inference { answer } => answer.poll(cx),
-            HttpAnswerProjection::Routed { answer } => answer.poll(cx),
+            HttpFutureProjection::Inference { answer } => answer.poll(cx),
+            HttpFutureProjection::Routed { answer } => answer.poll(cx),
         }
     }
 }

@@ -16,10 +16,10 @@ use oip_types::{
 use serde_json::json;
 
 use crate::{
-    answer::{self, EncodedAnswer, respond},
     app::{App, RequestRoute},
     infer::{in_time, receive, run},
     leased::mark,
+    response::{self, EncodedResponse, respond},
 };
 
 /// Returns whether a model is ready.
@@ -31,7 +31,7 @@ pub(crate) async fn model_ready(State(app): State<App>, route: RequestRoute) -> 
             "name": model.name(), "ready": true,
             "id": model.name(), "object": "model", "created": 0, "owned_by": "server",
         });
-        Ok(answer::json(StatusCode::OK, json_body(&body)))
+        Ok(response::json(StatusCode::OK, json_body(&body)))
     });
     respond(ready)
 }
@@ -77,7 +77,7 @@ async fn predicted(app: &App, route: &Route, request: Request) -> Result<Respons
     };
     let encoded = in_time(&lease, model, answered).await?;
     guard.disarm();
-    Ok(mark(answer::inference(encoded)))
+    Ok(mark(response::inference(encoded)))
 }
 
 /// Decodes a request, off the reactor thread if decoding takes a long time.
@@ -119,7 +119,7 @@ async fn encode(
     response: InferResponse,
     has_rows: bool,
     lease: &Lease,
-) -> Result<EncodedAnswer, ServiceError> {
+) -> Result<EncodedResponse, ServiceError> {
     let config = &app.config;
     let bytes = response.outputs.iter().map(|output| printing(&output.value));
     let bytes = bytes.fold(0, usize::saturating_add);
@@ -129,5 +129,5 @@ async fn encode(
     };
     run(&config.cpu, lease, bytes, encoding)
         .await
-        .map(EncodedAnswer::plain)
+        .map(EncodedResponse::plain)
 }

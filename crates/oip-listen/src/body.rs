@@ -19,7 +19,7 @@ use crate::{
     ConnectionLimits,
     activity::Activity,
     leftover::Leftover,
-    stream_slots::{Place, Seat, Wait, Waiter},
+    stream_slots::{Seat, SlotGuard, Wait, Waiter},
 };
 
 pin_project! {
@@ -262,12 +262,12 @@ pub(crate) struct Report {
     response: u64,
     seat: Arc<Seat>,
     /// Slot of the stream; `None` for HTTP/1.
-    place: Option<Place>,
+    place: Option<SlotGuard>,
 }
 
 impl Report {
     /// Creates the report of a request, which keeps its slot until its response was passed to hyper or h2.
-    pub(crate) fn new(activity: &Activity, seat: Arc<Seat>, place: Option<Place>) -> Self {
+    pub(crate) fn new(activity: &Activity, seat: Arc<Seat>, place: Option<SlotGuard>) -> Self {
         Self {
             activity: activity.clone(),
             response: activity.request_started(&seat),

@@ -110,10 +110,10 @@ impl ConnectionCap {
     }
 
     /// Registers a connection until the returned value is dropped.
-    pub(crate) fn enter(&self, room: Room, occupant: Arc<dyn Occupant>) -> Place {
+    pub(crate) fn enter(&self, room: Room, occupant: Arc<dyn Occupant>) -> ConnectionSlot {
         let number = self.0.opened.fetch_add(1, Ordering::Relaxed);
         self.0.lock().insert(number, occupant);
-        Place {
+        ConnectionSlot {
             shared: self.0.clone(),
             number,
             _room: room,
@@ -157,13 +157,13 @@ pub(crate) struct Room {
 }
 
 /// The slot of an open connection.
-pub(crate) struct Place {
+pub(crate) struct ConnectionSlot {
     shared: Arc<SharedState>,
     number: u64,
     _room: Room,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.shared.lock().remove(&self.number);
     }

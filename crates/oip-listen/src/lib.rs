@@ -102,5 +102,5 @@ pub use self_wakes::let_others_go;
 pub use serve::{serve, serve_each, serve_tls};
 pub use shares::Windows;
 pub use shutdown::Shutdown;
-pub use stream_slots::{Lasting, StreamCap, StreamCounts, StreamPlace};
+pub use stream_slots::{Lasting, StreamCap, StreamCounts, StreamSlot};
 pub use tls::{CertificateName, ClientCertificate, ServerCertificate, Tls, TlsError, TlsFile, TlsFiles};

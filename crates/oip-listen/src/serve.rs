@@ -26,7 +26,7 @@ use tower_service::Service;
 use crate::{
     ClientCertificate, ConnectionLimits, Listener, Peer, Protocol, RequestBody, Shutdown, Tls,
     activity::{Activity, Verdict},
-    connections::{Place, Room},
+    connections::{ConnectionSlot, Room},
     front::{FirstRequest, Front},
     http2::Http2,
     io::WatchedStream,
@@ -297,7 +297,13 @@ impl Connection {
     }
 
     /// Serves the connection to its end; returns false if it had to be cut by a shutdown.
-    async fn serve<S, B>(mut self, mut stream: Stream, service: S, _place: Place, tasks: Tasks) -> bool
+    async fn serve<S, B>(
+        mut self,
+        mut stream: Stream,
+        service: S,
+        _slot: ConnectionSlot,
+        tasks: Tasks,
+    ) -> bool
     where
         S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
         S::Future: Send,

@@ -107,14 +107,14 @@ impl StreamCap {
 
     /// Admits a stream to one of its connection's own slots or to a shared slot. If no shared slot is free,
     /// evicts a waiting stream. Returns `None` if the new stream is refused.
-    pub(crate) fn admit(&self, connection: u64, kind: Admission, seat: Arc<Seat>) -> Option<Place> {
+    pub(crate) fn admit(&self, connection: u64, kind: Admission, seat: Arc<Seat>) -> Option<SlotGuard> {
         let is_assured = matches!(kind, Admission::Assured);
         if !is_assured && !self.take(connection, kind, &seat, Instant::now()) {
             self.0.refused.fetch_add(1, Ordering::Relaxed);
             return None;
         }
         self.0.open.fetch_add(1, Ordering::Relaxed);
-        Some(Place {
+        Some(SlotGuard {
             cap: self.clone(),
             connection,
             is_assured,
@@ -215,21 +215,21 @@ impl Occupancy {
 }
 
 /// The slot of an open stream. Dropping the value frees the slot.
-pub(crate) struct Place {
+pub(crate) struct SlotGuard {
     cap: StreamCap,
     connection: u64,
     is_assured: bool,
     seat: Arc<Seat>,
 }
 
-impl Place {
+impl SlotGuard {
     /// Counts a stream that was reset because its client did not read.
     pub(crate) fn note_unread(&self) {
         self.cap.0.unread.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl Drop for Place {
+impl Drop for SlotGuard {
     fn drop(&mut self) {
         self.cap.0.open.fetch_sub(1, Ordering::Relaxed);
         if !self.is_assured {
@@ -391,14 +391,14 @@ impl Seat {
 #[derive(Clone, Debug)]
 pub struct Lasting {
     paths: &'static [&'static str],
-    introduce: fn(StreamPlace) -> Extensions,
+    introduce: fn(StreamSlot) -> Extensions,
 }
 
 impl Lasting {
     /// Describes requests with these paths. `introduce` wraps the slot into request extensions that the
     /// service understands.
     #[must_use]
-    pub fn new(paths: &'static [&'static str], introduce: fn(StreamPlace) -> Extensions) -> Self {
+    pub fn new(paths: &'static [&'static str], introduce: fn(StreamSlot) -> Extensions) -> Self {
         Self { paths, introduce }
     }
 
@@ -409,16 +409,16 @@ impl Lasting {
     /// Returns the extensions for a request, if `path` is one of the configured paths.
     pub(crate) fn of(&self, path: &str, seat: &Arc<Seat>) -> Option<Extensions> {
         self.contains(path)
-            .then(|| (self.introduce)(StreamPlace(seat.clone())))
+            .then(|| (self.introduce)(StreamSlot(seat.clone())))
     }
 }
 
 /// The slot of a stream, for services with long-lived, mostly idle streams. The service reports when the
 /// stream is idle, and ends the stream when its slot is needed. See [`Lasting`].
 #[derive(Clone, Debug)]
-pub struct StreamPlace(Arc<Seat>);
+pub struct StreamSlot(Arc<Seat>);
 
-impl StreamPlace {
+impl StreamSlot {
     /// Marks the stream as idle: it is waiting for its client's next request, or for an event to report. An
     /// idle stream can be evicted.
     pub fn rest(&self) {
@@ -449,11 +449,11 @@ impl StreamPlace {
 mod tests {
     use super::*;
 
-    fn take(cap: &StreamCap, connection: u64) -> Option<(Arc<Seat>, Place)> {
+    fn take(cap: &StreamCap, connection: u64) -> Option<(Arc<Seat>, SlotGuard)> {
         take_as(cap, connection, Admission::Work)
     }
 
-    fn take_as(cap: &StreamCap, connection: u64, kind: Admission) -> Option<(Arc<Seat>, Place)> {
+    fn take_as(cap: &StreamCap, connection: u64, kind: Admission) -> Option<(Arc<Seat>, SlotGuard)> {
         let seat = Arc::<Seat>::default();
         Some((seat.clone(), cap.admit(connection, kind, seat)?))
     }
@@ -501,7 +501,7 @@ mod tests {
         few.iter().chain(&many).for_each(|(seat, _)| is_ripe(seat));
         let third: Vec<_> = (0..2).map(|_| take(&cap, 3).unwrap()).collect();
         let lost =
-            |streams: &[(Arc<Seat>, Place)]| streams.iter().filter(|(seat, _)| seat.is_revoked()).count();
+            |streams: &[(Arc<Seat>, SlotGuard)]| streams.iter().filter(|(seat, _)| seat.is_revoked()).count();
         assert_eq!((lost(&few), lost(&many)), (0, 2));
         for (seat, _) in few.iter().chain(&many) {
             seat.goes_on(Wait::Request);

@@ -156,7 +156,7 @@ impl BackendConfig {
             #[cfg(feature = "onnx")]
             onnx,
             #[cfg(feature = "forest")]
-            Arc::new(backend_forest::ForestBackend::new()),
+            Arc::new(backend_boosters::BoostersBackend::new()),
             #[cfg(feature = "tensors")]
             Arc::new(
                 backend_tensors::TensorsBackend::new()

@@ -148,12 +148,12 @@ mod tests {
                 "core/src/option.rs:5:6",
             ),
             (
-                "/home/x/tensorferry/crates/flat-forest/src/eval.rs:1:1",
-                "crates/flat-forest/src/eval.rs:1:1",
+                "/home/x/tensorferry/crates/tree-eval/src/eval.rs:1:1",
+                "crates/tree-eval/src/eval.rs:1:1",
             ),
             (
-                "crates/flat-forest/src/eval.rs:1:1",
-                "crates/flat-forest/src/eval.rs:1:1",
+                "crates/tree-eval/src/eval.rs:1:1",
+                "crates/tree-eval/src/eval.rs:1:1",
             ),
         ] {
             assert_eq!(short(place), short_place);

@@ -55,7 +55,7 @@ mod backend;
 mod budget;
 mod buffer;
 mod call;
-mod call_place;
+mod call_slot;
 mod cancel;
 mod capabilities;
 #[cfg(feature = "compression")]
@@ -88,7 +88,7 @@ pub use backend::{
 pub use budget::ByteBudget;
 pub use buffer::Buffer;
 pub use call::{Call, Outcome, Outputs, RequestPart, RestOfRun};
-pub use call_place::{CallPlace, KeptPlace};
+pub use call_slot::{CallSlot, RevocableSlot};
 pub use cancel::{CancelGuard, CancelToken};
 pub use capabilities::{
     BoxFuture, Classes, Classification, Logging, ModelConfiguration, ModelRepository, Statistics,

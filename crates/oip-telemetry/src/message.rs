@@ -97,7 +97,7 @@ enum Any {
 
 /// The collector's response.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Answer {
+pub(crate) struct CollectorResponse {
     #[prost(message, optional, tag = "1")]
     pub(crate) partial_success: Option<PartialSuccess>,
 }

@@ -7,7 +7,7 @@ use ureq::{Agent, http::StatusCode, tls::TlsConfig};
 
 use crate::{
     endpoint::Authorities,
-    message::{Answer, PartialSuccess},
+    message::{CollectorResponse, PartialSuccess},
 };
 
 /// Sends messages to one URL of a collector.
@@ -104,7 +104,7 @@ impl Poster {
         }
         let partial = body
             .ok()
-            .and_then(|body| Answer::decode(&body[..]).ok()?.partial_success);
+            .and_then(|body| CollectorResponse::decode(&body[..]).ok()?.partial_success);
         Ok(partial.filter(|partial| partial.rejected > 0))
     }
 }

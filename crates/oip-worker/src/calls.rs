@@ -25,7 +25,7 @@ use oip_types::{
 };
 use tensor_core::QuotedName;
 
-use crate::messages::{Answer, Ask, Failure, InputPlace, Next};
+use crate::messages::{Ask, CallResponse, Failure, InputLocation, Next};
 use crate::protocol::{Broken, Connection, Kind};
 #[cfg(target_os = "linux")]
 use crate::region::{LEAST_IN_REGION, REGION_ALIGNMENT, Region};
@@ -95,7 +95,7 @@ enum State {
 
 /// A message to the worker about a call.
 enum CallMessage {
-    Answer { response: InferResponse, is_end: bool },
+    Response { response: InferResponse, is_end: bool },
     End,
     Failed(ServiceError),
 }
@@ -223,7 +223,7 @@ impl<'w> Calls<'w> {
                 continue;
             };
             match said {
-                CallMessage::Answer { is_end: false, .. } => at += 1,
+                CallMessage::Response { is_end: false, .. } => at += 1,
                 _ => drop(self.open.swap_remove(at)),
             }
             tell(connection, number, call, &said, go_on)?;
@@ -256,7 +256,7 @@ impl Open {
         if let State::Asked(asked) = &mut self.state {
             match std::task::ready!(asked.as_mut().poll(cx)) {
                 Ok(Responses::One(response)) => {
-                    return Poll::Ready(CallMessage::Answer {
+                    return Poll::Ready(CallMessage::Response {
                         response,
                         is_end: true,
                     });
@@ -274,7 +274,7 @@ impl Open {
             Some(Ok(answer)) => {
                 let taken = std::mem::replace(answers, ResponseStream::new(|_| Poll::Ready(None)));
                 self.state = State::Held(taken);
-                CallMessage::Answer {
+                CallMessage::Response {
                     response: answer.response,
                     is_end: answer.is_last,
                 }
@@ -339,17 +339,17 @@ fn tell(
     said: &CallMessage,
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<(), Broken> {
-    let short = |failed: Option<&ServiceError>| Answer {
+    let short = |failed: Option<&ServiceError>| CallResponse {
         call,
         failed: failed.map(Failure::new),
         is_end: true,
-        ..Answer::default()
+        ..CallResponse::default()
     };
     let (response, is_end) = match said {
-        CallMessage::Answer { response, is_end } => (response, *is_end),
-        CallMessage::End => return connection.send_json(Kind::Answer, number, &short(None), go_on),
+        CallMessage::Response { response, is_end } => (response, *is_end),
+        CallMessage::End => return connection.send_json(Kind::CallResponse, number, &short(None), go_on),
         CallMessage::Failed(error) => {
-            return connection.send_json(Kind::Answer, number, &short(Some(error)), go_on);
+            return connection.send_json(Kind::CallResponse, number, &short(Some(error)), go_on);
         }
     };
     let outputs = &response.outputs;
@@ -365,42 +365,42 @@ fn tell(
         });
         return match region {
             Ok(region) => {
-                let answer = Answer {
+                let answer = CallResponse {
                     call,
                     outputs: Some(places),
                     region: Some(region.len()),
                     is_end,
-                    ..Answer::default()
+                    ..CallResponse::default()
                 };
-                connection.send_file(Kind::Answer, number, &answer, region.as_fd(), go_on)
+                connection.send_file(Kind::CallResponse, number, &answer, region.as_fd(), go_on)
             }
             Err(error) => {
                 let message = format!("there is no shared memory for its {whole} bytes of outputs: {error}");
                 let error = ServiceError::new(ErrorCode::Overloaded, message);
-                connection.send_json(Kind::Answer, number, &short(Some(&error)), go_on)
+                connection.send_json(Kind::CallResponse, number, &short(Some(&error)), go_on)
             }
         };
     }
-    let answer = Answer {
+    let answer = CallResponse {
         call,
         outputs: Some(places(outputs, 1).0),
         is_end,
-        ..Answer::default()
+        ..CallResponse::default()
     };
     let binary: Vec<Bytes> = outputs.iter().map(|output| output.value.raw().clone()).collect();
     let json = oip_types::rest::json_body(&answer);
-    connection.send(Kind::Answer, number, &json, &binary, go_on)
+    connection.send(Kind::CallResponse, number, &json, &binary, go_on)
 }
 
 /// Lays out the outputs one after another, aligned to `alignment`. Returns their locations and the total
 /// length.
-fn places(outputs: &[InferOutput], alignment: u64) -> (Vec<InputPlace<'_>>, u64) {
+fn places(outputs: &[InferOutput], alignment: u64) -> (Vec<InputLocation<'_>>, u64) {
     let mut end = 0u64;
     let places = outputs.iter().map(|output| {
         let offset = end.next_multiple_of(alignment);
         let length = output.value.raw().len() as u64;
         end = offset + length;
-        InputPlace {
+        InputLocation {
             name: &output.name,
             datatype: output.value.datatype().name(),
             shape: output.value.shape().dims(),

@@ -153,7 +153,7 @@ mod process;
 mod protocol;
 #[cfg(target_os = "linux")]
 mod region;
-mod request_connections;
+mod request_channels;
 mod tensor_locations;
 mod worker_log;
 

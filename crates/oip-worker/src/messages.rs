@@ -28,7 +28,7 @@ pub(crate) struct Run<'r> {
     pub(crate) id: Option<&'r str>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) parameters: BTreeMap<&'r str, serde_json::Value>,
-    pub(crate) inputs: Vec<InputPlace<'r>>,
+    pub(crate) inputs: Vec<InputLocation<'r>>,
     /// Names of the requested outputs; empty if all are requested.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) outputs: Vec<&'r str>,
@@ -56,7 +56,7 @@ pub(crate) struct RunPart<'r> {
 
 /// The location of an input in the frame or region.
 #[derive(Debug, Serialize)]
-pub(crate) struct InputPlace<'r> {
+pub(crate) struct InputLocation<'r> {
     pub(crate) name: &'r str,
     pub(crate) datatype: &'static str,
     pub(crate) shape: &'r [u64],
@@ -67,7 +67,7 @@ pub(crate) struct InputPlace<'r> {
 /// A response, with the locations of its outputs.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Results {
-    pub(crate) outputs: Vec<OutputPlace>,
+    pub(crate) outputs: Vec<OutputLocation>,
     /// Whether the model still uses the region with its inputs.
     #[serde(default)]
     pub(crate) keeps_inputs: bool,
@@ -90,7 +90,7 @@ pub(crate) struct FailedPart {
 /// One of several responses to a request.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Part {
-    pub(crate) outputs: Vec<OutputPlace>,
+    pub(crate) outputs: Vec<OutputLocation>,
     /// Whether the model marked this response as the last one.
     pub(crate) is_last: bool,
 }
@@ -114,7 +114,7 @@ pub(crate) struct Ask {
     pub(crate) id: Option<String>,
     #[serde(default)]
     pub(crate) parameters: BTreeMap<String, serde_json::Value>,
-    pub(crate) inputs: Vec<OutputPlace>,
+    pub(crate) inputs: Vec<OutputLocation>,
     /// Names of the requested outputs; empty if all are requested.
     #[serde(default)]
     pub(crate) outputs: Vec<String>,
@@ -128,11 +128,11 @@ pub(crate) struct Ask {
 
 /// A response to an [`Ask`], or the end of its responses.
 #[derive(Debug, Default, Serialize)]
-pub(crate) struct Answer<'r> {
+pub(crate) struct CallResponse<'r> {
     pub(crate) call: u64,
     /// Outputs of the response; `None` if the call failed or has no further responses.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) outputs: Option<Vec<InputPlace<'r>>>,
+    pub(crate) outputs: Option<Vec<InputLocation<'r>>>,
     /// The length of the region with the outputs, which is used for this response only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) region: Option<u64>,
@@ -143,7 +143,7 @@ pub(crate) struct Answer<'r> {
     pub(crate) is_end: bool,
 }
 
-/// The worker's reply to an [`Answer`] after which more responses may follow.
+/// The worker's reply to an [`CallResponse`] after which more responses may follow.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Next {
     pub(crate) call: u64,
@@ -152,11 +152,11 @@ pub(crate) struct Next {
 
 /// The location of an output, and what it contains.
 #[derive(Debug, Deserialize)]
-pub(crate) struct OutputPlace {
+pub(crate) struct OutputLocation {
     pub(crate) name: String,
     pub(crate) datatype: String,
     pub(crate) shape: Vec<u64>,
-    pub(crate) place: Place,
+    pub(crate) place: TensorMemory,
     pub(crate) offset: u64,
     pub(crate) length: u64,
 }
@@ -164,7 +164,7 @@ pub(crate) struct OutputPlace {
 /// The memory that a location refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Place {
+pub(crate) enum TensorMemory {
     /// The bytes follow the JSON in the frame.
     Frame,
     /// The region for outputs.

@@ -31,8 +31,8 @@ use crate::{
     messages::{About, Failure, Hello, Load, LoadedModel, Tensors},
     numbers::{Number, Numbers},
     protocol::{ALIGNMENT, Broken, Connection, Head, Kind, TICK, VERSION, read_json},
-    request_connections::{Beside, Lane},
-    tensor_locations::{Places, Several},
+    request_channels::{RequestChannel, RequestChannels},
+    tensor_locations::{Several, SharedRegions},
     worker_log::WorkerLog,
 };
 
@@ -54,7 +54,7 @@ pub(crate) struct Recipe {
 /// kills the process, unless the process runs other requests too.
 pub(crate) struct Worker {
     process: Arc<Process>,
-    lane: Lane,
+    channel: RequestChannel,
     /// The number of the last request on this connection.
     number: u64,
     /// Whether the process accepts other requests while it continues with the current one.
@@ -69,7 +69,7 @@ struct Process {
     log: WorkerLog,
     /// The number of the last request to this process, on any connection.
     last: AtomicU64,
-    beside: Beside,
+    channels: RequestChannels,
     memory_limit: Option<u64>,
     max_answer_bytes: u64,
     grace: Duration,
@@ -175,7 +175,7 @@ impl Worker {
             instance: recipe.numbers.take(),
             log,
             last: AtomicU64::new(0),
-            beside: Beside::default(),
+            channels: RequestChannels::default(),
             memory_limit: recipe.memory_limit,
             max_answer_bytes: recipe.isolation.max_answer_bytes,
             grace: recipe.isolation.grace,
@@ -183,17 +183,17 @@ impl Worker {
             is_counted: AtomicBool::new(false),
             cause: OnceLock::new(),
         };
-        let lane = Lane {
+        let channel = RequestChannel {
             connection: Connection::new(data, Some(TICK))?,
-            places: None,
+            regions: None,
         };
-        Ok(Self::new(process.into(), lane))
+        Ok(Self::new(process.into(), channel))
     }
 
-    fn new(process: Arc<Process>, lane: Lane) -> Self {
+    fn new(process: Arc<Process>, channel: RequestChannel) -> Self {
         Self {
             process,
-            lane,
+            channel,
             number: 0,
             is_beside: false,
         }
@@ -204,7 +204,7 @@ impl Worker {
         recipe: &Recipe,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Result<About, ServiceError>, Broken> {
-        let connection = &self.lane.connection;
+        let connection = &self.channel.connection;
         connection.send_bytes(&recipe.isolation.first_bytes, go_on)?;
         let head = connection.head(go_on)?;
         if head.kind != Kind::Hello {
@@ -217,7 +217,7 @@ impl Worker {
                 hello.protocol
             )));
         }
-        self.lane.places = hello.places.then(Places::default);
+        self.channel.regions = hello.places.then(SharedRegions::default);
         let source = &recipe.source;
         let order = Load {
             backend: recipe.backend.to_owned(),
@@ -263,7 +263,7 @@ impl Worker {
     /// Reads a frame that consists only of JSON.
     fn json(&self, head: Head, go_on: &mut dyn FnMut() -> bool) -> Result<Vec<u8>, Broken> {
         match head.binary {
-            0 => self.lane.connection.bytes(head.json.into(), go_on),
+            0 => self.channel.connection.bytes(head.json.into(), go_on),
             _ => Err(Broken::wrong("unexpected binary data")),
         }
     }
@@ -292,13 +292,13 @@ impl Worker {
         cancel: &CancelToken,
     ) -> Result<Result<InputOffsets, ServiceError>, Broken> {
         self.number = self.process.last.fetch_add(1, Ordering::Relaxed) + 1;
-        let (number, connection, process) = (self.number, &self.lane.connection, &*self.process);
+        let (number, connection, process) = (self.number, &self.channel.connection, &*self.process);
         let mut go_on = patience(&process.control, number, process.grace, cancel);
-        if let Some(places) = &mut self.lane.places {
+        if let Some(regions) = &mut self.channel.regions {
             let timeout = cancel
                 .deadline()
                 .map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let offsets = places.send(connection, number, (request, parts, timeout), &mut go_on)?;
+            let offsets = regions.send(connection, number, (request, parts, timeout), &mut go_on)?;
             return Ok(offsets.map(InputOffsets));
         }
         let encoding = RequestEncoding::default().with(|encoding| encoding.binary_inputs = true);
@@ -314,7 +314,7 @@ impl Worker {
     /// response has arrived.
     #[cfg(target_os = "linux")]
     pub(crate) fn has_answer_by(&self, until: Instant) -> bool {
-        self.lane.connection.has_answer_by(until)
+        self.channel.connection.has_answer_by(until)
     }
 
     /// Receives the response: the second half of [`Worker::infer`].
@@ -324,18 +324,18 @@ impl Worker {
         sent: InputOffsets,
         taker: Option<Taker<'_>>,
     ) -> Result<Result<Option<Outputs>, ServiceError>, Broken> {
-        let (number, connection, process) = (self.number, &self.lane.connection, &*self.process);
+        let (number, connection, process) = (self.number, &self.channel.connection, &*self.process);
         let max_answer_bytes = process.max_answer_bytes;
         let go_on = &mut patience(&process.control, number, process.grace, work.cancel);
-        if let Some(places) = &mut self.lane.places {
+        if let Some(regions) = &mut self.channel.regions {
             let answer = (max_answer_bytes, &process.log);
             let Some(Taker { answers, others }) = taker else {
-                return places.receive(connection, number, (work, sent.0), answer, None, go_on);
+                return regions.receive(connection, number, (work, sent.0), answer, None, go_on);
             };
-            let mut free = || match process.beside.lane(&process.control) {
-                Ok(lane) => {
+            let mut free = || match process.channels.take(&process.control) {
+                Ok(channel) => {
                     self.is_beside = true;
-                    others(Self::new(self.process.clone(), lane));
+                    others(Self::new(self.process.clone(), channel));
                     true
                 }
                 Err(error) => {
@@ -348,7 +348,7 @@ impl Worker {
                 answers,
                 free: &mut free,
             };
-            return places.receive(connection, number, (work, sent.0), answer, Some(several), go_on);
+            return regions.receive(connection, number, (work, sent.0), answer, Some(several), go_on);
         }
         let head = connection.head(go_on)?;
         if head.number != number {
@@ -376,27 +376,29 @@ impl Worker {
     /// Keeps the connection for a later request. Called when this request is finished and the process runs
     /// other requests.
     pub(crate) fn put_aside(self) {
-        self.process.beside.keep(self.lane);
+        self.process.channels.keep(self.channel);
     }
 
     /// Abandons the current request without killing the process, if the process runs other requests. Returns
     /// whether that is possible. If so, dropping `self` closes the connection, which notifies the process.
     pub(crate) fn can_leave(&self) -> bool {
-        let Process { beside, control, .. } = &*self.process;
-        self.is_beside && beside.give_up(self.number, control)
+        let Process {
+            channels, control, ..
+        } = &*self.process;
+        self.is_beside && channels.give_up(self.number, control)
     }
 
     /// Gives a worker that is another program time to finalize its model. Dropping `self` waits until the
     /// worker exits, at most for the grace period.
     pub(crate) fn dismiss(&mut self) {
         let Process {
-            beside,
+            channels,
             farewell,
             grace,
             ..
         } = &*self.process;
-        if self.lane.places.is_some() && self.lane.connection.finish_sending().is_ok() {
-            beside.finish_sending();
+        if self.channel.regions.is_some() && self.channel.connection.finish_sending().is_ok() {
+            channels.finish_sending();
             *lock(farewell) = Some(Instant::now() + *grace);
         }
     }

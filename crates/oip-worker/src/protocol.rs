@@ -60,10 +60,10 @@ pub(crate) enum Kind {
     /// Worker: a request to another model, before `Results` or `Failed`. JSON: `Ask`; binary: its inputs, as
     /// in `Results`.
     Ask = 13,
-    /// Server: a response to an `Ask`. JSON: `Answer`; binary: as in `Run`. A region's file comes with the
+    /// Server: a response to an `Ask`. JSON: `CallResponse`; binary: as in `Run`. A region's file comes with the
     /// header.
-    Answer = 14,
-    /// Worker, after an `Answer` that may not be the last: whether to send the next response. JSON: `Next`.
+    CallResponse = 14,
+    /// Worker, after a `CallResponse` that may not be the last: whether to send the next response. JSON: `Next`.
     Next = 15,
     /// Worker, before the end of several responses: it accepts another request on another connection while it
     /// continues with the current one.
@@ -115,7 +115,7 @@ impl Head {
             Kind::Part,
             Kind::Taken,
             Kind::Ask,
-            Kind::Answer,
+            Kind::CallResponse,
             Kind::Next,
             Kind::Free,
         ];

@@ -15,8 +15,8 @@ use crate::region::{KEPT, LEAST_IN_REGION, REGION_ALIGNMENT, Region};
 use crate::{
     calls::{Bell, Calls, Work},
     messages::{
-        Ask, FailedPart, Failure, InputPlace, Next, OutputPlace, Part, PartReply, Place, Results, Run,
-        RunPart,
+        Ask, FailedPart, Failure, InputLocation, Next, OutputLocation, Part, PartReply, Results, Run,
+        RunPart, TensorMemory,
     },
     protocol::{Broken, Connection, Head, Kind, read_json},
     worker_log::WorkerLog,
@@ -24,7 +24,7 @@ use crate::{
 
 /// The shared regions of one connection.
 #[derive(Default)]
-pub(crate) struct Places {
+pub(crate) struct SharedRegions {
     #[cfg(target_os = "linux")]
     regions: Regions,
     /// Wakes the thread that uses this connection. Created when the model first calls another model.
@@ -64,7 +64,7 @@ struct SentRequest<'r> {
     offsets: Vec<u64>,
 }
 
-impl Places {
+impl SharedRegions {
     /// Sends one request, and returns the offsets of its inputs. After a connection error, the worker can no
     /// longer be used.
     pub(crate) fn send(
@@ -298,7 +298,8 @@ impl Places {
             return Err(too_long(head.binary, max_answer_bytes));
         }
         let ask: Ask = read_json(&connection.bytes(head.json.into(), go_on)?)?;
-        let is_copied = |input: &&OutputPlace| matches!(input.place, Place::Region | Place::Inputs);
+        let is_copied =
+            |input: &&OutputLocation| matches!(input.place, TensorMemory::Region | TensorMemory::Inputs);
         let copied = ask.inputs.iter().filter(is_copied).map(|input| input.length);
         let copied = copied.fold(0, u64::saturating_add);
         let charge = exchange.calls.charge(head.binary.saturating_add(copied));
@@ -331,7 +332,7 @@ impl Places {
     /// does not lie within its region or frame.
     fn take(
         &self,
-        outputs: &[OutputPlace],
+        outputs: &[OutputLocation],
         frame: &Bytes,
         sent: &SentRequest<'_>,
         max_answer_bytes: u64,
@@ -352,7 +353,12 @@ impl Places {
         outputs.collect()
     }
 
-    fn bytes_at(&self, output: &OutputPlace, frame: &Bytes, sent: &SentRequest<'_>) -> Result<Bytes, Broken> {
+    fn bytes_at(
+        &self,
+        output: &OutputLocation,
+        frame: &Bytes,
+        sent: &SentRequest<'_>,
+    ) -> Result<Bytes, Broken> {
         let (offset, length) = (output.offset, output.length);
         let outside = || {
             let name = QuotedName(&output.name);
@@ -361,12 +367,12 @@ impl Places {
             ))
         };
         match output.place {
-            Place::Frame => slice(frame, offset, length).ok_or_else(outside),
-            Place::Request => sent.bytes_at(offset, length).ok_or_else(outside),
+            TensorMemory::Frame => slice(frame, offset, length).ok_or_else(outside),
+            TensorMemory::Request => sent.bytes_at(offset, length).ok_or_else(outside),
             #[cfg(target_os = "linux")]
-            Place::Region | Place::Inputs => {
+            TensorMemory::Region | TensorMemory::Inputs => {
                 let region = match output.place {
-                    Place::Region => self.regions.outputs.as_ref(),
+                    TensorMemory::Region => self.regions.outputs.as_ref(),
                     _ => self.regions.inputs.as_ref(),
                 };
                 let read = region.ok_or_else(outside)?.read(offset, length);
@@ -376,13 +382,13 @@ impl Places {
                 })
             }
             #[cfg(not(target_os = "linux"))]
-            Place::Region | Place::Inputs => Err(outside()),
+            TensorMemory::Region | TensorMemory::Inputs => Err(outside()),
         }
     }
 }
 
 #[cfg(target_os = "linux")]
-impl Places {
+impl SharedRegions {
     /// Writes the inputs of a request into a region if they are large. Returns the number of the region.
     fn put(
         &mut self,
@@ -488,7 +494,7 @@ impl Regions {
 }
 
 #[cfg(not(target_os = "linux"))]
-impl Places {
+impl SharedRegions {
     #[expect(clippy::unused_self, reason = "there are regions elsewhere")]
     fn put(
         &mut self,
@@ -515,10 +521,10 @@ impl Places {
 
 impl<'r> SentRequest<'r> {
     /// Returns the name, datatype, shape and location of each input.
-    fn places(&self) -> Vec<InputPlace<'r>> {
+    fn places(&self) -> Vec<InputLocation<'r>> {
         let inputs = self.request.inputs.iter().zip(&self.offsets);
         inputs
-            .map(|(input, offset)| InputPlace {
+            .map(|(input, offset)| InputLocation {
                 name: &input.name,
                 datatype: input.value.datatype().name(),
                 shape: input.value.shape().dims(),
@@ -571,7 +577,7 @@ fn slice(bytes: &Bytes, offset: u64, length: u64) -> Option<Bytes> {
     (end <= bytes.len()).then(|| bytes.slice(offset..end))
 }
 
-fn value(output: &OutputPlace, raw: Bytes) -> Result<TensorValue, ServiceError> {
+fn value(output: &OutputLocation, raw: Bytes) -> Result<TensorValue, ServiceError> {
     let datatype = DataType::from_name(&output.datatype)?;
     let shape = Shape::new(&output.shape).map_err(|error| ServiceError::invalid(error.to_string()))?;
     TensorValue::from_raw(datatype, shape, raw)
@@ -611,7 +617,7 @@ fn parameters(request: &InferRequest) -> Result<BTreeMap<&str, serde_json::Value
 }
 
 #[cfg(all(test, target_os = "linux"))]
-impl Places {
+impl SharedRegions {
     pub(crate) fn with_inputs(length: u64) -> Self {
         let mut places = Self::default();
         places.regions.inputs = Some(Region::exactly(length).expect("the system has memory"));
@@ -646,7 +652,7 @@ mod tests {
         let request = request();
         let sent = SentRequest::new(&request, 64);
         assert_eq!(sent.offsets, [0, 64]);
-        let places = Places::default();
+        let places = SharedRegions::default();
         let take = |place: &str, offset, length| {
             let outputs = places.take(
                 &results(place, offset, length).outputs,
@@ -678,7 +684,7 @@ mod tests {
     #[test]
     fn regions_are_kept_up_to_a_sum() {
         let kept = |inputs: u64, outputs: u64, keeps_inputs| {
-            let mut places = Places::with_inputs(inputs << 20);
+            let mut places = SharedRegions::with_inputs(inputs << 20);
             places.regions.outputs = Some(Region::exactly(outputs << 20).unwrap());
             places.finish(keeps_inputs);
             let Regions { inputs, outputs, .. } = &places.regions;
@@ -698,7 +704,7 @@ mod tests {
         let sent = SentRequest::new(&request, 1);
         let mut twice = results("request", 3, 100);
         twice.outputs.extend(results("request", 3, 100).outputs);
-        let places = Places::default();
+        let places = SharedRegions::default();
         assert!(places.take(&twice.outputs, &Bytes::new(), &sent, 200).is_ok());
         assert!(places.take(&twice.outputs, &Bytes::new(), &sent, 199).is_err());
         let mut wrong = results("request", 3, 100);

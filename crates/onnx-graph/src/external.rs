@@ -26,7 +26,7 @@ pub fn names(model: &ModelProto) -> Result<Vec<String>, Error> {
     let mut names = BTreeSet::new();
     // Cloning the model is cheap, since clones share the contents of tensors.
     visit(&mut model.clone(), &mut |tensor| {
-        names.insert(Place::of(tensor)?.name);
+        names.insert(ExternalLocation::of(tensor)?.name);
         Ok(())
     })?;
     if names.len() > MAX_FILES {
@@ -45,35 +45,35 @@ pub fn names(model: &ModelProto) -> Result<Vec<String>, Error> {
 /// of a file.
 pub fn take_in(model: &mut ModelProto, files: &[(String, Bytes)]) -> Result<(), Error> {
     visit(model, &mut |tensor| {
-        let place = Place::of(tensor)?;
-        let file = files.iter().find(|(name, _)| *name == place.name);
+        let location = ExternalLocation::of(tensor)?;
+        let file = files.iter().find(|(name, _)| *name == location.name);
         let (_, content) = file.ok_or_else(|| {
             invalid(
                 tensor,
                 format!(
                     "has its external data in the file {}, which was not given",
-                    QuotedName(&place.name)
+                    QuotedName(&location.name)
                 ),
             )
         })?;
         let length = content.len() as u64;
-        let end = match place.length {
-            Some(length) => place.offset.checked_add(length),
+        let end = match location.length {
+            Some(length) => location.offset.checked_add(length),
             None => Some(length),
         };
-        let end = end.filter(|&end| place.offset <= end && end <= length).ok_or_else(|| {
+        let end = end.filter(|&end| location.offset <= end && end <= length).ok_or_else(|| {
             invalid(
                 tensor,
                 format!(
                     "has its external data at {} of {}, {} bytes long, which is beyond the file's {length} bytes",
-                    place.offset,
-                    QuotedName(&place.name),
-                    place.length.unwrap_or(0)
+                    location.offset,
+                    QuotedName(&location.name),
+                    location.length.unwrap_or(0)
                 ),
             )
         })?;
         // The casts are lossless: the range was checked against a buffer in memory.
-        tensor.raw_data = content.slice(place.offset as usize..end as usize);
+        tensor.raw_data = content.slice(location.offset as usize..end as usize);
         tensor.external_data.clear();
         tensor.set_data_location(DataLocation::Default);
         Ok(())
@@ -81,14 +81,14 @@ pub fn take_in(model: &mut ModelProto, files: &[(String, Bytes)]) -> Result<(), 
 }
 
 /// The file, offset and length of a tensor's contents.
-struct Place {
+struct ExternalLocation {
     name: String,
     offset: u64,
     /// Number of bytes; `None` means up to the end of the file.
     length: Option<u64>,
 }
 
-impl Place {
+impl ExternalLocation {
     fn of(tensor: &TensorProto) -> Result<Self, Error> {
         let entry = |key: &str| {
             let mut entries = tensor.external_data.iter();

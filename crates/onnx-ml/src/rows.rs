@@ -38,13 +38,13 @@ impl<T: Clone> Rows<'_, T> {
     ///
     /// # Errors
     /// Yields the error of [`Pace::spend`] if the deadline has passed.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = Result<flat_forest::Rows<'_, T>>> {
+    pub(crate) fn parts(&self) -> impl Iterator<Item = Result<tree_eval::Rows<'_, T>>> {
         const ROWS: usize = 64;
         (0..self.count).step_by(ROWS).map(|first| {
             Pace::default().spend(u64::MAX)?;
             let count = ROWS.min(self.count - first);
             let values = &self.values[first * self.width..][..count * self.width];
-            Ok(flat_forest::Rows::new(values, count, self.width).unwrap_or_default())
+            Ok(tree_eval::Rows::new(values, count, self.width).unwrap_or_default())
         })
     }
 

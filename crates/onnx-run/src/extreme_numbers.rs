@@ -53,7 +53,7 @@ const MAX_FILE: usize = 20 << 10;
 
 /// The location of an integer in a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum IntegerLocation {
     Attribute(&'static str),
     Input(usize),
 }
@@ -276,8 +276,8 @@ fn close(graph: &mut GraphProto, name: &str) {
 }
 
 /// Returns the locations of integers in nodes, each with one model that has an integer there.
-fn places(models: &mut [ModelProto]) -> BTreeMap<(String, Place), Base> {
-    let mut places = BTreeMap::new();
+fn locations(models: &mut [ModelProto]) -> BTreeMap<(String, IntegerLocation), Base> {
+    let mut locations = BTreeMap::new();
     let mut sizes = BTreeMap::new();
     for (index, model) in models.iter_mut().enumerate() {
         let size = model.encoded_len();
@@ -290,46 +290,52 @@ fn places(models: &mut [ModelProto]) -> BTreeMap<(String, Place), Base> {
             let Some(row) = rows().find(|row| row.domain == domain && row.name == node.op_type) else {
                 return;
             };
-            let mut keep = |place: Place, is_there: bool| {
-                let key = (format!("{name}{}", of_sizes.as_deref().unwrap_or("")), place);
+            let mut keep = |location: IntegerLocation, is_there: bool| {
+                let key = (format!("{name}{}", of_sizes.as_deref().unwrap_or("")), location);
                 // Prefers models that already set the attribute, since there it is valid together with the
                 // other attributes.
                 let cost = (!is_there, size);
                 if sizes.get(&key).is_none_or(|known| cost < *known) {
                     sizes.insert(key.clone(), cost);
-                    places.insert(key, (index, number));
+                    locations.insert(key, (index, number));
                 }
             };
             for &attribute in row.attributes {
                 let kind = attribute_type(row.name, attribute);
                 if matches!(kind, Some(AttributeType::Int | AttributeType::Ints)) {
                     let is_there = node.attribute.iter().any(|given| given.name == attribute);
-                    keep(Place::Attribute(attribute), is_there);
+                    keep(IntegerLocation::Attribute(attribute), is_there);
                 }
             }
             for (input, value) in node.input.iter().enumerate() {
                 let mut copy = graph.clone();
                 close(&mut copy, value);
                 if constant(&mut copy, value).is_some() {
-                    keep(Place::Input(input), true);
+                    keep(IntegerLocation::Input(input), true);
                 }
             }
         });
     }
-    places
+    locations
 }
 
 /// Returns the model with one changed integer, and its input sizes fixed or free.
-fn with_number(model: &ModelProto, node: usize, place: &Place, extreme: i64, is_free: bool) -> ModelProto {
+fn with_number(
+    model: &ModelProto,
+    node: usize,
+    location: &IntegerLocation,
+    extreme: i64,
+    is_free: bool,
+) -> ModelProto {
     let mut model = model.clone();
     let graph = model.graph.as_mut().unwrap();
     each_node(graph, &mut 0, &mut |graph, at, number| {
         if number != node {
             return;
         }
-        match place {
-            Place::Attribute(name) => set(&mut graph.node[at], name, extreme),
-            Place::Input(input) => {
+        match location {
+            IntegerLocation::Attribute(name) => set(&mut graph.node[at], name, extreme),
+            IntegerLocation::Input(input) => {
                 let name = graph.node[at].input[*input].clone();
                 close(graph, &name);
                 replace(constant(graph, &name).unwrap(), extreme);
@@ -378,17 +384,17 @@ struct ChangedModel {
     name: String,
     model: usize,
     node: usize,
-    place: Place,
+    location: IntegerLocation,
     extreme: i64,
     is_free: bool,
 }
 
 /// Returns all changes, in the same order in every process.
 fn changes(models: &mut [ModelProto]) -> Vec<ChangedModel> {
-    let places = places(models);
-    let covered: BTreeSet<(&str, &Place)> = places
+    let locations = locations(models);
+    let covered: BTreeSet<(&str, &IntegerLocation)> = locations
         .keys()
-        .map(|(name, place)| (name.as_str(), place))
+        .map(|(name, location)| (name.as_str(), location))
         .collect();
     let mut missing = vec![];
     for row in rows().filter(|row| row.domain != NEWEST) {
@@ -396,14 +402,14 @@ fn changes(models: &mut [ModelProto]) -> Vec<ChangedModel> {
         for &attribute in row.attributes {
             let kind = attribute_type(row.name, attribute);
             let is_integer = matches!(kind, Some(AttributeType::Int | AttributeType::Ints));
-            if is_integer && !covered.contains(&(&*name, &Place::Attribute(attribute))) {
+            if is_integer && !covered.contains(&(&*name, &IntegerLocation::Attribute(attribute))) {
                 missing.push(format!("{name} {attribute}"));
             }
         }
     }
     assert!(missing.is_empty(), "no model has these operators: {missing:?}");
     let mut changes = vec![];
-    for ((name, place), (model, node)) in places {
+    for ((name, location), (model, node)) in locations {
         for extreme in EXTREMES {
             // Fixed sizes are only tried with the largest integers, since smaller integers reveal few
             // additional faults.
@@ -411,10 +417,10 @@ fn changes(models: &mut [ModelProto]) -> Vec<ChangedModel> {
             for is_free in [false, true].into_iter().filter(|is_free| *is_free || is_extreme) {
                 let sizes = if is_free { "free" } else { "fixed" };
                 changes.push(ChangedModel {
-                    name: format!("{name} {place:?} = {extreme}, {sizes} sizes"),
+                    name: format!("{name} {location:?} = {extreme}, {sizes} sizes"),
                     model,
                     node,
-                    place: place.clone(),
+                    location: location.clone(),
                     extreme,
                     is_free,
                 });
@@ -451,9 +457,9 @@ fn child() {
     std::panic::set_hook(Box::new(|info| {
         let text = info.payload_as_str().unwrap_or("");
         if text.contains("overflow") {
-            let (index, place) = (LOADED.load(Ordering::Relaxed), info.location());
-            let place = place.map(ToString::to_string).unwrap_or_default();
-            let _ = writeln!(std::io::stderr(), "{OVERFLOWED}{index} {text} {place}");
+            let (index, location) = (LOADED.load(Ordering::Relaxed), info.location());
+            let location = location.map(ToString::to_string).unwrap_or_default();
+            let _ = writeln!(std::io::stderr(), "{OVERFLOWED}{index} {text} {location}");
         }
     }));
     for (index, changed) in changes.iter().enumerate().skip(from).step_by(CHILDREN) {
@@ -462,7 +468,7 @@ fn child() {
         let model = with_number(
             &models[changed.model],
             changed.node,
-            &changed.place,
+            &changed.location,
             changed.extreme,
             changed.is_free,
         );

@@ -20,14 +20,14 @@ use tokio::{
 use crate::{
     call::{Callback, Failure, run},
     runtime::Process,
-    wire::{Answer, InferArguments, answer},
+    wire::{InferArguments, ResponseParts, response_parts},
 };
 
 /// A gRPC stream. Unusable in a forked process: the thread that drives it exists only in the parent.
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct Stream {
     requests: Mutex<Option<Sender<InferRequest>>>,
-    answers: Arc<Answers>,
+    answers: Arc<ResponseQueue>,
     task: AbortHandle,
     runtime: &'static Runtime,
     spare: Arc<SpareBuffers>,
@@ -62,7 +62,7 @@ impl Stream {
         });
         Self {
             requests: Mutex::new(Some(requests)),
-            answers: Arc::new(Answers::new(answers)),
+            answers: Arc::new(ResponseQueue::new(answers)),
             task: task.abort_handle(),
             runtime,
             spare,
@@ -118,12 +118,12 @@ impl Stream {
 
     /// Takes the response that the caller waited for, in a tuple of one element, which is None at the end of
     /// the stream. Returns None instead of a tuple if another caller has taken the response.
-    fn take(&self, py: Python<'_>) -> PyResult<Option<(Option<Answer>,)>> {
+    fn take(&self, py: Python<'_>) -> PyResult<Option<(Option<ResponseParts>,)>> {
         self.check_process()?;
         match self.answers.take() {
             None => Ok(None),
             Some(None) => Ok(Some((None,))),
-            Some(Some(Ok(response))) => Ok(Some((Some(answer(response)),))),
+            Some(Some(Ok(response))) => Ok(Some((Some(response_parts(response)),))),
             Some(Some(Err(error))) => Err(Failure::Call(error).into_py(py)),
         }
     }
@@ -164,7 +164,7 @@ impl Drop for Stream {
 
 /// Responses in order of arrival. Waiting and taking are two steps, so that abandoning a wait loses no
 /// response.
-struct Answers {
+struct ResponseQueue {
     incoming: tokio::sync::Mutex<Receiver<Item>>,
     /// The next response, until it is taken; `Some(None)` at the end.
     next: Mutex<Option<Option<Item>>>,
@@ -173,7 +173,7 @@ struct Answers {
 /// A response, or an error.
 type Item = oip_client::Result<InferResponse>;
 
-impl Answers {
+impl ResponseQueue {
     fn new(incoming: Receiver<Item>) -> Self {
         Self {
             incoming: tokio::sync::Mutex::new(incoming),

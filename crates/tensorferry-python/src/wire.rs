@@ -65,7 +65,7 @@ type Input<'py> = (String, String, Vec<u64>, Bound<'py, PyAny>, Values);
 type Output = (String, String, Vec<u64>, Buffer, Values);
 
 /// A response: model, version, id, parameters, outputs.
-pub(crate) type Answer = (String, Option<String>, Option<String>, Values, Vec<Output>);
+pub(crate) type ResponseParts = (String, Option<String>, Option<String>, Values, Vec<Output>);
 
 /// Arguments of an inference.
 #[derive(FromPyObject)]
@@ -123,7 +123,7 @@ fn values(parameters: Parameters) -> Values {
     values.map(|(name, value)| (name, value.into())).collect()
 }
 
-pub(crate) fn answer(response: InferResponse) -> Answer {
+pub(crate) fn response_parts(response: InferResponse) -> ResponseParts {
     let outputs = response.outputs.into_iter().map(|output| {
         let datatype = output.value.datatype().to_string();
         let shape = output.value.shape().dims().to_vec();

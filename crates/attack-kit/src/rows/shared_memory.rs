@@ -10,7 +10,7 @@ use std::{
 use tokio::{task::JoinSet, time::timeout};
 
 use crate::{
-    http1::{Answer, Http, infer_path},
+    http1::{Http, HttpResponse, infer_path},
     models::ECHO,
     rows::{Scale, Tally},
     server::Target,
@@ -48,7 +48,7 @@ impl Region {
     ///
     /// # Errors
     /// When the connection is closed early.
-    pub async fn echo(&self, target: Target, bytes: usize) -> io::Result<Answer> {
+    pub async fn echo(&self, target: Target, bytes: usize) -> io::Result<HttpResponse> {
         let body = format!(
             r#"{{"inputs":[{{"name":"x","datatype":"UINT8","shape":[{bytes}],"parameters":{{"shared_memory_region":"{}","shared_memory_byte_size":{bytes}}}}}],"parameters":{{"binary_data_output":true}}}}"#,
             self.name

@@ -14,7 +14,7 @@ use std::{
 use anyhow::Result;
 use attack_kit::{
     Server, Target,
-    http1::{Answer, Http, SMALL_ECHO, infer_path},
+    http1::{Http, HttpResponse, SMALL_ECHO, infer_path},
     models, run, signal,
 };
 
@@ -123,7 +123,7 @@ impl ChangeReport {
         self.longest_absence = self.longest_absence.max(start.elapsed());
     }
 
-    fn count(&mut self, expected: &[u16], what: &str, answer: std::io::Result<Answer>) {
+    fn count(&mut self, expected: &[u16], what: &str, answer: std::io::Result<HttpResponse>) {
         match answer {
             Ok(answer) if answer.status == 200 => self.answered += 1,
             Ok(answer) if [429, 503].contains(&answer.status) => self.refused += 1,
@@ -141,7 +141,7 @@ impl ChangeReport {
     }
 }
 
-fn post(target: Target, path: &str, body: &str) -> std::io::Result<Answer> {
+fn post(target: Target, path: &str, body: &str) -> std::io::Result<HttpResponse> {
     run(async {
         let mut http = Http::connect(target.http).await?;
         http.post(path, "", body.as_bytes()).await?;

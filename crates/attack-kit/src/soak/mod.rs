@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use attack_kit::{
-    Beside, ClientResults, Scale, Server, Tally, budget_used, models,
+    ClientResults, Scale, Server, Tally, WellBehavedClients, budget_used, models,
     rows::{self, Row},
     run_in_background,
 };
@@ -75,7 +75,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let repository = tempfile::tempdir()?;
     let server = start_server(&options.server, repository.path(), ceiling)?;
     let idle = server.resident()?;
-    let mut beside = Beside::start(server.target(), Duration::from_millis(5));
+    let mut beside = WellBehavedClients::start(server.target(), Duration::from_millis(5));
     let changes = Changes::start(&server);
     let attacks = Attacks::run(&server, &chosen_rows(&options.only)?, &mut beside, time)?;
     drop(beside);
@@ -119,7 +119,7 @@ struct Attacks {
 
 impl Attacks {
     /// Runs the attacks `rows` one after the other, in rounds, for `time`.
-    fn run(server: &Server, rows: &[Row], beside: &mut Beside, time: Duration) -> Result<Self> {
+    fn run(server: &Server, rows: &[Row], beside: &mut WellBehavedClients, time: Duration) -> Result<Self> {
         let mut attacks = Self {
             start: Instant::now(),
             tally: Tally::default(),

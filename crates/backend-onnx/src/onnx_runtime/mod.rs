@@ -2,7 +2,7 @@
 
 mod faults;
 mod find;
-mod first_answer;
+mod first_outputs;
 mod library;
 mod log;
 mod made_up_shapes;

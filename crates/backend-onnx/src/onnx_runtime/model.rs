@@ -18,7 +18,7 @@ use tensor_core::{QuotedName, Shape};
 
 use super::{
     OnnxRuntime,
-    first_answer::first_answer,
+    first_outputs::first_outputs,
     on_devices::OnDevices,
     providers::{Gpus, Plan, plan},
     session::Settings,
@@ -105,7 +105,7 @@ impl OrtModel {
             comparison: None,
             rows: RowIndependence::default(),
         };
-        let answer = first_answer(&loaded, &signature.inputs, cx.deadline);
+        let answer = first_outputs(&loaded, &signature.inputs, cx.deadline);
         loaded.learn(answer.as_deref(), &signature.outputs);
         loaded.comparison = Some(Comparison::default());
         Ok(loaded)

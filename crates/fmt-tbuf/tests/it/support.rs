@@ -102,7 +102,7 @@ pub(crate) struct Forge {
 
 /// Offsets of parts of the index, for overwriting them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct Offsets {
     /// The offset of the root table; the next word is the offset of its vtable.
     pub(crate) root: usize,
     pub(crate) root_fields: usize,
@@ -152,7 +152,7 @@ impl Forge {
     }
 
     /// Returns the file after `patch` has changed its index.
-    pub(crate) fn patched(&self, patch: impl FnOnce(&mut Vec<u8>, &Places)) -> Vec<u8> {
+    pub(crate) fn patched(&self, patch: impl FnOnce(&mut Vec<u8>, &Offsets)) -> Vec<u8> {
         let (mut index, places) = self.index();
         patch(&mut index, &places);
         self.file_around(&index)
@@ -165,9 +165,9 @@ impl Forge {
 
     /// Encodes the index from front to back: root, tables, strings and shapes, each after its first
     /// reference.
-    pub(crate) fn index(&self) -> (Vec<u8>, Places) {
+    pub(crate) fn index(&self) -> (Vec<u8>, Offsets) {
         let mut out = vec![0; 4];
-        let mut places = Places::default();
+        let mut places = Offsets::default();
         let tensors = self.tensors.as_deref().unwrap_or_default();
 
         // A table begins with the offset of its vtable, which takes four bytes, followed by fields of four
@@ -222,7 +222,7 @@ impl Forge {
     }
 }
 
-fn push_tensor(out: &mut Vec<u8>, places: &mut Places, tensor: &ForgedTensor) {
+fn push_tensor(out: &mut Vec<u8>, places: &mut Offsets, tensor: &ForgedTensor) {
     let widths = [
         tensor.id.map_or(0, |_| 8),
         tensor.name.as_ref().map_or(0, |_| 4),

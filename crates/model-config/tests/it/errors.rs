@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use model_config::{ConfigError, MismatchError, PipelineError, Place, Role, Syntax, WrittenConfig};
+use model_config::{ConfigError, MismatchError, PipelineError, Position, Role, Syntax, WrittenConfig};
 use oip_types::DataType;
 
 use crate::end_to_end::{digits, run};
@@ -23,7 +23,7 @@ fn a_wrong_value_has_place_field_and_what_was_expected() {
     else {
         panic!("a wrong value");
     };
-    assert_eq!(place, Some(Place { line: 2, column: 17 }));
+    assert_eq!(place, Some(Position { line: 2, column: 17 }));
     assert_eq!(
         (field.as_str(), expected.as_str(), found.as_str()),
         ("max_batch_size", "an integer from 0 to 2147483647", "'-1'")

@@ -76,8 +76,8 @@ fn a_bucket_of_several_pages_is_mirrored() {
 
 #[test]
 fn refusals_are_told_in_words_of_their_own() {
-    type Answer = fn() -> Response;
-    let answers: [(&str, Answer); 4] = [
+    type Respond = fn() -> Response;
+    let answers: [(&str, Respond); 4] = [
         ("absent", || {
             Response::new(
                 404,

@@ -12,7 +12,7 @@ use oip_types::{
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::{HttpClient, answer, encoded, json, message::Message, model_path};
+use super::{HttpClient, encoded, json, message::Message, model_path, response};
 use crate::{BoxFuture, BoxStream, ClientError, ErrorKind, InferenceClient, Result};
 
 impl HttpClient {
@@ -63,7 +63,7 @@ impl InferenceClient for HttpClient {
     fn model_metadata<'a>(&'a self, model: ModelRef<'a>) -> BoxFuture<'a, Result<ModelMetadata>> {
         Box::pin(async move {
             let model: json::Model = self.fetch(true, Message::get(model_path(model))).await?;
-            let broken = |error| answer::broken(error).at(self.url());
+            let broken = |error| response::broken(error).at(self.url());
             model.into_metadata().map_err(broken)
         })
     }

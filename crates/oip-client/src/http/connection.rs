@@ -20,7 +20,7 @@ use rustix::{
 };
 use tensor_core::SpareBuffers;
 
-use super::answer::{Answer, HINT};
+use super::response::{HINT, Response};
 use crate::{ClientError, ErrorKind, Result, connect, patience::Wait};
 
 /// An open connection and its read buffer.
@@ -137,7 +137,7 @@ impl Connection {
         wait: &Wait<'_>,
         spare: &Arc<SpareBuffers>,
         most: impl FnOnce(StatusCode) -> std::result::Result<usize, usize>,
-    ) -> Result<(Answer, bool)> {
+    ) -> Result<(Response, bool)> {
         let (status, headers, is_kept) = self.head(wait)?;
         let length = length(status, &headers)?;
         let most = most(status);
@@ -173,7 +173,7 @@ impl Connection {
             (Length::Open, _) => self.read_rest(&mut body, wait)?,
         };
         let is_at_end = self.unread().is_empty();
-        let answer = Answer {
+        let answer = Response {
             status,
             headers,
             body: match large {

@@ -18,9 +18,9 @@ use http::header::ACCEPT_ENCODING;
 use rustix::net::sockopt;
 
 use super::{
-    answer::{Answer, MAX_REFUSAL},
     connection::{Connection, SendProgress, broken},
     message::Message,
+    response::{MAX_REFUSAL, Response},
 };
 use crate::{
     ClientError, ErrorKind, Result, connect, endpoint::Endpoint, patience::Wait, settings::Settings,
@@ -46,7 +46,7 @@ impl Pool {
         settings: &Settings,
         message: &Message,
         wait: &Wait<'_>,
-    ) -> Result<Answer> {
+    ) -> Result<Response> {
         let head = head(endpoint, settings, message);
         let mut parts = parts(&head, message);
         let (mut connection, sent) = self.begin(endpoint, settings, &mut parts, wait)?;
@@ -124,7 +124,7 @@ pub(super) fn exchange(
     settings: &Settings,
     message: &Message,
     wait: &Wait<'_>,
-) -> Result<(Answer, bool)> {
+) -> Result<(Response, bool)> {
     let head = head(endpoint, settings, message);
     let sent = connection.send(&mut &mut parts(&head, message)[..], wait)?;
     receive(connection, sent, settings, wait)
@@ -146,7 +146,7 @@ fn receive(
     sent: SendProgress,
     settings: &Settings,
     wait: &Wait<'_>,
-) -> Result<(Answer, bool)> {
+) -> Result<(Response, bool)> {
     let outcome = connection.answer(wait, &settings.spare, |status| match status.is_success() {
         true => Ok(settings.max_answer_bytes),
         // An error body is a short message or a proxy's error page; the beginning is enough.

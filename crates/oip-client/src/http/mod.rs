@@ -1,6 +1,5 @@
 //! The HTTP transport.
 
-mod answer;
 #[cfg(unix)]
 mod blocking;
 mod body;
@@ -12,6 +11,7 @@ mod direct;
 mod encoding;
 mod json;
 mod message;
+mod response;
 #[cfg(target_os = "linux")]
 mod shared_memory;
 
@@ -35,9 +35,9 @@ use self::direct::Pool;
 #[cfg(target_os = "linux")]
 use self::shared_memory::connections::Connections;
 use self::{
-    answer::{Answer, HINT, MAX_REFUSAL},
     body::Parts,
     message::Message,
+    response::{HINT, MAX_REFUSAL, Response},
 };
 #[cfg(unix)]
 use crate::patience::Patience;
@@ -158,14 +158,14 @@ impl HttpClient {
     }
 
     /// Makes a call, with retries where they are safe.
-    async fn call(&self, is_read: bool, message: &Message) -> Result<Answer> {
+    async fn call(&self, is_read: bool, message: &Message) -> Result<Response> {
         let timeout = self.settings().request_timeout;
         let call = |timeout| Call {
             policy: &self.settings().retry,
             timeout,
             is_read,
         };
-        let checked = |answer: Answer| match message.is_health {
+        let checked = |answer: Response| match message.is_health {
             true => Ok(answer),
             false => answer.success(),
         };
@@ -187,7 +187,7 @@ impl HttpClient {
     }
 
     /// Makes one attempt: sends a request and reads the whole response, with any status.
-    async fn send(&self, client: &Client<Connector, Parts>, message: Message) -> Result<Answer> {
+    async fn send(&self, client: &Client<Connector, Parts>, message: Message) -> Result<Response> {
         let SharedState { endpoint, settings } = &*self.shared;
         let uri = Uri::builder()
             .scheme(endpoint.scheme())
@@ -209,7 +209,7 @@ impl HttpClient {
             true => body::read(&head.headers, body, settings.max_answer_bytes, &settings.spare).await?,
             false => body::read_beginning(body, MAX_REFUSAL.min(settings.max_answer_bytes)).await?,
         };
-        Ok(Answer::new(head, body))
+        Ok(Response::new(head, body))
     }
 
     async fn run(&self, request: &InferRequest) -> Result<InferResponse> {
@@ -307,7 +307,7 @@ impl HttpClient {
         self.offload(is_large, encode).await
     }
 
-    async fn decode(&self, answer: Answer, settings: &Settings) -> Result<InferResponse> {
+    async fn decode(&self, answer: Response, settings: &Settings) -> Result<InferResponse> {
         let limits = settings.limits.clone();
         let max_bytes = settings.max_answer_bytes;
         let is_compressed = answer.headers.contains_key(header::CONTENT_ENCODING);
@@ -317,7 +317,7 @@ impl HttpClient {
             let answer = answer.decompressed(max_bytes)?;
             let header_length = answer.header_length()?;
             answer.expect_json()?;
-            decode_shared_response(&answer.body, header_length, &limits).map_err(answer::broken)
+            decode_shared_response(&answer.body, header_length, &limits).map_err(response::broken)
         };
         self.offload(is_large, decode).await
     }

@@ -12,15 +12,15 @@ pub(crate) enum PlanError {
     #[error("it is being loaded")]
     Loading,
     #[error("{0} is the pipeline itself")]
-    Itself(StepPlace),
+    Itself(StepLocation),
     #[error("{step}: {source}")]
-    Model { step: StepPlace, source: StepError },
+    Model { step: StepLocation, source: StepError },
     #[error("{step}: the model has no input {}", QuotedName(input))]
-    NoSuchInput { step: StepPlace, input: String },
+    NoSuchInput { step: StepLocation, input: String },
     #[error("{step}: the model has no output {}", QuotedName(output))]
-    NoSuchOutput { step: StepPlace, output: String },
+    NoSuchOutput { step: StepLocation, output: String },
     #[error("{step}: no tensor goes to the model's input {input}")]
-    MissingInput { step: StepPlace, input: String },
+    MissingInput { step: StepLocation, input: String },
     #[error("the input {} goes to no step", QuotedName(input))]
     UnusedInput { input: String },
     #[error("tensor {} has two sources: {first} and {second}", QuotedName(tensor))]
@@ -63,12 +63,12 @@ pub(crate) enum StepError {
 
 /// A step of a pipeline: its index and model.
 #[derive(Clone, Debug)]
-pub(crate) struct StepPlace {
+pub(crate) struct StepLocation {
     pub(super) index: usize,
     pub(super) model: String,
 }
 
-impl fmt::Display for StepPlace {
+impl fmt::Display for StepLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "step {} (model {})", self.index, QuotedName(&self.model))
     }

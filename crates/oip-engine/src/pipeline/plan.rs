@@ -8,7 +8,7 @@ use oip_types::{
 };
 use tensor_core::QuotedName;
 
-use super::error::{PlanError, StepError, StepPlace, TensorSource};
+use super::error::{PlanError, StepError, StepLocation, TensorSource};
 
 /// The checked steps of a pipeline.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Plan {
         let inputs = inputs.collect::<Result<Vec<_>, PlanError>>()?;
         let mut models = Vec::new();
         for (index, step) in scheduling.step.iter().enumerate() {
-            let place = || StepPlace {
+            let place = || StepLocation {
                 index,
                 model: step.model_name.clone(),
             };
@@ -177,7 +177,7 @@ impl Graph {
     ) -> Result<(), PlanError> {
         for (output, tensor) in &step.output_map {
             let known = named(&model.outputs, output).ok_or_else(|| PlanError::NoSuchOutput {
-                step: StepPlace {
+                step: StepLocation {
                     index,
                     model: step.model_name.clone(),
                 },
@@ -234,7 +234,7 @@ impl Graph {
         model: &ModelMetadata,
         version: Option<String>,
     ) -> Result<Step, PlanError> {
-        let place = || StepPlace {
+        let place = || StepLocation {
             index,
             model: step.model_name.clone(),
         };

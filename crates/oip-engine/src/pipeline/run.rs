@@ -218,12 +218,12 @@ mod tests {
     use super::*;
     use crate::{generation::Generation, pipeline::StepError};
 
-    type StepAnswer = BoxFuture<'static, Result<InferResponse, ServiceError>>;
+    type StepFuture = BoxFuture<'static, Result<InferResponse, ServiceError>>;
 
     /// Models implemented by a function.
     struct ScriptedModels<F>(F);
 
-    impl<F: Fn(InferRequest) -> StepAnswer + Send + Sync> StepModels for ScriptedModels<F> {
+    impl<F: Fn(InferRequest) -> StepFuture + Send + Sync> StepModels for ScriptedModels<F> {
         fn step_metadata(&self, model: ModelRef<'_>, _: &str) -> Result<Arc<ModelMetadata>, StepError> {
             Err(ServiceError::invalid(format!("{model} was planned before")).into())
         }
@@ -247,7 +247,7 @@ mod tests {
 
     fn block_on_diamond(
         request: InferRequest,
-        answer: impl Fn(InferRequest) -> StepAnswer + Send + Sync,
+        answer: impl Fn(InferRequest) -> StepFuture + Send + Sync,
     ) -> Result<Vec<InferOutput>, ServiceError> {
         block_on(run(
             &diamond(),

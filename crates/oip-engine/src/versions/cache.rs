@@ -24,7 +24,7 @@ pub(crate) struct ResponseCache {
 
 /// Result of a lookup.
 pub(crate) enum Lookup<'c> {
-    Answer(Vec<InferOutput>),
+    Response(Vec<InferOutput>),
     /// An identical request is running. The receiver gets its response; if the request fails, the channel
     /// closes.
     InWork(oneshot::Receiver<Vec<InferOutput>>),
@@ -41,13 +41,13 @@ pub(crate) struct Leader<'c> {
 }
 
 struct CacheState {
-    answers: LruCache<Key, Answer>,
+    answers: LruCache<Key, CachedResponse>,
     bytes: u64,
     /// Requests that wait for an identical one.
     waiting: HashMap<Key, Vec<oneshot::Sender<Vec<InferOutput>>>>,
 }
 
-struct Answer {
+struct CachedResponse {
     outputs: Vec<InferOutput>,
     bytes: u64,
 }
@@ -136,7 +136,7 @@ impl ResponseCache {
     pub(crate) fn find(&self, key: Key) -> Lookup<'_> {
         let mut kept = self.lock();
         if let Some(answer) = kept.answers.get(&key) {
-            return Lookup::Answer(answer.outputs.clone());
+            return Lookup::Response(answer.outputs.clone());
         }
         if let Some(waiting) = kept.waiting.get_mut(&key) {
             // Removes requests whose clients disconnected. There may be thousands of waiting requests, so
@@ -174,7 +174,7 @@ impl ResponseCache {
         // Evicted responses are freed after the lock is released; there may be thousands.
         let mut leaving = Vec::new();
         let mut kept = self.lock();
-        if let Some(old) = kept.answers.put(key, Answer { outputs, bytes }) {
+        if let Some(old) = kept.answers.put(key, CachedResponse { outputs, bytes }) {
             kept.bytes -= old.bytes;
             leaving.push(old);
         }
@@ -344,7 +344,7 @@ mod tests {
                 };
                 assert_eq!(follower.try_recv(), expected);
             }
-            let is_found = matches!(cache.find(key(number)), Lookup::Answer(found) if found == answer);
+            let is_found = matches!(cache.find(key(number)), Lookup::Response(found) if found == answer);
             assert_eq!(is_found, is_kept);
         }
         assert!(cache.lock().waiting.is_empty());

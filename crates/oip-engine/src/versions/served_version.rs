@@ -181,7 +181,7 @@ impl ServedVersion {
         let found = cache.find(Key::new(self.generation(), &request));
         let looked = start.elapsed();
         let given = match found {
-            Lookup::Answer(outputs) => Some(outputs),
+            Lookup::Response(outputs) => Some(outputs),
             Lookup::InWork(answer) => answer.await.ok(),
             Lookup::Nothing(leader) => {
                 let outputs = run(request).await?;

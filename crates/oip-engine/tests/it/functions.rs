@@ -121,14 +121,14 @@ pub(crate) fn one_instance() -> EngineConfig {
     })
 }
 
-pub(crate) type Answer<'a> = BoxFuture<'a, Result<InferResponse, ServiceError>>;
+pub(crate) type ResponseFuture<'a> = BoxFuture<'a, Result<InferResponse, ServiceError>>;
 
 /// Queues `request` without waiting for its response.
-pub(crate) fn submit(engine: &Engine, request: InferRequest) -> Answer<'_> {
+pub(crate) fn submit(engine: &Engine, request: InferRequest) -> ResponseFuture<'_> {
     submit_within(engine, request, Duration::from_secs(60))
 }
 
-pub(crate) fn submit_within(engine: &Engine, request: InferRequest, timeout: Duration) -> Answer<'_> {
+pub(crate) fn submit_within(engine: &Engine, request: InferRequest, timeout: Duration) -> ResponseFuture<'_> {
     let mut answer = engine.infer(request, RequestContext::new(Some(Instant::now() + timeout)));
     match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Pending => answer,
@@ -161,7 +161,7 @@ impl Gate {
     }
 
     /// Sends the request that blocks the model, and waits until it is blocked.
-    pub(crate) fn hold<'a>(&self, engine: &'a Engine) -> Answer<'a> {
+    pub(crate) fn hold<'a>(&self, engine: &'a Engine) -> ResponseFuture<'a> {
         self.is_open.store(false, Ordering::SeqCst);
         self.is_reached.store(false, Ordering::SeqCst);
         let held = submit(engine, request("m", None, GATE));

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use tensor_core::{Shape, Tensor, f16};
 
 use crate::{
-    functions::{Answer, submit},
+    functions::{ResponseFuture, submit},
     support::{repository, write},
 };
 
@@ -160,7 +160,7 @@ impl TestServer {
         shown.to_owned()
     }
 
-    fn submit(&self, x: &[f32], scale: f32) -> Answer<'_> {
+    fn submit(&self, x: &[f32], scale: f32) -> ResponseFuture<'_> {
         let x = Tensor::from_vec(Shape::vector(x.len() as u64), x.to_vec()).unwrap();
         let mut request = InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("x", x);
         if self.has_scale {

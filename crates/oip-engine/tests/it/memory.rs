@@ -11,11 +11,11 @@ use oip_service::{ByteBudget, InferenceService, Lease, RequestContext, TimeLimit
 use oip_types::{ErrorCode, InferRequest, InferResponse, ServiceError};
 
 use crate::{
-    functions::{Answer, double, engine, gated, one_instance, out},
+    functions::{ResponseFuture, double, engine, gated, one_instance, out},
     support::request,
 };
 
-fn ask<'e>(engine: &'e oip_engine::Engine, budget: &ByteBudget, request: InferRequest) -> Answer<'e> {
+fn ask<'e>(engine: &'e oip_engine::Engine, budget: &ByteBudget, request: InferRequest) -> ResponseFuture<'e> {
     let lease = Lease::new(budget, &TimeLimits::default());
     let time = TimeLimits::default().with(|time| time.default = Duration::from_secs(60));
     let cx = RequestContext::for_request(&request, &lease, None, &time).unwrap();
@@ -57,7 +57,7 @@ fn a_batch_that_could_not_be_joined_was_not_run() {
     // Four rows of four bytes exceed the budget; one row fits.
     let budget = ByteBudget::new(15);
     let held = gate.hold(&engine);
-    let mut answers: Vec<Answer<'_>> = (0..4)
+    let mut answers: Vec<ResponseFuture<'_>> = (0..4)
         .map(|value| ask(&engine, &budget, request("m", None, value)))
         .collect();
     for answer in &mut answers {
@@ -90,7 +90,7 @@ fn a_batch_counts_once_until_its_last_answer_is_dropped() {
     let budget = ByteBudget::new(1 << 20);
     for _ in 0..2 {
         let held = gate.hold(&engine);
-        let mut answers: Vec<Answer<'_>> = (0..4)
+        let mut answers: Vec<ResponseFuture<'_>> = (0..4)
             .map(|value| ask(&engine, &budget, request("m", None, value)))
             .collect();
         for answer in &mut answers {

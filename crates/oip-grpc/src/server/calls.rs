@@ -32,9 +32,9 @@ use crate::proto::{
 /// The protocol's calls, served by an [`InferenceService`].
 pub(crate) struct Calls(pub(crate) Arc<Inference>);
 
-type Answer<T> = Result<Response<T>, Status>;
+type CallResult<T> = Result<Response<T>, Status>;
 
-fn answer<T>(result: Result<T, ServiceError>) -> Answer<T> {
+fn respond<T>(result: Result<T, ServiceError>) -> CallResult<T> {
     result
         .map(Response::new)
         .map_err(|error| status::from_error(&error))
@@ -63,32 +63,32 @@ macro_rules! not_offered {
         fn $call<'life0, 'async_trait>(
             &'life0 self,
             _: Request<$request>,
-        ) -> std::pin::Pin<Box<dyn Future<Output = Answer<$response>> + Send + 'async_trait>>
+        ) -> std::pin::Pin<Box<dyn Future<Output = CallResult<$response>> + Send + 'async_trait>>
         where
             'life0: 'async_trait,
             Self: 'async_trait,
         {
-            Box::pin(async { answer(Err(extensions::not_offered($extension))) })
+            Box::pin(async { respond(Err(extensions::not_offered($extension))) })
         }
     )*};
 }
 
 #[tonic::async_trait]
 impl GrpcInferenceService for Calls {
-    async fn server_live(&self, _: Request<ServerLiveRequest>) -> Answer<ServerLiveResponse> {
+    async fn server_live(&self, _: Request<ServerLiveRequest>) -> CallResult<ServerLiveResponse> {
         Ok(Response::new(ServerLiveResponse { live: true }))
     }
 
-    async fn server_ready(&self, _: Request<ServerReadyRequest>) -> Answer<ServerReadyResponse> {
+    async fn server_ready(&self, _: Request<ServerReadyRequest>) -> CallResult<ServerReadyResponse> {
         Ok(Response::new(ServerReadyResponse {
             ready: self.0.service.readiness().is_ready(),
         }))
     }
 
-    async fn model_ready(&self, request: Request<ModelReadyRequest>) -> Answer<ModelReadyResponse> {
+    async fn model_ready(&self, request: Request<ModelReadyRequest>) -> CallResult<ModelReadyResponse> {
         let allowed = allow(&request, &request.get_ref().name);
         let ModelReadyRequest { name, version } = request.into_inner();
-        answer(
+        respond(
             allowed
                 .and_then(|()| convert::model(&name, &version))
                 .and_then(|model| match self.0.service.model_ready(model) {
@@ -101,7 +101,7 @@ impl GrpcInferenceService for Calls {
         )
     }
 
-    async fn server_metadata(&self, _: Request<ServerMetadataRequest>) -> Answer<ServerMetadataResponse> {
+    async fn server_metadata(&self, _: Request<ServerMetadataRequest>) -> CallResult<ServerMetadataResponse> {
         let ServerMetadata { name, version, .. } = self.0.service.server_metadata();
         let extensions = offered(&*self.0.service);
         Ok(Response::new(ServerMetadataResponse {
@@ -111,16 +111,19 @@ impl GrpcInferenceService for Calls {
         }))
     }
 
-    async fn model_metadata(&self, request: Request<ModelMetadataRequest>) -> Answer<ModelMetadataResponse> {
+    async fn model_metadata(
+        &self,
+        request: Request<ModelMetadataRequest>,
+    ) -> CallResult<ModelMetadataResponse> {
         let allowed = allow(&request, &request.get_ref().name);
         let ModelMetadataRequest { name, version } = request.into_inner();
         let model = allowed.and_then(|()| convert::model(&name, &version));
         let metadata = model.and_then(|model| self.0.service.model_metadata(model));
-        answer(metadata.map(|metadata| convert::write_metadata(&metadata)))
+        respond(metadata.map(|metadata| convert::write_metadata(&metadata)))
     }
 
-    async fn model_infer(&self, _: Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
-        answer(Err(answered_elsewhere()))
+    async fn model_infer(&self, _: Request<ModelInferRequest>) -> CallResult<ModelInferResponse> {
+        respond(Err(answered_elsewhere()))
     }
 
     type ModelStreamInferStream = Empty<Result<ModelStreamInferResponse, Status>>;
@@ -128,19 +131,19 @@ impl GrpcInferenceService for Calls {
     async fn model_stream_infer(
         &self,
         _: Request<Streaming<ModelInferRequest>>,
-    ) -> Answer<Self::ModelStreamInferStream> {
-        answer(Err(answered_elsewhere()))
+    ) -> CallResult<Self::ModelStreamInferStream> {
+        respond(Err(answered_elsewhere()))
     }
 
-    async fn model_config(&self, request: Request<ModelConfigRequest>) -> Answer<ModelConfigResponse> {
+    async fn model_config(&self, request: Request<ModelConfigRequest>) -> CallResult<ModelConfigResponse> {
         let allowed = allow(&request, &request.get_ref().name);
-        answer(allowed.and_then(|()| model_config::config(&*self.0.service, request.get_ref())))
+        respond(allowed.and_then(|()| model_config::config(&*self.0.service, request.get_ref())))
     }
 
     async fn model_statistics(
         &self,
         request: Request<ModelStatisticsRequest>,
-    ) -> Answer<ModelStatisticsResponse> {
+    ) -> CallResult<ModelStatisticsResponse> {
         let grant = grant(&request);
         let list = move |service: &dyn InferenceService| {
             statistics::statistics(service, request.get_ref(), grant.as_ref())
@@ -152,7 +155,7 @@ impl GrpcInferenceService for Calls {
     async fn repository_index(
         &self,
         request: Request<RepositoryIndexRequest>,
-    ) -> Answer<RepositoryIndexResponse> {
+    ) -> CallResult<RepositoryIndexResponse> {
         let grant = grant(&request);
         let list = move |service: &dyn InferenceService| {
             repository::index(service, request.get_ref(), grant.as_ref())
@@ -164,56 +167,56 @@ impl GrpcInferenceService for Calls {
     async fn repository_model_load(
         &self,
         request: Request<RepositoryModelLoadRequest>,
-    ) -> Answer<RepositoryModelLoadResponse> {
+    ) -> CallResult<RepositoryModelLoadResponse> {
         let grant = grant(&request);
         let loaded = repository::load(&*self.0.service, request.into_inner(), grant.as_ref()).await;
-        answer(loaded.map(|()| RepositoryModelLoadResponse {}))
+        respond(loaded.map(|()| RepositoryModelLoadResponse {}))
     }
 
     async fn repository_model_unload(
         &self,
         request: Request<RepositoryModelUnloadRequest>,
-    ) -> Answer<RepositoryModelUnloadResponse> {
+    ) -> CallResult<RepositoryModelUnloadResponse> {
         let grant = grant(&request);
         let unloaded = repository::unload(&*self.0.service, request.into_inner(), grant.as_ref()).await;
-        answer(unloaded.map(|()| RepositoryModelUnloadResponse {}))
+        respond(unloaded.map(|()| RepositoryModelUnloadResponse {}))
     }
 
     async fn system_shared_memory_status(
         &self,
         request: Request<SystemSharedMemoryStatusRequest>,
-    ) -> Answer<SystemSharedMemoryStatusResponse> {
-        answer(shared_memory::status(&*self.0.service, request.get_ref()))
+    ) -> CallResult<SystemSharedMemoryStatusResponse> {
+        respond(shared_memory::status(&*self.0.service, request.get_ref()))
     }
 
     async fn system_shared_memory_register(
         &self,
         request: Request<SystemSharedMemoryRegisterRequest>,
-    ) -> Answer<SystemSharedMemoryRegisterResponse> {
+    ) -> CallResult<SystemSharedMemoryRegisterResponse> {
         let registered = shared_memory::register(&*self.0.service, request.into_inner());
-        answer(registered.map(|()| SystemSharedMemoryRegisterResponse {}))
+        respond(registered.map(|()| SystemSharedMemoryRegisterResponse {}))
     }
 
     async fn system_shared_memory_unregister(
         &self,
         request: Request<SystemSharedMemoryUnregisterRequest>,
-    ) -> Answer<SystemSharedMemoryUnregisterResponse> {
+    ) -> CallResult<SystemSharedMemoryUnregisterResponse> {
         let unregistered = shared_memory::unregister(&*self.0.service, request.get_ref());
-        answer(unregistered.map(|()| SystemSharedMemoryUnregisterResponse {}))
+        respond(unregistered.map(|()| SystemSharedMemoryUnregisterResponse {}))
     }
 
     async fn connection_shared_memory_register(
         &self,
         request: Request<ConnectionSharedMemoryRegisterRequest>,
-    ) -> Answer<ConnectionSharedMemoryRegisterResponse> {
-        answer(shared_memory::register_for_connection(
+    ) -> CallResult<ConnectionSharedMemoryRegisterResponse> {
+        respond(shared_memory::register_for_connection(
             &self.0.config,
             request.extensions(),
         ))
     }
 
-    async fn log_settings(&self, request: Request<LogSettingsRequest>) -> Answer<LogSettingsResponse> {
-        answer(logging::log_settings(&*self.0.service, request.into_inner()))
+    async fn log_settings(&self, request: Request<LogSettingsRequest>) -> CallResult<LogSettingsResponse> {
+        respond(logging::log_settings(&*self.0.service, request.into_inner()))
     }
 
     not_offered! {

@@ -2,7 +2,7 @@
 
 use std::{pin::Pin, sync::Arc, task::Poll, time::Duration};
 
-use oip_service::{CallPlace, InferenceService};
+use oip_service::{CallSlot, InferenceService};
 use tokio::{
     sync::watch,
     time::{Interval, MissedTickBehavior, interval},
@@ -56,9 +56,9 @@ impl Health for HealthService {
     type WatchStream = Watch;
 
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Watch>, Status> {
-        let place = request.extensions().get::<CallPlace>().cloned();
+        let place = request.extensions().get::<CallSlot>().cloned();
         // A watcher never counts as working, so its slot can always be revoked.
-        place.iter().for_each(CallPlace::rest);
+        place.iter().for_each(CallSlot::rest);
         let service = request.into_inner().service;
         let is_known = SERVICES.contains(&service.as_str());
         let mut interval = interval(Watch::INTERVAL);
@@ -79,7 +79,7 @@ struct Watch {
     health: Option<Arc<dyn InferenceService>>,
     is_draining: watch::Receiver<bool>,
     /// The slot that the watcher occupies, if concurrent streams are limited.
-    place: Option<CallPlace>,
+    place: Option<CallSlot>,
     last: Option<ServingStatus>,
     interval: Interval,
 }

@@ -15,10 +15,10 @@ use tonic::{Response, Status};
 
 use super::{
     GrpcConfig,
-    answer::{self, Answer, Envelope},
     leased::ListCharge,
     messages::Message,
     request::{Echo, Effort, Failure, ReadRequest, Reader},
+    response::{self, Envelope, ResponseMessage},
     status,
 };
 use crate::{parameters::write_parameters, proto::ModelInferResponse};
@@ -69,11 +69,11 @@ pub(crate) enum EncodedResponses {
     /// A single response, as a framed message.
     Once(Vec<Bytes>),
     /// Responses as the model produces them.
-    Several(Box<SeveralAnswers>),
+    Several(Box<SeveralResponses>),
 }
 
 /// Responses that are encoded one by one.
-pub(crate) struct SeveralAnswers {
+pub(crate) struct SeveralResponses {
     inference: Arc<Inference>,
     answers: ResponseStream,
     echo: Echo,
@@ -105,7 +105,7 @@ impl Echo {
     }
 }
 
-impl SeveralAnswers {
+impl SeveralResponses {
     /// Returns the next response as a framed message; `None` after the last.
     pub(crate) async fn next(&mut self) -> Option<Result<Vec<Bytes>, RequestFailure>> {
         if self.is_over {
@@ -124,7 +124,7 @@ impl SeveralAnswers {
             Ok(None) => {
                 self.is_over = true;
                 let end = self.echo.clone().into_final();
-                return self.wants_empty_final.then(|| answer::without_outputs("", end));
+                return self.wants_empty_final.then(|| response::without_outputs("", end));
             }
             Err(passed) => return Some(Err(passed.within(&self.model))),
         };
@@ -197,7 +197,7 @@ impl Inference {
             let response = match answers {
                 Responses::One(response) => response,
                 Responses::Several(answers) => {
-                    return Ok(EncodedResponses::Several(Box::new(SeveralAnswers {
+                    return Ok(EncodedResponses::Several(Box::new(SeveralResponses {
                         inference: self.clone(),
                         answers,
                         echo: echo.clone(),
@@ -333,7 +333,7 @@ impl Inference {
         let write = {
             let lease = lease.clone();
             move || {
-                let answer = Answer::new(response, wants_raw, wanted.envelope);
+                let answer = ResponseMessage::new(response, wants_raw, wanted.envelope);
                 let len = answer.len();
                 if len > limit {
                     let message = format!("the response has {len} bytes, the limit is {limit}");
@@ -344,7 +344,7 @@ impl Inference {
                 let framed = match compression {
                     None => framed,
                     Some(compression) => {
-                        framed.and_then(|framed| answer::compress(framed, compression, &lease))
+                        framed.and_then(|framed| response::compress(framed, compression, &lease))
                     }
                 };
                 framed.map_err(|error| error.within(model))

@@ -7,7 +7,7 @@ use std::{error::Error, future::poll_fn, io, pin::Pin};
 
 use bytes::{Buf, Bytes};
 use http_body::Body;
-use oip_service::{Buffer, ByteBudget, CallPlace, Lease, TimeLimits, compression::Compression};
+use oip_service::{Buffer, ByteBudget, CallSlot, Lease, TimeLimits, compression::Compression};
 use oip_types::{ErrorCode, ServiceError, causes};
 use tokio::time::{Instant, timeout_at};
 use tonic::{Code, Status};
@@ -29,7 +29,7 @@ pub(crate) struct Messages<B> {
     time: TimeLimits,
     /// The stream's slot while none of its requests is running. While such a stream waits for its client, it
     /// can be evicted in favor of a new one.
-    place: Option<CallPlace>,
+    place: Option<CallSlot>,
 }
 
 /// A complete message.
@@ -78,7 +78,7 @@ where
 
     /// Sets the slot of a stream that waits for its client, or `None` while its requests are running. Each
     /// received part of a message postpones the eviction.
-    pub(crate) fn set_resting_place(&mut self, place: Option<CallPlace>) {
+    pub(crate) fn set_resting_place(&mut self, place: Option<CallSlot>) {
         self.place = place;
     }
 

@@ -1,6 +1,5 @@
 //! The server side: exposes an [`InferenceService`](oip_service::InferenceService).
 
-mod answer;
 mod calls;
 mod config;
 mod control;
@@ -16,6 +15,7 @@ mod messages;
 mod model_config;
 mod repository;
 mod request;
+mod response;
 mod service;
 mod shared_memory;
 mod statistics;

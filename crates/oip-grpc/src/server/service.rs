@@ -36,7 +36,7 @@ const MODEL_INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 pub const MODEL_STREAM_INFER: &str = "/inference.GRPCInferenceService/ModelStreamInfer";
 
 /// The paths of long-lived calls that are mostly idle. Servers that limit concurrent calls add a
-/// [`CallPlace`](oip_service::CallPlace) as an extension; a call whose slot is revoked ends with
+/// [`CallSlot`](oip_service::CallSlot) as an extension; a call whose slot is revoked ends with
 /// `UNAVAILABLE`.
 pub const LASTING: &[&str] = &[
     MODEL_STREAM_INFER,

@@ -20,7 +20,7 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response, header};
 use http_body::{Body, Frame};
-use oip_service::{CallPlace, Grant, RequestNotes};
+use oip_service::{CallSlot, Grant, RequestNotes};
 use oip_types::{ErrorCode, ServiceError};
 use tokio::{
     sync::{mpsc, watch},
@@ -30,11 +30,11 @@ use tokio::{
 use tonic::Status;
 
 use super::{
-    answer::{self, Envelope},
     encoding,
-    inference::{EncodedResponses, Inference, RequestFailure, ResponseOptions, SeveralAnswers},
+    inference::{EncodedResponses, Inference, RequestFailure, ResponseOptions, SeveralResponses},
     messages::{Message, Messages},
     request::Echo,
+    response::{self, Envelope},
     status,
 };
 
@@ -69,7 +69,7 @@ where
     }
 }
 
-fn answers<B>(inference: Arc<Inference>, request: Request<B>) -> Result<Answers, Status>
+fn answers<B>(inference: Arc<Inference>, request: Request<B>) -> Result<StreamBody, Status>
 where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
@@ -110,7 +110,7 @@ where
             }
         }
     });
-    Ok(Answers {
+    Ok(StreamBody {
         pieces: VecDeque::new(),
         answers,
         end,
@@ -123,7 +123,7 @@ where
 type Frames = Vec<Bytes>;
 
 /// The response body of a stream. Dropping it, when the client disconnects, cancels all work.
-struct Answers {
+struct StreamBody {
     /// The buffers of the response being sent.
     pieces: VecDeque<Bytes>,
     answers: mpsc::Receiver<Frames>,
@@ -133,7 +133,7 @@ struct Answers {
     _driver: Task<()>,
 }
 
-impl Body for Answers {
+impl Body for StreamBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -181,7 +181,7 @@ struct Driver<B> {
     /// The record of the phases of all requests of the stream.
     notes: Option<Arc<RequestNotes>>,
     /// The stream's slot, if concurrent streams are limited.
-    place: Option<CallPlace>,
+    place: Option<CallSlot>,
     /// Whether the slot may be revoked.
     is_resting: bool,
     /// Running requests, in order of arrival.
@@ -203,7 +203,7 @@ struct InWork {
 /// The outcome of sending a sequence of responses.
 enum SendOutcome {
     /// All responses were sent. Contains the number of responses that the client took.
-    Answers(usize),
+    Responses(usize),
     /// Failed with an error that closes the stream instead of being sent as a message.
     Failed(Status),
 }
@@ -213,7 +213,7 @@ enum Event {
     Request(Message),
     /// No more requests are read, because the client has finished, or because of the error.
     LastRequest(Result<(), Status>),
-    Answer(Result<EncodedResponses, RequestFailure>),
+    Response(Result<EncodedResponses, RequestFailure>),
     LastOfSeveral(Result<SendOutcome, Status>),
     DeadlinePassed,
 }
@@ -230,9 +230,9 @@ where
             match self.next_event(end.is_none()).await {
                 Event::Request(message) => self.start(message)?,
                 Event::LastRequest(result) => end = Some(result),
-                Event::Answer(answer) => self.give(answer).await?,
+                Event::Response(answer) => self.give(answer).await?,
                 Event::LastOfSeveral(sent) => match sent? {
-                    SendOutcome::Answers(count) => self.took(count),
+                    SendOutcome::Responses(count) => self.took(count),
                     SendOutcome::Failed(status) => {
                         self.pass_over_requests().await;
                         return Err(status);
@@ -252,7 +252,7 @@ where
     async fn next_event(&mut self, is_reading: bool) -> Event {
         if self.running.is_empty() && self.streaming.is_empty() && !self.is_resting {
             self.is_resting = true;
-            self.place.iter().for_each(CallPlace::rest);
+            self.place.iter().for_each(CallSlot::rest);
             self.messages.set_resting_place(self.place.clone());
         }
         let place = self.place.as_ref();
@@ -266,7 +266,7 @@ where
         let deadline = self.deadline.unwrap_or_else(Instant::now);
         tokio::select! {
             biased;
-            answer = next_answer(&mut self.running), if !self.running.is_empty() => Event::Answer(answer),
+            answer = next_answer(&mut self.running), if !self.running.is_empty() => Event::Response(answer),
             Some(sent) = self.streaming.join_next(), if !self.streaming.is_empty() => {
                 Event::LastOfSeveral(sent.unwrap_or_else(|_| Err(lost())))
             }
@@ -286,7 +286,7 @@ where
     /// Starts a request, unless the stream has just lost its slot.
     fn start(&mut self, message: Message) -> Result<(), Status> {
         self.messages.set_resting_place(None);
-        if std::mem::take(&mut self.is_resting) && !self.place.as_ref().is_none_or(CallPlace::work) {
+        if std::mem::take(&mut self.is_resting) && !self.place.as_ref().is_none_or(CallSlot::work) {
             return Err(gave_way());
         }
         if let Some(notes) = &self.notes {
@@ -357,7 +357,7 @@ where
 
 /// Sends the responses to one request as they come. Dropping the future cancels the model's work.
 async fn send_several(
-    mut answers: SeveralAnswers,
+    mut answers: SeveralResponses,
     out: Outgoing,
     closes_on_error: bool,
 ) -> Result<SendOutcome, Status> {
@@ -377,7 +377,7 @@ async fn send_several(
         out.give(message).await?;
         count += 1;
     }
-    Ok(SendOutcome::Answers(count))
+    Ok(SendOutcome::Responses(count))
 }
 
 /// The channel to the client.
@@ -475,5 +475,5 @@ impl<T> Drop for Task<T> {
 
 /// Creates a message that reports a request's error.
 fn failed(echo: Echo, error: &str) -> Result<Frames, Status> {
-    answer::without_outputs(error, echo.into_final()).map_err(|error| status::from_error(&error))
+    response::without_outputs(error, echo.into_final()).map_err(|error| status::from_error(&error))
 }

@@ -18,10 +18,10 @@ use tokio::time::timeout;
 use tonic::Status;
 
 use super::{
-    answer::Envelope,
     encoding,
     inference::{EncodedResponses, Inference, ResponseOptions},
     messages::Messages,
+    response::Envelope,
     status,
 };
 

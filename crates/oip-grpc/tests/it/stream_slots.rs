@@ -8,7 +8,7 @@ use std::{
 };
 
 use oip_grpc::{GrpcConfig, proto::grpc_inference_service_client::GrpcInferenceServiceClient, service};
-use oip_service::{CallPlace, KeptPlace, testing::TestService};
+use oip_service::{CallSlot, RevocableSlot, testing::TestService};
 use tokio::{sync::mpsc, time::sleep};
 use tonic::{Code, Request, codegen::tokio_stream::wrappers::ReceiverStream};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
@@ -27,7 +27,7 @@ struct State {
     waker: Option<Waker>,
 }
 
-impl KeptPlace for TestSlot {
+impl RevocableSlot for TestSlot {
     fn rest(&self) {
         self.0.lock().unwrap().said.push("rests");
     }
@@ -68,7 +68,7 @@ impl TestSlot {
 
 fn with_place<T>(message: T, kept: &Arc<TestSlot>) -> Request<T> {
     let mut request = Request::new(message);
-    request.extensions_mut().insert(CallPlace::new(kept.clone()));
+    request.extensions_mut().insert(CallSlot::new(kept.clone()));
     request
 }
 

@@ -17,12 +17,12 @@ use serde::de::DeserializeOwned;
 use tensor_core::QuotedName;
 
 use crate::{
-    answer,
     app::App,
     described_models::{ready_models, takes_texts},
     infer::{in_time, receive, run},
     leased::mark,
     missing::{check_ready, may_see},
+    response,
     text::{list::Texts, print::JsonText},
 };
 
@@ -193,7 +193,7 @@ where
     };
     let body = in_time(&lease, model, printed).await?;
     guard.disarm();
-    Ok(mark(answer::json(StatusCode::OK, body)))
+    Ok(mark(response::json(StatusCode::OK, body)))
 }
 
 /// The decoded body of a text route.

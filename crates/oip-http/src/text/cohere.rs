@@ -9,8 +9,8 @@ use oip_types::ServiceError;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    answer::respond_to,
     app::App,
+    response::respond_to,
     text::{
         ask::{TextResponse, answered},
         list::{self, TextList},
@@ -34,7 +34,7 @@ struct RerankRequest {
 }
 
 #[derive(Serialize)]
-struct RerankAnswer<'a, R> {
+struct RerankResponse<'a, R> {
     id: &'a Option<String>,
     results: R,
     meta: Meta,
@@ -94,7 +94,7 @@ fn print(
             .filter(|_| returns_documents)
             .map(|text| RerankEntry { text }),
     });
-    text.print(&RerankAnswer {
+    text.print(&RerankResponse {
         id: &given.response.id,
         results: Each(results),
         meta: Meta {

@@ -10,8 +10,8 @@ use oip_types::ServiceError;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    answer::respond_to,
     app::App,
+    response::respond_to,
     text::{
         ask::{TextOptions, TextRequest, TextResponse, answered},
         list::{self, Input, Texts},
@@ -41,7 +41,7 @@ enum Format {
 }
 
 #[derive(Serialize)]
-struct EmbeddingsAnswer<'a, D> {
+struct EmbeddingsResponse<'a, D> {
     object: &'static str,
     data: D,
     model: &'a str,
@@ -122,7 +122,7 @@ fn print(
         }
     });
     let tokens = given.tokens();
-    text.print(&EmbeddingsAnswer {
+    text.print(&EmbeddingsResponse {
         object: "list",
         data: Each(data),
         model: &given.response.model_name,

@@ -9,8 +9,8 @@ use oip_types::ServiceError;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    answer::respond_to,
     app::App,
+    response::respond_to,
     text::{
         ask::{TextOptions, TextRequest, TextResponse, answered},
         list::{self, Sequences, TextList, Texts},

@@ -6,9 +6,15 @@ use axum::{
 };
 use oip_http::{AllowedHosts, HttpConfig, HttpService};
 
-use crate::support::{Answer, app, app_with, call, x};
+use crate::support::{TestResponse, app, app_with, call, x};
 
-async fn ask(app: &HttpService, method: Method, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+async fn ask(
+    app: &HttpService,
+    method: Method,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> TestResponse {
     let mut request = Request::builder().method(method).uri(path);
     for (name, value) in headers {
         request = request.header(*name, *value);

@@ -16,7 +16,7 @@ use oip_types::{
 use serde_json::{Map, Value, json};
 use tower::ServiceExt;
 
-use crate::support::{Answer, app, app_with, call, get, send};
+use crate::support::{TestResponse, app, app_with, call, get, send};
 
 fn description() -> Value {
     serde_json::from_str(oip_http::OPENAPI).unwrap()
@@ -189,7 +189,7 @@ fn has_type(types: &Value, value: &Value) -> bool {
 }
 
 /// Checks that a response matches one of the described responses.
-fn check_answer(description: &Value, operation: &Value, answer: &Answer, place: &str) {
+fn check_answer(description: &Value, operation: &Value, answer: &TestResponse, place: &str) {
     let status = answer.status.as_u16().to_string();
     let described = operation["responses"].get(&status);
     let described = resolve(

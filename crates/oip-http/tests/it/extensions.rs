@@ -8,9 +8,9 @@ use oip_http::{HttpConfig, HttpService, service};
 use oip_service::testing::TestService;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, app, app_with, get, infer, send};
+use crate::support::{TestResponse, app, app_with, get, infer, send};
 
-async fn post(app: &HttpService, path: &str, body: &str) -> Answer {
+async fn post(app: &HttpService, path: &str, body: &str) -> TestResponse {
     send(app, Method::POST, path, Body::from(body.to_owned())).await
 }
 

@@ -7,9 +7,9 @@ use flate2::read::{GzDecoder, ZlibDecoder};
 use oip_http::HttpService;
 use serde_json::json;
 
-use crate::support::{Answer, app, call, get, infer, infer_with, x};
+use crate::support::{TestResponse, app, call, get, infer, infer_with, x};
 
-fn decompressed(answer: &Answer) -> Vec<u8> {
+fn decompressed(answer: &TestResponse) -> Vec<u8> {
     let body = answer.frames.concat();
     let mut plain = Vec::new();
     match answer.header("content-encoding") {
@@ -25,7 +25,7 @@ fn large() -> String {
     x("FP32", "[1000]", &format!("{:?}", [0.5; 1000]))
 }
 
-async fn ask(app: &HttpService, accept_encoding: &str, json: &str) -> Answer {
+async fn ask(app: &HttpService, accept_encoding: &str, json: &str) -> TestResponse {
     infer_with(
         app,
         "identity_fp32",
@@ -123,7 +123,7 @@ async fn clients_that_take_only_json_get_json() {
     }
 }
 
-async fn raw(app: &HttpService, model: &str, body: &[u8]) -> Answer {
+async fn raw(app: &HttpService, model: &str, body: &[u8]) -> TestResponse {
     infer_with(
         app,
         model,

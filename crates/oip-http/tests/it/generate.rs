@@ -6,9 +6,9 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{Answer, app, send};
+use crate::support::{TestResponse, app, send};
 
-async fn post(path: &str, body: &Value) -> Answer {
+async fn post(path: &str, body: &Value) -> TestResponse {
     send(&app(), Method::POST, path, Body::from(body.to_string())).await
 }
 

@@ -22,14 +22,14 @@ pub(crate) fn app_with(config: HttpConfig) -> (HttpService, Arc<TestService>) {
     (oip_http::service(service.clone(), config), service)
 }
 
-pub(crate) struct Answer {
+pub(crate) struct TestResponse {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     /// The frames of the body as they were sent.
     pub(crate) frames: Vec<Bytes>,
 }
 
-impl Answer {
+impl TestResponse {
     pub(crate) fn text(&self) -> String {
         String::from_utf8(self.frames.concat()).unwrap()
     }
@@ -61,7 +61,7 @@ impl Answer {
     }
 }
 
-pub(crate) async fn call(app: &HttpService, request: Request<Body>) -> Answer {
+pub(crate) async fn call(app: &HttpService, request: Request<Body>) -> TestResponse {
     let answering = app.clone().oneshot(request);
     let response = tokio::time::timeout(Duration::from_secs(20), answering)
         .await
@@ -72,18 +72,18 @@ pub(crate) async fn call(app: &HttpService, request: Request<Body>) -> Answer {
     while let Some(frame) = body.frame().await {
         frames.extend(frame.unwrap().into_data());
     }
-    Answer {
+    TestResponse {
         status: head.status,
         headers: head.headers,
         frames,
     }
 }
 
-pub(crate) async fn get(app: &HttpService, path: &str) -> Answer {
+pub(crate) async fn get(app: &HttpService, path: &str) -> TestResponse {
     send(app, Method::GET, path, Body::empty()).await
 }
 
-pub(crate) async fn send(app: &HttpService, method: Method, path: &str, body: Body) -> Answer {
+pub(crate) async fn send(app: &HttpService, method: Method, path: &str, body: Body) -> TestResponse {
     call(
         app,
         Request::builder()
@@ -97,7 +97,7 @@ pub(crate) async fn send(app: &HttpService, method: Method, path: &str, body: Bo
 }
 
 /// Sends a JSON body to a model's inference endpoint.
-pub(crate) async fn infer(app: &HttpService, model: &str, json: &str) -> Answer {
+pub(crate) async fn infer(app: &HttpService, model: &str, json: &str) -> TestResponse {
     send(
         app,
         Method::POST,
@@ -108,7 +108,7 @@ pub(crate) async fn infer(app: &HttpService, model: &str, json: &str) -> Answer 
 }
 
 /// Sends a body of JSON and binary tensors to a model's inference endpoint.
-pub(crate) async fn infer_binary(app: &HttpService, model: &str, json: &str, binary: &[u8]) -> Answer {
+pub(crate) async fn infer_binary(app: &HttpService, model: &str, json: &str, binary: &[u8]) -> TestResponse {
     let body = [json.as_bytes(), binary].concat();
     infer_with(
         app,
@@ -124,7 +124,7 @@ pub(crate) async fn infer_with(
     model: &str,
     headers: &[(&str, &str)],
     body: Body,
-) -> Answer {
+) -> TestResponse {
     let mut request = Request::post(format!("/v2/models/{model}/infer")).header("host", "x");
     for (name, value) in headers {
         request = request.header(*name, *value);

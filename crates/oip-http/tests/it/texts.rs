@@ -10,9 +10,9 @@ use oip_service::{Grant, Rights};
 use oip_types::{ErrorCode, ServiceError};
 use serde_json::{Value, json};
 
-use crate::support::{Answer, app, app_with, send};
+use crate::support::{TestResponse, app, app_with, send};
 
-async fn post(app: &HttpService, path: &str, body: impl Into<Body>) -> Answer {
+async fn post(app: &HttpService, path: &str, body: impl Into<Body>) -> TestResponse {
     send(app, Method::POST, path, body.into()).await
 }
 

@@ -7,9 +7,9 @@ use axum::{
 use oip_http::HttpConfig;
 use serde_json::json;
 
-use crate::support::{Answer, app, app_with, get, send};
+use crate::support::{TestResponse, app, app_with, get, send};
 
-async fn predict(path: &str, body: &str) -> Answer {
+async fn predict(path: &str, body: &str) -> TestResponse {
     let path = format!("/v1/models/{path}");
     send(&app(), Method::POST, &path, Body::from(body.to_owned())).await
 }

@@ -20,7 +20,7 @@ use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use oip_listen::{
     Address, ClientCertificate, ConnectionCap, ConnectionLimits, Lasting, Listener, Protocol, RequestBody,
-    Shutdown, StreamPlace, Tls, listen, serve, serve_tls,
+    Shutdown, StreamSlot, Tls, listen, serve, serve_tls,
 };
 use tokio::runtime::Runtime;
 
@@ -178,7 +178,7 @@ async fn answer(
             return Ok(response.body(full(Bytes::new())).unwrap());
         }
     };
-    if let Some(place) = head.extensions.get::<StreamPlace>() {
+    if let Some(place) = head.extensions.get::<StreamSlot>() {
         place.rest();
         return Ok(Response::new(Watch(Some(place.clone())).boxed_unsync()));
     }
@@ -206,7 +206,7 @@ async fn answer(
 }
 
 /// The body of an idle subscription.
-struct Watch(Option<StreamPlace>);
+struct Watch(Option<StreamSlot>);
 
 impl Body for Watch {
     type Data = Bytes;

@@ -1,7 +1,7 @@
 //! The gates in front of the services of each address: which calls an address accepts, and from whom.
 
 use axum::http::Extensions;
-use oip_auth::{Answers, Door, Gate, Guard, Transport};
+use oip_auth::{AcceptedCalls, Door, Gate, Guard, Transport};
 use oip_listen::ClientCertificate;
 
 use super::listening::BoundSocket;
@@ -47,14 +47,14 @@ impl Gates {
             false => &self.access.restricted_in_http,
         };
         let door = Door {
-            answers: self.answers(socket),
+            accepts: self.accepted_calls(socket),
             restricted: restricted.clone(),
         };
         Gate::new(service, self.guard.clone(), door, transport)
     }
 
     /// Returns which calls a socket accepts.
-    fn answers(&self, socket: &BoundSocket) -> Answers {
+    fn accepted_calls(&self, socket: &BoundSocket) -> AcceptedCalls {
         const ADMIN: &str = "it is answered on the address of --admin-address";
         const ADVICE: &str = "set --admin-address to serve such calls on another address, --auth to \
                               restrict who may make them, or --allow-public-admin to allow everybody";
@@ -63,11 +63,11 @@ impl Gates {
                                     allow everybody";
         let allows_all = self.access.allows_all || socket.is_local;
         match () {
-            () if socket.is_admin && allows_all => Answers::Everything,
-            () if socket.is_admin => Answers::NoChanges(PUBLIC_ADMIN),
-            () if self.access.admin.is_some() => Answers::NoAdministration(ADMIN),
-            () if allows_all => Answers::Everything,
-            () => Answers::NoChanges(ADVICE),
+            () if socket.is_admin && allows_all => AcceptedCalls::Everything,
+            () if socket.is_admin => AcceptedCalls::NoChanges(PUBLIC_ADMIN),
+            () if self.access.admin.is_some() => AcceptedCalls::NoAdministration(ADMIN),
+            () if allows_all => AcceptedCalls::Everything,
+            () => AcceptedCalls::NoChanges(ADVICE),
         }
     }
 }

@@ -6,22 +6,22 @@ use std::{
 };
 
 use axum::http::Extensions;
-use oip_listen::{Lasting, StreamPlace};
-use oip_service::{CallPlace, KeptPlace};
+use oip_listen::{Lasting, StreamSlot};
+use oip_service::{CallSlot, RevocableSlot};
 
 /// Returns the gRPC calls that stay open for a long time and are mostly idle.
 pub(crate) fn lasting() -> Lasting {
     Lasting::new(oip_grpc::LASTING, |place| {
         let mut extensions = Extensions::new();
-        extensions.insert(CallPlace::new(Arc::new(ListenerPlace(place))));
+        extensions.insert(CallSlot::new(Arc::new(ListenerSlot(place))));
         extensions
     })
 }
 
 /// A stream slot that the listener manages.
-struct ListenerPlace(StreamPlace);
+struct ListenerSlot(StreamSlot);
 
-impl KeptPlace for ListenerPlace {
+impl RevocableSlot for ListenerSlot {
     fn rest(&self) {
         self.0.rest();
     }

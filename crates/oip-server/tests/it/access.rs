@@ -19,7 +19,7 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 
-use crate::support::{Answer, Server, failing};
+use crate::support::{Server, TestResponse, failing};
 
 /// The SHA-256 of the token `s3cret`.
 pub(crate) const SECRET: &str = "1ec1c26b50d5d3c58d9583181af8076655fe00756bf7285940ba3670f99fcba0";
@@ -51,7 +51,7 @@ pub(crate) fn server(table: &str, more: &[&str]) -> (Server, TempDir) {
     (server, folder)
 }
 
-pub(crate) fn ask(server: &Server, method: &str, path: &str, token: Option<&str>) -> Answer {
+pub(crate) fn ask(server: &Server, method: &str, path: &str, token: Option<&str>) -> TestResponse {
     let value = token.map(|token| format!("Bearer {token}"));
     let headers: Vec<(&str, &str)> = value
         .iter()
@@ -60,7 +60,7 @@ pub(crate) fn ask(server: &Server, method: &str, path: &str, token: Option<&str>
     server.request(method, path, &headers, b"")
 }
 
-pub(crate) fn error(answer: &Answer) -> String {
+pub(crate) fn error(answer: &TestResponse) -> String {
     answer.json()["error"].as_str().unwrap().to_owned()
 }
 

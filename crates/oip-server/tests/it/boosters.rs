@@ -18,7 +18,7 @@ struct Case {
 }
 
 fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../backend-forest/tests/fixtures")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../backend-boosters/tests/fixtures")
 }
 
 fn cases(names: &[&str]) -> Vec<Case> {

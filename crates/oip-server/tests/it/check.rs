@@ -92,7 +92,7 @@ fn models_are_checked_before_they_are_served() {
 /// booster's file, and text files next to it are ignored.
 #[test]
 fn boosters_and_python_models_are_recognised_by_their_content() {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../backend-forest/tests/fixtures");
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../backend-boosters/tests/fixtures");
     let check = |folder: &Path| {
         let output = Command::new(env!("CARGO_BIN_EXE_oip-server"))
             .arg("check")
@@ -181,7 +181,7 @@ fn check_says_each_reason_once() {
 /// Checks a directory saved by `MLflow`: its model is loaded, or the message names `MLflow`.
 #[test]
 fn directories_of_mlflow_are_served_or_named() {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../backend-forest/tests/fixtures");
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../backend-boosters/tests/fixtures");
     let check = |folder: &Path| {
         let output = Command::new(env!("CARGO_BIN_EXE_oip-server"))
             .arg("check")

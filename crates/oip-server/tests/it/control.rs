@@ -15,7 +15,7 @@ use oip_grpc::proto::{
 use serde_json::{Value, json};
 use tonic::{Code, transport::Endpoint};
 
-use crate::support::{Answer, Server};
+use crate::support::{Server, TestResponse};
 
 /// Copies an example model into a repository, as a version of `digits`.
 fn put(repository: &Path, example: &str, version: &str) {
@@ -29,7 +29,7 @@ fn put(repository: &Path, example: &str, version: &str) {
     .unwrap();
 }
 
-fn post(server: &Server, path: &str, body: &Value) -> Answer {
+fn post(server: &Server, path: &str, body: &Value) -> TestResponse {
     server.request("POST", path, &[], body.to_string().as_bytes())
 }
 

@@ -8,13 +8,13 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Server, command, failing};
+use crate::support::{Server, TestResponse, command, failing};
 
 fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")
 }
 
-fn text(answer: &Answer) -> String {
+fn text(answer: &TestResponse) -> String {
     String::from_utf8_lossy(&answer.body).into_owned()
 }
 

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 use crate::{
     metrics::{Page, until},
-    support::{Answer, Server, command, failing},
+    support::{Server, TestResponse, command, failing},
     tls::Certificates,
 };
 
@@ -110,7 +110,7 @@ fn start(folder: &TempDir) -> Server {
     server
 }
 
-fn ask(server: &Server, token: &str) -> Answer {
+fn ask(server: &Server, token: &str) -> TestResponse {
     let value = format!("Bearer {token}");
     server.request("GET", "/v2/models/open", &[("Authorization", &value)], b"")
 }
@@ -127,7 +127,7 @@ async fn ask_over_grpc(server: &Server, token: &str) -> Result<(), (ErrorCode, S
         .map_err(|error| (error.code().unwrap(), error.message().to_owned()))
 }
 
-fn error(answer: &Answer) -> String {
+fn error(answer: &TestResponse) -> String {
     answer.json()["error"].as_str().unwrap().to_owned()
 }
 

@@ -20,7 +20,7 @@ use oip_grpc::proto::{
 };
 use tonic::{Code, transport::Endpoint};
 
-use crate::support::{Answer, connect, receive, send};
+use crate::support::{TestResponse, connect, receive, send};
 
 /// A server whose store does not respond until this value is dropped.
 struct WaitingServer {
@@ -82,7 +82,7 @@ impl WaitingServer {
         }
     }
 
-    fn ask(&self, method: &str, path: &str) -> Answer {
+    fn ask(&self, method: &str, path: &str) -> TestResponse {
         let mut stream = connect(self.http);
         send(&mut stream, method, path, &[], b"");
         receive(&mut stream)

@@ -166,11 +166,17 @@ impl Server {
     }
 
     /// Sends one request on a new connection.
-    pub(crate) fn get(&self, path: &str) -> Answer {
+    pub(crate) fn get(&self, path: &str) -> TestResponse {
         self.request("GET", path, &[], b"")
     }
 
-    pub(crate) fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+    pub(crate) fn request(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> TestResponse {
         let mut stream = self.connect();
         send(&mut stream, method, path, headers, body);
         receive(&mut stream)
@@ -199,13 +205,13 @@ pub(crate) fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-pub(crate) struct Answer {
+pub(crate) struct TestResponse {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: Vec<u8>,
 }
 
-impl Answer {
+impl TestResponse {
     pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body)
             .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&self.body)))
@@ -233,12 +239,12 @@ pub(crate) fn send(stream: &mut impl Write, method: &str, path: &str, headers: &
     stream.write_all(&bytes).unwrap();
 }
 
-pub(crate) fn receive(stream: &mut impl Read) -> Answer {
+pub(crate) fn receive(stream: &mut impl Read) -> TestResponse {
     try_receive(stream).unwrap()
 }
 
 /// Reads a response, if one arrives.
-pub(crate) fn try_receive(stream: &mut impl Read) -> std::io::Result<Answer> {
+pub(crate) fn try_receive(stream: &mut impl Read) -> std::io::Result<TestResponse> {
     let mut head = Vec::new();
     let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") {
@@ -247,7 +253,7 @@ pub(crate) fn try_receive(stream: &mut impl Read) -> std::io::Result<Answer> {
     }
     let head = String::from_utf8(head).unwrap();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    let answer = Answer {
+    let answer = TestResponse {
         status,
         head,
         body: Vec::new(),
@@ -257,7 +263,7 @@ pub(crate) fn try_receive(stream: &mut impl Read) -> std::io::Result<Answer> {
         .map_or(0, |length| length.parse().unwrap());
     let mut body = vec![0; length];
     stream.read_exact(&mut body)?;
-    Ok(Answer { body, ..answer })
+    Ok(TestResponse { body, ..answer })
 }
 
 /// Runs a server that must fail, and returns its exit code and the single line on standard error.

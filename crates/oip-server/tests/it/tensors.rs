@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tensor_core::{Shape, Tensor};
 use tonic::transport::Endpoint;
 
-use crate::support::{Answer, Server};
+use crate::support::{Server, TestResponse};
 
 const INFER: &str = "/v2/models/digit_means/infer";
 
@@ -52,7 +52,7 @@ fn rows(digits: &[i64]) -> Vec<f32> {
     digits.iter().flat_map(row).copied().collect()
 }
 
-fn post(server: &Server, body: &Value) -> Answer {
+fn post(server: &Server, body: &Value) -> TestResponse {
     server.request("POST", INFER, &[], body.to_string().as_bytes())
 }
 

@@ -23,7 +23,7 @@ use tonic::codegen::tokio_stream::{self, StreamExt};
 use crate::{
     access::two_models,
     metrics::until,
-    support::{Answer, Server, command, connect, failing, receive, send, try_receive},
+    support::{Server, TestResponse, command, connect, failing, receive, send, try_receive},
     traffic::line,
 };
 
@@ -128,7 +128,7 @@ pub(crate) fn encrypted(address: SocketAddr, config: &Arc<ClientConfig>) -> Encr
     StreamOwned::new(session, connect(address))
 }
 
-fn get(address: SocketAddr, config: &Arc<ClientConfig>, path: &str) -> io::Result<Answer> {
+fn get(address: SocketAddr, config: &Arc<ClientConfig>, path: &str) -> io::Result<TestResponse> {
     let mut stream = encrypted(address, config);
     stream.conn.complete_io(&mut stream.sock)?;
     send(&mut stream, "GET", path, &[], b"");

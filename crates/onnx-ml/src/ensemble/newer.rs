@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
-use flat_forest::{Aggregate, Test, TreeNode, Trees, TreesBuilder};
 use onnx_tensor::prelude::*;
+use tree_eval::{Aggregate, Test, TreeNode, Trees, TreesBuilder};
 
 use crate::{
     ensemble::{read::targets, regressor::Regressor},

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use flat_forest::{Aggregate, Test, TreeNode, Trees, TreesBuilder};
 use onnx_tensor::prelude::*;
+use tree_eval::{Aggregate, Test, TreeNode, Trees, TreesBuilder};
 
 use onnx_tensor::{elements, faults::Refusal, node::Attributes};
 

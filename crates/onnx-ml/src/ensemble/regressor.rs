@@ -3,8 +3,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use flat_forest::{Aggregate, Forest, Number, Trees};
 use onnx_tensor::prelude::*;
+use tree_eval::{Aggregate, Forest, Number, Trees};
 
 use crate::{
     ensemble::read::{doubles, targets, trees},

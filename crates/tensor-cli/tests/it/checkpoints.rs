@@ -6,14 +6,14 @@ use fmt_core::{Format, OpaqueDType, Plan, PlannedEntry};
 use serde_json::{Value, json};
 use tensor_core::{Shape, Tensor, bf16};
 
-use crate::support::{Place, matrix, vector};
+use crate::support::{TestDir, matrix, vector};
 
 fn floats(values: &[f32]) -> Tensor {
     Tensor::from_vec(Shape::vector(values.len() as u64), values.to_vec()).unwrap()
 }
 
 /// Writes a directory with a configuration, two shards and an index.
-fn folder(place: &Place) {
+fn folder(place: &TestDir) {
     place.write(
         "whole.safetensors",
         &[("format", "pt")],
@@ -30,7 +30,7 @@ fn folder(place: &Place) {
 
 #[test]
 fn a_folder_is_a_file_for_every_command() {
-    let place = Place::new();
+    let place = TestDir::new();
     folder(&place);
     let index = "hub/model.safetensors.index.json";
     let second = "hub/model-00002-of-00002.safetensors";
@@ -112,7 +112,7 @@ fn a_folder_is_a_file_for_every_command() {
 /// would leave neither the old checkpoint nor the new one.
 #[test]
 fn a_checkpoint_is_not_divided_into_its_own_files() {
-    let place = Place::new();
+    let place = TestDir::new();
     folder(&place);
     let first = "hub/model-00001-of-00002.safetensors";
     #[cfg(unix)]
@@ -174,7 +174,7 @@ fn a_checkpoint_is_not_divided_into_its_own_files() {
 /// llama.cpp takes shard numbers from metadata, and rejects a single file with shard numbers.
 #[test]
 fn models_of_gguf_in_many_files() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write(
         "whole.gguf",
         &[("general.name", "tiny"), ("general.file_type", "1")],
@@ -216,7 +216,7 @@ fn models_of_gguf_in_many_files() {
 /// Tied weights are stored once if the format supports it, and otherwise duplicated with a note.
 #[test]
 fn tied_weights_are_not_doubled_without_a_word() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("v.zt", &[], &[("whole", &matrix())]);
     let own = fs::read(place.path("v.zt")).unwrap().len();
     let mut writer = fmt_ztensor::ZtensorEditor::open(place.path("v.zt"))
@@ -241,7 +241,7 @@ fn tied_weights_are_not_doubled_without_a_word() {
 /// PyTorch checkpoints consist of pickled shards and an index, whose total size may be a float.
 #[test]
 fn checkpoints_of_pytorch_are_read() {
-    let place = Place::new();
+    let place = TestDir::new();
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fmt-torch/tests/corpus");
     fs::create_dir(place.path("hub")).unwrap();
     let (mut map, mut total) = (serde_json::Map::new(), 0.0);
@@ -281,7 +281,7 @@ fn checkpoints_of_pytorch_are_read() {
 #[test]
 fn what_is_made_of_private_files_is_private() {
     use std::os::unix::fs::PermissionsExt;
-    let place = Place::new();
+    let place = TestDir::new();
     folder(&place);
     let second = place.path("hub/model-00002-of-00002.safetensors");
     fs::set_permissions(second, fs::Permissions::from_mode(0o600)).unwrap();
@@ -299,7 +299,7 @@ fn what_is_made_of_private_files_is_private() {
 
 #[test]
 fn targets_of_many_files() {
-    let place = Place::new();
+    let place = TestDir::new();
     folder(&place);
     for (arguments, told) in [
         (
@@ -357,7 +357,7 @@ fn targets_of_many_files() {
 
 #[test]
 fn dtypes_change_on_the_way() {
-    let place = Place::new();
+    let place = TestDir::new();
     folder(&place);
     place.good(&[
         "convert",
@@ -470,7 +470,7 @@ fn dtypes_change_on_the_way() {
 
 #[test]
 fn tensors_are_chosen_and_renamed() {
-    let place = Place::new();
+    let place = TestDir::new();
     folder(&place);
     let names = |file: &str| -> Vec<String> {
         let shown = place.inspect(file);
@@ -521,7 +521,7 @@ fn tensors_are_chosen_and_renamed() {
 
 #[test]
 fn manifests_are_the_same_for_the_same_tensors() {
-    let place = Place::new();
+    let place = TestDir::new();
     folder(&place);
     let manifest = place.good(&["manifest", "hub"]);
     place.good(&["convert", "whole.safetensors", "c.zt", "--compress"]);
@@ -587,7 +587,7 @@ fn manifests_are_the_same_for_the_same_tensors() {
 
 #[test]
 fn diff_exits_as_its_users_expect() {
-    let place = Place::new();
+    let place = TestDir::new();
     folder(&place);
     place.write("other.zt", &[], &[("model.embed", &matrix())]);
     assert_eq!(place.run(&["diff", "hub", "whole.safetensors"]).code, 0);
@@ -605,7 +605,7 @@ fn diff_exits_as_its_users_expect() {
 
 #[test]
 fn programs_are_told_in_json() {
-    let place = Place::new();
+    let place = TestDir::new();
     folder(&place);
     let told = |arguments: &[&str]| -> Vec<Value> {
         let run = place.run(arguments);
@@ -654,7 +654,7 @@ fn programs_are_told_in_json() {
 
 #[test]
 fn what_merged_files_say_differently_is_told() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.safetensors", &[("license", "MIT")], &[("a", &matrix())]);
     place.write("b.safetensors", &[("license", "GPL")], &[("b", &matrix())]);
     let told = place.good(&["merge", "-o", "c.safetensors", "a.safetensors", "b.safetensors"]);
@@ -676,7 +676,7 @@ fn what_merged_files_say_differently_is_told() {
 
 /// Writes a GGUF file: 64 elements of `Q8_0` with scales 0.5 and 2 as two rows, 512 of `Q4_K`, 256 of `Q1_0`,
 /// and plain floats.
-fn quantised(place: &Place, name: &str) {
+fn quantised(place: &TestDir, name: &str) {
     let opaque = |name: &str, dtype: OpaqueDType, dims: &[u64]| {
         PlannedEntry::opaque(name, dtype, Shape::new(dims).unwrap()).unwrap()
     };
@@ -704,7 +704,7 @@ fn quantised(place: &Place, name: &str) {
 
 #[test]
 fn quantised_blocks_become_floats_where_they_are_understood() {
-    let place = Place::new();
+    let place = TestDir::new();
     quantised(&place, "q.gguf");
     let f32s = |name: &str| -> Vec<f32> {
         place.good(&["extract", "f.safetensors", name, "-o", "x.raw"]);

@@ -7,7 +7,7 @@ use tensor_core::{Shape, Tensor};
 
 use crate::{
     interrupting::{send_when_open, write_big},
-    support::{Place, matrix, vector},
+    support::{TestDir, matrix, vector},
 };
 
 /// Returns the name and the hash of each tensor.
@@ -23,7 +23,7 @@ fn contents(shown: &Value) -> Vec<(String, String)> {
 
 #[test]
 fn conversion_keeps_names_and_content() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.tbuf", &[], &[("w", &matrix()), ("steps", &vector())]);
     for [from, to] in [
         ["a.tbuf", "b.safetensors"],
@@ -42,7 +42,7 @@ fn conversion_keeps_names_and_content() {
 
 #[test]
 fn what_a_format_cannot_hold_is_refused_or_told() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.safetensors", &[("license", "MIT")], &[("w", &matrix())]);
     assert_eq!(
         place.bad(&["convert", "--strict", "a.safetensors", "a.tbuf"]),
@@ -72,7 +72,7 @@ fn what_a_format_cannot_hold_is_refused_or_told() {
 /// Names and metadata, which BTF cannot hold, are stored in a sidecar file.
 #[test]
 fn btf_keeps_names() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.safetensors", &[("license", "MIT")], &[("w", &matrix())]);
     assert_eq!(place.good(&["convert", "a.safetensors", "a.btf"]), "");
     assert_eq!(place.good(&["diff", "a.safetensors", "a.btf"]), "");
@@ -81,7 +81,7 @@ fn btf_keeps_names() {
 /// Without the sidecar file, BTF loses the names.
 #[test]
 fn btf_without_a_file_of_names() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.safetensors", &[], &[("w", &matrix())]);
     let told = place.good(&["convert", "a.safetensors", "a.btf", "--no-sidecar"]);
     assert!(told.contains("names"), "{told}");
@@ -93,7 +93,7 @@ fn btf_without_a_file_of_names() {
 /// Other versions of zTensor are recognised by content in every command.
 #[test]
 fn the_other_ztensors_are_read() {
-    let place = Place::new();
+    let place = TestDir::new();
     let real = concat!(env!("CARGO_MANIFEST_DIR"), "/../fmt-ztensor2/tests/real/");
     for file in [
         "1.2.3-dense.zt",
@@ -154,7 +154,7 @@ fn the_other_ztensors_are_read() {
 
 #[test]
 fn ztensor_files_are_written_as_told() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.safetensors", &[], &[("w", &matrix()), ("steps", &vector())]);
     let first = |name: &str| place.inspect(name)["tensors"][0].clone();
     place.good(&["convert", "--compress", "--level", "19", "a.safetensors", "a.zt"]);
@@ -187,7 +187,7 @@ fn ztensor_files_are_written_as_told() {
 
 #[test]
 fn a_target_is_untouched_by_failure() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.tbuf", &[], &[("w", &matrix())]);
     fs::write(place.path("b.safetensors"), "precious").unwrap();
     fs::write(place.path("broken.tbuf"), "nothing").unwrap();
@@ -204,7 +204,7 @@ fn a_target_is_untouched_by_failure() {
 /// An interrupted conversion leaves the previous target file in place and removes its partial file.
 #[test]
 fn an_interrupted_conversion_leaves_the_target() {
-    let place = Place::new();
+    let place = TestDir::new();
     write_big(&place, "big.safetensors");
     fs::write(place.path("b.zt"), "precious").unwrap();
     let mut converting = place.spawn(&["convert", "big.safetensors", "b.zt"]);
@@ -217,7 +217,7 @@ fn an_interrupted_conversion_leaves_the_target() {
 /// `--dtype` does not convert integers and bools, such as the positions in BERT models.
 #[test]
 fn integers_and_bools_stay_when_floats_get_another_dtype() {
-    let place = Place::new();
+    let place = TestDir::new();
     let mask = Tensor::from_vec(Shape::vector(2), vec![true, false]).unwrap();
     let tensors = [("position_ids", &vector()), ("w", &matrix()), ("mask", &mask)];
     place.write("a.safetensors", &[], &tensors);
@@ -249,7 +249,7 @@ fn integers_and_bools_stay_when_floats_get_another_dtype() {
 /// 1024 bytes, depending on the unit of the shell's `ulimit`.
 #[test]
 fn a_target_beyond_the_limit_of_the_system_is_an_error() {
-    let place = Place::new();
+    let place = TestDir::new();
     let large = Tensor::from_vec(Shape::vector(100_000), vec![1u8; 100_000]).unwrap();
     place.write("a.tbuf", &[], &[("w", &large)]);
     fs::write(place.path("b.zt"), "precious").unwrap();
@@ -274,7 +274,7 @@ fn a_target_beyond_the_limit_of_the_system_is_an_error() {
 
 #[test]
 fn a_file_can_be_converted_onto_itself() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.tbuf", &[], &[("w", &matrix())]);
     let before = contents(&place.inspect("a.tbuf"));
     place.good(&["convert", "--to", "safetensors", "a.tbuf", "a.tbuf"]);
@@ -285,7 +285,7 @@ fn a_file_can_be_converted_onto_itself() {
 
 #[test]
 fn unknown_formats_are_named() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.tbuf", &[], &[("w", &matrix())]);
     let refused = place.bad(&["convert", "a.tbuf", "a.xyz"]);
     assert!(
@@ -296,7 +296,7 @@ fn unknown_formats_are_named() {
 
 #[test]
 fn merge_takes_all_or_says_what_clashes() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.tbuf", &[], &[("w", &matrix())]);
     place.write("b.safetensors", &[], &[("steps", &vector())]);
     place.good(&["merge", "--output", "c.safetensors", "a.tbuf", "b.safetensors"]);
@@ -316,7 +316,7 @@ fn merge_takes_all_or_says_what_clashes() {
 
 #[test]
 fn extract_writes_npy_or_bytes() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.tbuf", &[], &[("w", &matrix())]);
     place.good(&["extract", "a.tbuf", "w", "--rows", "1:", "-o", "w.npy"]);
     let tensor = &place.inspect("w.npy")["tensors"][0];
@@ -337,7 +337,7 @@ fn extract_writes_npy_or_bytes() {
 
 #[test]
 fn usage_is_told_with_code_2() {
-    let place = Place::new();
+    let place = TestDir::new();
     for arguments in [
         &["convert", "a"][..],
         &["frobnicate"],
@@ -354,7 +354,7 @@ fn usage_is_told_with_code_2() {
 /// arithmetic is rejected.
 #[test]
 fn dtypes_without_arithmetic_are_carried() {
-    let place = Place::new();
+    let place = TestDir::new();
     let header = r#"{"__metadata__":{"format":"pt"},"q":{"dtype":"F8_E4M3","shape":[2,4],"data_offsets":[0,8]},"f":{"dtype":"F4","shape":[4],"data_offsets":[8,10]},"z":{"dtype":"C64","shape":[1],"data_offsets":[10,18]}}"#;
     let head = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
     let data: Vec<u8> = (1..=18).collect();

@@ -4,11 +4,11 @@ use std::fs;
 
 use tensor_core::{Shape, Tensor};
 
-use crate::support::{Place, matrix, vector};
+use crate::support::{TestDir, matrix, vector};
 
 #[test]
 fn names_change_and_content_stays() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.tbuf", &[], &[("w", &matrix())]);
     let before = place.inspect("a.tbuf")["tensors"][0]["sha256"].clone();
     place.good(&["rename", "a.tbuf", "w", "weight"]);
@@ -23,7 +23,7 @@ fn names_change_and_content_stays() {
 
 #[test]
 fn a_file_says_what_is_set() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.tbuf", &[], &[("w", &matrix())]);
     place.good(&["set", "a.tbuf", "model=tiny"]);
     assert_eq!(place.inspect("a.tbuf")["metadata"]["model"], "tiny");
@@ -38,7 +38,7 @@ fn a_file_says_what_is_set() {
 
 #[test]
 fn ztensor_files_are_edited_too() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.zt", &[], &[("w", &matrix())]);
     let before = place.inspect("a.zt")["tensors"][0]["sha256"].clone();
     place.good(&["rename", "a.zt", "w", "weight"]);
@@ -53,7 +53,7 @@ fn ztensor_files_are_edited_too() {
 /// Edits leave the data of the file in place and append a new index.
 #[test]
 fn an_index_at_the_end_is_written_behind_the_old_one() {
-    let place = Place::new();
+    let place = TestDir::new();
     for name in ["a.tbuf", "a.zt"] {
         place.write(name, &[], &[("w", &matrix())]);
         let before = fs::read(place.path(name)).unwrap();
@@ -77,7 +77,7 @@ fn an_index_at_the_end_is_written_behind_the_old_one() {
 fn an_index_at_the_beginning_is_written_over_where_there_is_room() {
     use std::os::unix::fs::MetadataExt;
 
-    let place = Place::new();
+    let place = TestDir::new();
     let inode = |name: &str| std::fs::metadata(place.path(name)).unwrap().ino();
     place.write("a.safetensors", &[], &[("w", &matrix())]);
     let license = format!("license={}", "many words ".repeat(20));
@@ -101,7 +101,7 @@ fn an_index_at_the_beginning_is_written_over_where_there_is_room() {
 
 #[test]
 fn formats_with_a_fixed_index_are_edited_too() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write(
         "a.safetensors",
         &[("license", "MIT")],
@@ -133,7 +133,7 @@ fn formats_with_a_fixed_index_are_edited_too() {
 
 #[test]
 fn completions_and_manual_pages_are_written() {
-    let place = Place::new();
+    let place = TestDir::new();
     let script = place.good(&["completions", "bash"]);
     assert!(script.contains("_tensor()"));
     for values in ["f16 bf16 f32 f64", "gguf npy npz safetensors"] {
@@ -153,7 +153,7 @@ fn completions_and_manual_pages_are_written() {
 /// Options known from other programs get a tip.
 #[test]
 fn unknown_options_are_told_with_what_may_have_been_meant() {
-    let place = Place::new();
+    let place = TestDir::new();
     for (arguments, tip) in [
         (
             &["ls", "http://127.0.0.1:9"][..],
@@ -186,7 +186,7 @@ fn unknown_options_are_told_with_what_may_have_been_meant() {
 
 #[test]
 fn a_missing_folder_of_a_file_to_write_is_named() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.npy", &[], &[("0", &vector())]);
     let line = place.bad(&["convert", "a.npy", "no/dir/out.zt"]);
     assert!(
@@ -197,7 +197,7 @@ fn a_missing_folder_of_a_file_to_write_is_named() {
 
 #[test]
 fn a_repository_of_models_is_told_with_a_file_of_it() {
-    let place = Place::new();
+    let place = TestDir::new();
     fs::create_dir_all(place.path("shop/digits/1")).unwrap();
     place.write("shop/digits/1/model.npy", &[], &[("0", &vector())]);
     let line = place.bad(&["inspect", "shop"]);
@@ -217,7 +217,7 @@ fn a_repository_of_models_is_told_with_a_file_of_it() {
 /// `put` replaces a tensor and `append` adds one; neither copies the metadata of the source file.
 #[test]
 fn one_tensor_is_put_and_appended() {
-    let place = Place::new();
+    let place = TestDir::new();
     let double = Tensor::from_vec(Shape::vector(2), vec![1.5f64, -2.5]).unwrap();
     place.write("new.npy", &[], &[("0", &double)]);
     place.write(
@@ -261,7 +261,7 @@ fn one_tensor_is_put_and_appended() {
 /// missing one.
 #[test]
 fn an_index_is_written_anew() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write(
         "a.safetensors",
         &[("format", "pt")],

@@ -7,7 +7,7 @@ use tensor_core::{Shape, Tensor};
 
 use crate::{
     server::{Server, TripleService, interrupt, wait_for},
-    support::{Place, matrix},
+    support::{TestDir, matrix},
 };
 
 fn infer<'a>(url: &'a str, model: &'a str, more: &[&'a str]) -> Vec<&'a str> {
@@ -28,7 +28,7 @@ fn rows(table: &str) -> Vec<Vec<&str>> {
 
 #[test]
 fn outputs_are_printed_as_a_table() {
-    let (place, server) = (Place::new(), Server::new());
+    let (place, server) = (TestDir::new(), Server::new());
     place.write(
         "x.npy",
         &[],
@@ -74,7 +74,7 @@ fn outputs_are_printed_as_a_table() {
 
 #[test]
 fn outputs_go_into_files_of_every_format() {
-    let (place, server) = (Place::new(), Server::new());
+    let (place, server) = (TestDir::new(), Server::new());
     place.write("x.npy", &[], &[("0", &vector(&[1.5, -2.0]))]);
     let sha256 = place.inspect("x.npy")["tensors"][0]["sha256"].clone();
     for url in server.urls() {
@@ -112,7 +112,7 @@ fn outputs_go_into_files_of_every_format() {
 
 #[test]
 fn byte_strings_come_from_lines_and_become_lines() {
-    let (place, server) = (Place::new(), Server::new());
+    let (place, server) = (TestDir::new(), Server::new());
     fs::write(place.path("words.txt"), "größe\r\n\nlast").unwrap();
     for url in server.urls() {
         place.good(&infer(
@@ -159,7 +159,7 @@ fn npy(descr: &str, shape: &str, elements: &[u8]) -> Vec<u8> {
 
 #[test]
 fn byte_strings_come_from_arrays_of_texts_and_become_arrays() {
-    let (place, server) = (Place::new(), Server::new());
+    let (place, server) = (TestDir::new(), Server::new());
     let utf32 = |text: &str, big: bool| -> Vec<u8> {
         let points = text.chars().map(u32::from);
         let bytes = |point: u32| {
@@ -215,7 +215,7 @@ fn byte_strings_come_from_arrays_of_texts_and_become_arrays() {
 
 #[test]
 fn what_does_not_fit_is_told_before_anything_is_sent() {
-    let (place, server) = (Place::new(), Server::new());
+    let (place, server) = (TestDir::new(), Server::new());
     let doubles = Tensor::from_vec(Shape::vector(2), vec![1.0f64, 1e300]).unwrap();
     place.write("d.npy", &[], &[("0", &doubles)]);
     place.write("two.zt", &[], &[("a", &matrix()), ("b", &doubles)]);
@@ -305,7 +305,7 @@ fn what_does_not_fit_is_told_before_anything_is_sent() {
 
 #[test]
 fn failures_of_servers_are_told_and_leave_the_target_alone() {
-    let (place, server) = (Place::new(), Server::new());
+    let (place, server) = (TestDir::new(), Server::new());
     place.write("x.npy", &[], &[("0", &vector(&[1.0]))]);
     fs::write(place.path("y.zt"), "precious").unwrap();
     for (url, status) in server.urls().into_iter().zip(["HTTP 404", "gRPC NOT_FOUND"]) {
@@ -378,7 +378,7 @@ fn failures_of_servers_are_told_and_leave_the_target_alone() {
 #[test]
 fn ctrl_c_ends_a_request_and_leaves_the_target_alone() {
     let service = Arc::new(TestService::default());
-    let (place, server) = (Place::new(), Server::of(service.clone()));
+    let (place, server) = (TestDir::new(), Server::of(service.clone()));
     place.write("x.npy", &[], &[("0", &vector(&[1.0]))]);
     fs::write(place.path("y.zt"), "precious").unwrap();
     for url in server.urls() {
@@ -394,7 +394,7 @@ fn ctrl_c_ends_a_request_and_leaves_the_target_alone() {
 
 #[test]
 fn several_answers_are_printed_one_by_one() {
-    let (place, server) = (Place::new(), Server::of(Arc::new(TripleService::default())));
+    let (place, server) = (TestDir::new(), Server::of(Arc::new(TripleService::default())));
     let input = ["--input", "x=[1.5]", "--stream"];
     let told = place.good(&infer(
         &server.grpc,

@@ -5,11 +5,11 @@ use std::{fs, path::Path};
 use serde_json::json;
 use tensor_core::{Shape, Tensor};
 
-use crate::support::{Place, matrix, vector};
+use crate::support::{TestDir, matrix, vector};
 
 #[test]
 fn inspect_shows_a_table() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write(
         "a.tbuf",
         &[("model", "tiny")],
@@ -32,7 +32,7 @@ fn inspect_shows_a_table() {
 /// everything.
 #[test]
 fn inspect_shortens_long_metadata() {
-    let place = Place::new();
+    let place = TestDir::new();
     let tokens = "ä".repeat(600);
     place.write("a.safetensors", &[("tokens", &tokens)], &[("w", &matrix())]);
     let shown = place.good(&["inspect", "a.safetensors"]);
@@ -46,7 +46,7 @@ fn inspect_shortens_long_metadata() {
 
 #[test]
 fn inspect_gives_json() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.safetensors", &[("license", "MIT")], &[("w", &matrix())]);
     let shown = place.inspect("a.safetensors");
     assert_eq!(shown["format"], "safetensors");
@@ -78,7 +78,7 @@ fn inspect_gives_json() {
 
 #[test]
 fn inspect_tells_sparse_tensors() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write_sparse("a.btf");
     let shown = place.inspect("a.btf");
     assert_eq!(shown["tensors"][1]["layout"], "coo");
@@ -93,7 +93,7 @@ fn inspect_tells_sparse_tensors() {
 
 #[test]
 fn inspect_sums_values_up() {
-    let place = Place::new();
+    let place = TestDir::new();
     let values =
         Tensor::from_vec(Shape::vector(5), vec![1.0f32, f32::NAN, -3.0, 0.0, f32::INFINITY]).unwrap();
     place.write("a.npy", &[], &[("0", &values)]);
@@ -110,7 +110,7 @@ fn inspect_sums_values_up() {
 
 #[test]
 fn unknown_tensors_are_told_with_a_guess() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.tbuf", &[], &[("layer.0.weight", &matrix())]);
     assert_eq!(
         place.bad(&["inspect", "a.tbuf", "--tensor", "weight"]),
@@ -121,7 +121,7 @@ fn unknown_tensors_are_told_with_a_guess() {
 /// The program accepts the corpus files that the format's crate accepts, and rejects the others.
 #[test]
 fn corpora_are_judged_alike() {
-    let place = Place::new();
+    let place = TestDir::new();
     let mut count = 0;
     for (format, accepted) in ["tbuf", "btf", "ztensor"]
         .into_iter()
@@ -159,7 +159,7 @@ fn corpora_are_judged_alike() {
 
 #[test]
 fn verify_finds_damage_and_oddities() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("good.tbuf", &[], &[("w", &matrix())]);
     assert!(
         place
@@ -184,7 +184,7 @@ fn verify_finds_damage_and_oddities() {
 
 #[test]
 fn diff_compares_across_formats() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.tbuf", &[], &[("w", &matrix()), ("only.here", &vector())]);
     let changed = Tensor::from_vec(
         Shape::new(&[3, 2]).unwrap(),

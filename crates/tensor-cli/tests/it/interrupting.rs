@@ -6,10 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::Place;
+use crate::support::TestDir;
 
 /// Writes a sparse file of 8 GiB, which takes a long time to read.
-pub(crate) fn write_big(place: &Place, name: &str) {
+pub(crate) fn write_big(place: &TestDir, name: &str) {
     let header = r#"{"w":{"dtype":"U8","shape":[8192,1048576],"data_offsets":[0,8589934592]}}"#;
     let head = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
     fs::write(place.path(name), &head).unwrap();
@@ -19,7 +19,7 @@ pub(crate) fn write_big(place: &Place, name: &str) {
 
 /// Waits until the program `child` has `files` files of the directory open, including unnamed files, and
 /// sends it a signal.
-pub(crate) fn send_when_open(place: &Place, child: &mut Child, files: usize, signal: &str) {
+pub(crate) fn send_when_open(place: &TestDir, child: &mut Child, files: usize, signal: &str) {
     let id = child.id();
     let open_files = || {
         let open = fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten();
@@ -41,7 +41,7 @@ pub(crate) fn send_when_open(place: &Place, child: &mut Child, files: usize, sig
 /// The first signal ends read-only commands at any point.
 #[test]
 fn a_signal_ends_commands_that_read() {
-    let place = Place::new();
+    let place = TestDir::new();
     write_big(&place, "big.safetensors");
     let commands: [&[&str]; 6] = [
         &["inspect", "--stats", "big.safetensors"],

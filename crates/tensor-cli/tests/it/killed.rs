@@ -8,14 +8,14 @@ use std::{
 
 use tensor_core::{Shape, Tensor};
 
-use crate::support::{Place, vector};
+use crate::support::{TestDir, vector};
 
 /// Number of kills per format.
 const ROUNDS: u32 = 15;
 
 #[test]
 fn a_killed_conversion_leaves_the_old_file_or_the_new_one() {
-    let place = Place::new();
+    let place = TestDir::new();
     let numbers: Vec<u32> = (0..2 << 20).collect();
     let large = Tensor::from_vec(Shape::new(&[2048, 1024]).unwrap(), numbers).unwrap();
     place.write("a.safetensors", &[], &[("0", &large)]);

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::{
     server::{FlakyService, Reaction, Server, interrupt},
-    support::{Place, Run, matrix},
+    support::{Run, TestDir, matrix},
 };
 
 fn bench<'a>(url: &'a str, model: &'a str, more: &[&'a str]) -> Vec<&'a str> {
@@ -28,7 +28,7 @@ fn json(run: &Run) -> Value {
 
 #[test]
 fn a_closed_loop_is_measured() {
-    let (place, server) = (Place::new(), Server::new());
+    let (place, server) = (TestDir::new(), Server::new());
     for url in server.urls() {
         for threads in ["1", "2"] {
             let report = place.run(&bench(
@@ -80,7 +80,7 @@ fn a_closed_loop_is_measured() {
 
 #[test]
 fn inputs_of_a_measurement_come_from_files_or_are_made_up() {
-    let (place, server) = (Place::new(), Server::new());
+    let (place, server) = (TestDir::new(), Server::new());
     place.write("a.npy", &[], &[("0", &matrix())]);
     let few = ["--requests", "5", "--json"];
     let report = place.run(&bench(
@@ -105,7 +105,7 @@ fn inputs_of_a_measurement_come_from_files_or_are_made_up() {
 
 #[test]
 fn errors_are_counted_by_kind_and_tell() {
-    let (place, server) = (Place::new(), Server::new());
+    let (place, server) = (TestDir::new(), Server::new());
     // A request that always fails is reported immediately.
     let refused = place.bad(&bench(&server.http, "busy", &[]));
     assert!(
@@ -144,7 +144,7 @@ fn errors_are_counted_by_kind_and_tell() {
 /// with coordinated omission would hide these delays.
 #[test]
 fn an_open_loop_counts_from_when_requests_were_due() {
-    let place = Place::new();
+    let place = TestDir::new();
     let moody = || {
         Server::of(Arc::new(FlakyService::new(|number| {
             if number == 100 {
@@ -187,7 +187,7 @@ fn an_open_loop_counts_from_when_requests_were_due() {
 /// A rate beyond the server's capacity is reported as unsent requests.
 #[test]
 fn a_rate_that_cannot_be_kept_is_told() {
-    let place = Place::new();
+    let place = TestDir::new();
     let server = Server::of(Arc::new(FlakyService::new(|_| {
         Reaction::Sleeps(Duration::from_millis(10))
     })));
@@ -218,7 +218,7 @@ fn a_rate_that_cannot_be_kept_is_told() {
 
 #[test]
 fn ctrl_c_prints_what_was_measured() {
-    let (place, server) = (Place::new(), Server::new());
+    let (place, server) = (TestDir::new(), Server::new());
     for more in [&["--concurrency", "2"][..], &["--rate", "100"]] {
         let arguments = bench(
             &server.http,
@@ -248,7 +248,7 @@ fn ctrl_c_prints_what_was_measured() {
 
 #[test]
 fn wrong_usage_is_told_with_code_2() {
-    let place = Place::new();
+    let place = TestDir::new();
     for arguments in [
         &["infer", "--url", "http://a", "--model", "m", "--input", "x"][..],
         &[

@@ -6,20 +6,20 @@ use std::{
 };
 
 use crate::{
-    support::{Place, Run, matrix, vector},
+    support::{Run, TestDir, matrix, vector},
     web::{Server, serve, throwaway_tls},
 };
 
 /// A file server that imitates the Hugging Face Hub and records the tokens it receives.
 struct Hub {
-    place: Place,
+    place: TestDir,
     server: Server,
     tokens: Arc<Mutex<Vec<Option<String>>>>,
 }
 
 impl Hub {
     fn new() -> Self {
-        let place = Place::new();
+        let place = TestDir::new();
         place.write(
             "a.safetensors",
             &[("made by", "hand")],
@@ -207,7 +207,7 @@ fn store(folder: std::path::PathBuf) -> Server {
 
 #[test]
 fn objects_of_a_store() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.zt", &[], &[("m", &matrix()), ("v", &vector())]);
     let server = store(place.path(""));
     let run = |arguments: &[&str], variables: &[(&str, &str)]| {

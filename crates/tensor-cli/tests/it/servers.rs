@@ -10,7 +10,7 @@ use oip_service::testing::TestService;
 use serde_json::Value;
 use tensor_core::{Shape, Tensor};
 
-use crate::{server::Server, support::Place};
+use crate::{server::Server, support::TestDir};
 
 fn lines(text: &str) -> Vec<Value> {
     text.lines()
@@ -20,7 +20,7 @@ fn lines(text: &str) -> Vec<Value> {
 
 #[test]
 fn models_are_listed_loaded_and_unloaded() {
-    let (place, server) = (Place::new(), Server::new());
+    let (place, server) = (TestDir::new(), Server::new());
     for url in server.urls() {
         let table = place.good(&["ls", "--url", url]);
         assert!(table.starts_with("NAME"), "{table}");
@@ -54,7 +54,7 @@ fn models_are_listed_loaded_and_unloaded() {
 #[test]
 fn a_model_is_shown_and_a_server_has_a_status() {
     let service = Arc::new(TestService::default());
-    let (place, server) = (Place::new(), Server::of(service.clone()));
+    let (place, server) = (TestDir::new(), Server::of(service.clone()));
     for url in server.urls() {
         let shown = place.good(&["show", "--url", url, "matrix"]);
         for expected in [
@@ -81,7 +81,7 @@ fn a_model_is_shown_and_a_server_has_a_status() {
 
 #[test]
 fn a_model_is_shown_with_whether_its_requests_are_joined() {
-    let (place, server) = (Place::new(), Server::new());
+    let (place, server) = (TestDir::new(), Server::new());
     for url in server.urls() {
         let shown = place.good(&["show", "--url", url, "matrix"]);
         assert!(
@@ -95,7 +95,7 @@ fn a_model_is_shown_with_whether_its_requests_are_joined() {
 
 #[test]
 fn the_environment_names_the_server() {
-    let (place, server) = (Place::new(), Server::new());
+    let (place, server) = (TestDir::new(), Server::new());
     let output = Command::new(env!("CARGO_BIN_EXE_tensor"))
         .args(["show", "nan"])
         .env("TENSOR_URL", &server.http)
@@ -107,7 +107,7 @@ fn the_environment_names_the_server() {
 
 #[test]
 fn misspelt_models_are_known() {
-    let (place, server) = (Place::new(), Server::new());
+    let (place, server) = (TestDir::new(), Server::new());
     for url in server.urls() {
         let error = place.bad(&["infer", "--url", url, "--model", "matirx"]);
         assert!(error.ends_with("did you mean 'matrix'?"), "{error}");
@@ -122,7 +122,7 @@ fn misspelt_models_are_known() {
 
 #[test]
 fn values_are_given_on_the_command_line() {
-    let (place, server) = (Place::new(), Server::new());
+    let (place, server) = (TestDir::new(), Server::new());
     for url in server.urls() {
         let both = ["-i", "a=[[1, 2], [3.5, 4]]", "-i", "b=[7]", "--json"];
         let json = place.good(&[&["infer", "--url", url, "--model", "matrix"], &both[..]].concat());
@@ -171,7 +171,7 @@ fn values_are_given_on_the_command_line() {
 
 #[test]
 fn rows_come_from_csv_and_go_into_it() {
-    let (place, server) = (Place::new(), Server::new());
+    let (place, server) = (TestDir::new(), Server::new());
     fs::write(place.path("rows.csv"), "left,right\n1,2\n3.5,4\n").unwrap();
     fs::write(
         place.path("b.json"),
@@ -239,7 +239,7 @@ fn rows_come_from_csv_and_go_into_it() {
 
 #[test]
 fn measurements_have_a_chart() {
-    let (place, server) = (Place::new(), Server::new());
+    let (place, server) = (TestDir::new(), Server::new());
     let bench = [
         "bench",
         "--url",
@@ -262,7 +262,7 @@ fn measurements_have_a_chart() {
 /// All client commands work over TLS, with and without a client certificate, wherever `--ca` is placed.
 #[test]
 fn servers_are_called_over_tls() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write(
         "x.npy",
         &[],

@@ -10,9 +10,9 @@ use std::{
 
 use tensor_core::{Shape, Tensor};
 
-use crate::support::{Place, matrix, vector};
+use crate::support::{TestDir, matrix, vector};
 
-fn tensor(place: &Place, arguments: &[&str], input: &[u8]) -> (i32, Vec<u8>, String) {
+fn tensor(place: &TestDir, arguments: &[&str], input: &[u8]) -> (i32, Vec<u8>, String) {
     let mut running = Command::new(env!("CARGO_BIN_EXE_tensor"))
         .args(arguments)
         .current_dir(place.path(""))
@@ -35,7 +35,7 @@ fn tensor(place: &Place, arguments: &[&str], input: &[u8]) -> (i32, Vec<u8>, Str
 
 #[test]
 fn a_dash_is_standard_input_and_output() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.safetensors", &[], &[("w", &matrix()), ("steps", &vector())]);
     let mut file = fs::read(place.path("a.safetensors")).unwrap();
     for format in ["ztensor", "tbuf", "npz", "safetensors"] {
@@ -56,7 +56,7 @@ fn a_dash_is_standard_input_and_output() {
 
 #[test]
 fn standard_input_is_not_changed() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.safetensors", &[], &[("m", &matrix())]);
     let file = fs::read(place.path("a.safetensors")).unwrap();
     for command in [&["rename", "-", "m", "n"][..], &["set", "-", "a=b"]] {
@@ -73,7 +73,7 @@ fn standard_input_is_not_changed() {
 /// Read-only formats are not offered as targets, and the error names alternatives.
 #[test]
 fn formats_that_are_not_written() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.safetensors", &[], &[("m", &matrix())]);
     let refused = place.bad(&["convert", "a.safetensors", "b.xyz"]);
     assert!(
@@ -96,7 +96,7 @@ fn formats_that_are_not_written() {
 
 #[test]
 fn links_stay_and_pipes_are_written_through() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.tbuf", &[], &[("w", &matrix())]);
     fs::write(place.path("real.zt"), "old").unwrap();
     symlink("real.zt", place.path("link.zt")).unwrap();
@@ -127,7 +127,7 @@ fn links_stay_and_pipes_are_written_through() {
 
 #[test]
 fn what_is_made_of_a_private_file_is_private() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.tbuf", &[], &[("w", &matrix())]);
     fs::set_permissions(place.path("a.tbuf"), fs::Permissions::from_mode(0o600)).unwrap();
     place.good(&["convert", "a.tbuf", "b.zt"]);
@@ -140,7 +140,7 @@ fn what_is_made_of_a_private_file_is_private() {
 
 #[test]
 fn a_file_in_the_way_stays_if_that_is_asked_for() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.tbuf", &[], &[("w", &matrix())]);
     fs::write(place.path("b.zt"), "precious").unwrap();
     let refused = place.bad(&["convert", "--no-clobber", "a.tbuf", "b.zt"]);
@@ -153,7 +153,7 @@ fn a_file_in_the_way_stays_if_that_is_asked_for() {
 /// If the system's limit on file size is exceeded, the program prints an error and leaves no file.
 #[test]
 fn the_limit_for_files_is_an_error_without_a_trap() {
-    let place = Place::new();
+    let place = TestDir::new();
     let large = Tensor::from_vec(Shape::vector(100_000), vec![1u8; 100_000]).unwrap();
     place.write("a.tbuf", &[], &[("w", &large)]);
     let script = format!(
@@ -173,7 +173,7 @@ fn the_limit_for_files_is_an_error_without_a_trap() {
 
 #[test]
 fn settings_are_for_formats_that_have_them() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a.safetensors", &[], &[("w", &matrix())]);
     place.good(&["convert", "--align", "4096", "a.safetensors", "a.zt"]);
     assert_eq!(place.inspect("a.zt")["tensors"][0]["offset_bytes"], 4096);
@@ -208,7 +208,7 @@ fn settings_are_for_formats_that_have_them() {
 /// without arrays.
 #[test]
 fn a_checkpoint_in_a_zip_is_not_an_empty_file() {
-    let place = Place::new();
+    let place = TestDir::new();
     let script = "import zipfile, sys\n\
          z = zipfile.ZipFile('m.keras', 'w')\n\
          z.writestr('config.json', '{}')\n\
@@ -252,7 +252,7 @@ fn a_checkpoint_in_a_zip_is_not_an_empty_file() {
 
 #[test]
 fn values_and_sums_of_large_tensors() {
-    let place = Place::new();
+    let place = TestDir::new();
     let numbers: Vec<f32> = (0..3_000_000u32).map(|number| number as f32).collect();
     let large = Tensor::from_vec(Shape::new(&[3, 1000, 1000]).unwrap(), numbers).unwrap();
     place.write("a.safetensors", &[], &[("w", &large)]);

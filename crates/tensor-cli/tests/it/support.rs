@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use tensor_core::{Shape, SparseCoo, Tensor};
 
 /// A temporary directory in which a test runs the program.
-pub(crate) struct Place(TempDir);
+pub(crate) struct TestDir(TempDir);
 
 /// Exit code and output of one run of the program.
 pub(crate) struct Run {
@@ -21,7 +21,7 @@ pub(crate) struct Run {
     pub(crate) err: String,
 }
 
-impl Place {
+impl TestDir {
     pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }

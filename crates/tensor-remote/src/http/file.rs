@@ -20,8 +20,8 @@ use ureq::{
 
 use super::{
     RemoteOptions,
-    answer::{self, Ask, Failure, Identity},
     options::certificates,
+    response_check::{self, Ask, Failure, Identity},
     resume::{Reopen, ResumingBody},
     target::Target,
 };
@@ -150,7 +150,7 @@ impl Server {
     pub(crate) fn document(&self, most: u64) -> Result<(ureq::http::HeaderMap, Vec<u8>), Error> {
         let once = || {
             let (_, head, mut body) = self.follow(None, None)?;
-            answer::check_document(head.status, &head.headers)?;
+            response_check::check_document(head.status, &head.headers)?;
             let document = body.with_config().limit(most).read_to_vec();
             let document = document.map_err(|error| match error {
                 ureq::Error::BodyExceedsLimit(_) => {
@@ -184,7 +184,7 @@ impl Server {
 
     fn ask_once(&self, ask: &Ask, known: Option<&Identity>) -> Result<(Range<u64>, Identity, Body), Failure> {
         let (target, head, body) = self.follow(Some(&ask.header()), known)?;
-        let (range, identity) = answer::check(head.status, &head.headers, ask, known)?;
+        let (range, identity) = response_check::check(head.status, &head.headers, ask, known)?;
         if target.uri() != self.target.uri() {
             *self.leads_to() = Some(target);
         }
@@ -209,7 +209,7 @@ impl Server {
                     let location = head.headers.get(header::LOCATION);
                     let location = location
                         .and_then(|location| location.to_str().ok())
-                        .ok_or_else(|| answer::leads_nowhere(&head.headers))?;
+                        .ok_or_else(|| response_check::leads_nowhere(&head.headers))?;
                     let next = target.join(location)?;
                     target.check_redirect(&next, &self.options)?;
                     target = next;

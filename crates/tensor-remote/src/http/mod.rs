@@ -1,6 +1,5 @@
 //! Remote files: range requests over `https://`, with `hf://` and `s3://` as shorthands.
 
-mod answer;
 mod aws_profile;
 #[cfg(feature = "connector")]
 mod connector;
@@ -9,6 +8,7 @@ mod hub;
 #[cfg(feature = "hub")]
 mod hub_folder;
 mod options;
+mod response_check;
 mod resume;
 #[cfg(feature = "s3")]
 mod s3;

@@ -3,7 +3,7 @@
 use fmt_core::ErrorKind::*;
 
 use super::Cases;
-use crate::support::{Forge, ForgedTensor, Places, put_half, put_word};
+use crate::support::{Forge, ForgedTensor, Offsets, put_half, put_word};
 pub(super) fn ends(cases: &mut Cases) {
     let good = Forge::new().file();
     let changed = |change: &dyn Fn(&mut Vec<u8>)| {
@@ -144,9 +144,9 @@ pub(super) fn index_structure(cases: &mut Cases) {
         ("the-least", "F1", 0x8000_0000),
         ("odd", "F2", 1),
     ] {
-        let at_root = forge.patched(|index, places| put_word(index, places.root, soffset));
+        let at_root = forge.patched(|index, offsets| put_word(index, offsets.root, soffset));
         cases.reject(&format!("tb-09-root-fields-{name}"), Malformed, rule, at_root);
-        let at_tensor = forge.patched(|index, places| put_word(index, places.tables[0], soffset));
+        let at_tensor = forge.patched(|index, offsets| put_word(index, offsets.tables[0], soffset));
         cases.reject(&format!("tb-09-tensor-fields-{name}"), Malformed, rule, at_tensor);
     }
     for (name, rule, field_list_len) in [
@@ -156,14 +156,14 @@ pub(super) fn index_structure(cases: &mut Cases) {
         ("odd", "F2", 5),
         ("beyond-the-index", "F1", 0xfff0),
     ] {
-        let at_root = forge.patched(|index, places| put_half(index, places.root_fields, field_list_len));
+        let at_root = forge.patched(|index, offsets| put_half(index, offsets.root_fields, field_list_len));
         cases.reject(
             &format!("tb-09-root-fields-of-length-{name}"),
             Malformed,
             rule,
             at_root,
         );
-        let at_tensor = forge.patched(|index, places| put_half(index, places.fields[0], field_list_len));
+        let at_tensor = forge.patched(|index, offsets| put_half(index, offsets.fields[0], field_list_len));
         cases.reject(
             &format!("tb-09-tensor-fields-of-length-{name}"),
             Malformed,
@@ -176,7 +176,7 @@ pub(super) fn index_structure(cases: &mut Cases) {
         .enumerate()
     {
         let place =
-            |value| forge.patched(|index, places| put_half(index, places.fields[0] + 4 + 2 * field, value));
+            |value| forge.patched(|index, offsets| put_half(index, offsets.fields[0] + 4 + 2 * field, value));
         cases.reject(
             &format!("tb-09-{what}-beyond-the-index"),
             Malformed,
@@ -193,22 +193,22 @@ pub(super) fn index_structure(cases: &mut Cases) {
         ("that-wraps-32-bits", "F1", 0x4000_0000),
         ("of-twice-the-index", "F1", len / 2),
     ] {
-        let of_tensors = forge.patched(|index, places| put_word(index, places.vector, count));
+        let of_tensors = forge.patched(|index, offsets| put_word(index, offsets.vector, count));
         cases.reject(
             &format!("tb-10-number-of-tensors-{name}"),
             Malformed,
             rule,
             of_tensors,
         );
-        let of_dims = forge.patched(|index, places| put_word(index, places.shapes[0], count));
+        let of_dims = forge.patched(|index, offsets| put_word(index, offsets.shapes[0], count));
         cases.reject(&format!("tb-10-rank-{name}"), Malformed, rule, of_dims);
     }
-    let slot = |offset: u32| forge.patched(|index, places| put_word(index, places.vector + 4, offset));
+    let slot = |offset: u32| forge.patched(|index, offsets| put_word(index, offsets.vector + 4, offset));
     cases.reject("tb-10-tensor-far-outside", Malformed, "F1", slot(0x7fff_fffc));
     cases.reject("tb-10-tensor-not-aligned", Malformed, "F2", slot(1));
     // The vector claims two tensors but has one, so the bytes after its first offset are interpreted as a
     // second offset.
-    let two = forge.patched(|index, places| put_word(index, places.vector, 2));
+    let two = forge.patched(|index, offsets| put_word(index, offsets.vector, 2));
     cases.reject("tb-10-one-tensor-fewer-than-counted", Malformed, "F1", two);
 
     let mut many = Forge::with_name(&"n".repeat(1024));
@@ -230,14 +230,14 @@ pub(super) fn texts(cases: &mut Cases) {
         model: Some(b"model".to_vec()),
         ..Forge::new()
     };
-    type Place = fn(&Places) -> usize;
-    let texts: [(&str, Place, usize); 3] = [
-        ("name", |places| places.names[0], 1),
-        ("version", |places| places.version, 5),
-        ("model", |places| places.model, 5),
+    type OffsetOf = fn(&Offsets) -> usize;
+    let texts: [(&str, OffsetOf, usize); 3] = [
+        ("name", |offsets| offsets.names[0], 1),
+        ("version", |offsets| offsets.version, 5),
+        ("model", |offsets| offsets.model, 5),
     ];
-    for (what, place, len) in texts {
-        let unterminated = forge.patched(|index, places| index[place(places) + 4 + len] = b'!');
+    for (what, offset, len) in texts {
+        let unterminated = forge.patched(|index, offsets| index[offset(offsets) + 4 + len] = b'!');
         cases.reject(
             &format!("tb-13-{what}-without-its-zero"),
             Malformed,
@@ -245,7 +245,7 @@ pub(super) fn texts(cases: &mut Cases) {
             unterminated,
         );
         for (name, count) in [("2-to-the-31", 1 << 31), ("the-largest", u32::MAX)] {
-            let long = forge.patched(|index, places| put_word(index, place(places), count));
+            let long = forge.patched(|index, offsets| put_word(index, offset(offsets), count));
             cases.reject(&format!("tb-13-{what}-of-length-{name}"), Malformed, "F1", long);
         }
     }

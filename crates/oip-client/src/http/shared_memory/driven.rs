@@ -18,10 +18,10 @@ use crate::{
     ClientError, ErrorKind, Result, connect,
     http::{
         HttpClient,
-        answer::{Answer, HINT, MAX_REFUSAL},
         body::{self, Parts},
         direct,
         message::Message,
+        response::{HINT, MAX_REFUSAL, Response},
     },
     shared_memory::{
         LARGE, descriptor, output_bytes,
@@ -139,7 +139,7 @@ impl HttpClient {
     }
 
     /// Sends a request over a connection and reads the whole response.
-    async fn exchange(&self, connection: &mut SendRequest<Parts>, message: Message) -> Result<Answer> {
+    async fn exchange(&self, connection: &mut SendRequest<Parts>, message: Message) -> Result<Response> {
         let settings = self.settings();
         let endpoint = &self.shared.endpoint;
         let mut request = Request::new(Parts::new(message.body));
@@ -159,7 +159,7 @@ impl HttpClient {
             true => body::read(&head.headers, body, settings.max_answer_bytes, &settings.spare).await?,
             false => body::read_beginning(body, MAX_REFUSAL.min(settings.max_answer_bytes)).await?,
         };
-        Ok(Answer::new(head, body))
+        Ok(Response::new(head, body))
     }
 }
 

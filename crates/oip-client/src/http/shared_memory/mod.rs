@@ -11,9 +11,8 @@ use http::header::CONTENT_ENCODING;
 use oip_types::{InferRequest, InferResponse, rest::decode_response_with};
 
 use super::{
-    HttpClient, Way,
-    answer::{self, Answer},
-    model_path,
+    HttpClient, Way, model_path,
+    response::{self, Response},
 };
 use crate::{
     Result,
@@ -77,14 +76,14 @@ impl HttpClient {
     }
 
     /// Decodes a response body from a connection with a region.
-    fn decode_from(&self, answer: Answer, region: &Region) -> Result<InferResponse> {
+    fn decode_from(&self, answer: Response, region: &Region) -> Result<InferResponse> {
         let settings = self.settings();
         let answer = answer.success()?.decompressed(settings.max_answer_bytes)?;
         let header_length = answer.header_length()?;
         answer.expect_json()?;
         let outputs = region.outputs(settings);
         let decoded = decode_response_with(&answer.body, header_length, &settings.limits, &outputs);
-        let mut response = outputs.checked(decoded.map_err(answer::broken))?;
+        let mut response = outputs.checked(decoded.map_err(response::broken))?;
         for output in &mut response.outputs {
             output.shared_memory = None;
         }
@@ -94,7 +93,7 @@ impl HttpClient {
 
 /// Returns whether a response must be decoded off the reactor thread, because it is compressed or contains a
 /// lot of JSON.
-fn is_long(answer: &Answer) -> bool {
+fn is_long(answer: &Response) -> bool {
     let json = answer.header_length().ok().flatten().unwrap_or(answer.body.len());
     json > super::LARGE || answer.headers.contains_key(CONTENT_ENCODING)
 }

@@ -32,11 +32,11 @@ pub(crate) struct Scheduler<T> {
     is_flushing: bool,
     arrivals: u64,
     /// Boxed, since B-tree nodes move their entries and reserve space for eleven entries.
-    waiting: BTreeMap<Place, Box<Entry<T>>>,
+    waiting: BTreeMap<QueuePosition, Box<Entry<T>>>,
     /// Waiting requests by key. Requests with equal keys form a group and can be batched together.
-    groups: HashMap<JoinKey, BTreeSet<Place>>,
+    groups: HashMap<JoinKey, BTreeSet<QueuePosition>>,
     /// Times at which the timeout or the deadline of a waiting request expires.
-    timeouts: BTreeSet<(Instant, Place)>,
+    timeouts: BTreeSet<(Instant, QueuePosition)>,
     /// Number of waiting requests in each priority level whose size is limited.
     limited: BTreeMap<u64, usize>,
 }
@@ -114,7 +114,7 @@ pub(crate) enum InPlace<T> {
 /// Position of a request in the queue: by priority level, then by arrival; delayed requests come last in
 /// their level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct QueuePosition {
     level: u64,
     is_delayed: bool,
     arrival: u64,
@@ -174,7 +174,7 @@ impl<T> Scheduler<T> {
         }
         let arrival = self.arrivals;
         self.arrivals += 1;
-        let place = Place {
+        let position = QueuePosition {
             level,
             is_delayed: false,
             arrival,
@@ -188,7 +188,7 @@ impl<T> Scheduler<T> {
             since: now,
             ask,
         });
-        self.insert(place, entry);
+        self.insert(position, entry);
         Some(ticket)
     }
 
@@ -217,28 +217,28 @@ impl<T> Scheduler<T> {
     /// level. Call this method before [`Scheduler::next`].
     pub(crate) fn expire(&mut self, now: Instant) -> Vec<(T, Expiry)> {
         let mut expired = Vec::new();
-        while let Some(&(timeout, place)) = self.timeouts.first()
+        while let Some(&(timeout, position)) = self.timeouts.first()
             && timeout <= now
         {
-            let Some(mut entry) = self.remove(place) else {
+            let Some(mut entry) = self.remove(position) else {
                 // Removing the timeout ends the loop even if `timeouts` and `waiting` disagree.
-                self.timeouts.remove(&(timeout, place));
+                self.timeouts.remove(&(timeout, position));
                 continue;
             };
             if entry.ask.deadline.is_some_and(|deadline| deadline <= now) {
-                self.release(place.level);
+                self.release(position.level);
                 expired.push((entry.item, Expiry::Deadline));
-            } else if self.policy.is_delayed_by_timeout(place.level) {
+            } else if self.policy.is_delayed_by_timeout(position.level) {
                 entry.timeout = entry.ask.deadline;
                 self.insert(
-                    Place {
+                    QueuePosition {
                         is_delayed: true,
-                        ..place
+                        ..position
                     },
                     entry,
                 );
             } else {
-                self.release(place.level);
+                self.release(position.level);
                 expired.push((entry.item, Expiry::Timeout));
             }
         }
@@ -257,12 +257,12 @@ impl<T> Scheduler<T> {
         // The first request waits for others to join it. Another group may be full, or may have waited long
         // enough.
         let heads = self.groups.values().filter_map(BTreeSet::first).copied();
-        let mut heads: Vec<Place> = heads.filter(|head| *head != first).collect();
+        let mut heads: Vec<QueuePosition> = heads.filter(|head| *head != first).collect();
         heads.extend(
             self.waiting
                 .iter()
                 .find(|(_, entry)| entry.ask.key.is_none())
-                .map(|(place, _)| *place),
+                .map(|(position, _)| *position),
         );
         heads.sort_unstable();
         let mut until = until;
@@ -295,7 +295,7 @@ impl<T> Scheduler<T> {
     pub(crate) fn holds(&self, ticket: Ticket) -> bool {
         let Ticket { level, arrival } = ticket;
         [false, true].into_iter().any(|is_delayed| {
-            self.waiting.contains_key(&Place {
+            self.waiting.contains_key(&QueuePosition {
                 level,
                 is_delayed,
                 arrival,
@@ -306,12 +306,14 @@ impl<T> Scheduler<T> {
     /// Removes a request whose client disconnected. Returns `None` if the request is not waiting.
     pub(crate) fn cancel(&mut self, ticket: Ticket) -> Option<T> {
         let Ticket { level, arrival } = ticket;
-        let place = |is_delayed| Place {
+        let position = |is_delayed| QueuePosition {
             level,
             is_delayed,
             arrival,
         };
-        let entry = self.remove(place(false)).or_else(|| self.remove(place(true)))?;
+        let entry = self
+            .remove(position(false))
+            .or_else(|| self.remove(position(true)))?;
         self.release(level);
         Some(entry.item)
     }
@@ -349,7 +351,7 @@ impl<T> Scheduler<T> {
     /// Applies Triton's rules: run a preferred batch size as soon as it is reached; do not wait once the
     /// largest preferred size or the maximum batch size is exceeded; never wait longer than the maximum queue
     /// delay.
-    fn cut(&self, head: Place, now: Instant) -> Cut {
+    fn cut(&self, head: QueuePosition, now: Instant) -> Cut {
         let group = self.waiting.get(&head).and_then(|entry| entry.ask.key.as_ref());
         let Some(group) = group.and_then(|key| self.groups.get(key)) else {
             return Cut::Take(1);
@@ -362,7 +364,7 @@ impl<T> Scheduler<T> {
         };
         let (mut count, mut rows, mut bytes) = (0, 0u64, 0u64);
         let (mut best, mut oldest, mut is_full) = (None, now, false);
-        for entry in group.iter().filter_map(|place| self.waiting.get(place)) {
+        for entry in group.iter().filter_map(|position| self.waiting.get(position)) {
             let more_rows = rows.saturating_add(entry.ask.rows);
             let more_bytes = bytes.saturating_add(entry.ask.bytes);
             if count > 0 {
@@ -391,7 +393,7 @@ impl<T> Scheduler<T> {
     }
 
     /// Returns the positions of the first `count` requests of a group.
-    fn places(&self, head: Place, count: usize) -> Vec<Place> {
+    fn positions(&self, head: QueuePosition, count: usize) -> Vec<QueuePosition> {
         let group = self.waiting.get(&head).and_then(|entry| entry.ask.key.as_ref());
         match group.and_then(|key| self.groups.get(key)) {
             Some(group) => group.iter().take(count).copied().collect(),
@@ -401,47 +403,49 @@ impl<T> Scheduler<T> {
 
     /// Returns the total number of rows of the first `count` requests of a group, if rows determine the run
     /// time.
-    fn rows(&self, head: Place, count: usize) -> Option<u64> {
-        let places = self.places(head, count);
-        let mut asks = places.iter().map(|place| Some(&self.waiting.get(place)?.ask));
+    fn rows(&self, head: QueuePosition, count: usize) -> Option<u64> {
+        let positions = self.positions(head, count);
+        let mut asks = positions
+            .iter()
+            .map(|position| Some(&self.waiting.get(position)?.ask));
         asks.try_fold(0u64, |rows, ask| Some(rows.saturating_add(ask?.measured_rows?)))
     }
 
     /// Removes and returns the first `count` requests of a group.
-    fn take(&mut self, head: Place, count: usize) -> Vec<T> {
-        let places = self.places(head, count);
-        let mut items = Vec::with_capacity(places.len());
-        for place in places {
-            if let Some(entry) = self.remove(place) {
-                self.release(place.level);
+    fn take(&mut self, head: QueuePosition, count: usize) -> Vec<T> {
+        let positions = self.positions(head, count);
+        let mut items = Vec::with_capacity(positions.len());
+        for position in positions {
+            if let Some(entry) = self.remove(position) {
+                self.release(position.level);
                 items.push(entry.item);
             }
         }
         items
     }
 
-    fn insert(&mut self, place: Place, entry: Box<Entry<T>>) {
+    fn insert(&mut self, position: QueuePosition, entry: Box<Entry<T>>) {
         if let Some(timeout) = entry.timeout {
-            self.timeouts.insert((timeout, place));
+            self.timeouts.insert((timeout, position));
         }
         if let Some(key) = &entry.ask.key {
             match self.groups.get_mut(key) {
-                Some(group) => drop(group.insert(place)),
-                None => drop(self.groups.insert(key.clone(), BTreeSet::from([place]))),
+                Some(group) => drop(group.insert(position)),
+                None => drop(self.groups.insert(key.clone(), BTreeSet::from([position]))),
             }
         }
-        self.waiting.insert(place, entry);
+        self.waiting.insert(position, entry);
     }
 
-    fn remove(&mut self, place: Place) -> Option<Box<Entry<T>>> {
-        let entry = self.waiting.remove(&place)?;
+    fn remove(&mut self, position: QueuePosition) -> Option<Box<Entry<T>>> {
+        let entry = self.waiting.remove(&position)?;
         if let Some(timeout) = entry.timeout {
-            self.timeouts.remove(&(timeout, place));
+            self.timeouts.remove(&(timeout, position));
         }
         if let Some(key) = &entry.ask.key
             && let Some(group) = self.groups.get_mut(key)
         {
-            group.remove(&place);
+            group.remove(&position);
             if group.is_empty() {
                 self.groups.remove(key);
             }

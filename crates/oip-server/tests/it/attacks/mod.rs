@@ -16,7 +16,7 @@ use std::{
 };
 
 use attack_kit::{
-    Beside, ClientResults, Scale, Server, Tally, Target, budget_used,
+    ClientResults, Scale, Server, Tally, Target, WellBehavedClients, budget_used,
     http1::{Http, SMALL_ECHO, infer_path},
     models, run,
 };
@@ -66,7 +66,7 @@ impl TestServer {
         let tally = Tally::default();
         let idle = self.server.resident().unwrap();
         self.server.reset_peak().unwrap();
-        let mut beside = Beside::start(self.target(), Duration::from_millis(50));
+        let mut beside = WellBehavedClients::start(self.target(), Duration::from_millis(50));
         run(async {
             let attack = attack(self.target(), Scale::SMALL, tally.clone());
             // Dropping the attack closes its remaining connections.

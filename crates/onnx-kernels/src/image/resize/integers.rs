@@ -102,7 +102,7 @@ impl Resize {
         let place = if axis.scale == 1.0 {
             at as f32
         } else {
-            self.place(axis, at)
+            self.source_coordinate(axis, at)
         };
         let place = place.clamp(0.0, last as f32);
         let first = (place as usize).min(last);
@@ -164,14 +164,14 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::image::resize::{Method, Place, Policy};
+    use crate::image::resize::{CoordinateMode, Method, Policy};
     use onnx_tensor::{elements::tensor, operator::Kernel};
 
     #[test]
     fn columns_of_bytes_are_interpolated_some_at_a_time() {
         let resize = Resize {
             method: Method::Linear,
-            place: Place::Asymmetric,
+            coordinates: CoordinateMode::Asymmetric,
             policy: Policy::Stretch,
             is_smooth: false,
             excludes: false,

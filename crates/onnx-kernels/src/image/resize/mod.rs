@@ -30,7 +30,10 @@ pub fn resize(node: &Node) -> Result<Box<dyn Compute>> {
     let is_old = node.op_type == "Upsample" || opset < 11;
     let unknown = |what: String| -> Error { Unsupported::Anywhere(what).into() };
     let text = |name: &str, default: &str| attributes.text(name, default).to_owned();
-    let (place, method) = (Place::of(attributes, is_old)?, Method::of(attributes, is_old)?);
+    let (coordinates, method) = (
+        CoordinateMode::of(attributes, is_old)?,
+        Method::of(attributes, is_old)?,
+    );
     let is_smooth = attributes.int("antialias", 0) != 0;
     if is_smooth && matches!(method, Method::Nearest(_)) {
         return Err(unknown(
@@ -61,7 +64,7 @@ pub fn resize(node: &Node) -> Result<Box<dyn Compute>> {
     };
     Ok(kernel(Resize {
         method,
-        place,
+        coordinates,
         policy,
         is_smooth,
         excludes: attributes.int("exclude_outside", 0) != 0,
@@ -120,7 +123,7 @@ enum Rounding {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum CoordinateMode {
     HalfPixel,
     HalfPixelSymmetric,
     PytorchHalfPixel,
@@ -131,7 +134,7 @@ enum Place {
     Crop(f32),
 }
 
-impl Place {
+impl CoordinateMode {
     /// Reads the coordinate transformation. `is_old` is true for operator sets without a choice of it.
     fn of(attributes: Attributes<'_>, is_old: bool) -> Result<Self> {
         Ok(
@@ -162,7 +165,7 @@ enum Policy {
 #[derive(Debug)]
 struct Resize {
     method: Method,
-    place: Place,
+    coordinates: CoordinateMode,
     policy: Policy,
     /// `antialias`: a downsampled element averages all source elements under its filter.
     is_smooth: bool,
@@ -262,7 +265,7 @@ impl Resize {
             }
             None => self.plan_sizes(facts, &axes, &mut plan)?,
         }
-        if let (Place::Crop(_), Some(place)) = (self.place, self.inputs[0]) {
+        if let (CoordinateMode::Crop(_), Some(place)) = (self.coordinates, self.inputs[0]) {
             let region = facts[place]
                 .constant
                 .as_ref()
@@ -311,22 +314,22 @@ impl Resize {
     }
 
     /// Returns the source coordinate of the output element `at` along an axis.
-    fn place(&self, axis: &Axis, at: usize) -> f32 {
+    fn source_coordinate(&self, axis: &Axis, at: usize) -> f32 {
         let x = at as f32;
         let (from, to) = (axis.from as f32, axis.to as f32);
-        match self.place {
-            Place::HalfPixel => (x + 0.5) / axis.scale - 0.5,
-            Place::HalfPixelSymmetric => {
+        match self.coordinates {
+            CoordinateMode::HalfPixel => (x + 0.5) / axis.scale - 0.5,
+            CoordinateMode::HalfPixelSymmetric => {
                 let adjustment = to / (axis.scale * from);
                 let center = from / 2.0;
                 center * (1.0 - adjustment) + (x + 0.5) / axis.scale - 0.5
             }
-            Place::PytorchHalfPixel if axis.to > 1 => (x + 0.5) / axis.scale - 0.5,
-            Place::AlignCorners if axis.to > 1 => x * (from - 1.0) / (to - 1.0),
-            Place::PytorchHalfPixel | Place::AlignCorners => 0.0,
-            Place::Asymmetric => x / axis.scale,
-            Place::TfHalfPixel => (x + 0.5) / axis.scale,
-            Place::Crop(_) => {
+            CoordinateMode::PytorchHalfPixel if axis.to > 1 => (x + 0.5) / axis.scale - 0.5,
+            CoordinateMode::AlignCorners if axis.to > 1 => x * (from - 1.0) / (to - 1.0),
+            CoordinateMode::PytorchHalfPixel | CoordinateMode::AlignCorners => 0.0,
+            CoordinateMode::Asymmetric => x / axis.scale,
+            CoordinateMode::TfHalfPixel => (x + 0.5) / axis.scale,
+            CoordinateMode::Crop(_) => {
                 let [start, end] = axis.region;
                 match axis.to > 1 {
                     true => start * (from - 1.0) + x * (end - start) * (from - 1.0) / (to - 1.0),
@@ -338,10 +341,13 @@ impl Resize {
 
     fn nearest(&self, axis: &Axis, rounding: Rounding) -> Result<Vec<usize>> {
         let place = |at: usize| {
-            if axis.scale == 1.0 && !matches!(self.place, Place::Crop(_)) && axis.from == axis.to {
+            if axis.scale == 1.0
+                && !matches!(self.coordinates, CoordinateMode::Crop(_))
+                && axis.from == axis.to
+            {
                 return at;
             }
-            let x = self.place(axis, at);
+            let x = self.source_coordinate(axis, at);
             let rounded = match rounding {
                 Rounding::PreferFloor if x == x.trunc() + 0.5 => x.floor(),
                 Rounding::PreferFloor | Rounding::PreferCeil => x.round(),
@@ -369,7 +375,7 @@ impl Resize {
         let mut pace = Pace::default();
         for at in 0..axis.to {
             pace.spend(count as u64)?;
-            let x = self.place(axis, at);
+            let x = self.source_coordinate(axis, at);
             let Method::Cubic { a } = self.method else {
                 let x = x.clamp(0.0, last as f32);
                 let low = (x as usize).min(last);
@@ -428,7 +434,7 @@ impl Resize {
         let mut pace = Pace::default();
         for at in 0..axis.to {
             pace.spend(count as u64)?;
-            let center = 0.5 + self.place(axis, at);
+            let center = 0.5 + self.source_coordinate(axis, at);
             let [mut first, mut end] =
                 [center - reach, center + reach].map(|edge| (edge + 0.5).floor() as i64);
             if self.excludes {
@@ -471,7 +477,7 @@ impl Resize {
     }
 
     fn is_unchanged(&self, axis: &Axis) -> bool {
-        axis.scale == 1.0 && axis.from == axis.to && !matches!(self.place, Place::Crop(_))
+        axis.scale == 1.0 && axis.from == axis.to && !matches!(self.coordinates, CoordinateMode::Crop(_))
     }
 
     fn interpolated(&self, input: &Tensor, plan: &[Axis]) -> Result<Tensor> {
@@ -501,12 +507,12 @@ impl Resize {
 
     /// Writes `extrapolation_value` to the elements whose source coordinate is outside of the image.
     fn extrapolate(&self, output: &mut Tensor, plan: &[Axis]) -> Result<()> {
-        let Place::Crop(value) = self.place else {
+        let CoordinateMode::Crop(value) = self.coordinates else {
             return Ok(());
         };
         let is_outside = |axis: &Axis| -> Result<Vec<bool>> {
             let outside = |at| {
-                let x = self.place(axis, at);
+                let x = self.source_coordinate(axis, at);
                 x < 0.0 || x > axis.from as f32 - 1.0
             };
             Pace::default().indices(axis.to, outside)
@@ -564,7 +570,7 @@ impl Kernel for Resize {
                     ElementType::U8 | ElementType::I8 | ElementType::I32
                 )
                 && !self.is_smooth
-                && !matches!(self.place, Place::Crop(_))
+                && !matches!(self.coordinates, CoordinateMode::Crop(_))
                 && matches!(input.rank(), 2 | 4);
             if !is_computed {
                 bail!(Unsupported::Here(
@@ -657,7 +663,7 @@ impl Kernel for Resize {
                 )?);
             }
         }
-        if matches!(self.place, Place::Crop(_)) {
+        if matches!(self.coordinates, CoordinateMode::Crop(_)) {
             let mut wide = match element_type {
                 ElementType::F32 => output.own()?,
                 _ => output.cast_to::<f32>()?.into_owned(),
@@ -679,7 +685,7 @@ mod tests {
     fn regions_far_outside_have_the_value_for_what_lies_there() {
         let resize = Resize {
             method: Method::Cubic { a: -0.75 },
-            place: Place::Crop(7.0),
+            coordinates: CoordinateMode::Crop(7.0),
             policy: Policy::Stretch,
             is_smooth: false,
             excludes: false,
