@@ -81,6 +81,7 @@ mod shared_inputs;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod time_limits;
+mod token_bucket;
 
 pub use backend::{
     Backend, ConfiguredTensors, InputDims, LoadContext, ModelFiles, ModelSource, NeedsProcess,
@@ -113,3 +114,4 @@ pub use row_independence::{IndependentRows, RowIndependence};
 pub use service::{InferenceService, Readiness, RequestContext};
 pub use shared_inputs::SharedInputs;
 pub use time_limits::TimeLimits;
+pub use token_bucket::TokenBucket;
