@@ -77,6 +77,7 @@ mod responses;
 pub mod route;
 mod row_independence;
 mod service;
+mod service_wrapper;
 mod shared_inputs;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -112,6 +113,7 @@ pub use request_ids::RequestIds;
 pub use responses::{ResponseSink, ResponseStream, Responses, StreamedResponse};
 pub use row_independence::{IndependentRows, RowIndependence};
 pub use service::{InferenceService, Readiness, RequestContext};
+pub use service_wrapper::ServiceWrapper;
 pub use shared_inputs::SharedInputs;
 pub use time_limits::TimeLimits;
 pub use token_bucket::TokenBucket;
