@@ -1,13 +1,9 @@
 //! Downloads objects: parallel range requests, hashed in order, with bounded memory.
 
-use std::{
-    collections::BTreeMap,
-    os::unix::fs::FileExt,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
-    thread,
-};
+use std::{collections::BTreeMap, os::unix::fs::FileExt, thread};
 
 use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -86,12 +82,12 @@ pub(crate) fn fetch_all(
     let done = Mutex::new((digests, None));
     thread::scope(|scope| {
         let work = || {
-            while lock(&done).1.is_none() {
-                let Some(index) = lock(&waiting).next() else {
+            while done.lock().1.is_none() {
+                let Some(index) = waiting.lock().next() else {
                     return;
                 };
                 let fetched = fetch(store, cache, url, objects[index], progress);
-                let mut done = lock(&done);
+                let mut done = done.lock();
                 match fetched {
                     Ok(digest) => done.0[index] = digest,
                     Err(error) => {
@@ -105,7 +101,7 @@ pub(crate) fn fetch_all(
         }
         work();
     });
-    match done.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    match done.into_inner() {
         (_, Some(error)) => Err(error),
         (digests, None) => Ok(digests),
     }
@@ -134,11 +130,11 @@ struct Ranges {
 impl RangeQueue {
     /// Reads ranges with `read` until all are read, one fails or the queue is closed.
     fn fetch(&self, read: impl Fn(u64) -> Result<Bytes, StoreError>) {
-        let mut ranges = lock(&self.state);
+        let mut ranges = self.state.lock();
         loop {
             let is_full = |ranges: &Ranges| ranges.next >= ranges.taken + AT_A_TIME as u64;
             while !ranges.is_over && ranges.next < self.count && is_full(&ranges) {
-                ranges = self.wait(ranges);
+                self.changed.wait(&mut ranges);
             }
             if ranges.is_over || ranges.next >= self.count {
                 return;
@@ -147,7 +143,7 @@ impl RangeQueue {
             ranges.next += 1;
             drop(ranges);
             let bytes = read(index);
-            ranges = lock(&self.state);
+            ranges = self.state.lock();
             match bytes {
                 Ok(bytes) => drop(ranges.there.insert(index, bytes)),
                 Err(error) => {
@@ -162,7 +158,7 @@ impl RangeQueue {
     /// Passes all ranges on to `take` in order.
     fn pass_on(&self, take: &mut dyn FnMut(Bytes) -> Result<(), StoreError>) -> Result<(), StoreError> {
         for index in 0..self.count {
-            let mut ranges = lock(&self.state);
+            let mut ranges = self.state.lock();
             let bytes = loop {
                 if let Some(failure) = ranges.failure.take() {
                     return Err(failure);
@@ -170,23 +166,19 @@ impl RangeQueue {
                 if let Some(bytes) = ranges.there.remove(&index) {
                     break bytes;
                 }
-                ranges = self.wait(ranges);
+                self.changed.wait(&mut ranges);
             };
             drop(ranges);
             take(bytes)?;
-            lock(&self.state).taken = index + 1;
+            self.state.lock().taken = index + 1;
             self.changed.notify_all();
         }
         Ok(())
     }
 
     fn close(&self) {
-        lock(&self.state).is_over = true;
+        self.state.lock().is_over = true;
         self.changed.notify_all();
-    }
-
-    fn wait<'r>(&self, ranges: MutexGuard<'r, Ranges>) -> MutexGuard<'r, Ranges> {
-        self.changed.wait(ranges).unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -228,9 +220,4 @@ fn read_range(open: &dyn OpenObject, object: &Object, index: u64) -> Result<Byte
             found: range.start + bytes.len() as u64,
         }),
     }
-}
-
-/// Locks a mutex. Critical sections do not panic, so poisoning is ignored.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -40,7 +40,9 @@ mod error;
 mod hub;
 mod location;
 mod mirror;
+mod mirror_options;
 mod name;
+mod progress;
 mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -50,6 +52,7 @@ mod web;
 pub use cloud::CloudStore;
 pub use error::StoreError;
 pub use location::Location;
-pub use mirror::{LeftOut, Mirror, MirrorOptions, Report, Scope};
+pub use mirror::Mirror;
+pub use mirror_options::{LeftOut, MirrorOptions, Report, Scope};
 pub use name::{NameProblem, ObjectName};
 pub use store::{Listing, Object, OpenObject, Store};

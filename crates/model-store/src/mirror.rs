@@ -3,14 +3,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    path::{Path, PathBuf},
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    path::PathBuf,
+    time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tensor_remote::RemoteOptions;
 
 use crate::{
@@ -20,7 +17,9 @@ use crate::{
     error::StoreError,
     hub::HubStore,
     location::{Location, LocationKind},
+    mirror_options::{LeftOut, MirrorOptions, Report, Scope},
     name::ObjectName,
+    progress::Progress,
     store::{Listing, Object, Store},
     view::{Shape, View, ViewState, below, fingerprint},
     web::WebStore,
@@ -61,85 +60,6 @@ pub struct Mirror {
     failures: Mutex<BTreeMap<String, String>>,
 }
 
-/// Options of a [`Mirror`].
-#[non_exhaustive]
-pub struct MirrorOptions {
-    /// The cache's directory.
-    pub cache: PathBuf,
-    /// Maximum size of the cache in bytes. If `None`, only the disk limits the cache.
-    pub limit: Option<u64>,
-    /// CA certificates (PEM) to trust instead of the public ones.
-    pub authorities: Option<PathBuf>,
-    /// Returns whether a file of the given name at the top of the location shows that the location is a
-    /// single model rather than a repository.
-    pub is_model_file: Box<dyn Fn(&str) -> bool + Send + Sync>,
-    /// Returns whether a file of a single-model location is skipped. By default, only the file that the
-    /// location names is fetched, if the location names a file.
-    pub is_left_out: Box<LeftOut>,
-}
-
-/// Decides whether the file at a path is skipped. The arguments are the path, the file that the location names
-/// if it names a file, and a function that returns whether the directory has a file at a path.
-pub type LeftOut = dyn Fn(&str, Option<&str>, &dyn Fn(&str) -> bool) -> bool + Send + Sync;
-
-impl MirrorOptions {
-    /// Creates options for a cache directory without a size limit.
-    pub fn new(cache: impl Into<PathBuf>) -> Self {
-        Self {
-            cache: cache.into(),
-            limit: None,
-            authorities: None,
-            is_model_file: Box::new(|name| {
-                let extension = Path::new(name).extension();
-                extension.is_some_and(|extension| extension == "onnx") || name.starts_with("config.pb")
-            }),
-            is_left_out: Box::new(|path, named, _| named.is_some_and(|named| named != path)),
-        }
-    }
-
-    /// Returns the options with `change` applied.
-    #[must_use]
-    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
-        change(&mut self);
-        self
-    }
-}
-
-impl fmt::Debug for MirrorOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MirrorOptions")
-            .field("cache", &self.cache)
-            .field("limit", &self.limit)
-            .field("authorities", &self.authorities)
-            .finish_non_exhaustive()
-    }
-}
-
-/// The part of a location to fetch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope<'n> {
-    /// Mirror every model.
-    All,
-    /// Mirror these models; all others appear as empty directories.
-    Named(&'n [String]),
-    /// Mirror one model; the others are not checked.
-    One(&'n str),
-}
-
-/// The result of a synchronisation.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Report {
-    /// Names of the models that were added or changed.
-    pub changed: Vec<String>,
-    /// Names of the models that were removed, because the location does not contain them.
-    pub removed: Vec<String>,
-    /// Models that could not be fetched, each with the error.
-    pub failed: Vec<(String, String)>,
-    /// Number of bytes fetched.
-    pub fetched: u64,
-}
-
 #[derive(Default)]
 struct MirrorState {
     /// The kind of location. It cannot change once the process serves the location.
@@ -150,8 +70,6 @@ struct MirrorState {
 
 /// Maximum number of recorded failures.
 const MOST_FAILURES: usize = 10_000;
-/// Interval of progress messages.
-const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 /// Name of the only entry of a single-model location.
 const WHOLE: &str = "";
 
@@ -575,7 +493,7 @@ impl Mirror {
         let fetched = fetch_all(&*self.store, &self.cache, &self.url, missing, &|bytes| {
             progress.add(bytes);
         });
-        report.fetched += progress.done.load(Relaxed);
+        report.fetched += progress.done();
         fetched
     }
 
@@ -608,13 +526,12 @@ impl Mirror {
         }
     }
 
-    // Every critical section leaves the state consistent, so a poisoned lock is usable.
     fn known(&self) -> MutexGuard<'_, MirrorState> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 
     fn failures(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failures.lock()
     }
 }
 
@@ -642,43 +559,6 @@ fn drop_marks<'o>(objects: &mut Vec<&'o Object>) -> Result<(), StoreError> {
     }
     objects.retain(|object| !is_mark(object));
     Ok(())
-}
-
-/// Logs the progress of a download at intervals.
-struct Progress<'m> {
-    url: &'m str,
-    model: &'m str,
-    of: u64,
-    done: AtomicU64,
-    told: Mutex<Instant>,
-}
-
-impl<'m> Progress<'m> {
-    fn new(url: &'m str, model: &'m str, of: u64) -> Self {
-        let told = Mutex::new(Instant::now());
-        Self {
-            url,
-            model,
-            of,
-            done: AtomicU64::new(0),
-            told,
-        }
-    }
-
-    fn add(&self, bytes: u64) {
-        let done = self.done.fetch_add(bytes, Relaxed) + bytes;
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.elapsed() >= PROGRESS_INTERVAL {
-            *told = Instant::now();
-            tracing::info!(
-                url = self.url,
-                model = self.model,
-                bytes = done,
-                of = self.of,
-                "fetching"
-            );
-        }
-    }
 }
 
 /// Groups objects by the entry of the view to which they belong.

@@ -11,10 +11,11 @@ use std::{
     io::{self, BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     ops::Range,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     thread,
 };
 
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
 use crate::name::hex;
@@ -100,7 +101,7 @@ impl FakeServer {
     /// Returns the methods and paths of the requests since the last call.
     #[must_use]
     pub fn take_requests(&self) -> Vec<String> {
-        std::mem::take(&mut lock(&self.requests))
+        std::mem::take(&mut self.requests.lock())
     }
 }
 
@@ -111,18 +112,18 @@ pub struct Objects(Arc<Mutex<BTreeMap<String, Vec<u8>>>>);
 impl Objects {
     /// Adds or replaces an object.
     pub fn put(&self, key: &str, content: impl Into<Vec<u8>>) {
-        lock(&self.0).insert(key.to_owned(), content.into());
+        self.0.lock().insert(key.to_owned(), content.into());
     }
 
     /// Removes an object.
     pub fn remove(&self, key: &str) {
-        lock(&self.0).remove(key);
+        self.0.lock().remove(key);
     }
 
     /// Responds like S3 for the bucket `bucket`, with `page` objects per list page.
     #[must_use]
     pub fn as_s3(&self, bucket: &str, page: usize, request: &Request) -> Response {
-        let objects = lock(&self.0);
+        let objects = self.0.lock();
         let Some(path) = request.path.strip_prefix(&format!("/{bucket}")) else {
             let error = "<Error><Code>NoSuchBucket</Code><Message>The specified bucket does not exist</Message></Error>";
             return Response::new(404, error);
@@ -169,7 +170,7 @@ impl Objects {
     /// File listings are paginated, two files per page.
     #[must_use]
     pub fn as_hub(&self, repository: &str, request: &Request) -> Response {
-        let objects = lock(&self.0);
+        let objects = self.0.lock();
         let mut hasher = Sha256::new();
         for (key, content) in objects.iter() {
             hasher.update(key);
@@ -213,7 +214,7 @@ impl Objects {
     /// Responds like a plain web server.
     #[must_use]
     pub fn as_files(&self, request: &Request) -> Response {
-        match lock(&self.0).get(request.path.trim_start_matches('/')) {
+        match self.0.lock().get(request.path.trim_start_matches('/')) {
             Some(content) => part(content, request),
             None => Response::new(404, "no such file"),
         }
@@ -324,7 +325,7 @@ fn converse(
         stream.read_exact(&mut body)?;
         let query = query.split('&').filter_map(|pair| pair.split_once('='));
         let number = {
-            let mut seen = lock(seen);
+            let mut seen = seen.lock();
             seen.push(format!("{method} {target}"));
             seen.len() - 1
         };
@@ -399,8 +400,4 @@ fn decoded(text: &str) -> String {
         }
     }
     String::from_utf8_lossy(&out).into_owned()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

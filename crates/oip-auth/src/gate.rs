@@ -3,7 +3,7 @@
 use std::{
     convert::Infallible,
     pin::Pin,
-    sync::{Arc, PoisonError},
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -185,7 +185,7 @@ impl Audit {
     fn log<B>(&self, response: Option<&Response<B>>) {
         let identity = self.admitted.shown.as_deref().unwrap_or("anonymous");
         let model = self.admitted.model.as_ref();
-        let model = model.and_then(|model| model.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        let model = model.and_then(|model| model.lock().clone());
         let change = self.change;
         let status = response.map(|response| response.status().as_u16());
         // A successful gRPC call has its status in the trailers instead.

@@ -2,7 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::Arc,
     time::Duration,
 };
 
@@ -15,6 +15,7 @@ use oip_service::{
     route::{Api, Route},
 };
 use oip_types::{ErrorCode, ServiceError};
+use parking_lot::{Mutex, RwLock};
 use tokio::{
     task::spawn_blocking,
     time::{MissedTickBehavior, interval},
@@ -191,7 +192,7 @@ impl Guard {
         let Some(path) = &self.0.path else {
             return Ok(false);
         };
-        let mut seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.0.seen.lock();
         let contents = Contents::read(path).inspect_err(|_| *seen = None)?;
         if let Some(last) = &*seen
             && last.contents == contents
@@ -205,10 +206,11 @@ impl Guard {
         let is_settled = !made.as_ref().is_err_and(AuthError::is_of_server);
         let is_used = made.is_ok();
         *seen = is_settled.then_some(FileSnapshot { contents, is_used });
-        *self.0.table.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(made?));
+        *self.0.table.write() = Some(Arc::new(made?));
         Ok(true)
     }
 
+    // `Tls` of `oip-listen` watches its files in the same way. No crate is below both.
     /// Checks the files every `period` and logs changes. Returns immediately if there is no table. Needs a
     /// Tokio runtime.
     pub async fn watch(self, period: Duration) {
@@ -245,11 +247,7 @@ impl Guard {
     }
 
     fn table(&self) -> Option<Arc<Table>> {
-        self.0
-            .table
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.0.table.read().clone()
     }
 
     /// Returns statistics about fetching JWT keys; `None` if the keys are not fetched from a URL. The counts
@@ -497,7 +495,7 @@ impl ContentChecks {
 impl Rights for ContentChecks {
     fn check_model(&self, model: &str) -> Result<(), ServiceError> {
         if let Some(asked) = &self.model {
-            *asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(model.to_owned());
+            *asked.lock() = Some(model.to_owned());
         }
         match &self.who {
             None => Ok(()),

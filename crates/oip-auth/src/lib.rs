@@ -76,7 +76,6 @@ mod guard;
 mod jwt;
 mod key;
 mod pattern;
-mod rate;
 mod remote_keys;
 mod restricted_apis;
 mod table;

@@ -5,7 +5,7 @@
 use std::{
     net::IpAddr,
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
         mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
     },
@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use parking_lot::RwLock;
 use ureq::{
     Agent, Body,
     http::{HeaderMap, Response, StatusCode, Uri, header::CACHE_CONTROL, uri::Scheme},
@@ -211,11 +212,7 @@ impl RemoteKeys {
 
     /// Returns the keys with their version number.
     pub(crate) fn keys(&self) -> Option<(Arc<Vec<Key>>, u64)> {
-        self.held
-            .keys
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.held.keys.read().clone()
     }
 
     /// Requests a fetch because a token is signed with an unknown key. Fetches are rate-limited, so that
@@ -278,12 +275,7 @@ impl Fetcher {
         self.held.counts.failed.fetch_add(1, Relaxed);
         if !std::mem::replace(&mut self.is_failing, true) {
             let (url, reason) = (&self.url, &failure.reason);
-            let has_keys = self
-                .held
-                .keys
-                .read()
-                .unwrap_or_else(PoisonError::into_inner)
-                .is_some();
+            let has_keys = self.held.keys.read().is_some();
             match has_keys {
                 true => tracing::error!(
                     url,
@@ -317,7 +309,7 @@ impl Fetcher {
         if let Some(reason) = complaint {
             tracing::warn!(url = self.url, reason, "a key of tokens cannot be used");
         }
-        let mut held = self.held.keys.write().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held.keys.write();
         let changes = match &*held {
             Some((known, changes)) if **known == keys => *changes,
             Some((_, changes)) => changes + 1,
@@ -402,10 +394,10 @@ mod tests {
     use std::{
         io::{BufRead, BufReader, Read, Write},
         net::{SocketAddr, TcpListener},
-        sync::Mutex,
         time::SystemTime,
     };
 
+    use parking_lot::Mutex;
     use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
     use rustls::{ServerConfig, ServerConnection, StreamOwned, pki_types::PrivateKeyDer};
     use serde_json::json;
@@ -483,7 +475,7 @@ mod tests {
                 }
             }
             count.fetch_add(1, Relaxed);
-            let (status, body) = answer.lock().unwrap().clone();
+            let (status, body) = answer.lock().clone();
             let length = body.len();
             let text = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{body}");
             if stream.get_mut().write_all(text.as_bytes()).is_err() || stream.get_mut().flush().is_err() {
@@ -558,14 +550,14 @@ mod tests {
         assert!(u128::from(count.load(Relaxed) - before) <= looks);
         // The issuer has another key, with another id. A token that is signed with this key causes a fetch.
         let changed = second.set().to_string().replace("\"ed\"", "\"new\"");
-        served.lock().unwrap().1 = changed;
+        served.lock().1 = changed;
         until("the new key is known", || verify(&token(&second, "new")).is_ok());
         assert!(verify(&token(&first, "ed")).is_err(), "the old key is gone");
         assert_ne!(verifier.keys().unwrap(), known.keys, "tokens are verified anew");
 
         // A response that is not a key set is rejected, and the old keys stay in use.
         let (_, failed) = fetched.counts();
-        *served.lock().unwrap() = ("200 OK".to_owned(), "<html>".to_owned());
+        *served.lock() = ("200 OK".to_owned(), "<html>".to_owned());
         until("it fails", || {
             let _ = verify(&token(&first, "ed"));
             fetched.counts().1 > failed
@@ -599,7 +591,7 @@ mod tests {
         until("it is fetched again and again", || {
             fetched.counts().0 > before + 2
         });
-        served.lock().unwrap().0 = "503 Service Unavailable".to_owned();
+        served.lock().0 = "503 Service Unavailable".to_owned();
         let (_, failed) = fetched.counts();
         until("it fails", || fetched.counts().1 > failed + 1);
         assert!(fetched.keys().is_some());
@@ -622,7 +614,7 @@ mod tests {
             ("200 OK", "{\"keys\": []}", "found none"),
             ("200 OK", &huge, "of at most 1048576 bytes, found more"),
         ] {
-            *served.lock().unwrap() = (status.to_owned(), body.to_owned());
+            *served.lock() = (status.to_owned(), body.to_owned());
             let location = KeysLocation {
                 url: format!("http://{address}/"),
                 authorities: None,

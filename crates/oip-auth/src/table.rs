@@ -6,13 +6,17 @@ use std::{
     io::Read,
     num::NonZeroUsize,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
 use lru::LruCache;
-use oip_service::route::{Api, Route};
+use oip_service::{
+    TokenBucket,
+    route::{Api, Route},
+};
 use oip_types::{ErrorCode, ServiceError};
+use parking_lot::Mutex;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -24,7 +28,6 @@ use crate::{
     jwt::{Keys, TokenError, VerifiedClaims, Verifier},
     key::read_set,
     pattern::Pattern,
-    rate::Rate,
     remote_keys::{KeysLocation, RemoteKeys, check_authorities},
 };
 
@@ -54,7 +57,7 @@ pub(crate) struct Identity {
     /// The APIs that the identity may call; `None` allows all APIs.
     apis: Option<Vec<Api>>,
     models: Vec<Pattern>,
-    rate: Option<Rate>,
+    rate: Option<Mutex<TokenBucket>>,
 }
 
 /// The identity of a request.
@@ -417,7 +420,7 @@ impl Jwt {
         let seconds = now
             .duration_since(SystemTime::UNIX_EPOCH)
             .map_or(0, |time| time.as_secs());
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         let verified = known.get(digest)?;
         let is_good = seconds < verified.until && Some(verified.keys) == self.verifier.keys();
         is_good.then(|| verified.clone())
@@ -425,7 +428,7 @@ impl Jwt {
 
     fn verify(&self, token: &str, digest: [u8; 32], now: SystemTime) -> Result<VerifiedClaims, TokenError> {
         let verified = self.verifier.verify(token, now)?;
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         known.put(digest, verified.clone());
         Ok(verified)
     }
@@ -468,7 +471,11 @@ impl Identity {
             Some(rate) if (0.001..=1e9).contains(rate.get_ref()) => {
                 let per_second = *rate.get_ref();
                 let burst = rights.burst.unwrap_or_else(|| per_second.ceil() as u32);
-                Some(Rate::new(per_second, burst, Instant::now()))
+                Some(Mutex::new(TokenBucket::full(
+                    per_second,
+                    f64::from(burst.max(1)),
+                    Instant::now(),
+                )))
             }
             Some(rate) => {
                 return Err(wrong(
@@ -532,7 +539,7 @@ impl Identity {
     /// Takes one call from the identity's rate limit. Fails if the limit is exceeded.
     pub(crate) fn take_turn(&self) -> Result<(), ServiceError> {
         let Some(rate) = &self.rate else { return Ok(()) };
-        rate.take(Instant::now()).map_err(|wait| {
+        rate.lock().take(Instant::now()).map_err(|wait| {
             let message = format!("identity '{}' exceeds its rate", self.name);
             ServiceError::new(ErrorCode::Overloaded, message).retry_after(wait.max(Duration::from_millis(1)))
         })

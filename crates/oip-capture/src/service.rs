@@ -1,12 +1,9 @@
 //! A service wrapper that records requests.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
-use oip_service::{
-    BoxFuture, Classification, InferenceService, Logging, ModelConfiguration, ModelRepository, Readiness,
-    RequestContext, Responses, Statistics, SystemSharedMemory,
-};
-use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};
+use oip_service::{BoxFuture, InferenceService, RequestContext, Responses, ServiceWrapper};
+use oip_types::{InferRequest, InferResponse, ServiceError};
 
 use crate::recorder::Recorder;
 
@@ -25,28 +22,14 @@ impl<S: InferenceService + ?Sized> CapturingService<S> {
     }
 }
 
-#[deny(
-    clippy::missing_trait_methods,
-    reason = "a provided method that is not forwarded would take a capability away from the inner service"
-)]
-impl<S: InferenceService + ?Sized> InferenceService for CapturingService<S> {
-    fn server_metadata(&self) -> ServerMetadata {
-        self.service.server_metadata()
+impl<S: InferenceService + ?Sized> ServiceWrapper for CapturingService<S> {
+    type Inner = S;
+
+    fn inner(&self) -> &S {
+        &self.service
     }
 
-    fn readiness(&self) -> Readiness {
-        self.service.readiness()
-    }
-
-    fn model_metadata(&self, model: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
-        self.service.model_metadata(model)
-    }
-
-    fn model_ready(&self, model: ModelRef<'_>) -> Result<(), ServiceError> {
-        self.service.model_ready(model)
-    }
-
-    fn infer(
+    fn wrap_infer(
         &self,
         request: InferRequest,
         cx: RequestContext,
@@ -62,7 +45,7 @@ impl<S: InferenceService + ?Sized> InferenceService for CapturingService<S> {
         })
     }
 
-    fn infer_stream(
+    fn wrap_infer_stream(
         &self,
         request: InferRequest,
         cx: RequestContext,
@@ -71,51 +54,11 @@ impl<S: InferenceService + ?Sized> InferenceService for CapturingService<S> {
             return self.service.infer_stream(request, cx);
         }
         Box::pin(async move {
-            let answers = self.service.infer_stream(request.clone(), cx).await?;
-            if let Responses::One(response) = &answers {
+            let responses = self.service.infer_stream(request.clone(), cx).await?;
+            if let Responses::One(response) = &responses {
                 self.recorder.record(request, response.clone());
             }
-            Ok(answers)
+            Ok(responses)
         })
-    }
-
-    fn start_draining(&self) {
-        self.service.start_draining();
-    }
-
-    fn stop(&self, deadline: Instant) -> bool {
-        self.service.stop(deadline)
-    }
-
-    fn checks_requests(&self) -> bool {
-        self.service.checks_requests()
-    }
-
-    fn repository(&self) -> Option<&dyn ModelRepository> {
-        self.service.repository()
-    }
-
-    fn configuration(&self) -> Option<&dyn ModelConfiguration> {
-        self.service.configuration()
-    }
-
-    fn statistics(&self) -> Option<&dyn Statistics> {
-        self.service.statistics()
-    }
-
-    fn classification(&self) -> Option<&dyn Classification> {
-        self.service.classification()
-    }
-
-    fn logging(&self) -> Option<&dyn Logging> {
-        self.service.logging()
-    }
-
-    fn shared_memory(&self) -> Option<&dyn SystemSharedMemory> {
-        self.service.shared_memory()
-    }
-
-    fn has_schedule_policy(&self) -> bool {
-        self.service.has_schedule_policy()
     }
 }

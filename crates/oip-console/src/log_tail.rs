@@ -1,10 +1,8 @@
 //! The last lines of a log, kept in memory.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::VecDeque, sync::Arc};
 
+use parking_lot::Mutex;
 use serde::Serialize;
 
 /// The last lines of a log. Clones share the same lines.
@@ -55,7 +53,7 @@ impl LogTail {
 
     /// Adds a line, without its final line break.
     pub fn push(&self, line: &str) {
-        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.state.lock();
         if state.lines.len() >= self.0.most {
             state.lines.pop_front();
         }
@@ -69,7 +67,7 @@ impl LogTail {
     /// such as one from before a restart, returns all lines.
     #[must_use]
     pub fn after(&self, number: u64) -> LogLines {
-        let state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.0.state.lock();
         let new = state.count.checked_sub(number).unwrap_or(state.count);
         let skipped = state
             .lines

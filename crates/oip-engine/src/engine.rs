@@ -3,7 +3,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Instant,
@@ -20,6 +20,7 @@ use oip_types::{
     ErrorCode, InferRequest, InferResponse, LoadOptions, ModelConfig, ModelIndexEntry, ModelMetadata,
     ModelRef, ModelStatistics, ServerMetadata, ServiceError, UnloadOptions,
 };
+use parking_lot::Mutex;
 
 use crate::{
     config::{EngineConfig, ModelControl},
@@ -120,7 +121,7 @@ impl Engine {
     /// Makes the server unready. Requests are still served, but no more models are loaded.
     pub fn start_draining(&self) {
         self.is_draining.store(true, Ordering::Relaxed);
-        drop(self.poller.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.poller.lock().take());
         self.control.close();
     }
 

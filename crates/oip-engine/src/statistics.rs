@@ -2,11 +2,11 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use oip_types::{BatchStatistics, ErrorCode, InferStatistics, ModelStatistics, StatisticDuration};
+use parking_lot::{Mutex, MutexGuard};
 
 /// The statistics of the requests to one version of a model.
 ///
@@ -194,9 +194,9 @@ impl Recorder {
         }
     }
 
-    /// Locks the record. Nothing panics while it holds the lock, so poisoning is ignored.
+    /// Locks the record.
     fn lock(&self) -> MutexGuard<'_, Record> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -1,9 +1,11 @@
 //! A short-lived cache of model names.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// A cached sorted list of all model names. It limits requests for unknown models to one listing per second,
 /// across all clients.
@@ -26,6 +28,6 @@ impl ModelNames {
     }
 
     fn kept(&self) -> MutexGuard<'_, Option<(Instant, Arc<[String]>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }

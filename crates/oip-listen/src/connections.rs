@@ -4,12 +4,13 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, sleep},
@@ -147,7 +148,7 @@ impl fmt::Debug for SharedState {
 
 impl SharedState {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<dyn Occupant>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 }
 

@@ -9,11 +9,12 @@ use std::{
     io::{self, IoSliceMut},
     mem::MaybeUninit,
     os::fd::OwnedFd,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
 use http::{Extensions, Method, Request};
+use parking_lot::Mutex;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use tokio::{
     io::{Interest, ReadBuf},
@@ -78,25 +79,19 @@ impl Default for State {
 impl Reception {
     /// Stops receiving, and returns the descriptor if one arrived.
     pub(crate) fn close(&self) -> Option<OwnedFd> {
-        match std::mem::replace(
-            &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner),
-            State::Closed,
-        ) {
+        match std::mem::replace(&mut *self.0.lock(), State::Closed) {
             State::Open(passed) => passed,
             State::Closed => None,
         }
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        matches!(
-            &*self.0.lock().unwrap_or_else(PoisonError::into_inner),
-            State::Open(_)
-        )
+        matches!(&*self.0.lock(), State::Open(_))
     }
 
     /// Keeps the first descriptor that arrives, and closes all further ones.
     fn keep(&self, descriptor: OwnedFd) {
-        if let State::Open(passed @ None) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let State::Open(passed @ None) = &mut *self.0.lock() {
             *passed = Some(descriptor);
         }
     }

@@ -85,7 +85,9 @@ impl Frames {
     }
 }
 
-/// A token bucket: the number of empty frames that the client may still send.
+/// A token bucket: the number of empty frames that the client may still send. Unlike the bucket of
+/// `oip-service`, which this crate does not use, it also earns tokens with response bytes, and reads the
+/// clock only when it is empty.
 #[derive(Debug)]
 struct Patience {
     left: i64,

@@ -1,13 +1,11 @@
 //! The unread part of an HTTP/1 request body, which has to be consumed before the next request.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http_body::Body;
 use hyper::body::Incoming;
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 /// Receives a request body that was dropped before its end.
@@ -22,7 +20,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 impl Leftover {
     pub(crate) fn put(&self, rest: Incoming) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(rest);
+        *self.0.lock() = Some(rest);
     }
 
     /// Reads the unread part of the body if it is short and the client is known to send it (`is_coming`).
@@ -31,7 +29,7 @@ impl Leftover {
     /// Clients that send the head and the body in two writes do not expect the connection to close in
     /// between.
     pub(crate) async fn read(&self, is_coming: bool) -> bool {
-        let rest = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let rest = self.0.lock().take();
         let Some(mut rest) = rest else { return true };
         if !is_coming {
             return false;

@@ -8,7 +8,7 @@ use std::{
     future::poll_fn,
     mem,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker},
@@ -16,6 +16,7 @@ use std::{
 };
 
 use http::Extensions;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 /// The maximum number of streams over all connections that share this cap, in addition to the first few
@@ -166,7 +167,7 @@ impl StreamCap {
     }
 
     fn lock(&self) -> MutexGuard<'_, Occupancy> {
-        self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.taken.lock()
     }
 }
 
@@ -371,7 +372,7 @@ impl Seat {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -3,10 +3,11 @@
 use std::{
     fmt,
     os::fd::OwnedFd,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
 };
 
 use oip_types::{CONNECTION_REGION, ServiceError};
+use parking_lot::Mutex;
 use tensor_core::QuotedName;
 
 /// Memory that the client of a connection may change at any time, so bytes are only copied in and out.
@@ -68,12 +69,7 @@ impl ConnectionRegion {
     /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the memory was already opened or
     /// refused.
     pub fn open(&self, opener: &dyn OpenConnectionMemory) -> Result<u64, ServiceError> {
-        let passed = self
-            .0
-            .passed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let passed = self.0.passed.lock().take();
         let descriptor = passed.ok_or_else(not_passed)?;
         let memory = opener.open(descriptor).map_err(|error| error.within(named()))?;
         Ok(self.0.memory.get_or_init(|| memory).byte_size())

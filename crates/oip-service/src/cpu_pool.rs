@@ -5,12 +5,13 @@ use std::{
     any::Any,
     collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     thread,
 };
 
 use futures_channel::oneshot;
 use oip_types::{ErrorCode, ServiceError};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::Lease;
 
@@ -199,15 +200,14 @@ impl Pool {
                 return;
             } else {
                 queue.idle += 1;
-                queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                self.changed.wait(&mut queue);
                 queue.idle -= 1;
             }
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // A panic cannot leave the queue inconsistent, so lock poisoning is ignored.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 }
 

@@ -1,19 +1,10 @@
 //! Adds extensions to a service without changing it.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
-use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};
-
-use crate::{
-    BoxFuture, Classification, InferenceService, Logging, ModelConfiguration, ModelRepository, Readiness,
-    RequestContext, Responses, Statistics, SystemSharedMemory,
-};
+use crate::{InferenceService, Logging, ServiceWrapper, SystemSharedMemory};
 
 /// Wraps a service and adds extensions that the process provides: logging and shared memory.
-///
-/// All other methods are forwarded to the inner service. The wrapper implements every method of
-/// [`InferenceService`], including the provided ones, so that lints report any capability that is added to
-/// the trait but not forwarded here.
 pub struct ExtendedService<S: ?Sized> {
     logging: Option<Arc<dyn Logging>>,
     shared_memory: Option<Arc<dyn SystemSharedMemory>>,
@@ -46,90 +37,26 @@ impl<S: InferenceService + ?Sized> ExtendedService<S> {
     }
 }
 
-#[deny(
-    clippy::missing_trait_methods,
-    reason = "a provided method that is not forwarded would take a capability away from the inner service"
-)]
-impl<S: InferenceService + ?Sized> InferenceService for ExtendedService<S> {
-    fn server_metadata(&self) -> ServerMetadata {
-        self.service.server_metadata()
+impl<S: InferenceService + ?Sized> ServiceWrapper for ExtendedService<S> {
+    type Inner = S;
+
+    fn inner(&self) -> &S {
+        &self.service
     }
 
-    fn readiness(&self) -> Readiness {
-        self.service.readiness()
+    fn own_logging(&self) -> Option<&dyn Logging> {
+        self.logging.as_deref()
     }
 
-    fn model_metadata(&self, model: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
-        self.service.model_metadata(model)
-    }
-
-    fn model_ready(&self, model: ModelRef<'_>) -> Result<(), ServiceError> {
-        self.service.model_ready(model)
-    }
-
-    fn infer(
-        &self,
-        request: InferRequest,
-        cx: RequestContext,
-    ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
-        self.service.infer(request, cx)
-    }
-
-    fn infer_stream(
-        &self,
-        request: InferRequest,
-        cx: RequestContext,
-    ) -> BoxFuture<'_, Result<Responses, ServiceError>> {
-        self.service.infer_stream(request, cx)
-    }
-
-    fn start_draining(&self) {
-        self.service.start_draining();
-    }
-
-    fn stop(&self, deadline: Instant) -> bool {
-        self.service.stop(deadline)
-    }
-
-    fn checks_requests(&self) -> bool {
-        self.service.checks_requests()
-    }
-
-    fn repository(&self) -> Option<&dyn ModelRepository> {
-        self.service.repository()
-    }
-
-    fn configuration(&self) -> Option<&dyn ModelConfiguration> {
-        self.service.configuration()
-    }
-
-    fn statistics(&self) -> Option<&dyn Statistics> {
-        self.service.statistics()
-    }
-
-    fn classification(&self) -> Option<&dyn Classification> {
-        self.service.classification()
-    }
-
-    fn logging(&self) -> Option<&dyn Logging> {
-        self.logging.as_deref().or_else(|| self.service.logging())
-    }
-
-    fn shared_memory(&self) -> Option<&dyn SystemSharedMemory> {
-        self.shared_memory
-            .as_deref()
-            .or_else(|| self.service.shared_memory())
-    }
-
-    fn has_schedule_policy(&self) -> bool {
-        self.service.has_schedule_policy()
+    fn own_shared_memory(&self) -> Option<&dyn SystemSharedMemory> {
+        self.shared_memory.as_deref()
     }
 }
 
 #[cfg(feature = "testing")]
 #[cfg(test)]
 mod tests {
-    use oip_types::LogSettings;
+    use oip_types::{LogSettings, ServiceError};
 
     use super::*;
     use crate::{extensions::offered, testing::TestService};

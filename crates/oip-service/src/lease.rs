@@ -3,7 +3,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -11,6 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use oip_types::{ErrorCode, Memory, Reservation, ServiceError};
+use parking_lot::Mutex;
 
 use crate::{ByteBudget, CancelGuard, CancelToken, Laps, RequestNotes, TimeLimits};
 #[cfg(unix)]
@@ -159,7 +160,7 @@ impl Lease {
     /// Returns the time by which the request must have its response.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        *self.0.deadline.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.deadline.lock()
     }
 
     /// Sets the deadline to `timeout` after the request's first byte.
@@ -168,7 +169,7 @@ impl Lease {
     }
 
     pub(crate) fn set_deadline(&self, deadline: Option<Instant>) {
-        *self.0.deadline.lock().unwrap_or_else(PoisonError::into_inner) = deadline;
+        *self.0.deadline.lock() = deadline;
     }
 
     /// Returns a token that is cancelled when the response is no longer wanted. The token has the lease's

@@ -77,10 +77,12 @@ mod responses;
 pub mod route;
 mod row_independence;
 mod service;
+mod service_wrapper;
 mod shared_inputs;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod time_limits;
+mod token_bucket;
 
 pub use backend::{
     Backend, ConfiguredTensors, InputDims, LoadContext, ModelFiles, ModelSource, NeedsProcess,
@@ -111,5 +113,7 @@ pub use request_ids::RequestIds;
 pub use responses::{ResponseSink, ResponseStream, Responses, StreamedResponse};
 pub use row_independence::{IndependentRows, RowIndependence};
 pub use service::{InferenceService, Readiness, RequestContext};
+pub use service_wrapper::ServiceWrapper;
 pub use shared_inputs::SharedInputs;
 pub use time_limits::TimeLimits;
+pub use token_bucket::TokenBucket;

@@ -2,11 +2,13 @@
 
 use std::{
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
+
+use parking_lot::Mutex;
 
 /// Records facts about a request on its way through the server: its model, and the duration of each phase.
 ///
@@ -136,7 +138,7 @@ impl RequestNotes {
     /// are dropped.
     pub fn end_stage(&self, kind: StageKind, step: u32, start: Instant, end: Instant) {
         let Some(stages) = &self.stages else { return };
-        let mut ended = stages.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ended = stages.ended.lock();
         if ended.len() < Self::MOST_STAGES {
             ended.push(Stage {
                 kind,
@@ -161,11 +163,7 @@ impl RequestNotes {
         let Some(stages) = &self.stages else {
             return Vec::new();
         };
-        stages
-            .ended
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        stages.ended.lock().clone()
     }
 
     /// Records the model. Later calls have no effect; a stream can have requests to several models.

@@ -4,6 +4,7 @@
 
 mod extensions;
 mod models;
+mod panicking;
 mod text;
 
 use std::{
@@ -20,8 +21,11 @@ use oip_types::{
 };
 use tensor_core::{Shape, Tensor};
 
-pub use self::models::{datatypes, identity};
 use self::{extensions::Extensions, models::find};
+pub use self::{
+    models::{datatypes, identity},
+    panicking::{PanickingExtensions, PanickingService},
+};
 use crate::{
     BoxFuture, Classification, InferenceService, Logging, ModelConfiguration, ModelRepository, Readiness,
     RequestContext, Statistics, SystemSharedMemory,

@@ -6,7 +6,7 @@ use std::{
     io,
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    sync::{Arc, PoisonError, RwLock},
+    sync::Arc,
 };
 
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use oip_service::{
     SystemSharedMemory,
     oip_types::{ErrorCode, ReadSharedMemory, ServiceError, SharedMemoryRegion, SharedMemorySlice},
 };
+use parking_lot::RwLock;
 use rustix::{
     fs::OFlags,
     io::Errno,
@@ -97,7 +98,7 @@ impl Regions {
             let message = format!("expected at most {limit} bytes at once, found {found}");
             return Err(ServiceError::new(ErrorCode::TooLarge, message).within(named(name)));
         }
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.read();
         let open = known
             .get(name)
             .cloned()
@@ -152,7 +153,7 @@ impl SystemSharedMemory for Regions {
             )
         };
         let path = object_path(&self.config.folder, &region.key).ok_or_else(unable)?;
-        self.has_room(&self.known.read().unwrap_or_else(PoisonError::into_inner), &name)?;
+        self.has_room(&self.known.read(), &name)?;
         let (object, is_writable) =
             open_object(&path).map_err(|error| match Errno::from_io_error(&error) {
                 // The error for a lack of descriptors reveals nothing about the object, and lets the client
@@ -166,7 +167,7 @@ impl SystemSharedMemory for Regions {
         if !metadata.is_file() || metadata.len() < end {
             return Err(unable());
         }
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         // Other clients may have registered regions meanwhile.
         self.has_room(&known, &name)?;
         match known.entry(name) {
@@ -183,7 +184,7 @@ impl SystemSharedMemory for Regions {
     }
 
     fn unregister(&self, name: Option<&str>) {
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         match name {
             Some(name) => drop(known.remove(name)),
             None => known.clear(),
@@ -191,7 +192,7 @@ impl SystemSharedMemory for Regions {
     }
 
     fn status(&self, name: Option<&str>) -> Result<Vec<SharedMemoryRegion>, ServiceError> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.read();
         let region = |open: &Arc<Open>| open.region.clone();
         let Some(name) = name else {
             return Ok(known.values().map(region).collect());

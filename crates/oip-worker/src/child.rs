@@ -7,7 +7,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
     process::ExitCode,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -18,6 +18,7 @@ use oip_types::{
     ByteSize, ErrorCode, InferOutput, InferResponse, ModelRef, RequestLimits, ServiceError,
     rest::{self, BinaryOutputs, NonFinite},
 };
+use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 use tensor_core::QuotedName;
 
@@ -115,7 +116,7 @@ struct State {
 impl Running {
     fn begin(&self, number: u64) -> CancelToken {
         let token = CancelToken::new(None);
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         if state.cancelled >= number {
             token.cancel();
         }
@@ -124,7 +125,7 @@ impl Running {
     }
 
     fn cancel(&self, number: u64) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         state.cancelled = state.cancelled.max(number);
         if let Some((_, token)) = state.current.as_ref().filter(|(current, _)| *current <= number) {
             token.cancel();

@@ -1,9 +1,8 @@
 //! Numbers the processes of a model, so that the model can tell its instances apart.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::BTreeSet, sync::Arc};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// The numbers in use by the processes of one model.
 #[derive(Default)]
@@ -25,9 +24,9 @@ impl Numbers {
         Number { number, numbers }
     }
 
-    /// Locks the numbers. Poisoning is ignored: a panic cannot leave them half updated.
+    /// Locks the numbers.
     fn lock(&self) -> MutexGuard<'_, BTreeSet<usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

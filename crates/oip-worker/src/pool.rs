@@ -2,7 +2,7 @@
 //! exit are replaced.
 
 use std::{
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
+    sync::{Arc, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -14,6 +14,7 @@ use oip_service::{NoOtherModels, Outcome, RestOfRun};
 use oip_types::{ErrorCode, ModelMetadata, ServiceError};
 #[cfg(target_os = "linux")]
 use oip_types::{InferOutput, InferRequest, ParameterValue};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::{
     calls::Work,
@@ -141,11 +142,7 @@ impl Pool {
     pub(crate) fn end(&self) {
         self.shared.lock().is_closed = true;
         self.shared.work.notify_one();
-        let supervisor = self
-            .supervisor
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let supervisor = self.supervisor.lock().take();
         if let Some(supervisor) = supervisor {
             let _ = supervisor.join();
         }
@@ -376,11 +373,7 @@ impl SharedPool {
             // All living workers are busy, so each waiting request needs another worker.
             state.wanted = state.wanted.max(state.living + state.waiting);
             self.work.notify_one();
-            state = self
-                .freed
-                .wait_timeout(state, TICK)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            self.freed.wait_for(&mut state, TICK);
         };
         state.waiting -= 1;
         taken
@@ -482,11 +475,7 @@ impl SharedPool {
                 (false, true) => pause,
                 (false, false) => Duration::from_secs(3600),
             };
-            state = self
-                .work
-                .wait_timeout(state, patience)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            self.work.wait_for(&mut state, patience);
         }
     }
 
@@ -519,7 +508,7 @@ impl SharedPool {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
     },
     process::{Child, Command},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
@@ -23,6 +23,7 @@ use oip_types::{
     InferRequest, ModelConfig, RequestLimits, ServiceError,
     rest::{self, RequestEncoding},
 };
+use parking_lot::Mutex;
 
 use crate::{
     calls::Work,
@@ -399,7 +400,7 @@ impl Worker {
         } = &*self.process;
         if self.channel.regions.is_some() && self.channel.connection.finish_sending().is_ok() {
             channels.finish_sending();
-            *lock(farewell) = Some(Instant::now() + *grace);
+            *farewell.lock() = Some(Instant::now() + *grace);
         }
     }
 
@@ -414,7 +415,7 @@ impl Worker {
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        lock(&self.process.child).id()
+        self.process.child.lock().id()
     }
 
     /// Returns true for the first caller, which must count the process's exit.
@@ -456,7 +457,7 @@ fn rest_outputs(
 
 impl Process {
     fn has_ended(&self) -> bool {
-        !matches!(lock(&self.child).try_wait(), Ok(None))
+        !matches!(self.child.lock().try_wait(), Ok(None))
     }
 
     fn end(&self, broken: Broken) -> Death {
@@ -467,7 +468,7 @@ impl Process {
                 thread::sleep(Duration::from_millis(1));
             }
         }
-        let ended = lock(&self.child).try_wait().ok().flatten();
+        let ended = self.child.lock().try_wait().ok().flatten();
         self.log.wait_for_the_last(if ended.is_some() {
             Self::LAST_BREATH
         } else {
@@ -484,7 +485,7 @@ impl Process {
     }
 
     fn kill(&self) {
-        let mut child = lock(&self.child);
+        let mut child = self.child.lock();
         // The process may have exited already, but must still be reaped.
         let _ = child.kill();
         let _ = child.wait();
@@ -495,7 +496,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let farewell = *lock(&self.farewell);
+        let farewell = *self.farewell.lock();
         while let Some(farewell) = farewell
             && Instant::now() < farewell
             && !self.has_ended()
@@ -507,9 +508,4 @@ impl Drop for Process {
         }
         self.kill();
     }
-}
-
-/// Locks `mutex`. Poisoning is ignored: a panic cannot leave the value half updated.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

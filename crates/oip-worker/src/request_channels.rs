@@ -7,10 +7,10 @@ use std::{
         fd::{AsRawFd, OwnedFd},
         unix::net::UnixStream,
     },
-    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     protocol::{Connection, TICK},
@@ -101,9 +101,9 @@ impl RequestChannels {
         }
     }
 
-    /// Locks the state. Poisoning is ignored: a panic cannot leave the state half updated.
+    /// Locks the state.
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -4,10 +4,13 @@
 use std::{
     fmt::{self, Write},
     io::{self, BufRead, BufReader, PipeReader, Read},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
+
+use oip_service::TokenBucket;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::messages::Failure;
 
@@ -115,7 +118,7 @@ impl WorkerLog {
             return;
         };
         let left_out = {
-            let mut state = self.details.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = self.details.lock();
             if state.allowance.take(Instant::now()) != Verdict::Logged {
                 state.left_out += 1;
                 return;
@@ -144,11 +147,9 @@ impl WorkerLog {
     /// keep the pipe open.
     pub(crate) fn wait_for_the_last(&self, patience: Duration) {
         let ended = |state: &mut State| !state.have_ended;
-        let waited = self
-            .shared
+        self.shared
             .changed
-            .wait_timeout_while(self.shared.lock(), patience, ended);
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+            .wait_while_for(&mut self.shared.lock(), ended, patience);
     }
 
     /// Returns the reason for a crash, guessed from the output. The returned string never quotes the output,
@@ -160,7 +161,7 @@ impl WorkerLog {
 
 impl SharedLog {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -228,12 +229,10 @@ fn level_of(line: &str) -> (Level, &str) {
     found.unwrap_or((Level::Info, marked))
 }
 
-/// A token bucket for log events.
+/// The number of log events that may still be logged.
 struct Allowance {
-    most: f64,
+    bucket: TokenBucket,
     a_second: f64,
-    lines: f64,
-    last: Instant,
     is_dropping: bool,
 }
 
@@ -246,26 +245,20 @@ enum Verdict {
 }
 
 impl Allowance {
-    /// Creates a token bucket with burst size `most`, refilled at `a_second` tokens per second.
+    /// Creates an allowance for bursts of `most` events, and for `a_second` events per second.
     fn new(most: f64, a_second: f64, now: Instant) -> Self {
         Self {
-            most,
+            bucket: TokenBucket::full(a_second, most, now),
             a_second,
-            lines: most,
-            last: now,
             is_dropping: false,
         }
     }
 
     fn take(&mut self, now: Instant) -> Verdict {
-        let passed = now.saturating_duration_since(self.last).as_secs_f64();
-        self.lines = (self.lines + passed * self.a_second).min(self.most);
-        self.last = now;
         // After an event was dropped, the bucket must refill with the tokens of one second before events are
         // logged again. This limits the number of reports about dropped events.
         let least = if self.is_dropping { self.a_second } else { 1.0 };
-        if self.lines >= least {
-            self.lines -= 1.0;
+        if self.bucket.take_from(least, now).is_ok() {
             self.is_dropping = false;
             return Verdict::Logged;
         }

@@ -238,7 +238,7 @@ impl Pace {
 /// # Errors
 /// Returns the first error of `work`, which also stops the other threads.
 pub fn in_parts<I: Send>(items: Vec<I>, work: impl Fn(I, &mut Pace) -> Result<()> + Sync) -> Result<()> {
-    let limits = Limits::of_this_thread();
+    let limits = ThreadLimits::of_this_thread();
     threads::for_each(items, |item| {
         let _here = limits.set();
         work(item, &mut Pace::default())
@@ -246,12 +246,12 @@ pub fn in_parts<I: Send>(items: Vec<I>, work: impl Fn(I, &mut Pace) -> Result<()
 }
 
 /// The token and the time limit of a thread, which also apply to its helper threads.
-struct Limits {
+struct ThreadLimits {
     token: Option<Arc<dyn Cancellation>>,
     end: Option<Instant>,
 }
 
-impl Limits {
+impl ThreadLimits {
     #[inline(never)]
     fn of_this_thread() -> Self {
         Self {

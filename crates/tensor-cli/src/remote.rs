@@ -3,10 +3,11 @@
 use std::{
     collections::HashMap,
     path::Path,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
 };
 
 use fmt_core::{ByteSource, Error, ErrorKind, ReadOptions, TensorReader, read_range};
+use parking_lot::Mutex;
 use tensor_files::{Composite, ShardIndex};
 use tensor_remote::{RemoteOptions, RemoteSource};
 
@@ -63,8 +64,7 @@ pub(crate) fn len(location: &str) -> u64 {
 }
 
 fn source(location: &str) -> Result<Arc<RemoteSource>, Error> {
-    // No critical section can panic while the state is inconsistent, so a poisoned lock is usable.
-    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut open = OPEN.lock();
     let open = open.get_or_insert_default();
     if let Some(source) = open.get(location) {
         return Ok(Arc::clone(source));

@@ -1,11 +1,9 @@
 //! Reads one or several files as a single reader, with a progress bar and interrupts.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Mutex,
-};
+use std::path::{Path, PathBuf};
 
 use fmt_core::{Entry, Error, ErrorKind, TensorReader};
+use parking_lot::Mutex;
 use tensor_files::Composite;
 
 use crate::{
@@ -34,7 +32,7 @@ pub(crate) fn watched(sources: Composite<'_>) -> Composite<'_> {
     let progress = Mutex::new(Progress::new(lens.fold(0, u64::saturating_add)));
     sources.watched(move |bytes| {
         // The progress bar is usable even after a panic in another thread.
-        let mut progress = progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut progress = progress.lock();
         progress.advance(bytes);
         match progress::is_interrupted() {
             true => Err(Error::new(ErrorKind::Io, "interrupted")),

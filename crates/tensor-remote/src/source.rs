@@ -5,14 +5,12 @@ use std::{
     fmt,
     io::{self, Read},
     ops::Range,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 use bytes::Bytes;
 use fmt_core::ByteSource;
+use parking_lot::{Mutex, MutexGuard};
 
 /// Fetches ranges of a file.
 pub(crate) trait Fetch: Send + Sync {
@@ -136,8 +134,7 @@ impl RemoteSource {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No critical section can panic while the state is inconsistent, so a poisoned lock is usable.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Fills `out` from offset `at`. The caller will continue to read up to the offset `wanted`.

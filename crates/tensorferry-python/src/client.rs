@@ -22,7 +22,7 @@ use crate::{
     error,
     runtime::{Process, SharedRuntime, let_connections_notice, runtime, shared},
     stream::Stream,
-    wire::{InferArguments, answer, named},
+    wire::{InferArguments, named, response_parts},
 };
 
 /// Connections to a server, over the transport that its URL names.
@@ -443,7 +443,7 @@ impl Client {
     ) -> PyResult<Py<PyAny>> {
         let request = request.into_request(&self.spare)?;
         self.call(py, callback, timeout, |client| async move {
-            client.infer(&request).await.map(answer)
+            client.infer(&request).await.map(response_parts)
         })
     }
 

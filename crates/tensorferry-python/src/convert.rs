@@ -1,12 +1,9 @@
 //! Converts files, like `tensor convert`.
 
-use std::{
-    ops::ControlFlow,
-    path::PathBuf,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{ops::ControlFlow, path::PathBuf};
 
 use fmt_core::{Error, Format, ReadOptions, TensorReader};
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 use tensor_core::{DType, DTypeKind};
 use tensor_files::{
@@ -53,14 +50,14 @@ pub(crate) fn convert(
             match called.and_then(|()| py.check_signals()) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(raising) => {
-                    *lock(&raised) = Some(raising);
+                    *raised.lock() = Some(raising);
                     ControlFlow::Break(())
                 }
             }
         })
     };
     let converted = py.detach(|| job.run(&report));
-    if let Some(raised) = lock(&raised).take() {
+    if let Some(raised) = raised.lock().take() {
         return Err(raised);
     }
     let losses = converted.map_err(|(error, path)| error::of_file(py, &error, Some(path)))?;
@@ -181,8 +178,4 @@ fn float(text: &str) -> PyResult<DType> {
         .filter(|dtype| dtype.kind() == DTypeKind::Float);
     let found = floats.find(|dtype| dtype.name().eq_ignore_ascii_case(short));
     found.ok_or_else(|| error::usage(format!("dtype: expected f16, bf16, f32 or f64, found {text:?}")))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,13 +3,14 @@
 use std::{
     future::Future,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use pyo3::{PyResult, exceptions::PyRuntimeError};
 use tokio::{
     runtime::{Builder, Runtime},
@@ -52,7 +53,7 @@ impl<T> OfProcess<T> {
 
     fn get(&self, make: impl FnOnce() -> std::io::Result<T>) -> PyResult<&'static T> {
         let process = Process::current();
-        let mut found = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = self.0.lock();
         if let Some((owner, value)) = *found
             && owner == process
         {

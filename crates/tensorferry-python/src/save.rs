@@ -4,10 +4,11 @@ use std::{
     collections::BTreeMap,
     io::{self, Write},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use fmt_core::{AtomicFile, Error, Format, Plan, PlannedEntry};
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 use tensor_core::{DType, Naming, Shape, TensorSpec};
 
@@ -52,7 +53,7 @@ pub(crate) fn save_bytes(
     let memory = Memory::default();
     let saved = py.detach(|| write(format, Box::new(memory.clone()), plan, &arrays));
     saved.map_err(|error| error::of_file(py, &error, None))?;
-    let bytes = std::mem::take(&mut *memory.0.lock().unwrap_or_else(PoisonError::into_inner));
+    let bytes = std::mem::take(&mut *memory.0.lock());
     Ok(Buffer::new(bytes.into()))
 }
 
@@ -137,7 +138,7 @@ struct Memory(Arc<Mutex<Vec<u8>>>);
 
 impl Write for Memory {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memory = self.0.lock();
         memory.try_reserve(bytes.len())?;
         memory.extend_from_slice(bytes);
         Ok(bytes.len())

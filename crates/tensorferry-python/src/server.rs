@@ -4,12 +4,13 @@ use std::{
     collections::BTreeMap,
     future::poll_fn,
     net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use oip_client::{ClientError, ErrorKind, InferenceClient};
 use oip_types::{ParameterValue, ShapePattern};
+use parking_lot::Mutex;
 use pyo3::{
     exceptions::{PyRuntimeError, PyStopIteration},
     prelude::*,
@@ -118,7 +119,7 @@ impl Server {
         if !self.process.is_current() {
             return true;
         }
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let running = self.running.lock().take();
         let Some((running, runtime)) = running else {
             return true;
         };
@@ -133,11 +134,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let running = self
-            .running
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let running = self.running.get_mut().take();
         if !self.process.is_current() {
             // A forked process does not have the server's threads, and locks that they held stay locked.
             std::mem::forget(running);

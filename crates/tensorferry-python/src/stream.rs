@@ -3,12 +3,13 @@
 use std::{
     mem,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
 };
 
 use oip_client::{ClientError, InferenceClient};
 use oip_types::{InferRequest, InferResponse};
+use parking_lot::{Mutex, MutexGuard};
 use pyo3::prelude::*;
 use tensor_core::SpareBuffers;
 use tokio::{
@@ -75,7 +76,7 @@ impl Stream {
     }
 
     fn requests(&self) -> MutexGuard<'_, Option<Sender<InferRequest>>> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+        self.requests.lock()
     }
 }
 
@@ -156,7 +157,7 @@ impl Drop for Stream {
         }
         // Dropping the channels would wake the task, whose locks a thread of the parent may have held at the
         // fork.
-        let requests = self.requests.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let requests = self.requests.get_mut();
         mem::forget(requests.take());
         mem::forget(self.answers.clone());
     }
@@ -205,7 +206,7 @@ impl ResponseQueue {
     }
 
     fn next(&self) -> MutexGuard<'_, Option<Option<Item>>> {
-        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+        self.next.lock()
     }
 }
 

@@ -5,10 +5,10 @@ use std::{
     fs::File,
     io::{BufWriter, Read, Seek, Write},
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use fmt_core::{AtomicFile, Error, Format, Plan, PlannedEntry};
+use parking_lot::{Mutex, MutexGuard};
 use pyo3::{exceptions::PyOSError, prelude::*};
 
 use crate::{
@@ -119,7 +119,7 @@ fn system(error: &std::io::Error, what: &str, path: &Path) -> PyErr {
 
 impl Writer {
     fn gathered(&self) -> MutexGuard<'_, Option<GatheredTensors>> {
-        self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
+        self.gathered.lock()
     }
 
     fn write(&self, gathered: GatheredTensors) -> Result<u64, Error> {

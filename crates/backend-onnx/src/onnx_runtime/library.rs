@@ -5,7 +5,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{
-        LazyLock, Mutex, PoisonError,
+        LazyLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -13,6 +13,7 @@ use std::{
 use oip_service::memory_limit;
 use oip_types::{ServiceError, causes};
 use ort::{LoadDynamicError, environment::Environment, logging::LogLevel};
+use parking_lot::Mutex;
 
 use super::{find, log, providers::Package};
 
@@ -78,7 +79,7 @@ impl OnnxRuntime {
         if !found.is_file() {
             return Err(failed("not a file; name the library, such as libonnxruntime.so"));
         }
-        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loaded = LOADED.lock();
         match &*loaded {
             Some(runtime) if runtime.path == found => return Ok(runtime.clone()),
             Some(runtime) => {

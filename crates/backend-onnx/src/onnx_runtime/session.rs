@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -13,6 +13,7 @@ use oip_types::ServiceError;
 use onnx_graph::{Dim, Port};
 use onnx_session::SharedSession;
 use ort::session::{RunOptions, builder::SessionBuilder};
+use parking_lot::Mutex;
 
 use super::{
     OnnxRuntime,
@@ -197,7 +198,7 @@ impl Runs {
     }
 
     fn is_time_to_shrink(&self) -> bool {
-        let mut last = self.last_shrink.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last_shrink.lock();
         let is_time = last.elapsed() >= SHRINK_EVERY;
         if is_time {
             *last = Instant::now();

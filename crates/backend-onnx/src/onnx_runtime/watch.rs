@@ -2,13 +2,14 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, LazyLock},
     thread,
     time::{Duration, Instant},
 };
 
 use oip_service::CancelToken;
 use ort::session::RunOptions;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// How often the cancel tokens of running requests are polled. Tokens are flags without notification.
 const INTERVAL: Duration = Duration::from_millis(10);
@@ -85,7 +86,7 @@ impl Watcher {
             } else if idle_since.elapsed() > LINGER {
                 runs.is_asleep = true;
                 while runs.is_asleep {
-                    runs = self.begun.wait(runs).unwrap_or_else(PoisonError::into_inner);
+                    self.begun.wait(&mut runs);
                 }
                 idle_since = Instant::now();
             }
@@ -102,6 +103,6 @@ impl Watcher {
     }
 
     fn lock(&self) -> MutexGuard<'_, Runs> {
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
+        self.runs.lock()
     }
 }

@@ -6,7 +6,7 @@ use std::{
     fmt,
     pin::Pin,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, ready},
@@ -19,6 +19,7 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy;
 use oip_grpc::proto::grpc_inference_service_client::GrpcInferenceServiceClient;
 use oip_types::ErrorCode;
+use parking_lot::Mutex;
 use tower_service::Service;
 
 use crate::{
@@ -39,7 +40,7 @@ pub(super) struct Record {
 
 impl Record {
     pub(super) fn take_failure(&self) -> Option<ClientError> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.failure.lock().take()
     }
 
     pub(super) fn has_status(&self) -> bool {
@@ -47,7 +48,7 @@ impl Record {
     }
 
     fn fail(&self, error: ClientError) -> RecordedError {
-        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        *self.failure.lock() = Some(error);
         RecordedError
     }
 

@@ -5,16 +5,14 @@ use std::{
     io::{self, IoSlice, Write},
     net::{TcpStream, ToSocketAddrs},
     os::{fd::OwnedFd, unix::net::UnixStream},
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        mpsc::{RecvTimeoutError, sync_channel},
-    },
+    sync::mpsc::{RecvTimeoutError, sync_channel},
     thread,
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 use http::header::ACCEPT_ENCODING;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::net::sockopt;
 
 use super::{
@@ -110,8 +108,7 @@ impl Pool {
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<(Connection, Instant)>> {
-        // Every critical section leaves the state consistent, so a poisoned lock is usable.
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.lock()
     }
 }
 

@@ -3,11 +3,11 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use oip_types::InferRequest;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::region::{Region, input_bytes};
 use crate::{TensorForm, connect, settings::Settings};
@@ -153,7 +153,6 @@ impl<C> Pool<C> {
     }
 
     fn state(&self) -> MutexGuard<'_, State<C>> {
-        // Every critical section leaves the state consistent, so a poisoned lock is usable.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }

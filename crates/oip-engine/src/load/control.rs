@@ -3,12 +3,13 @@
 use std::{
     collections::{BTreeSet, VecDeque},
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     thread,
 };
 
 use futures_channel::oneshot;
 use oip_types::{ErrorCode, ServiceError};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::{
     config::ModelControl,
@@ -243,8 +244,7 @@ impl Control {
 
     /// Blocks until no task is left.
     pub(crate) fn wait_until_idle(&self) {
-        let idle = self.idle.wait_while(self.lock(), |work| !work.is_idle());
-        drop(idle.unwrap_or_else(PoisonError::into_inner));
+        self.idle.wait_while(&mut self.lock(), |work| !work.is_idle());
     }
 
     /// Returns whether a task for a model is queued or running.
@@ -266,7 +266,7 @@ impl Control {
     }
 
     fn lock(&self) -> MutexGuard<'_, Work> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+        self.work.lock()
     }
 }
 

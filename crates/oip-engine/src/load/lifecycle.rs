@@ -3,7 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Instant,
 };
 
@@ -12,6 +12,7 @@ use model_repository::{
     Digest, DigestBy, FileSubset, ModelDirectory, ModelVersion, Repositories, Snapshot, VersionContent,
 };
 use oip_types::{ErrorCode, ServiceError};
+use parking_lot::{Mutex, MutexGuard};
 use tensor_core::QuotedName;
 
 use crate::{
@@ -138,9 +139,9 @@ impl Lifecycle {
         let has_ready = self.registry.has_ready(name);
         let is_waited_for = self.is_waited_for(name, cause, has_ready);
         match cause {
-            Cause::Step if !has_ready => drop(lock(&self.as_steps).insert(name.to_owned())),
+            Cause::Step if !has_ready => drop(self.as_steps.lock().insert(name.to_owned())),
             Cause::Step => {}
-            Cause::Start | Cause::Poll | Cause::Request => drop(lock(&self.as_steps).remove(name)),
+            Cause::Start | Cause::Poll | Cause::Request => drop(self.as_steps.lock().remove(name)),
         }
         let fail = |reason| Err(self.fail(name, reason, is_waited_for));
         let directory = match self.repository.model(name) {
@@ -186,7 +187,7 @@ impl Lifecycle {
     fn missing(&self, name: &str, cause: Cause, has_ready: bool, is_waited_for: bool) -> ServiceError {
         // A pipeline can name any model, so failures of unknown names are not recorded.
         if cause == Cause::Step && !has_ready {
-            lock(&self.as_steps).remove(name);
+            self.as_steps.lock().remove(name);
         }
         let reason = match self.repository.upstream_failure(name) {
             Some(reason) => LoadError::NotFetched { reason },
@@ -382,7 +383,7 @@ impl Lifecycle {
         loaded: Result<Arc<ServedVersion>, LoadError>,
         cost: LoadCost,
     ) -> Result<(), LoadError> {
-        let _planning = lock(&self.planning);
+        let _planning = self.planning.lock();
         let (served, failure) = match loaded {
             Err(reason) => (None, Some(reason)),
             Ok(served) => {
@@ -458,11 +459,11 @@ impl Lifecycle {
             return Err(ServiceError::new(ErrorCode::NotFound, message));
         }
         self.lock().remove(name);
-        lock(&self.as_steps).remove(name);
+        self.as_steps.lock().remove(name);
         let retired = self.retire(name, &[], forget);
         let steps = retired.iter().filter_map(|served| served.pipeline());
         let steps: BTreeSet<&str> = steps.flat_map(Pipeline::models).collect();
-        let (others, as_steps) = (self.registry.served(), lock(&self.as_steps));
+        let (others, as_steps) = (self.registry.served(), self.as_steps.lock());
         let others = others.iter().filter_map(|served| served.pipeline());
         let needed: BTreeSet<&str> = others.flat_map(Pipeline::models).collect();
         let is_free = |step: &&str| as_steps.contains(*step) && !needed.contains(step);
@@ -471,7 +472,7 @@ impl Lifecycle {
 
     fn retire(self: &Arc<Self>, name: &str, keep: &[Option<&str>], forget: bool) -> Vec<Arc<ServedVersion>> {
         let retired = {
-            let _planning = lock(&self.planning);
+            let _planning = self.planning.lock();
             let retired = self.registry.retire(name, keep, forget);
             if !retired.is_empty() {
                 self.plan_users_of(name);
@@ -482,7 +483,7 @@ impl Lifecycle {
             tracing::info!(model = name, version, "unloading a model");
             let (this, name, load) = (self.clone(), name.to_owned(), served.load_generation());
             let then = move || {
-                let _planning = lock(&this.planning);
+                let _planning = this.planning.lock();
                 this.registry.unloaded(&name, version.as_deref(), load);
                 this.plan_users_of(&name);
             };
@@ -537,7 +538,7 @@ impl Lifecycle {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, ModelContents>> {
-        lock(&self.known)
+        self.known.lock()
     }
 }
 
@@ -596,11 +597,6 @@ fn failed(name: &str, reason: LoadError) -> ServiceError {
         _ => ErrorCode::InvalidArgument,
     };
     ServiceError::new(code, format!("failed to load {}, {reason}", QuotedName(name))).caused_by(reason)
-}
-
-/// Locks `mutex`. Poisoning is ignored: updates under these locks are atomic.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The plan for loading a model.

@@ -1,11 +1,9 @@
 //! Estimates the memory that each of several concurrent loads takes.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, PoisonError},
-};
+use std::collections::BTreeMap;
 
 use oip_service::private_memory;
+use parking_lot::Mutex;
 
 /// Splits the memory growth of the process evenly among the concurrent loads, so that the shares add up to
 /// the growth.
@@ -48,8 +46,7 @@ impl MemoryShares {
     }
 
     fn with<T>(&self, change: impl FnOnce(&mut Shares, Option<i64>) -> T) -> T {
-        // Plain numbers are always consistent, so poisoning is ignored.
-        let mut shares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shares = self.0.lock();
         let now = private_memory().and_then(|bytes| i64::try_from(bytes).ok());
         change(&mut shares, now)
     }

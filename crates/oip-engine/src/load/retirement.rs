@@ -2,12 +2,14 @@
 
 use std::{
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread,
     time::{Duration, Instant},
 };
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::versions::served_version::ServedVersion;
 
@@ -30,7 +32,7 @@ impl Retirement {
         let then = Arc::new(Mutex::new(Some(then)));
         let take_then = {
             let then = then.clone();
-            move || then.lock().unwrap_or_else(PoisonError::into_inner).take()
+            move || then.lock().take()
         };
         let end = move || {
             let mut pause = Duration::from_millis(1);
@@ -52,7 +54,7 @@ impl Retirement {
             // If no thread can be started, the version ends with its last request, and shutdown does not wait
             // for it.
             tracing::error!(%error, "cannot start a thread to unload a model");
-            let then = then.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let then = then.lock().take();
             if let Some(then) = then {
                 then();
             }
@@ -65,13 +67,13 @@ impl Retirement {
     pub(crate) fn finish(&self, deadline: Instant) -> bool {
         self.is_hurried.store(true, Ordering::Relaxed);
         let patience = deadline.saturating_duration_since(Instant::now());
-        let waited = self
-            .changed
-            .wait_timeout_while(self.lock(), patience, |ending| *ending > 0);
-        *waited.unwrap_or_else(PoisonError::into_inner).0 == 0
+        let mut ending = self.lock();
+        self.changed
+            .wait_while_for(&mut ending, |ending| *ending > 0, patience);
+        *ending == 0
     }
 
     fn lock(&self) -> MutexGuard<'_, usize> {
-        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ending.lock()
     }
 }

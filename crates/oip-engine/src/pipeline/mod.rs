@@ -16,7 +16,7 @@ mod step_models;
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     thread,
@@ -29,6 +29,7 @@ use oip_types::{
     ErrorCode, InferRequest, ModelConfig, ModelMetadata, ModelRef, ServiceError,
     model_config::EnsembleScheduling,
 };
+use parking_lot::{Mutex, MutexGuard};
 
 pub(crate) use self::{
     error::{PlanError, StepError},
@@ -213,9 +214,9 @@ impl Pipeline {
         }
     }
 
-    /// Locks the current plan. Poisoning is ignored: no code panics while it holds the lock.
+    /// Locks the current plan.
     fn lock(&self) -> MutexGuard<'_, CurrentPlan> {
-        self.planned.lock().unwrap_or_else(PoisonError::into_inner)
+        self.planned.lock()
     }
 }
 

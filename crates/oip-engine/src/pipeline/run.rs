@@ -202,10 +202,7 @@ impl<'p> State<'p> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        collections::BTreeMap,
-        sync::{Arc, Mutex},
-    };
+    use std::{collections::BTreeMap, sync::Arc};
 
     use futures_executor::block_on;
     use oip_service::BoxFuture;
@@ -213,6 +210,7 @@ mod tests {
         DataType, InferResponse, ModelMetadata, TensorMetadata,
         model_config::{EnsembleScheduling, EnsembleStep},
     };
+    use parking_lot::Mutex;
     use tensor_core::{Shape, Tensor};
 
     use super::*;
@@ -329,11 +327,11 @@ mod tests {
     ) -> (Result<Vec<InferOutput>, ServiceError>, Vec<String>) {
         let asked = Mutex::new(Vec::new());
         let outputs = block_on_diamond(request, |request| {
-            asked.lock().unwrap().push(request.model().name().to_owned());
+            asked.lock().push(request.model().name().to_owned());
             let answer = answer(&request, fails);
             Box::pin(async { answer })
         });
-        (outputs, asked.into_inner().unwrap())
+        (outputs, asked.into_inner())
     }
 
     #[test]
@@ -382,14 +380,14 @@ mod tests {
             let answer = answer(&request, "");
             match request.model().name() {
                 "left" => {
-                    let right = receiver.lock().unwrap().take();
+                    let right = receiver.lock().take();
                     Box::pin(async {
                         right.unwrap().await.unwrap();
                         answer
                     })
                 }
                 "right" => {
-                    let left = sender.lock().unwrap().take();
+                    let left = sender.lock().take();
                     Box::pin(async {
                         left.unwrap().send(()).unwrap();
                         answer

@@ -1,12 +1,9 @@
 //! Sends responses to clients, and counts requests as delivered or not.
 
-use std::{
-    collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Instant,
-};
+use std::{collections::VecDeque, time::Instant};
 
 use oip_service::{Phase, RequestNotes, StageKind};
+use parking_lot::Mutex;
 
 use crate::{
     batching::scheduler::Turnstile,
@@ -115,7 +112,7 @@ impl Delivery {
     /// Adds the request with the sequence number `arrival`, whose response is not ready yet.
     pub(crate) fn enter(&self, arrival: u64) {
         if let Some(order) = &self.0 {
-            lock(order).line.enter(arrival);
+            order.lock().line.enter(arrival);
         }
     }
 
@@ -153,7 +150,7 @@ fn send(
     recorder: &Recorder,
     step: impl FnOnce(&mut Turnstile<FinishedRequest>) -> Vec<FinishedRequest>,
 ) {
-    let mut state = lock(order);
+    let mut state = order.lock();
     let released = step(&mut state.line);
     state.leaving.extend(released);
     if state.is_sending {
@@ -163,7 +160,7 @@ fn send(
     while let Some(finished) = state.leaving.pop_front() {
         drop(state);
         hand_over([finished], recorder);
-        state = lock(order);
+        state = order.lock();
     }
     state.is_sending = false;
 }
@@ -178,9 +175,4 @@ fn hand_over(
     for FinishedRequest { client, answer, .. } in finished {
         let _ = client.answer.send(answer);
     }
-}
-
-/// Locks `order`. Poisoning is ignored: no code panics while it holds the lock.
-fn lock(order: &Mutex<InOrder>) -> MutexGuard<'_, InOrder> {
-    order.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,14 +1,12 @@
 //! Counts the threads that do not return from their model.
 
 use std::{
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
     time::{Duration, Instant},
 };
 
 use oip_service::CancelToken;
+use parking_lot::Mutex;
 
 /// Detects threads that hang in their model.
 ///
@@ -54,7 +52,7 @@ impl HangWatch {
 
     /// Records that a thread enters the model.
     pub(crate) fn begin(&self, slot: usize, cancel: &CancelToken) {
-        let before = lock(&self.slots[slot]).replace(Running {
+        let before = self.slots[slot].lock().replace(Running {
             cancel: cancel.clone(),
             given_up: None,
             is_lost: false,
@@ -65,7 +63,7 @@ impl HangWatch {
 
     /// Records that a thread has returned from the model. Returns whether it counted as lost.
     pub(crate) fn end(&self, slot: usize) -> bool {
-        let running = lock(&self.slots[slot]).take();
+        let running = self.slots[slot].lock().take();
         self.inside
             .fetch_sub(usize::from(running.is_some()), Ordering::Relaxed);
         let was_lost = running.is_some_and(|running| running.is_lost);
@@ -95,7 +93,7 @@ impl HangWatch {
     /// Checks all threads and returns the number of lost ones.
     pub(crate) fn look(&self, now: Instant) -> usize {
         for slot in &self.slots {
-            if let Some(running) = &mut *lock(slot)
+            if let Some(running) = &mut *slot.lock()
                 && !running.is_lost
                 && running.cancel.is_cancelled()
             {
@@ -107,11 +105,6 @@ impl HangWatch {
         }
         self.lost.load(Ordering::Relaxed)
     }
-}
-
-/// Locks `slot`. Poisoning is ignored: no code panics while it holds the lock.
-fn lock(slot: &Mutex<Option<Running>>) -> MutexGuard<'_, Option<Running>> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

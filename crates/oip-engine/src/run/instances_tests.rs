@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, Waker},
@@ -19,6 +19,7 @@ use oip_types::{
     ServiceError, TensorMetadata, TensorValue,
     model_config::{DynamicBatching, QueuePolicy, TimeoutAction},
 };
+use parking_lot::Mutex;
 use tensor_core::{Shape, Tensor};
 
 use crate::{
@@ -50,7 +51,7 @@ impl Model for TestModel {
 
     fn run(&self, mut call: Call<'_>) -> Result<Outcome, ServiceError> {
         let mut x = call.request.take::<i32>("x")?.into_vec();
-        self.batches.lock().unwrap().push(x.clone());
+        self.batches.lock().push(x.clone());
         while x[0] == GATE && !self.is_open.load(Ordering::SeqCst) {
             thread::sleep(Duration::from_millis(1));
         }
@@ -139,7 +140,7 @@ impl Bench {
     /// Sends a request that blocks the only thread.
     fn hold(&self) -> BoxFuture<'_, InferResult> {
         let held = self.submit(&[GATE], 0, None);
-        while self.batches.lock().unwrap().is_empty() {
+        while self.batches.lock().is_empty() {
             thread::sleep(Duration::from_millis(1));
         }
         held
@@ -191,7 +192,7 @@ fn the_delay_is_kept_and_a_full_batch_does_not_wait() {
     for answer in answers {
         assert_eq!(values(block_on(answer)), Ok(vec![0]));
     }
-    assert_eq!(bench.batches.lock().unwrap().last().unwrap().len(), 4);
+    assert_eq!(bench.batches.lock().last().unwrap().len(), 4);
     assert!(start.elapsed() < Duration::from_secs(1));
 }
 
@@ -211,7 +212,7 @@ fn answers_keep_the_order_of_requests_where_that_is_configured() {
     let mut fourth = bench.submit(&[0], 0, None);
     // The client disconnects before the response.
     drop(third);
-    while bench.batches.lock().unwrap().len() < 3 {
+    while bench.batches.lock().len() < 3 {
         thread::sleep(Duration::from_millis(1));
     }
     thread::sleep(Duration::from_millis(20));
@@ -241,10 +242,7 @@ fn higher_priorities_run_first() {
     for answer in answers {
         block_on(answer).unwrap();
     }
-    assert_eq!(
-        bench.batches.lock().unwrap()[1..].concat(),
-        [-12, -14, -11, -13, -10]
-    );
+    assert_eq!(bench.batches.lock()[1..].concat(), [-12, -14, -11, -13, -10]);
 }
 
 #[test]
@@ -283,7 +281,7 @@ fn queues_have_times_and_sizes_as_configured() {
     for answer in [kept, delayed, behind, last] {
         block_on(answer).unwrap();
     }
-    assert_eq!(bench.batches.lock().unwrap()[1..].concat(), [-11, -14, -13, -12]);
+    assert_eq!(bench.batches.lock()[1..].concat(), [-11, -14, -13, -12]);
     let metrics = bench.metrics();
     assert_eq!(metrics.statistics.inference_stats.fail.count, 2);
     assert_eq!(metrics.waiting, 0);
@@ -305,7 +303,7 @@ fn outputs_without_the_batchs_rows_are_internal_errors() {
         error.to_string(),
         "the model returned a wrong output 'y': expected 2 rows as in its inputs, found shape [1]"
     );
-    let sizes: Vec<usize> = bench.batches.lock().unwrap().iter().map(Vec::len).collect();
+    let sizes: Vec<usize> = bench.batches.lock().iter().map(Vec::len).collect();
     assert_eq!(sizes, [1, 4, 1, 1, 2]);
 }
 

@@ -3,13 +3,13 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
 
 use oip_service::{CancelToken, Lease, ResponseSink};
 use oip_types::{ErrorCode, InferOutput, ModelMetadata, RequestedOutput, ServiceError};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::run::charging::{self, Inputs};
 
@@ -95,8 +95,7 @@ impl Parts {
                 break;
             }
             since.get_or_insert_with(Instant::now);
-            let waited = self.room.wait_timeout(state, TICK);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.room.wait_for(&mut state, TICK);
         }
         state.waiting.push_back(part);
         state.bytes += more;
@@ -109,7 +108,7 @@ impl Parts {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

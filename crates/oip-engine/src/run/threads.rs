@@ -4,10 +4,11 @@
 use std::{
     cell::Cell,
     io,
-    sync::{Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// Maximum number of requests that run without an instance. Above this number, a request keeps its instance
 /// until the request ends.
@@ -107,7 +108,7 @@ impl Threads {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

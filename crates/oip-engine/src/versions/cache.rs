@@ -1,14 +1,12 @@
 //! Caches responses, and coalesces identical requests that run at the same time.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::HashMap;
 
 use bytes::Bytes;
 use futures_channel::oneshot;
 use lru::LruCache;
 use oip_types::{InferOutput, InferRequest, ParameterValue, ServiceError, TensorValue};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::generation::Generation;
 
@@ -190,7 +188,7 @@ impl ResponseCache {
     }
 
     fn lock(&self) -> MutexGuard<'_, CacheState> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock()
     }
 }
 

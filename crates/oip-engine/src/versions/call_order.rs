@@ -1,11 +1,9 @@
 //! Prevents deadlocks between models that call each other.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use oip_types::{ErrorCode, ServiceError};
+use parking_lot::{Mutex, MutexGuard};
 use tensor_core::QuotedName;
 
 /// The calls between models: for each caller, the names of the models that it has called. The graph is
@@ -49,9 +47,9 @@ impl CallOrder {
         self.lock().remove(caller);
     }
 
-    /// Locks the calls. Poisoning is ignored: updates are atomic.
+    /// Locks the calls.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, BTreeSet<String>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use arc_swap::ArcSwap;
 use model_repository::VersionKey;
 use oip_service::{BoxFuture, Readiness, RequestContext, ResponseStream, Responses, StreamedResponse};
 use oip_types::{ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceError};
+use parking_lot::Mutex;
 use tensor_core::QuotedName;
 
 use crate::{
@@ -45,7 +46,7 @@ type Models = BTreeMap<Arc<str>, Arc<ArcSwap<Versions>>>;
 impl Registry {
     /// Adds models that will be loaded at start.
     pub(crate) fn expect(&self, names: &[String]) {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = self.changing.lock();
         let mut models = Models::clone(&self.models.load());
         for name in names {
             let entry = Entry::new(State::Loading, "it is being loaded", true);
@@ -437,8 +438,7 @@ impl Registry {
     /// Replaces a model's versions with changed ones. A model left without versions is removed from the
     /// registry.
     fn change<T>(&self, name: &str, change: impl FnOnce(&mut Versions) -> T) -> T {
-        // Poisoning is ignored: a panic during a change replaces nothing.
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = self.changing.lock();
         let models = self.models.load();
         let known = models.get(name);
         let mut versions = known.map_or_else(Versions::new, |known| Versions::clone(&known.load()));

@@ -4,7 +4,7 @@
 use std::{
     error::Error,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -12,6 +12,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use oip_service::{Charge, Lease};
 use oip_types::ServiceError;
+use parking_lot::Mutex;
 use pin_project_lite::pin_project;
 use tonic::Status;
 
@@ -55,7 +56,7 @@ impl ControlCharge {
             } => MAX_MESSAGE as u64 * DECODED,
             MessagePart::Whole { bytes, .. } => most(bytes) * DECODED,
         };
-        let mut charge = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut charge = self.0.lock();
         let missing = bytes.saturating_sub(charge.bytes());
         charge.grow(missing)
     }

@@ -3,12 +3,13 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::{Mutex, RwLock};
 use rustls::{ServerConfig, crypto::ring, server::WebPkiClientVerifier};
 use tokio::{
     task::spawn_blocking,
@@ -97,7 +98,7 @@ impl Tls {
     /// Returns facts about the certificate in the file; `None` while the files cannot be used.
     #[must_use]
     pub fn certificate(&self) -> Option<ServerCertificate> {
-        let seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = self.0.seen.lock();
         Some(ServerCertificate::of(&seen.as_ref()?.contents.leaf()?))
     }
 
@@ -119,7 +120,7 @@ impl Tls {
     }
 
     fn look(&self, is_requested: bool) -> Result<bool, TlsError> {
-        let mut seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.0.seen.lock();
         let contents = Contents::read(&self.0.files).inspect_err(|_| *seen = None)?;
         if let Some(last) = &*seen
             && last.contents == contents
@@ -130,10 +131,11 @@ impl Tls {
         let made = Current::new(&self.0.files, &contents);
         let is_used = made.is_ok();
         *seen = Some(FileSnapshot { contents, is_used });
-        *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = made?;
+        *self.0.current.write() = made?;
         Ok(true)
     }
 
+    // `Guard` of `oip-auth` watches its files in the same way. No crate is below both.
     /// Checks the files every `period` and logs changes. Never returns; needs a Tokio runtime.
     pub async fn watch(self, period: Duration) {
         let mut ticks = interval(period.max(Duration::from_millis(1)));
@@ -167,7 +169,7 @@ impl Tls {
 
     /// Returns the configuration for a new connection.
     pub(super) fn config(&self, protocol: Protocol) -> Arc<ServerConfig> {
-        let current = self.0.current.read().unwrap_or_else(PoisonError::into_inner);
+        let current = self.0.current.read();
         match protocol {
             Protocol::Http1 | Protocol::Either => current.http1.clone(),
             Protocol::Http2 => current.http2.clone(),

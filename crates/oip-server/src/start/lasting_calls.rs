@@ -1,4 +1,7 @@
 //! Connects the listener's stream slots with the gRPC services.
+//!
+//! The crate `tensorferry` has the same adapter: `oip-listen` and `oip-service` do not depend on each
+//! other, and no library below both programs depends on both.
 
 use std::{
     sync::Arc,

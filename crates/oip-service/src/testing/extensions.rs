@@ -1,9 +1,6 @@
 //! The extensions of the in-memory service.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use oip_types::{
@@ -12,6 +9,7 @@ use oip_types::{
     SharedMemoryRegion, SharedMemorySlice, StatisticDuration, UnloadOptions,
     model_config::{DynamicBatching, InputConfig, InputFormat, OutputConfig},
 };
+use parking_lot::{Mutex, MutexGuard};
 use tensor_core::QuotedName;
 
 use super::models::{find, metadata};
@@ -43,7 +41,7 @@ impl Extensions {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
@@ -13,6 +13,7 @@ use std::{
 use hdrhistogram::Histogram;
 use oip_client::{ClientError, InferenceClient};
 use oip_types::InferRequest;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Mutex as AsyncMutex, mpsc};
 
 use crate::{
@@ -259,7 +260,7 @@ impl Run {
     }
 
     fn tally(&self) -> MutexGuard<'_, Tally> {
-        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tally.lock()
     }
 
     fn note(&self, latency: Duration, answer: Result<(), ClientError>) {

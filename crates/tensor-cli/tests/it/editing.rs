@@ -8,13 +8,13 @@ use crate::support::{TestDir, matrix, vector};
 
 #[test]
 fn names_change_and_content_stays() {
-    let place = TestDir::new();
-    place.write("a.tbuf", &[], &[("w", &matrix())]);
-    let before = place.inspect("a.tbuf")["tensors"][0]["sha256"].clone();
-    place.good(&["rename", "a.tbuf", "w", "weight"]);
-    let after = place.inspect("a.tbuf")["tensors"][0].clone();
+    let dir = TestDir::new();
+    dir.write("a.tbuf", &[], &[("w", &matrix())]);
+    let before = dir.inspect("a.tbuf")["tensors"][0]["sha256"].clone();
+    dir.good(&["rename", "a.tbuf", "w", "weight"]);
+    let after = dir.inspect("a.tbuf")["tensors"][0].clone();
     assert_eq!((&after["name"], &after["sha256"]), (&"weight".into(), &before));
-    let refused = place.bad(&["rename", "a.tbuf", "w", "x"]);
+    let refused = dir.bad(&["rename", "a.tbuf", "w", "x"]);
     assert!(
         refused.starts_with("error[") && refused.contains("'w'"),
         "{refused}"
@@ -23,52 +23,51 @@ fn names_change_and_content_stays() {
 
 #[test]
 fn a_file_says_what_is_set() {
-    let place = TestDir::new();
-    place.write("a.tbuf", &[], &[("w", &matrix())]);
-    place.good(&["set", "a.tbuf", "model=tiny"]);
-    assert_eq!(place.inspect("a.tbuf")["metadata"]["model"], "tiny");
-    place.good(&["set", "a.tbuf", "model="]);
-    assert_eq!(place.inspect("a.tbuf")["metadata"], serde_json::json!({}));
+    let dir = TestDir::new();
+    dir.write("a.tbuf", &[], &[("w", &matrix())]);
+    dir.good(&["set", "a.tbuf", "model=tiny"]);
+    assert_eq!(dir.inspect("a.tbuf")["metadata"]["model"], "tiny");
+    dir.good(&["set", "a.tbuf", "model="]);
+    assert_eq!(dir.inspect("a.tbuf")["metadata"], serde_json::json!({}));
     assert!(
-        place
-            .bad(&["set", "a.tbuf", "licence=MIT"])
+        dir.bad(&["set", "a.tbuf", "licence=MIT"])
             .contains("expected 'model'")
     );
 }
 
 #[test]
 fn ztensor_files_are_edited_too() {
-    let place = TestDir::new();
-    place.write("a.zt", &[], &[("w", &matrix())]);
-    let before = place.inspect("a.zt")["tensors"][0]["sha256"].clone();
-    place.good(&["rename", "a.zt", "w", "weight"]);
-    place.good(&["set", "a.zt", "--tensor", "weight", "unit=metres"]);
-    let after = place.inspect("a.zt")["tensors"][0].clone();
+    let dir = TestDir::new();
+    dir.write("a.zt", &[], &[("w", &matrix())]);
+    let before = dir.inspect("a.zt")["tensors"][0]["sha256"].clone();
+    dir.good(&["rename", "a.zt", "w", "weight"]);
+    dir.good(&["set", "a.zt", "--tensor", "weight", "unit=metres"]);
+    let after = dir.inspect("a.zt")["tensors"][0].clone();
     assert_eq!((&after["name"], &after["sha256"]), (&"weight".into(), &before));
     assert!(after["attributes"]["unit"].as_str().unwrap().contains("metres"));
-    place.good(&["set", "a.zt", "--tensor", "weight", "unit="]);
-    assert!(place.inspect("a.zt")["tensors"][0].get("attributes").is_none());
+    dir.good(&["set", "a.zt", "--tensor", "weight", "unit="]);
+    assert!(dir.inspect("a.zt")["tensors"][0].get("attributes").is_none());
 }
 
 /// Edits leave the data of the file in place and append a new index.
 #[test]
 fn an_index_at_the_end_is_written_behind_the_old_one() {
-    let place = TestDir::new();
+    let dir = TestDir::new();
     for name in ["a.tbuf", "a.zt"] {
-        place.write(name, &[], &[("w", &matrix())]);
-        let before = fs::read(place.path(name)).unwrap();
-        place.good(&["rename", name, "w", "weight"]);
-        let after = fs::read(place.path(name)).unwrap();
+        dir.write(name, &[], &[("w", &matrix())]);
+        let before = fs::read(dir.path(name)).unwrap();
+        dir.good(&["rename", name, "w", "weight"]);
+        let after = fs::read(dir.path(name)).unwrap();
         assert_eq!(after[..before.len()], before, "{name}");
         // An interrupted edit is rolled back before the next edit.
         fs::write(
-            place.path(&format!("{name}.append-journal")),
+            dir.path(&format!("{name}.append-journal")),
             format!("{}\n", after.len()),
         )
         .unwrap();
-        fs::write(place.path(name), [&after[..], b"torn"].concat()).unwrap();
-        place.good(&["rename", name, "weight", "w"]);
-        assert_eq!(place.inspect(name)["tensors"][0]["name"], "w");
+        fs::write(dir.path(name), [&after[..], b"torn"].concat()).unwrap();
+        dir.good(&["rename", name, "weight", "w"]);
+        assert_eq!(dir.inspect(name)["tensors"][0]["name"], "w");
     }
 }
 
@@ -77,41 +76,41 @@ fn an_index_at_the_end_is_written_behind_the_old_one() {
 fn an_index_at_the_beginning_is_written_over_where_there_is_room() {
     use std::os::unix::fs::MetadataExt;
 
-    let place = TestDir::new();
-    let inode = |name: &str| std::fs::metadata(place.path(name)).unwrap().ino();
-    place.write("a.safetensors", &[], &[("w", &matrix())]);
+    let dir = TestDir::new();
+    let inode = |name: &str| std::fs::metadata(dir.path(name)).unwrap().ino();
+    dir.write("a.safetensors", &[], &[("w", &matrix())]);
     let license = format!("license={}", "many words ".repeat(20));
-    place.good(&["set", "a.safetensors", &license]);
+    dir.good(&["set", "a.safetensors", &license]);
     // The rewritten file has spare room, so the next edits happen in place.
     let before = inode("a.safetensors");
-    place.good(&["set", "a.safetensors", "format=pt"]);
-    place.good(&["rename", "a.safetensors", "w", "weight"]);
+    dir.good(&["set", "a.safetensors", "format=pt"]);
+    dir.good(&["rename", "a.safetensors", "w", "weight"]);
     assert_eq!(inode("a.safetensors"), before);
-    assert_eq!(place.inspect("a.safetensors")["tensors"][0]["name"], "weight");
+    assert_eq!(dir.inspect("a.safetensors")["tensors"][0]["name"], "weight");
 
     // Values that are set in a GGUF file keep their types.
-    place.write("b.gguf", &[("general.file_type", "7")], &[("w", &matrix())]);
+    dir.write("b.gguf", &[("general.file_type", "7")], &[("w", &matrix())]);
     let before = inode("b.gguf");
-    place.good(&["set", "b.gguf", "general.file_type=8"]);
+    dir.good(&["set", "b.gguf", "general.file_type=8"]);
     assert_eq!(inode("b.gguf"), before);
-    let refused = place.bad(&["set", "b.gguf", "general.file_type=eight"]);
+    let refused = dir.bad(&["set", "b.gguf", "general.file_type=eight"]);
     assert!(refused.contains("u32"), "{refused}");
-    assert_eq!(place.inspect("b.gguf")["metadata"]["general.file_type"], "8");
+    assert_eq!(dir.inspect("b.gguf")["metadata"]["general.file_type"], "8");
 }
 
 #[test]
 fn formats_with_a_fixed_index_are_edited_too() {
-    let place = TestDir::new();
-    place.write(
+    let dir = TestDir::new();
+    dir.write(
         "a.safetensors",
         &[("license", "MIT")],
         &[("w", &matrix()), ("v", &matrix())],
     );
-    let before = place.inspect("a.safetensors")["tensors"][0]["sha256"].clone();
-    place.good(&["rename", "a.safetensors", "w", "x"]);
-    place.good(&["set", "a.safetensors", "format=pt"]);
-    place.good(&["set", "a.safetensors", "license="]);
-    let after = place.inspect("a.safetensors");
+    let before = dir.inspect("a.safetensors")["tensors"][0]["sha256"].clone();
+    dir.good(&["rename", "a.safetensors", "w", "x"]);
+    dir.good(&["set", "a.safetensors", "format=pt"]);
+    dir.good(&["set", "a.safetensors", "license="]);
+    let after = dir.inspect("a.safetensors");
     assert_eq!(after["metadata"], serde_json::json!({"format": "pt"}));
     let names: Vec<_> = after["tensors"]
         .as_array()
@@ -124,23 +123,19 @@ fn formats_with_a_fixed_index_are_edited_too() {
         "{names:?}"
     );
     assert_eq!(after["tensors"][0]["sha256"], before);
-    assert!(
-        place
-            .bad(&["rename", "a.safetensors", "x", "v"])
-            .contains("taken")
-    );
+    assert!(dir.bad(&["rename", "a.safetensors", "x", "v"]).contains("taken"));
 }
 
 #[test]
 fn completions_and_manual_pages_are_written() {
-    let place = TestDir::new();
-    let script = place.good(&["completions", "bash"]);
+    let dir = TestDir::new();
+    let script = dir.good(&["completions", "bash"]);
     assert!(script.contains("_tensor()"));
     for values in ["f16 bf16 f32 f64", "gguf npy npz safetensors"] {
         assert!(script.contains(values), "{values}");
     }
-    place.good(&["man", "pages"]);
-    let page = fs::read_to_string(place.path("pages/tensor-inspect.1")).unwrap();
+    dir.good(&["man", "pages"]);
+    let page = fs::read_to_string(dir.path("pages/tensor-inspect.1")).unwrap();
     assert!(page.contains("sha256"));
     let footer = concat!("\"tensor ", env!("CARGO_PKG_VERSION"), "\"");
     assert!(
@@ -153,7 +148,7 @@ fn completions_and_manual_pages_are_written() {
 /// Options known from other programs get a tip.
 #[test]
 fn unknown_options_are_told_with_what_may_have_been_meant() {
-    let place = TestDir::new();
+    let dir = TestDir::new();
     for (arguments, tip) in [
         (
             &["ls", "http://127.0.0.1:9"][..],
@@ -173,7 +168,7 @@ fn unknown_options_are_told_with_what_may_have_been_meant() {
         ),
         (&["inspect", "a.npy", "--colour"], None),
     ] {
-        let run = place.run(arguments);
+        let run = dir.run(arguments);
         assert_eq!(run.code, 2, "{}", run.err);
         let found = run
             .err
@@ -186,9 +181,9 @@ fn unknown_options_are_told_with_what_may_have_been_meant() {
 
 #[test]
 fn a_missing_folder_of_a_file_to_write_is_named() {
-    let place = TestDir::new();
-    place.write("a.npy", &[], &[("0", &vector())]);
-    let line = place.bad(&["convert", "a.npy", "no/dir/out.zt"]);
+    let dir = TestDir::new();
+    dir.write("a.npy", &[], &[("0", &vector())]);
+    let line = dir.bad(&["convert", "a.npy", "no/dir/out.zt"]);
     assert!(
         line.ends_with("the directory 'no/dir' does not exist: create it first"),
         "{line}"
@@ -197,17 +192,17 @@ fn a_missing_folder_of_a_file_to_write_is_named() {
 
 #[test]
 fn a_repository_of_models_is_told_with_a_file_of_it() {
-    let place = TestDir::new();
-    fs::create_dir_all(place.path("shop/digits/1")).unwrap();
-    place.write("shop/digits/1/model.npy", &[], &[("0", &vector())]);
-    let line = place.bad(&["inspect", "shop"]);
+    let dir = TestDir::new();
+    fs::create_dir_all(dir.path("shop/digits/1")).unwrap();
+    dir.write("shop/digits/1/model.npy", &[], &[("0", &vector())]);
+    let line = dir.bad(&["inspect", "shop"]);
     let file = "as a model repository it has shop/digits/1/model.npy, which can be given directly";
     assert!(
         line.contains("no checkpoint in the directory") && line.ends_with(file),
         "{line}"
     );
-    fs::create_dir(place.path("empty")).unwrap();
-    let line = place.bad(&["inspect", "empty"]);
+    fs::create_dir(dir.path("empty")).unwrap();
+    let line = dir.bad(&["inspect", "empty"]);
     assert!(
         line.ends_with("expected a tensor file, or files and their index"),
         "{line}"
@@ -217,22 +212,22 @@ fn a_repository_of_models_is_told_with_a_file_of_it() {
 /// `put` replaces a tensor and `append` adds one; neither copies the metadata of the source file.
 #[test]
 fn one_tensor_is_put_and_appended() {
-    let place = TestDir::new();
+    let dir = TestDir::new();
     let double = Tensor::from_vec(Shape::vector(2), vec![1.5f64, -2.5]).unwrap();
-    place.write("new.npy", &[], &[("0", &double)]);
-    place.write(
+    dir.write("new.npy", &[], &[("0", &double)]);
+    dir.write(
         "two.safetensors",
         &[("license", "GPL")],
         &[("w", &double), ("v", &vector())],
     );
     for name in ["a.safetensors", "a.zt", "a.npz"] {
-        place.write(name, &[], &[("w", &matrix()), ("steps", &vector())]);
-        assert_eq!(place.good(&["put", name, "w", "new.npy"]), "");
+        dir.write(name, &[], &[("w", &matrix()), ("steps", &vector())]);
+        assert_eq!(dir.good(&["put", name, "w", "new.npy"]), "");
         assert_eq!(
-            place.good(&["append", name, "more", "two.safetensors", "--tensor", "v"]),
+            dir.good(&["append", name, "more", "two.safetensors", "--tensor", "v"]),
             ""
         );
-        let shown = place.inspect(name);
+        let shown = dir.inspect(name);
         let tensors = shown["tensors"].as_array().unwrap();
         let mut found: Vec<_> = tensors
             .iter()
@@ -247,9 +242,9 @@ fn one_tensor_is_put_and_appended() {
         found.sort();
         assert_eq!(found, ["more int64", "steps int64", "w float64"], "{name}");
         assert_eq!(shown["metadata"].as_object().unwrap().len(), 0, "{name}");
-        let again = place.bad(&["append", name, "more", "new.npy"]);
+        let again = dir.bad(&["append", name, "more", "new.npy"]);
         assert!(again.contains("a tensor with this name exists"), "{again}");
-        let which = place.bad(&["put", name, "more", "two.safetensors"]);
+        let which = dir.bad(&["put", name, "more", "two.safetensors"]);
         assert!(
             which.contains("--tensor NAME") && which.contains("2 tensors"),
             "{which}"
@@ -261,19 +256,19 @@ fn one_tensor_is_put_and_appended() {
 /// missing one.
 #[test]
 fn an_index_is_written_anew() {
-    let place = TestDir::new();
-    place.write(
+    let dir = TestDir::new();
+    dir.write(
         "a.safetensors",
         &[("format", "pt")],
         &[("w", &matrix()), ("steps", &vector())],
     );
-    place.good(&["split", "a.safetensors", "out/", "--max-shard-size", "24B"]);
-    let path = place.path("out/model.safetensors.index.json");
-    assert!(place.good(&["index", "out"]).contains("fits the files"));
+    dir.good(&["split", "a.safetensors", "out/", "--max-shard-size", "24B"]);
+    let path = dir.path("out/model.safetensors.index.json");
+    assert!(dir.good(&["index", "out"]).contains("fits the files"));
     let right = std::fs::read(&path).unwrap();
 
     // Adds a tensor to the first shard; the index does not list it.
-    place.good(&[
+    dir.good(&[
         "append",
         "out/model-00001-of-00002.safetensors",
         "new",
@@ -281,29 +276,26 @@ fn an_index_is_written_anew() {
         "--tensor",
         "steps",
     ]);
-    let told = place.run(&["index", "out"]);
+    let told = dir.run(&["index", "out"]);
     assert_eq!((told.code, std::fs::read(&path).unwrap()), (1, right));
     assert!(told.out.contains("does not fit the files"), "{}", told.out);
     assert!(
-        place
-            .good(&["index", "out", "--write"])
+        dir.good(&["index", "out", "--write"])
             .ends_with("does not fit the files: written\n")
     );
-    assert_eq!(place.inspect("out")["tensors"].as_array().unwrap().len(), 3);
+    assert_eq!(dir.inspect("out")["tensors"].as_array().unwrap().len(), 3);
 
     std::fs::remove_file(&path).unwrap();
     assert!(
-        place
-            .good(&["index", "out", "--write"])
+        dir.good(&["index", "out", "--write"])
             .ends_with("is missing: written\n")
     );
     assert!(
-        place
-            .good(&["index", "out", "--write"])
+        dir.good(&["index", "out", "--write"])
             .ends_with("fits the files\n")
     );
-    std::fs::remove_file(place.path("out/model-00002-of-00002.safetensors")).unwrap();
-    let missing = place.bad(&["index", "out", "--write"]);
+    std::fs::remove_file(dir.path("out/model-00002-of-00002.safetensors")).unwrap();
+    let missing = dir.bad(&["index", "out", "--write"]);
     assert!(
         missing.contains("'model-00002-of-00002.safetensors'"),
         "{missing}"

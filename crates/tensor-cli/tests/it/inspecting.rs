@@ -9,13 +9,13 @@ use crate::support::{TestDir, matrix, vector};
 
 #[test]
 fn inspect_shows_a_table() {
-    let place = TestDir::new();
-    place.write(
+    let dir = TestDir::new();
+    dir.write(
         "a.tbuf",
         &[("model", "tiny")],
         &[("layer.weight", &matrix()), ("steps", &vector())],
     );
-    let shown = place.good(&["inspect", "a.tbuf"]);
+    let shown = dir.good(&["inspect", "a.tbuf"]);
     assert!(shown.starts_with("a.tbuf: tbuf, "), "{shown}");
     assert!(shown.contains("  model: tiny\n"), "{shown}");
     assert!(
@@ -32,28 +32,28 @@ fn inspect_shows_a_table() {
 /// everything.
 #[test]
 fn inspect_shortens_long_metadata() {
-    let place = TestDir::new();
+    let dir = TestDir::new();
     let tokens = "ä".repeat(600);
-    place.write("a.safetensors", &[("tokens", &tokens)], &[("w", &matrix())]);
-    let shown = place.good(&["inspect", "a.safetensors"]);
+    dir.write("a.safetensors", &[("tokens", &tokens)], &[("w", &matrix())]);
+    let shown = dir.good(&["inspect", "a.safetensors"]);
     let expected = format!(
         "  tokens: {}… (100 characters more; --json has them)\n",
         "ä".repeat(500)
     );
     assert!(shown.contains(&expected), "{shown}");
-    assert_eq!(place.inspect("a.safetensors")["metadata"]["tokens"], tokens);
+    assert_eq!(dir.inspect("a.safetensors")["metadata"]["tokens"], tokens);
 }
 
 #[test]
 fn inspect_gives_json() {
-    let place = TestDir::new();
-    place.write("a.safetensors", &[("license", "MIT")], &[("w", &matrix())]);
-    let shown = place.inspect("a.safetensors");
+    let dir = TestDir::new();
+    dir.write("a.safetensors", &[("license", "MIT")], &[("w", &matrix())]);
+    let shown = dir.inspect("a.safetensors");
     assert_eq!(shown["format"], "safetensors");
     assert_eq!(shown["metadata"], json!({"license": "MIT"}));
     assert_eq!(
         shown["file_bytes"],
-        fs::metadata(place.path("a.safetensors")).unwrap().len()
+        fs::metadata(dir.path("a.safetensors")).unwrap().len()
     );
     let tensor = &shown["tensors"][0];
     // Python: hashlib.sha256(struct.pack("<6f", 1, 0, -2.5, 0, 0, 4)).hexdigest()
@@ -78,42 +78,41 @@ fn inspect_gives_json() {
 
 #[test]
 fn inspect_tells_sparse_tensors() {
-    let place = TestDir::new();
-    place.write_sparse("a.btf");
-    let shown = place.inspect("a.btf");
+    let dir = TestDir::new();
+    dir.write_sparse("a.btf");
+    let shown = dir.inspect("a.btf");
     assert_eq!(shown["tensors"][1]["layout"], "coo");
     assert_eq!(shown["tensors"][1]["nnz"], 3);
     assert_eq!(shown["tensors"][1]["data_bytes"], 3 * (2 * 8 + 4));
     assert!(
-        place
-            .good(&["inspect", "--values", "a.btf", "--tensor", "1"])
+        dir.good(&["inspect", "--values", "a.btf", "--tensor", "1"])
             .contains("indices\n[[0 0]\n [1 0]\n [2 1]]\nvalues\n")
     );
 }
 
 #[test]
 fn inspect_sums_values_up() {
-    let place = TestDir::new();
+    let dir = TestDir::new();
     let values =
         Tensor::from_vec(Shape::vector(5), vec![1.0f32, f32::NAN, -3.0, 0.0, f32::INFINITY]).unwrap();
-    place.write("a.npy", &[], &[("0", &values)]);
+    dir.write("a.npy", &[], &[("0", &values)]);
     let shown: serde_json::Value =
-        serde_json::from_str(&place.good(&["inspect", "--json", "--stats", "a.npy"])).unwrap();
+        serde_json::from_str(&dir.good(&["inspect", "--json", "--stats", "a.npy"])).unwrap();
     let stats = &shown["tensors"][0]["stats"];
     assert_eq!(stats["min"], -3.0);
     assert_eq!(stats["nan"], 1);
     assert_eq!(stats["infinite"], 1);
     assert_eq!(stats["zero"], 1);
     assert!((stats["mean"].as_f64().unwrap() + 2.0 / 3.0).abs() < 1e-9);
-    assert!(place.good(&["inspect", "--stats", "a.npy"]).contains('█'));
+    assert!(dir.good(&["inspect", "--stats", "a.npy"]).contains('█'));
 }
 
 #[test]
 fn unknown_tensors_are_told_with_a_guess() {
-    let place = TestDir::new();
-    place.write("a.tbuf", &[], &[("layer.0.weight", &matrix())]);
+    let dir = TestDir::new();
+    dir.write("a.tbuf", &[], &[("layer.0.weight", &matrix())]);
     assert_eq!(
-        place.bad(&["inspect", "a.tbuf", "--tensor", "weight"]),
+        dir.bad(&["inspect", "a.tbuf", "--tensor", "weight"]),
         "error[OutOfBounds]: a.tbuf: tensor 'weight': there is no such tensor: expected perhaps 'layer.0.weight'"
     );
 }
@@ -121,7 +120,7 @@ fn unknown_tensors_are_told_with_a_guess() {
 /// The program accepts the corpus files that the format's crate accepts, and rejects the others.
 #[test]
 fn corpora_are_judged_alike() {
-    let place = TestDir::new();
+    let dir = TestDir::new();
     let mut count = 0;
     for (format, accepted) in ["tbuf", "btf", "ztensor"]
         .into_iter()
@@ -136,7 +135,7 @@ fn corpora_are_judged_alike() {
         {
             let path = file.unwrap().path();
             let path = path.to_str().unwrap();
-            let run = place.run(&["inspect", "--json", path]);
+            let run = dir.run(&["inspect", "--json", path]);
             if accepted {
                 assert_eq!((run.code, &*run.err), (0, ""), "{path}");
             } else {
@@ -159,16 +158,15 @@ fn corpora_are_judged_alike() {
 
 #[test]
 fn verify_finds_damage_and_oddities() {
-    let place = TestDir::new();
-    place.write("good.tbuf", &[], &[("w", &matrix())]);
+    let dir = TestDir::new();
+    dir.write("good.tbuf", &[], &[("w", &matrix())]);
     assert!(
-        place
-            .good(&["verify", "good.tbuf"])
+        dir.good(&["verify", "good.tbuf"])
             .contains("good.tbuf: good: tbuf, 1 tensor,")
     );
-    let bytes = fs::read(place.path("good.tbuf")).unwrap();
-    fs::write(place.path("cut.tbuf"), &bytes[..bytes.len() - 3]).unwrap();
-    let run = place.run(&["verify", "cut.tbuf", "good.tbuf"]);
+    let bytes = fs::read(dir.path("good.tbuf")).unwrap();
+    fs::write(dir.path("cut.tbuf"), &bytes[..bytes.len() - 3]).unwrap();
+    let run = dir.run(&["verify", "cut.tbuf", "good.tbuf"]);
     assert_eq!(run.code, 1);
     assert!(
         run.err.starts_with("error[") && run.err.contains("cut.tbuf: "),
@@ -184,15 +182,15 @@ fn verify_finds_damage_and_oddities() {
 
 #[test]
 fn diff_compares_across_formats() {
-    let place = TestDir::new();
-    place.write("a.tbuf", &[], &[("w", &matrix()), ("only.here", &vector())]);
+    let dir = TestDir::new();
+    dir.write("a.tbuf", &[], &[("w", &matrix()), ("only.here", &vector())]);
     let changed = Tensor::from_vec(
         Shape::new(&[3, 2]).unwrap(),
         vec![1.0f32, 0.0, -2.5, 0.125, 0.0, 4.0],
     )
     .unwrap();
-    place.write("b.safetensors", &[], &[("w", &changed), ("there", &vector())]);
-    let run = place.run(&["diff", "a.tbuf", "b.safetensors"]);
+    dir.write("b.safetensors", &[], &[("w", &changed), ("there", &vector())]);
+    let run = dir.run(&["diff", "a.tbuf", "b.safetensors"]);
     assert_eq!((run.code, &*run.err), (1, ""));
     assert_eq!(
         run.out,
@@ -200,14 +198,13 @@ fn diff_compares_across_formats() {
          tensor 'w' differs in 1 element, at most by 0.125, L2 0.125, relative 0.0259151, cosine 0.9996641\n\
          tensor 'there' is only in the second file\n"
     );
-    place.write("c.safetensors", &[], &[("only.here", &vector()), ("w", &changed)]);
+    dir.write("c.safetensors", &[], &[("only.here", &vector()), ("w", &changed)]);
     assert_eq!(
-        place.good(&["diff", "--atol", "0.2", "a.tbuf", "c.safetensors"]),
+        dir.good(&["diff", "--atol", "0.2", "a.tbuf", "c.safetensors"]),
         ""
     );
     assert_eq!(
-        place
-            .run(&["diff", "--atol", "0.1", "a.tbuf", "c.safetensors"])
+        dir.run(&["diff", "--atol", "0.1", "a.tbuf", "c.safetensors"])
             .code,
         1
     );

@@ -9,22 +9,22 @@ use std::{
 use crate::support::TestDir;
 
 /// Writes a sparse file of 8 GiB, which takes a long time to read.
-pub(crate) fn write_big(place: &TestDir, name: &str) {
+pub(crate) fn write_big(dir: &TestDir, name: &str) {
     let header = r#"{"w":{"dtype":"U8","shape":[8192,1048576],"data_offsets":[0,8589934592]}}"#;
     let head = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
-    fs::write(place.path(name), &head).unwrap();
-    let file = fs::OpenOptions::new().write(true).open(place.path(name)).unwrap();
+    fs::write(dir.path(name), &head).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(dir.path(name)).unwrap();
     file.set_len(head.len() as u64 + (8 << 30)).unwrap();
 }
 
 /// Waits until the program `child` has `files` files of the directory open, including unnamed files, and
 /// sends it a signal.
-pub(crate) fn send_when_open(place: &TestDir, child: &mut Child, files: usize, signal: &str) {
+pub(crate) fn send_when_open(dir: &TestDir, child: &mut Child, files: usize, signal: &str) {
     let id = child.id();
     let open_files = || {
         let open = fs::read_dir(format!("/proc/{id}/fd")).into_iter().flatten();
         let paths = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
-        paths.filter(|path| path.starts_with(place.path(""))).count()
+        paths.filter(|path| path.starts_with(dir.path(""))).count()
     };
     while open_files() < files {
         assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
@@ -41,8 +41,8 @@ pub(crate) fn send_when_open(place: &TestDir, child: &mut Child, files: usize, s
 /// The first signal ends read-only commands at any point.
 #[test]
 fn a_signal_ends_commands_that_read() {
-    let place = TestDir::new();
-    write_big(&place, "big.safetensors");
+    let dir = TestDir::new();
+    write_big(&dir, "big.safetensors");
     let commands: [&[&str]; 6] = [
         &["inspect", "--stats", "big.safetensors"],
         &["inspect", "--values", "big.safetensors"],
@@ -52,8 +52,8 @@ fn a_signal_ends_commands_that_read() {
         &["manifest", "--files", "big.safetensors"],
     ];
     for (arguments, signal) in commands.iter().zip(["TERM", "INT"].into_iter().cycle()) {
-        let mut running = place.spawn(arguments);
-        send_when_open(&place, &mut running, 1, signal);
+        let mut running = dir.spawn(arguments);
+        send_when_open(&dir, &mut running, 1, signal);
         let sent = Instant::now();
         let ended = loop {
             match running.try_wait().unwrap() {

@@ -15,39 +15,39 @@ const ROUNDS: u32 = 15;
 
 #[test]
 fn a_killed_conversion_leaves_the_old_file_or_the_new_one() {
-    let place = TestDir::new();
+    let dir = TestDir::new();
     let numbers: Vec<u32> = (0..2 << 20).collect();
     let large = Tensor::from_vec(Shape::new(&[2048, 1024]).unwrap(), numbers).unwrap();
-    place.write("a.safetensors", &[], &[("0", &large)]);
+    dir.write("a.safetensors", &[], &[("0", &large)]);
     let mut kills = 0;
     for target in ["b.tbuf", "b.btf", "b.zt", "b.npz"] {
         let started = Instant::now();
-        place.good(&["convert", "a.safetensors", target]);
+        dir.good(&["convert", "a.safetensors", target]);
         let duration = started.elapsed();
-        let new = fs::read(place.path(target)).unwrap();
-        place.write(target, &[], &[("0", &vector())]);
-        let old = fs::read(place.path(target)).unwrap();
+        let new = fs::read(dir.path(target)).unwrap();
+        dir.write(target, &[], &[("0", &vector())]);
+        let old = fs::read(dir.path(target)).unwrap();
         assert_ne!(old, new);
         for round in 0..ROUNDS {
-            let mut converting = place.spawn(&["convert", "a.safetensors", target]);
+            let mut converting = dir.spawn(&["convert", "a.safetensors", target]);
             // The program is killed at times that are spread evenly over its duration and slightly beyond, in
             // shuffled order.
             let part = (round * 7 % ROUNDS) as f64 / f64::from(ROUNDS) * 1.2;
             std::thread::sleep(Duration::from_secs_f64(duration.as_secs_f64() * part));
             converting.kill().unwrap();
             kills += u32::from(converting.wait().unwrap().signal() == Some(9));
-            let found = fs::read(place.path(target)).unwrap();
+            let found = fs::read(dir.path(target)).unwrap();
             assert!(
                 found == old || found == new,
                 "{target}: neither, after {part} of the time"
             );
-            fs::write(place.path(target), &old).unwrap();
+            fs::write(dir.path(target), &old).unwrap();
         }
-        place.good(&["convert", "a.safetensors", target]);
-        assert_eq!(fs::read(place.path(target)).unwrap(), new);
+        dir.good(&["convert", "a.safetensors", target]);
+        assert_eq!(fs::read(dir.path(target)).unwrap(), new);
         // On systems with unnamed files, a killed process leaves nothing behind, unless it was killed between
         // giving the complete file a random name and renaming it to its final one.
-        let entries = fs::read_dir(place.path(""))
+        let entries = fs::read_dir(dir.path(""))
             .unwrap()
             .map(|entry| entry.unwrap().path());
         for left in entries.filter(|path| path.extension().is_some_and(|end| end == "partial")) {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod checkpoints;
+mod comparing;
 mod converting;
 mod editing;
 #[cfg(feature = "client")]
@@ -16,6 +17,7 @@ mod measuring;
 mod remote;
 #[cfg(feature = "client")]
 mod replaying;
+mod selection;
 #[cfg(feature = "client")]
 mod server;
 #[cfg(feature = "client")]

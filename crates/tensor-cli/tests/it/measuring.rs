@@ -28,10 +28,10 @@ fn json(run: &Run) -> Value {
 
 #[test]
 fn a_closed_loop_is_measured() {
-    let (place, server) = (TestDir::new(), Server::new());
+    let (dir, server) = (TestDir::new(), Server::new());
     for url in server.urls() {
         for threads in ["1", "2"] {
-            let report = place.run(&bench(
+            let report = dir.run(&bench(
                 url,
                 "matrix",
                 &[
@@ -60,7 +60,7 @@ fn a_closed_loop_is_measured() {
             assert!(ordered[0] > 0.0 && ordered.is_sorted(), "{ordered:?}");
         }
     }
-    let table = place.good(&bench(
+    let table = dir.good(&bench(
         &server.http,
         "identity_bytes",
         &["--duration", "200ms", "--zeros"],
@@ -80,10 +80,10 @@ fn a_closed_loop_is_measured() {
 
 #[test]
 fn inputs_of_a_measurement_come_from_files_or_are_made_up() {
-    let (place, server) = (TestDir::new(), Server::new());
-    place.write("a.npy", &[], &[("0", &matrix())]);
+    let (dir, server) = (TestDir::new(), Server::new());
+    dir.write("a.npy", &[], &[("0", &matrix())]);
     let few = ["--requests", "5", "--json"];
-    let report = place.run(&bench(
+    let report = dir.run(&bench(
         &server.grpc,
         "matrix",
         &[&few[..], &["-i", "a=a.npy"]].concat(),
@@ -99,15 +99,15 @@ fn inputs_of_a_measurement_come_from_files_or_are_made_up() {
             "error[Mismatch]: --shape c: model 'matrix' has no such input to generate",
         ),
     ] {
-        assert_eq!(place.bad(&bench(&server.grpc, "matrix", &more)), message);
+        assert_eq!(dir.bad(&bench(&server.grpc, "matrix", &more)), message);
     }
 }
 
 #[test]
 fn errors_are_counted_by_kind_and_tell() {
-    let (place, server) = (TestDir::new(), Server::new());
+    let (dir, server) = (TestDir::new(), Server::new());
     // A request that always fails is reported immediately.
-    let refused = place.bad(&bench(&server.http, "busy", &[]));
+    let refused = dir.bad(&bench(&server.http, "busy", &[]));
     assert!(
         refused.ends_with("its queue is full; try again later (HTTP 429)"),
         "{refused}"
@@ -125,7 +125,7 @@ fn errors_are_counted_by_kind_and_tell() {
         };
         let server = Server::of(Arc::new(FlakyService::new(mood)));
         let url = server.urls()[scheme];
-        let report = place.run(&bench(url, "identity_fp32", &["--requests", "100", "--json"]));
+        let report = dir.run(&bench(url, "identity_fp32", &["--requests", "100", "--json"]));
         assert_eq!(report.code, 1, "errors are not a success");
         let report = json(&report);
         assert_eq!(
@@ -144,7 +144,7 @@ fn errors_are_counted_by_kind_and_tell() {
 /// with coordinated omission would hide these delays.
 #[test]
 fn an_open_loop_counts_from_when_requests_were_due() {
-    let place = TestDir::new();
+    let dir = TestDir::new();
     let moody = || {
         Server::of(Arc::new(FlakyService::new(|number| {
             if number == 100 {
@@ -157,7 +157,7 @@ fn an_open_loop_counts_from_when_requests_were_due() {
     for scheme in 0..2 {
         let of = |server: &Server| server.urls()[scheme].to_owned();
         let url = of(&moody());
-        let report = place.run(&bench(
+        let report = dir.run(&bench(
             &url,
             "identity_fp32",
             &["--rate", "200", "--requests", "400", "--json"],
@@ -176,7 +176,7 @@ fn an_open_loop_counts_from_when_requests_were_due() {
 
         // In a closed loop the stall affects a single request.
         let url = of(&moody());
-        let closed = json(&place.run(&bench(&url, "identity_fp32", &["--requests", "400", "--json"])));
+        let closed = json(&dir.run(&bench(&url, "identity_fp32", &["--requests", "400", "--json"])));
         assert!(
             closed["latency_us"]["p90"].as_f64().unwrap() / 1e3 < 150.0,
             "{closed}"
@@ -187,11 +187,11 @@ fn an_open_loop_counts_from_when_requests_were_due() {
 /// A rate beyond the server's capacity is reported as unsent requests.
 #[test]
 fn a_rate_that_cannot_be_kept_is_told() {
-    let place = TestDir::new();
+    let dir = TestDir::new();
     let server = Server::of(Arc::new(FlakyService::new(|_| {
         Reaction::Sleeps(Duration::from_millis(10))
     })));
-    let report = place.run(&bench(
+    let report = dir.run(&bench(
         &server.http,
         "identity_fp32",
         &[
@@ -218,7 +218,7 @@ fn a_rate_that_cannot_be_kept_is_told() {
 
 #[test]
 fn ctrl_c_prints_what_was_measured() {
-    let (place, server) = (TestDir::new(), Server::new());
+    let (dir, server) = (TestDir::new(), Server::new());
     for more in [&["--concurrency", "2"][..], &["--rate", "100"]] {
         let arguments = bench(
             &server.http,
@@ -229,7 +229,7 @@ fn ctrl_c_prints_what_was_measured() {
             .args(&arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .current_dir(place.path(""))
+            .current_dir(dir.path(""))
             .spawn()
             .unwrap();
         // Waits for the measurement to begin, because Ctrl-C before that ends the program without a report.
@@ -248,7 +248,7 @@ fn ctrl_c_prints_what_was_measured() {
 
 #[test]
 fn wrong_usage_is_told_with_code_2() {
-    let place = TestDir::new();
+    let dir = TestDir::new();
     for arguments in [
         &["infer", "--url", "http://a", "--model", "m", "--input", "x"][..],
         &[
@@ -275,7 +275,7 @@ fn wrong_usage_is_told_with_code_2() {
             "1s",
         ],
     ] {
-        let run = place.run(arguments);
+        let run = dir.run(arguments);
         assert_eq!((run.code, &*run.out), (2, ""), "{arguments:?}: {}", run.err);
     }
 }

@@ -12,22 +12,22 @@ use crate::{
 
 /// A file server that imitates the Hugging Face Hub and records the tokens it receives.
 struct Hub {
-    place: TestDir,
+    dir: TestDir,
     server: Server,
     tokens: Arc<Mutex<Vec<Option<String>>>>,
 }
 
 impl Hub {
     fn new() -> Self {
-        let place = TestDir::new();
-        place.write(
+        let dir = TestDir::new();
+        dir.write(
             "a.safetensors",
             &[("made by", "hand")],
             &[("m", &matrix()), ("v", &vector())],
         );
-        place.write("a.zt", &[], &[("m", &matrix()), ("v", &vector())]);
-        place.write("b.zt", &[], &[("m", &matrix())]);
-        let folder = place.path("");
+        dir.write("a.zt", &[], &[("m", &matrix()), ("v", &vector())]);
+        dir.write("b.zt", &[], &[("m", &matrix())]);
+        let folder = dir.path("");
         let tls = throwaway_tls(&folder);
         let tokens = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&tokens);
@@ -44,11 +44,7 @@ impl Hub {
             },
             Some(tls),
         );
-        Self {
-            place,
-            server,
-            tokens,
-        }
+        Self { dir, server, tokens }
     }
 
     fn endpoint(&self) -> String {
@@ -59,7 +55,7 @@ impl Hub {
         let output = Command::new(env!("CARGO_BIN_EXE_tensor"))
             .args(arguments)
             .args(["--ca", "ca.pem"])
-            .current_dir(self.place.path(""))
+            .current_dir(self.dir.path(""))
             .env("HF_ENDPOINT", self.endpoint())
             .env("HF_TOKEN", "secret")
             .env("NO_PROXY", "localhost")
@@ -117,12 +113,12 @@ fn every_command_that_reads() {
     hub.good(&["extract", zt, "v", "-o", "v.npy"]);
     hub.good(&["extract", tensors, "m", "--rows", "1:2", "-o", "row.npy"]);
     hub.good(&["convert", tensors, "copy.safetensors"]);
-    hub.place
+    hub.dir
         .good(&["diff", "--metadata", "copy.safetensors", "a.safetensors"]);
     assert!(hub.good(&["inspect", "v.npy"]).contains("[4]"));
 
     // A sharded checkpoint is read through its index.
-    hub.place.good(&[
+    hub.dir.good(&[
         "split",
         "a.safetensors",
         "model.safetensors",
@@ -162,7 +158,7 @@ fn what_cannot_be() {
     assert!(error.contains("hf://OWNER/REPO/FILE"), "{error}");
     // Without the CA, the certificate is not trusted.
     let address = format!("{}/a.zt", hub.endpoint());
-    let error = hub.place.bad(&["inspect", &address]);
+    let error = hub.dir.bad(&["inspect", &address]);
     assert!(error.contains("certificate") && error.contains("--ca"), "{error}");
 }
 
@@ -207,13 +203,13 @@ fn store(folder: std::path::PathBuf) -> Server {
 
 #[test]
 fn objects_of_a_store() {
-    let place = TestDir::new();
-    place.write("a.zt", &[], &[("m", &matrix()), ("v", &vector())]);
-    let server = store(place.path(""));
+    let dir = TestDir::new();
+    dir.write("a.zt", &[], &[("m", &matrix()), ("v", &vector())]);
+    let server = store(dir.path(""));
     let run = |arguments: &[&str], variables: &[(&str, &str)]| {
         let output = Command::new(env!("CARGO_BIN_EXE_tensor"))
             .args(arguments)
-            .current_dir(place.path(""))
+            .current_dir(dir.path(""))
             .env_remove("AWS_ACCESS_KEY_ID")
             .env_remove("AWS_SECRET_ACCESS_KEY")
             .env("AWS_SESSION_TOKEN", "session")

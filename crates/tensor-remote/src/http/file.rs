@@ -5,13 +5,14 @@ use std::time::SystemTime;
 use std::{
     io::{self, Read},
     ops::Range,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     thread,
     time::Duration,
 };
 
 use bytes::Bytes;
 use fmt_core::{Error, ErrorKind};
+use parking_lot::{Mutex, MutexGuard};
 use ureq::{
     Agent, Body,
     http::{Response, header, response},
@@ -264,8 +265,8 @@ impl Server {
             .map_err(|error| no_answer(error, target, known.is_some()))
     }
 
-    fn leads_to(&self) -> std::sync::MutexGuard<'_, Option<Target>> {
-        self.leads_to.lock().unwrap_or_else(PoisonError::into_inner)
+    fn leads_to(&self) -> MutexGuard<'_, Option<Target>> {
+        self.leads_to.lock()
     }
 }
 

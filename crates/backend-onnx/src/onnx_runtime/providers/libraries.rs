@@ -4,10 +4,10 @@ use std::{
     collections::HashSet,
     fs,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
 };
 
 use ort::util::preload_dylib;
+use parking_lot::Mutex;
 
 use super::{Accelerator, dynamic::needed, package::site_packages};
 
@@ -47,7 +47,7 @@ impl Libraries {
             // OpenVINO's package has its libraries next to the provider.
             return;
         }
-        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loaded = LOADED.lock();
         let loaded = loaded.get_or_insert_default();
         for stem in ORDER {
             for path in self.folders.iter().flat_map(|folder| with_stem(folder, stem)) {

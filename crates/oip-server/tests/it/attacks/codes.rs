@@ -88,7 +88,7 @@ fn what_does_not_fit_now() {
 }
 
 /// Returns whether the gRPC response asks the client to retry after a delay in milliseconds.
-fn may_come_again(answer: &attack_kit::grpc::TestResponse) -> bool {
+fn may_come_again(answer: &attack_kit::grpc::GrpcResponse) -> bool {
     let pause = answer.trailers.get("grpc-retry-pushback-ms");
     pause
         .and_then(|pause| pause.to_str().ok()?.parse::<u32>().ok())

@@ -1,4 +1,8 @@
-"""The calls of all four clients. Each is written once: ``_run`` waits for it, or gives back a coroutine that does."""
+"""The calls of all four clients. Each is written once: ``_run`` waits for it, or gives back a coroutine that does.
+
+Only the signatures of ``infer`` and its variants stand in each client: they are tritonclient's, and programs, editors and type
+checkers read them there.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from ... import _native
 from ..._requests import checked
@@ -387,6 +391,16 @@ class _Translated:
 
 class AsyncCalls(Calls):
     """:class:`Calls` whose results are coroutines."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Lets go of the connections."""
+        self._connections.close()
 
     def _run(
         self,

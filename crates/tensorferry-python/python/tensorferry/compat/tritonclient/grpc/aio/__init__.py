@@ -46,16 +46,6 @@ class InferenceServerClient(AsyncCalls, _GrpcCalls):
             self._refuse("creds")
         _GrpcCalls.__init__(self, url, ssl, root_certificates, private_key, certificate_chain)
 
-    async def __aenter__(self) -> InferenceServerClient:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Lets go of the connections."""
-        self._connections.close()
-
     async def infer(
         self,
         model_name: str,

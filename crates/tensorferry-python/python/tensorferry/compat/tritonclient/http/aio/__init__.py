@@ -29,16 +29,6 @@ class InferenceServerClient(AsyncCalls, _HttpCalls):
             self._refuse("ssl_context")
         _HttpCalls.__init__(self, url, verbose, conn_timeout, None, ssl)
 
-    async def __aenter__(self) -> InferenceServerClient:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Lets go of the connections."""
-        self._connections.close()
-
     async def infer(
         self,
         model_name: str,
