@@ -34,6 +34,8 @@ const GROUPS: &[(&str, &[&str])] = &[
         "The protocol",
         &[
             "oip-types",
+            "oip-model",
+            "oip-resources",
             "oip-service",
             "oip-http",
             "oip-grpc",

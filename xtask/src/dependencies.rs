@@ -229,8 +229,18 @@ const CRATES: &[Crate] = &[
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Crate {
-        name: "oip-service",
+        name: "oip-model",
         may_use: &["machine-memory", "tensor-core", "oip-types"],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Crate {
+        name: "oip-resources",
+        may_use: &["tensor-core", "oip-types", "oip-model"],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Crate {
+        name: "oip-service",
+        may_use: &["tensor-core", "oip-types", "oip-model", "oip-resources"],
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Crate {
@@ -240,13 +250,19 @@ const CRATES: &[Crate] = &[
             "tensor-mmap",
             "oip-types",
             "model-config",
-            "oip-service",
+            "oip-model",
         ],
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Crate {
         name: "oip-shm",
-        may_use: &["tensor-core", "tensor-mmap", "oip-types", "oip-service"],
+        may_use: &[
+            "tensor-core",
+            "tensor-mmap",
+            "oip-types",
+            "oip-resources",
+            "oip-service",
+        ],
         never: &["tokio", "axum", "tonic", "memmap2"],
     },
     Crate {
@@ -261,18 +277,19 @@ const CRATES: &[Crate] = &[
             "fmt-core",
             "fmt-safetensors",
             "oip-types",
+            "oip-model",
             "oip-service",
         ],
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Crate {
         name: "oip-telemetry",
-        may_use: &["tensor-core", "oip-types", "oip-service"],
+        may_use: &["tensor-core", "oip-types", "oip-resources", "oip-service"],
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Crate {
         name: "oip-auth",
-        may_use: &["tensor-core", "oip-types", "oip-service"],
+        may_use: &["tensor-core", "oip-types", "oip-resources", "oip-service"],
         never: &["axum", "tonic", "hyper"],
     },
     Crate {
@@ -282,12 +299,24 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         name: "oip-http",
-        may_use: &["tensor-core", "oip-types", "oip-service"],
+        may_use: &[
+            "tensor-core",
+            "oip-types",
+            "oip-model",
+            "oip-resources",
+            "oip-service",
+        ],
         never: &["tonic"],
     },
     Crate {
         name: "oip-grpc",
-        may_use: &["tensor-core", "oip-types", "oip-service"],
+        may_use: &[
+            "tensor-core",
+            "oip-types",
+            "oip-model",
+            "oip-resources",
+            "oip-service",
+        ],
         never: &["axum"],
     },
     Crate {
@@ -322,6 +351,8 @@ const CRATES: &[Crate] = &[
             "oip-types",
             "model-config",
             "model-repository",
+            "oip-model",
+            "oip-resources",
             "oip-service",
             "oip-telemetry",
         ],
@@ -377,7 +408,7 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         name: "backend-boosters",
-        may_use: &["tree-eval", "tensor-core", "oip-types", "oip-service"],
+        may_use: &["tree-eval", "tensor-core", "oip-types", "oip-model"],
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Crate {
@@ -389,7 +420,7 @@ const CRATES: &[Crate] = &[
             "onnx-tensor",
             "tensor-core",
             "oip-types",
-            "oip-service",
+            "oip-model",
             "oip-telemetry",
         ],
         never: &["tokio", "axum", "tonic", "hyper"],
@@ -401,23 +432,24 @@ const CRATES: &[Crate] = &[
             "fmt-core",
             "tensor-files",
             "oip-types",
-            "oip-service",
+            "oip-model",
+            "oip-resources",
         ],
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Crate {
         name: "oip-text",
-        may_use: &["tensor-core", "machine-memory", "oip-types", "oip-service"],
+        may_use: &["tensor-core", "machine-memory", "oip-types", "oip-model"],
         never: &["tokio", "axum", "tonic", "hyper", "onig"],
     },
     Crate {
         name: "oip-worker",
-        may_use: &["tensor-core", "oip-types", "oip-service"],
+        may_use: &["tensor-core", "oip-types", "oip-model", "oip-resources"],
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Crate {
         name: "backend-python",
-        may_use: &["tensor-core", "oip-types", "oip-service", "oip-worker"],
+        may_use: &["tensor-core", "oip-types", "oip-model", "oip-worker"],
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Crate {
@@ -425,6 +457,8 @@ const CRATES: &[Crate] = &[
         may_use: &[
             "tensor-core",
             "oip-types",
+            "oip-model",
+            "oip-resources",
             "oip-service",
             "oip-worker",
             "oip-auth",
@@ -455,6 +489,8 @@ const CRATES: &[Crate] = &[
         may_use: &[
             "tensor-core",
             "oip-types",
+            "oip-model",
+            "oip-resources",
             "oip-service",
             "oip-listen",
             "oip-http",

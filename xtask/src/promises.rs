@@ -174,7 +174,7 @@ mod tests {
             "`xtask/src/tidy.rs`: all tests",
             "`xtask/src/tidy.rs`: `the_house_is_tidy`; `ci` runs it",
             "`xtask/browser/console.py`: `overview`; `cargo xtask browser`",
-            "`oip-service/src/lease.rs`: `the_budget_counts_what_is_alive` (any order of events)",
+            "`oip-resources/src/lease.rs`: `the_budget_counts_what_is_alive` (any order of events)",
             "measured by hand",
             "read",
         ] {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use backend_boosters::BoostersBackend;
-use oip_service::{Backend, CancelToken, LoadContext, ModelSource};
+use oip_model::{Backend, CancelToken, LoadContext, ModelSource};
 use oip_types::{InferRequest, ModelRef};
 use tensor_core::{Shape, Tensor};
 

@@ -1,6 +1,6 @@
 //! The crate's entry point: recognizes the package that saved a file, and loads the model.
 
-use oip_service::{Backend, LoadContext, Model, ModelSource, available_memory};
+use oip_model::{Backend, LoadContext, Model, ModelSource, available_memory};
 use oip_types::ServiceError;
 
 use crate::{

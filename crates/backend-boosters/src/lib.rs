@@ -11,7 +11,7 @@
 //!
 //! ```
 //! use backend_boosters::BoostersBackend;
-//! use oip_service::{Backend, CancelToken, LoadContext, ModelSource};
+//! use oip_model::{Backend, CancelToken, LoadContext, ModelSource};
 //! use oip_types::{InferRequest, ModelRef};
 //! use tensor_core::{Shape, Tensor};
 //!

@@ -1,7 +1,7 @@
 //! A loaded model as the server calls it: input tensors to rows, rows to scores, scores to the output tensor.
 
 use bytemuck::{AnyBitPattern, NoUninit};
-use oip_service::{
+use oip_model::{
     Call, CancelToken, Capabilities, IndependentRows, Model, ModelSource, Outcome, RowIndependence,
     available_memory,
 };

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use backend_onnx::{OnnxBackend, OnnxRuntime};
 use bench_kit::Comparison;
-use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
+use oip_model::{Backend, CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{InferRequest, ModelRef};
 use tensor_core::{Shape, Tensor};
 

@@ -31,7 +31,7 @@ use std::{
 
 use backend_onnx::OnnxBackend;
 use bytes::Bytes;
-use oip_service::{Backend, Call, CancelToken, LoadContext, ModelSource};
+use oip_model::{Backend, Call, CancelToken, LoadContext, ModelSource};
 use oip_types::{BytesTensor, DataType, ErrorCode, InferRequest, ModelRef, TensorValue};
 use onnx_graph::proto::{ModelProto, TensorProto, tensor_proto, tensor_shape_proto::dimension, type_proto};
 use prost::Message;
@@ -324,7 +324,7 @@ fn run_case(case: &Case, change: Change) -> Outcome {
             return Outcome::Failed(format!("the test's inputs do not fit: {error}"));
         }
         let outcome = model.run(Call::new(request, &CancelToken::new(None)));
-        let outputs = match outcome.and_then(oip_service::Outcome::into_outputs) {
+        let outputs = match outcome.and_then(oip_model::Outcome::into_outputs) {
             Ok(outputs) => outputs,
             Err(error) if error.code() == ErrorCode::InvalidArgument => {
                 return Outcome::Refused(chain(&error));

@@ -1,6 +1,6 @@
 //! Models that run on the built-in runtime, without ONNX Runtime.
 
-use oip_service::{Call, Capabilities, LoadContext, Model, ModelSource, Outcome, RowIndependence};
+use oip_model::{Call, Capabilities, LoadContext, Model, ModelSource, Outcome, RowIndependence};
 use oip_types::{InferOutput, ModelMetadata, ServiceError};
 use onnx_graph::proto::ModelProto;
 use onnx_run::Session;
@@ -112,7 +112,7 @@ mod tests {
     use std::sync::Arc;
 
     use bytes::Bytes;
-    use oip_service::CancelToken;
+    use oip_model::CancelToken;
     use oip_types::{ErrorCode, InferRequest, ModelConfig, ModelRef, model_config::ConfigParameter};
     use onnx_graph::proto::{AttributeProto, NodeProto};
     use tensor_core::{Shape, Tensor};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use oip_service::CancelToken;
+use oip_model::CancelToken;
 use oip_types::{ErrorCode, ServiceError};
 use onnx_run::{RunError, RunErrorKind};
 use onnx_tensor::cancelling::Cancellation;

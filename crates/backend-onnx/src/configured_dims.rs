@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use oip_service::LoadContext;
+use oip_model::LoadContext;
 use onnx_graph::{Dim, Error, Port, Signature};
 
 /// Fixes the free dimensions of a signature whose size the configuration sets. A named dimension gets the

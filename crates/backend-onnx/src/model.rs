@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use bytes::Bytes;
-use oip_service::{Backend, IndependentRows, LoadContext, Model, ModelSource, NeedsProcess, RowIndependence};
+use oip_model::{Backend, IndependentRows, LoadContext, Model, ModelSource, NeedsProcess, RowIndependence};
 use oip_types::{ModelConfig, ServiceError};
 use onnx_graph::{Signature, decode, external, independence, proto::ModelProto, rewrite, training};
 use onnx_tensor::threads;

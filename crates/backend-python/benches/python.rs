@@ -19,7 +19,7 @@ use std::{
 
 use backend_python::{PythonBackend, Settings};
 use bench_kit::Comparison;
-use oip_service::{Backend, Call, CancelToken, LoadContext, Model, ModelSource, Outcome};
+use oip_model::{Backend, Call, CancelToken, LoadContext, Model, ModelSource, Outcome};
 use oip_types::{InferRequest, ModelMetadata, ModelRef, ServiceError};
 use tensor_core::{Shape, Tensor};
 

@@ -6,7 +6,7 @@
 #![allow(clippy::print_stdout, reason = "an example talks to its reader")]
 
 use backend_python::{PythonBackend, Settings};
-use oip_service::{Backend, LoadContext, ModelSource};
+use oip_model::{Backend, LoadContext, ModelSource};
 
 fn main() {
     let backend = PythonBackend::new(Settings::default());

@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use oip_service::{Backend, LoadContext, Model, ModelSource};
+use oip_model::{Backend, LoadContext, Model, ModelSource};
 use oip_types::{ModelConfig, ServiceError};
 use oip_worker::Isolation;
 
@@ -167,7 +167,7 @@ impl Backend for SavedObjectBackend {
 /// use std::sync::Arc;
 ///
 /// use backend_python::{BoosterBackend, PythonBackend, Settings};
-/// use oip_service::Backend;
+/// use oip_model::Backend;
 ///
 /// // In a server, `other` is the backend for forests.
 /// let other: Arc<dyn Backend> = Arc::new(PythonBackend::new(Settings::default()));

@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-use oip_service::ModelSource;
+use oip_model::ModelSource;
 use oip_types::ServiceError;
 use tensor_core::QuotedName;
 

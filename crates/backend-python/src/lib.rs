@@ -24,7 +24,7 @@
 //!
 //! ```
 //! use backend_python::{PythonBackend, Settings};
-//! use oip_service::{Backend, LoadContext, ModelSource};
+//! use oip_model::{Backend, LoadContext, ModelSource};
 //!
 //! let source = ModelSource::new("m", "1", "models/m/1/model.py", b"class Model: ...".as_slice().into());
 //! let refused = PythonBackend::new(Settings::default()).load(&source, &LoadContext::default());

@@ -10,7 +10,8 @@ use backend_tensors::TensorsBackend;
 use bench_kit::Comparison;
 use bytes::Bytes;
 use oip_engine::{Engine, EngineConfig, Repository};
-use oip_service::{Backend, CancelToken, InferenceService, LoadContext, ModelSource, RequestContext};
+use oip_model::{Backend, CancelToken, LoadContext, ModelSource};
+use oip_service::{InferenceService, RequestContext};
 use oip_types::{InferRequest, ModelRef};
 use tensor_core::{Shape, Tensor};
 
@@ -54,7 +55,7 @@ fn main() {
 fn compare(
     title: &str,
     table: &Bytes,
-    model: &dyn oip_service::Model,
+    model: &dyn oip_model::Model,
     engine: &Engine,
     mut rows: impl FnMut() -> Vec<i64>,
 ) {

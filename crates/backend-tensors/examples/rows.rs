@@ -6,7 +6,7 @@
 #![allow(clippy::print_stdout, reason = "an example talks to its reader")]
 
 use backend_tensors::TensorsBackend;
-use oip_service::{Backend, CancelToken, LoadContext, ModelSource};
+use oip_model::{Backend, CancelToken, LoadContext, ModelSource};
 use oip_types::{InferRequest, ModelRef};
 use tensor_core::{Shape, Tensor};
 

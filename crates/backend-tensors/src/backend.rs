@@ -1,6 +1,7 @@
 //! The crate's entry point: the settings of the backend, with which it loads each file.
 
-use oip_service::{Backend, ByteBudget, LoadContext, Model, ModelSource};
+use oip_model::{Backend, LoadContext, Model, ModelSource};
+use oip_resources::ByteBudget;
 use oip_types::ServiceError;
 
 use crate::{load::load, model::TensorsModel};

@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc, time::Instant};
 
 use fmt_core::{Encoding, Entry, Error, Layout, Limits, ReadOptions, TensorReader, Verification};
-use oip_service::{ModelSource, available_memory};
+use oip_model::{ModelSource, available_memory};
 use oip_types::{ErrorCode, ServiceError};
 use tensor_core::{QuotedName, Tensor};
 

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use oip_service::{ByteBudget, Call, Capabilities, Model, ModelSource, Outcome};
+use oip_model::{Call, Capabilities, Model, ModelSource, Outcome};
+use oip_resources::ByteBudget;
 use oip_types::{
     DataType, InferInput, InferOutput, InferRequest, ModelMetadata, ServiceError, ShapePattern,
     TensorMetadata,

@@ -1,6 +1,6 @@
 //! Gathers rows of a tensor by index, one block for each run of consecutive rows.
 
-use oip_service::ByteBudget;
+use oip_resources::ByteBudget;
 use oip_types::ServiceError;
 use tensor_core::{Shape, Tensor, TensorSpec};
 

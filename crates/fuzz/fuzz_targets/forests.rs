@@ -4,7 +4,7 @@
 
 use backend_boosters::BoostersBackend;
 use libfuzzer_sys::fuzz_target;
-use oip_service::{Backend, CancelToken, LoadContext, ModelSource};
+use oip_model::{Backend, CancelToken, LoadContext, ModelSource};
 use oip_types::{InferRequest, ModelRef};
 use tensor_core::{Shape, Tensor};
 

@@ -8,7 +8,7 @@
 use std::{path::Path, sync::Arc};
 
 use model_repository::{ModelError, Repository, VersionContent};
-use oip_service::{Backend, LoadContext, Model, ModelSource};
+use oip_model::{Backend, LoadContext, Model, ModelSource};
 use oip_types::ServiceError;
 
 /// Recognizes ONNX models by their file name. Cannot load them.

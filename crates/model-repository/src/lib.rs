@@ -2,7 +2,7 @@
 //! digests.
 //!
 //! A [`Repository`] is a directory, or a single model file, that is read without a server or an engine.
-//! [`Backend`](oip_service::Backend)s recognize its files, and may load them later.
+//! [`Backend`](oip_model::Backend)s recognize its files, and may load them later.
 //!
 //! - Supported layouts: Triton's `<root>/<model>/<version>/model.onnx`, KServe's (the model file in the
 //!   directory itself), a directory of versions, a single file, a directory of the Hugging Face Hub or its
@@ -19,7 +19,7 @@
 //! ```
 //! use std::sync::Arc;
 //! use model_repository::{Repository, VersionContent};
-//! use oip_service::{Backend, LoadContext, Model, ModelSource};
+//! use oip_model::{Backend, LoadContext, Model, ModelSource};
 //! use oip_types::ServiceError;
 //!
 //! /// Recognizes ONNX models.

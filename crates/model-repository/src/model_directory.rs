@@ -8,7 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use model_config::{HuggingFaceConfig, Syntax, WrittenConfig};
-use oip_service::{Backend, available_memory};
+use oip_model::{Backend, available_memory};
 use oip_types::{check_name, model_config::VersionPolicy};
 use rustix::fs::FileType;
 use tensor_mmap::Promise;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use model_config::WrittenConfig;
-use oip_service::Backend;
+use oip_model::Backend;
 use oip_types::check_name;
 use rustix::fs::FileType;
 

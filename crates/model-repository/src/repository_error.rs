@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use oip_service::Backend;
+use oip_model::Backend;
 use tensor_core::FileKind;
 
 use crate::other_frameworks::framework;

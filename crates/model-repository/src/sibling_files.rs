@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use oip_service::{Backend, ModelFiles};
+use oip_model::{Backend, ModelFiles};
 use oip_types::ServiceError;
 use tensor_mmap::Promise;
 
@@ -51,7 +51,7 @@ impl ModelDirectory {
 ///
 /// ```
 /// use model_repository::{ModelDirectory, ModelFile};
-/// use oip_service::ModelFiles;
+/// use oip_model::ModelFiles;
 ///
 /// # fn labels(model: &ModelDirectory, file: &ModelFile) {
 /// let files = model.sibling_files(file, None);

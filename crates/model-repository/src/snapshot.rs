@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use oip_service::available_memory;
+use oip_model::available_memory;
 use rustix::fs::Stat;
 use sha2::{Digest as _, Sha256};
 

@@ -6,7 +6,7 @@
 #![allow(clippy::print_stdout, reason = "an example talks to its reader")]
 
 use oip_auth::Guard;
-use oip_service::CpuPool;
+use oip_resources::CpuPool;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args().nth(1).ok_or("which table?")?;

@@ -8,7 +8,8 @@ use std::{
 };
 
 use http::{Extensions, HeaderValue, Method, Request, Response, header::WWW_AUTHENTICATE};
-use oip_service::{RequestNotes, route::Route};
+use oip_resources::RequestNotes;
+use oip_service::route::Route;
 use oip_types::ServiceError;
 use pin_project_lite::pin_project;
 use tower_service::Service;
@@ -264,7 +265,7 @@ mod tests {
         task::Waker,
     };
 
-    use oip_service::{CpuPool, Lease};
+    use oip_resources::{CpuPool, Lease};
     use oip_types::ErrorCode;
     use serde_json::json;
 

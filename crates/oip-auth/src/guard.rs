@@ -10,8 +10,9 @@ use http::{
     HeaderMap,
     header::{AUTHORIZATION, HeaderValue},
 };
+use oip_resources::{CpuPool, Lease};
 use oip_service::{
-    CpuPool, Grant, Lease, Rights,
+    Grant, Rights,
     route::{Api, Route},
 };
 use oip_types::{ErrorCode, ServiceError};

@@ -11,10 +11,8 @@ use std::{
 };
 
 use lru::LruCache;
-use oip_service::{
-    TokenBucket,
-    route::{Api, Route},
-};
+use oip_resources::TokenBucket;
+use oip_service::route::{Api, Route};
 use oip_types::{ErrorCode, ServiceError};
 use parking_lot::Mutex;
 use serde::Deserialize;

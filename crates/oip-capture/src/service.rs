@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use oip_service::{BoxFuture, InferenceService, RequestContext, Responses, ServiceWrapper};
+use oip_model::{BoxFuture, Responses};
+use oip_service::{InferenceService, RequestContext, ServiceWrapper};
 use oip_types::{InferRequest, InferResponse, ServiceError};
 
 use crate::recorder::Recorder;

@@ -34,7 +34,8 @@ mod linux {
     use oip_client::{BlockingClient, HttpClient, InferenceClient, Patience};
     use oip_http::{HttpConfig, REGISTER_CONNECTION_MEMORY};
     use oip_listen::{ConnectionLimits, Descriptors, Protocol, Shutdown, listen_unix, serve};
-    use oip_service::{ConnectionRegion, testing::TestService};
+    use oip_resources::ConnectionRegion;
+    use oip_service::testing::TestService;
     use oip_shm::ConnectionRegions;
     use oip_types::{InferRequest, ModelRef};
     use tensor_core::{Shape, Tensor};

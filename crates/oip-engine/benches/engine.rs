@@ -26,10 +26,11 @@ use std::{
 use backend_onnx::OnnxBackend;
 use bench_kit::Comparison;
 use oip_engine::{Engine, EngineConfig, Repository};
-use oip_service::{
-    Backend, Call, CancelToken, Capabilities, IndependentRows, InferenceService, LoadContext, Model,
-    ModelSource, Outcome, RequestContext, RowIndependence,
+use oip_model::{
+    Backend, Call, CancelToken, Capabilities, IndependentRows, LoadContext, Model, ModelSource, Outcome,
+    RowIndependence,
 };
+use oip_service::{InferenceService, RequestContext};
 use oip_types::{
     BatchStatistics, DataType, InferRequest, ModelMetadata, ModelRef, ServiceError, TensorMetadata,
 };

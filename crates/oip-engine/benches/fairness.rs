@@ -25,9 +25,8 @@ use std::{
 
 use futures_executor::block_on;
 use oip_engine::{Engine, EngineConfig, Repository};
-use oip_service::{
-    Backend, Call, InferenceService, LoadContext, Model, ModelSource, Outcome, RequestContext,
-};
+use oip_model::{Backend, Call, LoadContext, Model, ModelSource, Outcome};
+use oip_service::{InferenceService, RequestContext};
 use oip_types::{DataType, ErrorCode, InferRequest, ModelMetadata, ModelRef, ServiceError, TensorMetadata};
 use tensor_core::{Shape, Tensor};
 

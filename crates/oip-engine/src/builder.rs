@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fmt, sync::Arc, time::Instant};
 
 use model_repository::{Repositories, Repository};
-use oip_service::Model;
+use oip_model::Model;
 use tensor_core::QuotedName;
 
 use crate::{
@@ -23,7 +23,8 @@ use crate::{
 ///
 /// ```
 /// use oip_engine::Engine;
-/// use oip_service::{Call, InferenceService, Model, Outcome, RequestContext};
+/// use oip_model::{Call, Model, Outcome};
+/// use oip_service::{InferenceService, RequestContext};
 /// use oip_types::{DataType, InferRequest, ModelMetadata, ModelRef, ServiceError, TensorMetadata};
 /// use tensor_core::{Shape, Tensor};
 ///

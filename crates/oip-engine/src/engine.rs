@@ -12,9 +12,10 @@ use std::{
 use bytes::Bytes;
 use futures_channel::oneshot;
 use model_repository::{ModelNames, Repositories};
+use oip_model::{BoxFuture, Responses};
 use oip_service::{
-    BoxFuture, Classes, Classification, InferenceService, ModelConfiguration, ModelRepository, Readiness,
-    RequestContext, Responses, Statistics,
+    Classes, Classification, InferenceService, ModelConfiguration, ModelRepository, Readiness,
+    RequestContext, Statistics,
 };
 use oip_types::{
     ErrorCode, InferRequest, InferResponse, LoadOptions, ModelConfig, ModelIndexEntry, ModelMetadata,

@@ -1,6 +1,6 @@
 //! The result of a request to a model or a pipeline.
 
-use oip_service::CancelToken;
+use oip_model::CancelToken;
 use oip_types::{ErrorCode, InferOutput, ServiceError};
 
 /// The outputs of one request, or its error.

@@ -1,7 +1,7 @@
 //! Runs models for the Open Inference Protocol, independent of the transport.
 //!
 //! [`Engine`] is the stock [`InferenceService`](oip_service::InferenceService): it finds models in a
-//! repository, loads them with [`Backend`](oip_service::Backend)s, and runs them on its own threads behind
+//! repository, loads them with [`Backend`](oip_model::Backend)s, and runs them on its own threads behind
 //! bounded queues.
 //!
 //! - A model that fails or panics while loading does not affect other models; the reason is recorded and
@@ -41,7 +41,7 @@
 //! # Batches
 //!
 //! Requests of different callers are batched together if the configuration has a `max_batch_size`, or if the
-//! model declares its rows independent ([`Capabilities`](oip_service::Capabilities::row_independence)). As
+//! model declares its rows independent ([`Capabilities`](oip_model::Capabilities::row_independence)). As
 //! soon as a thread is free, it takes the waiting requests, up to [`EngineConfig::default_max_batch_size`]
 //! rows. If a batch fails, each of its requests is run again alone, so that only the bad ones fail. A bad
 //! request costs the others in its batch a second run, but never their responses.

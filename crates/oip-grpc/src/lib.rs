@@ -11,7 +11,8 @@
 //!
 //! use oip_grpc::proto::{ModelInferRequest, grpc_inference_service_client::GrpcInferenceServiceClient};
 //! use oip_grpc::{GrpcConfig, service};
-//! use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext};
+//! use oip_model::BoxFuture;
+//! use oip_service::{InferenceService, Readiness, RequestContext};
 //! use oip_types::{ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};
 //!
 //! /// A service without any model.

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use oip_listen::{ConnectionLimits, Protocol, Shutdown, listen, serve};
-use oip_service::{BoxFuture, InferenceService, RequestContext};
+use oip_model::BoxFuture;
+use oip_service::{InferenceService, RequestContext};
 use oip_types::{
     DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata,
     ServiceError, TensorMetadata,

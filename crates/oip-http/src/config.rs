@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 #[cfg(unix)]
-use oip_service::OpenConnectionMemory;
-use oip_service::{ByteBudget, CpuPool, TimeLimits};
+use oip_resources::OpenConnectionMemory;
+use oip_resources::{ByteBudget, CpuPool, TimeLimits};
 use oip_types::{RequestLimits, rest::NonFinite};
 
 use crate::AllowedHosts;
@@ -43,7 +43,7 @@ pub struct HttpConfig {
     /// Thread pool for long tasks such as decompression; share one between transports.
     pub cpu: CpuPool,
     /// Opens memory that clients share over their connection (`None`: not supported). The server's listener
-    /// must turn received descriptors into a [`ConnectionRegion`](oip_service::ConnectionRegion).
+    /// must turn received descriptors into a [`ConnectionRegion`](oip_resources::ConnectionRegion).
     #[cfg(unix)]
     pub connection_memory: Option<Arc<dyn OpenConnectionMemory>>,
     /// How NaN and the infinities are written in JSON.

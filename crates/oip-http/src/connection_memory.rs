@@ -4,7 +4,8 @@ use axum::{
     http::{Request, StatusCode},
     response::Response,
 };
-use oip_service::{ConnectionRegion, extensions::not_offered, not_passed};
+use oip_resources::{ConnectionRegion, not_passed};
+use oip_service::extensions::not_offered;
 use oip_types::{CONNECTION_REGION, rest::json_body};
 use serde_json::json;
 

@@ -1,7 +1,7 @@
 //! Parses and names HTTP content encodings.
 
 use axum::http::{HeaderMap, header::CONTENT_ENCODING};
-pub(crate) use oip_service::compression::Compression as ContentEncoding;
+pub(crate) use oip_resources::compression::Compression as ContentEncoding;
 use oip_types::{ErrorCode, ServiceError};
 use tensor_core::QuotedName;
 

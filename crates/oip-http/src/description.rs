@@ -10,7 +10,8 @@ use axum::{
     },
     response::{IntoResponse, Response},
 };
-use oip_service::{Grant, Lease};
+use oip_resources::Lease;
+use oip_service::Grant;
 use oip_types::ServiceError;
 
 use crate::{

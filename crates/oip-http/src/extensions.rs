@@ -7,8 +7,9 @@ use axum::{
     http::StatusCode,
     response::Response,
 };
+use oip_resources::Lease;
 use oip_service::{
-    Grant, InferenceService, Lease, extensions,
+    Grant, InferenceService, extensions,
     route::{Action, Route},
 };
 use oip_types::{

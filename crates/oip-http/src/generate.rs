@@ -22,9 +22,9 @@ use axum::{
 };
 use bytes::Bytes;
 use http_body::Frame;
-use oip_service::{
-    CancelGuard, Charge, Lease, Phase, RequestContext, RequestNotes, ResponseStream, Responses, route::Route,
-};
+use oip_model::{CancelGuard, ResponseStream, Responses};
+use oip_resources::{Charge, Lease, Phase, RequestNotes};
+use oip_service::{RequestContext, route::Route};
 use oip_types::{
     ErrorCode, InferResponse, ModelMetadata, ModelRef, ServiceError, TensorMetadata,
     rest::{BinaryOutputs, NonFinite, decode_request_with, encode_response, error_body, json_body},

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::http::{HeaderMap, HeaderName, Request, StatusCode, Version, header::HOST};
-use oip_service::Charge;
+use oip_resources::Charge;
 use oip_types::{ServiceError, rest};
 
 use crate::HttpConfig;

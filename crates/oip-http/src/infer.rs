@@ -14,12 +14,12 @@ use axum::{
 use bytes::Bytes;
 use memchr::{memchr_iter, memmem::Finder};
 #[cfg(unix)]
-use oip_service::ConnectionRegion;
-use oip_service::{
-    CpuPool, Lease, Phase, RequestContext, RequestNotes, SharedInputs,
+use oip_resources::ConnectionRegion;
+use oip_resources::{
+    CpuPool, Lease, Phase, RequestNotes,
     compression::{deflate, inflate},
-    route::Route,
 };
+use oip_service::{RequestContext, SharedInputs, route::Route};
 use oip_types::{
     DataType, ErrorCode, InferResponse, ModelRef, ServiceError,
     rest::{

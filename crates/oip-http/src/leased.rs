@@ -12,7 +12,7 @@ use std::{
 use axum::{body::Body, response::Response};
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
-use oip_service::{Charge, Lease};
+use oip_resources::{Charge, Lease};
 use oip_types::ServiceError;
 
 use crate::{HttpConfig, response};

@@ -6,7 +6,8 @@
 //! use std::sync::Arc;
 //! use axum::{body::Body, http::Request};
 //! use oip_http::{HttpConfig, service};
-//! use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext};
+//! use oip_model::BoxFuture;
+//! use oip_service::{InferenceService, Readiness, RequestContext};
 //! use oip_types::{ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};
 //! use tower::ServiceExt;
 //!
@@ -40,7 +41,7 @@
 //!
 //! Serve it with `oip-listen`, or with `axum::serve` behind a proxy that protects the server from slow
 //! clients. It needs a Tokio runtime with timers, since it enforces deadlines. Large bodies are parsed on the
-//! threads of a [`CpuPool`](oip_service::CpuPool).
+//! threads of a [`CpuPool`](oip_resources::CpuPool).
 //!
 //! `docs/oip.md` lists every endpoint, header and status.
 

@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use oip_service::{Grant, Lease, extensions};
+use oip_resources::Lease;
+use oip_service::{Grant, extensions};
 use oip_types::{ErrorCode, ModelRef, ServiceError};
 use tensor_core::QuotedName;
 

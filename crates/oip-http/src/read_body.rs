@@ -11,7 +11,7 @@ use axum::{
 };
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use oip_service::{Buffer, Charge, Lease};
+use oip_resources::{Buffer, Charge, Lease};
 use oip_types::{ErrorCode, ServiceError, causes};
 
 use crate::head::HEADER_LENGTH;

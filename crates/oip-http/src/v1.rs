@@ -8,7 +8,8 @@ use axum::{
     response::Response,
 };
 use bytes::Bytes;
-use oip_service::{Lease, Phase, RequestContext, RequestNotes, route::Route};
+use oip_resources::{Lease, Phase, RequestNotes};
+use oip_service::{RequestContext, route::Route};
 use oip_types::{
     InferResponse, ModelRef, ServiceError, TensorValue,
     rest::{DecodedV1Request, decode_v1_request, encode_v1_response, json_body},

@@ -4,7 +4,8 @@ use std::{ffi::OsString, num::NonZeroUsize, path::PathBuf, process::ExitCode, sy
 
 use clap::Parser;
 use oip_engine::ModelStatus;
-use oip_service::{Backend, ByteBudget};
+use oip_model::Backend;
+use oip_resources::ByteBudget;
 use oip_worker::{IsolatedBackend, Isolation, this_program};
 
 use oip_types::ByteSize;

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use caching_allocator::CachingAllocator as Allocator;
 #[cfg(all(not(debug_assertions), feature = "count-allocations"))]
 use caching_allocator::CountingAllocator as Allocator;
-use oip_service::ByteBudget;
+use oip_resources::ByteBudget;
 
 /// Debug builds use the system's allocator: the workspace's tests link a counting allocator, and a program can
 /// have only one.

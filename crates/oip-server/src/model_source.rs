@@ -8,7 +8,7 @@ use std::{
 
 use model_repository::{Repositories, Repository, RequiredDigests};
 use oip_engine::ModelControl;
-use oip_service::Backend;
+use oip_model::Backend;
 
 use crate::{backends::BackendConfig, failure::Failure, options::SourceOptions};
 

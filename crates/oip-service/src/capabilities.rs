@@ -1,16 +1,13 @@
 //! The protocol's extensions, as capabilities that a service may offer.
 
-use std::{pin::Pin, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use oip_model::BoxFuture;
 use oip_types::{
     LoadOptions, LogSettings, ModelConfig, ModelIndexEntry, ModelRef, ModelStatistics, ReadSharedMemory,
     ServiceError, SharedMemoryRegion, SharedMemorySlice, UnloadOptions,
 };
-
-/// A boxed future. The allocation per request costs little compared to inference, and boxing keeps transports
-/// free of generics.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The model repository extension: lists, loads and unloads models.
 pub trait ModelRepository: Send + Sync {

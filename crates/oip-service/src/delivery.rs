@@ -9,9 +9,9 @@ use oip_types::{
 };
 use tensor_core::QuotedName;
 
-use crate::{
-    Classes, CpuPool, InferenceService, Lease, RequestContext, ResponseStream, Responses, panics::catch_panic,
-};
+use crate::{Classes, InferenceService, RequestContext, panics::catch_panic};
+use oip_model::{ResponseStream, Responses};
+use oip_resources::{CpuPool, Lease};
 
 /// Outputs larger than this, in bytes, are delivered by a thread of the pool.
 const LARGE: usize = 64 << 10;
@@ -429,15 +429,18 @@ fn write_into_area(
 /// Returns the slice if it refers to the connection's own region and is within its bounds.
 #[cfg(unix)]
 fn in_connection(lease: &Lease, slice: SharedMemorySlice) -> Result<SharedMemorySlice, ServiceError> {
-    use crate::connection_memory::{named, no_memory};
+    use oip_resources::{connection_memory_name, no_connection_memory};
 
-    let whole = lease.connection_memory().ok_or_else(no_memory)?.byte_size();
+    let whole = lease
+        .connection_memory()
+        .ok_or_else(no_connection_memory)?
+        .byte_size();
     let (offset, byte_size) = (slice.offset, slice.byte_size);
     match offset.checked_add(byte_size) {
         Some(end) if end <= whole => Ok(slice),
         _ => {
             let message = format!("{byte_size} bytes from byte {offset} are not within its {whole} bytes");
-            Err(ServiceError::invalid(message).within(named()))
+            Err(ServiceError::invalid(message).within(connection_memory_name()))
         }
     }
 }
@@ -450,12 +453,12 @@ fn in_connection(_: &Lease, _: SharedMemorySlice) -> Result<SharedMemorySlice, S
 
 #[cfg(unix)]
 fn write_into_connection(lease: &Lease, slice: &SharedMemorySlice, bytes: &[u8]) -> Result<(), ServiceError> {
-    use crate::connection_memory::{named, no_memory};
+    use oip_resources::{connection_memory_name, no_connection_memory};
 
-    let memory = lease.connection_memory().ok_or_else(no_memory)?;
+    let memory = lease.connection_memory().ok_or_else(no_connection_memory)?;
     memory
         .write(slice.offset, bytes)
-        .map_err(|error| error.within(named()))
+        .map_err(|error| error.within(connection_memory_name()))
 }
 
 #[cfg(not(unix))]
@@ -502,7 +505,7 @@ mod tests {
 
     use super::*;
     use crate::testing::{TestService, identity};
-    use crate::{BoxFuture, StreamedResponse};
+    use oip_model::{BoxFuture, StreamedResponse};
 
     fn request(values: &[f32], parameters: Parameters) -> InferRequest {
         let value = Tensor::from_vec(Shape::vector(values.len() as u64), values.to_vec()).unwrap();

@@ -1,8 +1,9 @@
 //! The interface between the Open Inference Protocol's transports and the services behind them.
 //!
-//! Transports (`oip-http`, `oip-grpc`) hold an `Arc<dyn `[`InferenceService`]`>` and depend on nothing else.
+//! Transports (`oip-http`, `oip-grpc`) hold an `Arc<dyn `[`InferenceService`]`>` and depend on no engine.
 //! An engine (`oip-engine`), or your own service, implements that trait and does not depend on any transport.
-//! Inside an engine, a model is a [`Model`]: plain blocking code. A [`Backend`] loads models from files.
+//! What a request may use of memory, time and CPU is in `oip-resources`; the models and backends that an
+//! engine runs implement the traits of `oip-model`.
 //!
 //! ```text
 //!  oip-http ─┐                         ┌─ oip-engine ── Model ◀── Backend (ONNX, tensor files, yours)
@@ -13,7 +14,8 @@
 //! A complete service in a few lines, which both transports can serve:
 //!
 //! ```
-//! use oip_service::{BoxFuture, InferenceService, RequestContext};
+//! use oip_model::BoxFuture;
+//! use oip_service::{InferenceService, RequestContext};
 //! use oip_types::{
 //!     DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata,
 //!     ServiceError, TensorMetadata,
@@ -51,69 +53,29 @@
 //!
 //! The feature `testing` is for tests and exempt from semantic versioning: it may change in any release.
 
-mod backend;
-mod budget;
-mod buffer;
-mod call;
-mod call_slot;
-mod cancel;
 mod capabilities;
-#[cfg(feature = "compression")]
-pub mod compression;
-#[cfg(unix)]
-mod connection_memory;
-mod cpu_pool;
 mod delivery;
 mod extended_service;
 pub mod extensions;
 mod grant;
-mod lease;
-mod model;
-mod model_calls;
-mod notes;
 mod panics;
 mod request_ids;
-mod responses;
 pub mod route;
-mod row_independence;
 mod service;
 mod service_wrapper;
 mod shared_inputs;
 #[cfg(feature = "testing")]
 pub mod testing;
-mod time_limits;
-mod token_bucket;
 
-pub use backend::{
-    Backend, ConfiguredTensors, InputDims, LoadContext, ModelFiles, ModelSource, NeedsProcess,
-};
-pub use budget::ByteBudget;
-pub use buffer::Buffer;
-pub use call::{Call, Outcome, Outputs, RequestPart, RestOfRun};
-pub use call_slot::{CallSlot, RevocableSlot};
-pub use cancel::{CancelGuard, CancelToken};
 pub use capabilities::{
-    BoxFuture, Classes, Classification, Logging, ModelConfiguration, ModelRepository, Statistics,
-    SystemSharedMemory,
+    Classes, Classification, Logging, ModelConfiguration, ModelRepository, Statistics, SystemSharedMemory,
 };
-#[cfg(unix)]
-pub use connection_memory::{ConnectionMemory, ConnectionRegion, OpenConnectionMemory, not_passed};
-pub use cpu_pool::CpuPool;
 pub use delivery::{NamedModel, respond, respond_stream};
 pub use extended_service::ExtendedService;
 pub use grant::{Grant, Rights};
-pub use lease::{Charge, Lease};
-pub use machine_memory::{available_memory, memory_limit, private_memory};
-pub use model::{Capabilities, Model};
-pub use model_calls::{ModelCall, NoOtherModels, OtherModels};
-pub use notes::{Laps, Phase, RequestNotes, Stage, StageKind};
 pub use oip_types;
 pub use panics::{CatchPanic, catch_panic, service_panicked};
 pub use request_ids::RequestIds;
-pub use responses::{ResponseSink, ResponseStream, Responses, StreamedResponse};
-pub use row_independence::{IndependentRows, RowIndependence};
 pub use service::{InferenceService, Readiness, RequestContext};
 pub use service_wrapper::ServiceWrapper;
 pub use shared_inputs::SharedInputs;
-pub use time_limits::TimeLimits;
-pub use token_bucket::TokenBucket;

@@ -9,10 +9,9 @@ use oip_types::{
     ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError,
 };
 
-use crate::{
-    BoxFuture, CancelToken, Classification, Lease, Logging, ModelConfiguration, ModelRepository, Responses,
-    Statistics, SystemSharedMemory, TimeLimits,
-};
+use crate::{Classification, Logging, ModelConfiguration, ModelRepository, Statistics, SystemSharedMemory};
+use oip_model::{BoxFuture, CancelToken, Responses};
+use oip_resources::{Lease, TimeLimits};
 
 /// Runs inference requests, for all transports.
 ///

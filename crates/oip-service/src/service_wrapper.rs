@@ -5,14 +5,16 @@ use std::{sync::Arc, time::Instant};
 use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};
 
 use crate::{
-    BoxFuture, Classification, InferenceService, Logging, ModelConfiguration, ModelRepository, Readiness,
-    RequestContext, Responses, Statistics, SystemSharedMemory,
+    Classification, InferenceService, Logging, ModelConfiguration, ModelRepository, Readiness,
+    RequestContext, Statistics, SystemSharedMemory,
 };
+use oip_model::{BoxFuture, Responses};
 
 /// A service that changes some calls of an inner service. Every wrapper is an [`InferenceService`].
 ///
 /// ```
-/// use oip_service::{BoxFuture, InferenceService, RequestContext, ServiceWrapper};
+/// use oip_model::BoxFuture;
+/// use oip_service::{InferenceService, RequestContext, ServiceWrapper};
 /// use oip_types::{InferRequest, InferResponse, ServiceError};
 ///
 /// /// Refuses requests without an id.

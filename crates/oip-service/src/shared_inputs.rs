@@ -7,7 +7,8 @@ use bytes::Bytes;
 use oip_types::CONNECTION_REGION;
 use oip_types::{NoSharedMemory, ReadSharedMemory, ServiceError, SharedMemorySlice};
 
-use crate::{InferenceService, Lease};
+use crate::InferenceService;
+use oip_resources::Lease;
 
 /// Reads a request's inputs from shared memory. The copies are charged to its lease, like inputs in the
 /// request's body.
@@ -83,24 +84,22 @@ impl ReadSharedMemory for SharedInputs<'_> {
 impl SharedInputs<'_> {
     /// Reads from the connection's own region, into a kept buffer of an earlier request if possible.
     fn read_connection(&self, slice: &SharedMemorySlice) -> Result<Bytes, ServiceError> {
-        use crate::{
-            Buffer,
-            connection_memory::{named, no_memory},
-        };
+        use oip_resources::Buffer;
+        use oip_resources::{connection_memory_name, no_connection_memory};
 
-        let memory = self.lease.connection_memory().ok_or_else(no_memory)?;
+        let memory = self.lease.connection_memory().ok_or_else(no_connection_memory)?;
         self.lease.check()?;
         let (offset, byte_size) = (slice.offset, slice.byte_size);
         let mut buffer = Buffer::new(self.lease)?;
         // The size is checked before memory is allocated.
         if byte_size > memory.byte_size() {
             let found = format!("expected at most {} bytes, found {byte_size}", memory.byte_size());
-            return Err(ServiceError::invalid(found).within(named()));
+            return Err(ServiceError::invalid(found).within(connection_memory_name()));
         }
         let append = |bytes: &mut Vec<u8>| memory.append_to(offset, byte_size, bytes);
         buffer
             .append_with(byte_size as usize, append)
-            .map_err(|error| error.within(named()))?;
+            .map_err(|error| error.within(connection_memory_name()))?;
         Ok(buffer.finish())
     }
 }

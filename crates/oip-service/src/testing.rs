@@ -27,9 +27,10 @@ pub use self::{
     panicking::{PanickingExtensions, PanickingService},
 };
 use crate::{
-    BoxFuture, Classification, InferenceService, Logging, ModelConfiguration, ModelRepository, Readiness,
+    Classification, InferenceService, Logging, ModelConfiguration, ModelRepository, Readiness,
     RequestContext, Statistics, SystemSharedMemory,
 };
+use oip_model::BoxFuture;
 
 /// Simple models:
 ///

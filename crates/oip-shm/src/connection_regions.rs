@@ -10,10 +10,8 @@ use std::{
     },
 };
 
-use oip_service::{
-    ByteBudget, Charge, ConnectionMemory, OpenConnectionMemory,
-    oip_types::{ErrorCode, ServiceError},
-};
+use oip_resources::{ByteBudget, Charge, ConnectionMemory, OpenConnectionMemory};
+use oip_service::oip_types::{ErrorCode, ServiceError};
 use tensor_mmap::SharedMemory;
 
 /// Opens the shared memory that clients pass over their connections.
@@ -23,7 +21,7 @@ use tensor_mmap::SharedMemory;
 /// the client exits.
 ///
 /// ```
-/// use oip_service::{ByteBudget, ConnectionMemory, OpenConnectionMemory};
+/// use oip_resources::{ByteBudget, ConnectionMemory, OpenConnectionMemory};
 /// use oip_shm::ConnectionRegions;
 ///
 /// let budget = ByteBudget::new(1 << 20);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use oip_service::{Backend, LoadContext, Model, ModelFiles, ModelSource};
+use oip_model::{Backend, LoadContext, Model, ModelFiles, ModelSource};
 use oip_types::ServiceError;
 
 use crate::{

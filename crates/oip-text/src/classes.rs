@@ -1,6 +1,6 @@
 //! The outputs of classifiers: scores, the label of the best class, all labels.
 
-use oip_service::Call;
+use oip_model::Call;
 use oip_types::{BytesTensor, DataType, InferOutput, ServiceError, TensorMetadata};
 use tensor_core::{Shape, Tensor};
 

@@ -1,6 +1,6 @@
 //! The network of a text model: finds its inputs and its output, and runs batches of sequences.
 
-use oip_service::{Call, CancelToken, Model, RowIndependence};
+use oip_model::{Call, CancelToken, Model, RowIndependence};
 use oip_types::{DataType, InferRequest, ModelMetadata, ModelRef, ServiceError, TensorMetadata};
 use tensor_core::{QuotedName, Shape, Tensor};
 

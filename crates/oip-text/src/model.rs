@@ -1,6 +1,6 @@
 //! A text model: tokenization, batching by length, the network, then pooling or labels.
 
-use oip_service::{Call, CancelToken, Capabilities, IndependentRows, Model, Outcome, RowIndependence};
+use oip_model::{Call, CancelToken, Capabilities, IndependentRows, Model, Outcome, RowIndependence};
 use oip_types::{BytesTensor, DataType, InferOutput, ModelMetadata, ServiceError, TensorMetadata};
 use serde_json::json;
 use tensor_core::{Shape, Tensor};

@@ -1,7 +1,7 @@
 //! The steps of text models as separate models, which a pipeline can combine with any network.
 
 use bytes::Bytes;
-use oip_service::{
+use oip_model::{
     Backend, Call, CancelToken, Capabilities, IndependentRows, LoadContext, Model, ModelFiles, ModelSource,
     Outcome, RowIndependence,
 };
@@ -44,7 +44,7 @@ const LOGITS: &str = "logits";
 /// | `labels` | a classifier's `config.json` | `logits` FP32 `[n, classes]` | `scores` FP32 `[n, classes]`, `label` BYTES `[n]`, `labels` BYTES `[n, classes]` |
 ///
 /// ```
-/// use oip_service::Backend;
+/// use oip_model::Backend;
 /// use oip_text::{TextOptions, TextStepBackend};
 ///
 /// // A directory is never detected as a step: its configuration names the backend and the file.

@@ -1,6 +1,6 @@
 //! Tokenizes the texts of a request. All limits are checked before the first text is tokenized.
 
-use oip_service::CancelToken;
+use oip_model::CancelToken;
 use oip_types::{DataType, ErrorCode, InferRequest, ParameterValue, ServiceError, TensorMetadata};
 
 use crate::{

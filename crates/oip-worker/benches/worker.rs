@@ -20,7 +20,7 @@ use std::{
 };
 
 use bench_kit::Comparison;
-use oip_service::{Backend, Call, CancelToken, LoadContext, Model, ModelSource, Outcome};
+use oip_model::{Backend, Call, CancelToken, LoadContext, Model, ModelSource, Outcome};
 use oip_types::{DataType, InferRequest, ModelMetadata, ModelRef, ServiceError, TensorMetadata};
 use oip_worker::{IsolatedBackend, Isolation};
 use tensor_core::{Shape, Tensor};

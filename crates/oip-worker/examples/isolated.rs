@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use oip_service::{Backend, Call, CancelToken, LoadContext, Model, ModelSource, Outcome};
+use oip_model::{Backend, Call, CancelToken, LoadContext, Model, ModelSource, Outcome};
 use oip_types::{InferRequest, ModelMetadata, ModelRef, ServiceError};
 use oip_worker::{IsolatedBackend, Isolation};
 

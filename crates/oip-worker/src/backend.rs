@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use oip_service::{
+use oip_model::{
     Backend, Call, Capabilities, LoadContext, Model, ModelFiles, ModelSource, NeedsProcess, Outcome,
 };
 use oip_types::{ByteSize, ModelConfig, ModelMetadata, ServiceError};

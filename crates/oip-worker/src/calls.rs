@@ -16,8 +16,9 @@ use std::{
 
 use bytes::Bytes;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use oip_service::{
-    BoxFuture, Call, CancelToken, Charge, ModelCall, OtherModels, RequestPart, ResponseStream, Responses,
+use oip_model::{
+    BoxFuture, Call, CancelToken, MemoryCharge, ModelCall, OtherModels, RequestPart, ResponseStream,
+    Responses,
 };
 use oip_types::{
     ErrorCode, InferInput, InferOutput, InferRequest, InferResponse, ModelRef, ParameterValue, Parameters,
@@ -109,8 +110,8 @@ impl<'w> Calls<'w> {
     }
 
     /// Counts `bytes` bytes, for the inputs of a call, toward the memory budget of the running request.
-    pub(crate) fn charge(&self, bytes: u64) -> Result<Charge, ServiceError> {
-        self.work.others.lease().charge(bytes)
+    pub(crate) fn charge(&self, bytes: u64) -> Result<MemoryCharge, ServiceError> {
+        self.work.others.charge(bytes)
     }
 
     /// Starts a call. `inputs` are its inputs, or the reason why they could not be read.

@@ -13,7 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use oip_service::{Backend, Call, CancelToken, ConfiguredTensors, LoadContext, Model, ModelSource};
+use oip_model::{Backend, Call, CancelToken, ConfiguredTensors, LoadContext, Model, ModelSource};
 use oip_types::{
     ByteSize, ErrorCode, InferOutput, InferResponse, ModelRef, RequestLimits, ServiceError,
     rest::{self, BinaryOutputs, NonFinite},

@@ -3,7 +3,7 @@
 //!
 //! [`IsolatedBackend`] wraps another backend. A model whose configuration requests isolation is loaded by a
 //! *worker*, a process that has the same backend, and is represented by a proxy in the server. To its caller,
-//! an engine or a test, the proxy is a [`Model`](oip_service::Model) like any other: batching, warm-up,
+//! an engine or a test, the proxy is a [`Model`](oip_model::Model) like any other: batching, warm-up,
 //! checks and statistics stay in the server.
 //!
 //! A worker is any program that calls [`run`] with its backends. Usually it is the server's own program,
@@ -12,7 +12,7 @@
 //! ```no_run
 //! use std::{process::{Command, ExitCode}, sync::Arc};
 //!
-//! use oip_service::Backend;
+//! use oip_model::Backend;
 //! use oip_worker::{IsolatedBackend, Isolation};
 //!
 //! /// What a server's `main` does, with its backend and the way it serves models.
@@ -45,7 +45,7 @@
 //! server. A worker that continues for another second is killed and replaced, so that no instance is lost.
 //! This does not count as a crash.
 //!
-//! If the calling thread has [little time](oip_service::Call::patience), the run is only started on it
+//! If the calling thread has [little time](oip_model::Call::patience), the run is only started on it
 //! (Linux): a small request is sent to an idle worker, and the thread waits for the response on the socket,
 //! for at most that time. Since no other thread is woken, this costs a fraction of a handover between
 //! threads. Another thread finishes a run that takes longer, calls other models, responds in shared memory or
@@ -129,7 +129,7 @@
 //! which the worker is not free, such as one that hangs in the model's own call, is ended as above.
 //!
 //! A model of such a worker may call other models while it runs a request (kind 13, at most 256 open calls);
-//! the caller provides these models ([`Call::others`](oip_service::Call::others)). The thread that runs the
+//! the caller provides these models ([`Call::others`](oip_model::Call::others)). The thread that runs the
 //! request waits for the worker and the other models at the same time. The inputs of a call are counted
 //! toward the memory budget of the running request before they are read. A worker with open calls must always
 //! read what it is sent, because the server does not read while it sends. If a call has several responses,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use oip_service::{Capabilities, IndependentRows, InputDims, Model, RowIndependence};
+use oip_model::{Capabilities, IndependentRows, InputDims, Model, RowIndependence};
 use oip_types::{
     DataType, ErrorCode, ModelConfig, ModelMetadata, Placement, ServiceError, ShapePattern, TensorMetadata,
     model_config::{InputConfig, OutputConfig},
@@ -428,7 +428,7 @@ impl Failure {
 
 #[cfg(test)]
 mod tests {
-    use oip_service::{Call, Outcome};
+    use oip_model::{Call, Outcome};
 
     use super::*;
     use crate::protocol::read_json;

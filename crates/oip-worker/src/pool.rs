@@ -8,9 +8,9 @@ use std::{
 };
 
 use nix::sys::signal::{SigSet, Signal};
-use oip_service::{CancelToken, Capabilities, Outputs, ResponseSink};
+use oip_model::{CancelToken, Capabilities, Outputs, ResponseSink};
 #[cfg(target_os = "linux")]
-use oip_service::{NoOtherModels, Outcome, RestOfRun};
+use oip_model::{NoOtherModels, Outcome, RestOfRun};
 use oip_types::{ErrorCode, ModelMetadata, ServiceError};
 #[cfg(target_os = "linux")]
 use oip_types::{InferOutput, InferRequest, ParameterValue};
@@ -244,7 +244,7 @@ impl Pool {
                 }
             })));
         }
-        let work = Work::alone(&request, cancel, NoOtherModels::shared());
+        let work = Work::alone(&request, cancel, &NoOtherModels);
         match run.with(|worker| worker.receive(work, sent, None)) {
             Ok(answer) => {
                 run.end();

@@ -16,9 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use oip_service::{
-    CancelToken, ConfiguredTensors, InputDims, ModelSource, Outputs, RequestPart, ResponseSink,
-};
+use oip_model::{CancelToken, ConfiguredTensors, InputDims, ModelSource, Outputs, RequestPart, ResponseSink};
 use oip_types::{
     InferRequest, ModelConfig, RequestLimits, ServiceError,
     rest::{self, RequestEncoding},

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use oip_service::{Outputs, RequestPart, ResponseSink};
+use oip_model::{Outputs, RequestPart, ResponseSink};
 use oip_types::{DataType, ErrorCode, InferOutput, InferRequest, ParameterValue, ServiceError, TensorValue};
 use tensor_core::{QuotedName, Shape};
 

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_service::TokenBucket;
+use oip_resources::TokenBucket;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::messages::Failure;

@@ -10,7 +10,7 @@ use std::{
 
 use http::Extensions;
 use oip_listen::{Lasting, StreamSlot};
-use oip_service::{CallSlot, RevocableSlot};
+use oip_resources::{CallSlot, RevocableSlot};
 
 /// Returns the long-lived gRPC calls that are mostly idle.
 pub(crate) fn lasting() -> Lasting {

@@ -47,10 +47,11 @@ pub use oip_engine::{BuildError, Engine, EngineBuilder, EngineConfig, Repository
 pub use oip_grpc::GrpcConfig;
 pub use oip_http::HttpConfig;
 pub use oip_listen::ConnectionLimits;
-pub use oip_service::{
-    Backend, BoxFuture, Call, CancelToken, Capabilities, IndependentRows, InferenceService, Model, Outcome,
-    Outputs, Readiness, RequestContext, ResponseSink, RowIndependence,
+pub use oip_model::{
+    Backend, BoxFuture, Call, CancelToken, Capabilities, IndependentRows, Model, Outcome, Outputs,
+    ResponseSink, RowIndependence,
 };
+pub use oip_service::{InferenceService, Readiness, RequestContext};
 pub use oip_types::{
     BytesTensor, DataType, Elements, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata,
     ModelRef, Parameters, ServerMetadata, ServiceError, TensorMetadata, TensorValue,

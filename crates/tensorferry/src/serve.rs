@@ -11,7 +11,8 @@ use std::{
 use oip_grpc::GrpcConfig;
 use oip_http::HttpConfig;
 use oip_listen::{ConnectionLimits, Protocol, Shutdown, listen};
-use oip_service::{ByteBudget, ExtendedService, InferenceService};
+use oip_resources::ByteBudget;
+use oip_service::{ExtendedService, InferenceService};
 use tokio::{
     task::{AbortHandle, JoinHandle, spawn_blocking},
     time::{interval, timeout},

@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf, sync::Arc};
 
 use backend_boosters::BoostersBackend;
-use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
+use oip_model::{Backend, CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{
     DataType, InferRequest, ModelConfig, ModelRef, ServiceError,
     model_config::{ConfigParameter, InputConfig, InputFormat, OutputConfig},

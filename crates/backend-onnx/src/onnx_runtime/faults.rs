@@ -1,7 +1,7 @@
 //! Classifies errors of ONNX Runtime's runs as errors of the client or of the server, and shortens their
 //! messages.
 
-use oip_service::CancelToken;
+use oip_model::CancelToken;
 use oip_types::{ByteSize, ErrorCode, ServiceError};
 use onnx_tensor::size::{MAX_BYTES, gib};
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use oip_service::{Call, CancelToken, Model};
+use oip_model::{Call, CancelToken, Model};
 use oip_types::{BytesTensor, DataType, InferOutput, InferRequest, ModelRef, TensorValue};
 use onnx_graph::Port;
 use tensor_core::{Shape, Tensor, TensorSpec};

@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use oip_service::memory_limit;
+use oip_model::memory_limit;
 use oip_types::{ServiceError, causes};
 use ort::{LoadDynamicError, environment::Environment, logging::LogLevel};
 use parking_lot::Mutex;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use oip_service::{
+use oip_model::{
     Call, Capabilities, LoadContext, Model, ModelSource, NeedsProcess, Outcome, RowIndependence,
 };
 use oip_types::{InferOutput, ModelMetadata, ServiceError, ShapePattern, TensorMetadata};

@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use bytes::Bytes;
-use oip_service::CancelToken;
+use oip_model::CancelToken;
 use oip_types::{Placement, ServiceError};
 use onnx_session::SharedSession;
 use ort::{session::SessionInputValue, value::DynValue};

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_service::CancelToken;
+use oip_model::CancelToken;
 use ort::session::RunOptions;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_service::CancelToken;
+use oip_model::CancelToken;
 
 use crate::support::{Runtime, file, names, recorded_request, runtimes};
 

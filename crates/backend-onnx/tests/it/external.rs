@@ -1,7 +1,7 @@
 //! Tests models whose weights are in files next to the model.
 
 use backend_onnx::OnnxBackend;
-use oip_service::{Backend, LoadContext};
+use oip_model::{Backend, LoadContext};
 use oip_types::{InferRequest, ModelRef};
 use tensor_core::{Shape, Tensor};
 

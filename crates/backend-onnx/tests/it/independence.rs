@@ -2,7 +2,7 @@
 //! another request.
 
 use bytes::Bytes;
-use oip_service::{IndependentRows, Model, RowIndependence};
+use oip_model::{IndependentRows, Model, RowIndependence};
 use oip_types::{BytesTensor, DataType, InferRequest, ModelMetadata, ModelRef, TensorValue};
 use tensor_core::{DType, Shape, Tensor, TensorSpec};
 

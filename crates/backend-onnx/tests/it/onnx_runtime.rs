@@ -8,7 +8,7 @@ use std::{
 
 use backend_onnx::{OnnxBackend, OnnxRuntime};
 use bytes::Bytes;
-use oip_service::{Backend, CancelToken, LoadContext};
+use oip_model::{Backend, CancelToken, LoadContext};
 use oip_types::{
     DataType, ErrorCode, InferRequest, ModelConfig, ModelRef, TensorValue, model_config::ConfigParameter,
 };
@@ -120,7 +120,7 @@ fn a_run_that_hangs_leaves_the_others_alone() {
     let token = CancelToken::new(None);
     let hanging: Vec<_> = (0..4)
         .map(|_| {
-            let (model, token): (Arc<dyn oip_service::Model>, _) = (Arc::clone(&model), token.clone());
+            let (model, token): (Arc<dyn oip_model::Model>, _) = (Arc::clone(&model), token.clone());
             thread::spawn(move || model.infer(count_to(1 << 62), &token).unwrap_err().code())
         })
         .collect();
@@ -208,7 +208,7 @@ fn runs_at_the_same_time_answer_the_same() {
     let content = std::fs::read(path).unwrap();
     let pixels = (0..32 * 64).map(|index| (index * 7919 % 17) as f32).collect();
     let images = Tensor::from_vec(Shape::new(&[32, 64]).unwrap(), pixels).unwrap();
-    let answer = |model: &dyn oip_service::Model| {
+    let answer = |model: &dyn oip_model::Model| {
         let name = &model.metadata().inputs[0].name;
         infer(model, single(name, images.clone())).unwrap()
     };

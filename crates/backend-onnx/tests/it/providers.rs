@@ -5,7 +5,7 @@
 use std::{sync::Arc, thread};
 
 use backend_onnx::{Gpu, GpuChoice, Gpus, OnnxBackend, OnnxRuntime};
-use oip_service::{Backend, LoadContext, Model};
+use oip_model::{Backend, LoadContext, Model};
 use oip_types::{
     ErrorCode, ModelConfig, ServiceError,
     model_config::{Accelerator, ConfigParameter, InstanceGroup, InstanceKind},

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use oip_service::CancelToken;
+use oip_model::CancelToken;
 use oip_types::ErrorCode;
 
 use crate::support::{Runtime, infer, recorded_request, runtimes};

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use backend_onnx::OnnxBackend;
-use oip_service::{Backend, InputDims, LoadContext, Model};
+use oip_model::{Backend, InputDims, LoadContext, Model};
 use oip_types::{ErrorCode, InferRequest, ModelConfig, ModelRef};
 use tensor_core::{Shape, Tensor};
 

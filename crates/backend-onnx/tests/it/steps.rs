@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use oip_service::CancelToken;
+use oip_model::CancelToken;
 use oip_types::{ErrorCode, InferRequest, ModelRef};
 use tensor_core::{Shape, Tensor};
 

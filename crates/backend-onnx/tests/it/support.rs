@@ -4,7 +4,7 @@ use std::{io::Write, path::PathBuf, sync::LazyLock};
 
 use backend_onnx::{OnnxBackend, OnnxRuntime};
 use bytes::Bytes;
-use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
+use oip_model::{Backend, CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{
     InferOutput, InferRequest, InferResponse, ModelRef, RequestLimits, ServiceError, TensorValue,
     rest::{decode_request, decode_response},

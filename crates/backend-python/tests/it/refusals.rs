@@ -9,7 +9,7 @@ use std::{
 };
 
 use backend_python::{PythonBackend, SavedObjectBackend, Settings};
-use oip_service::{Backend, LoadContext, ModelSource};
+use oip_model::{Backend, LoadContext, ModelSource};
 use oip_types::{ErrorCode, ModelConfig, ServiceError, model_config::ConfigParameter};
 
 fn load(backend: &dyn Backend, path: &Path, parameters: &[(&str, &str)]) -> Result<(), ServiceError> {

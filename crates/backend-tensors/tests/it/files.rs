@@ -6,7 +6,7 @@ use backend_tensors::TensorsBackend;
 use bytes::Bytes;
 use fmt_core::{Plan, PlannedEntry};
 use fmt_ztensor::{ChecksumKind, Compression, TensorOptions, WriteOptions, ZtensorWriter};
-use oip_service::{Backend, Model};
+use oip_model::{Backend, Model};
 use tensor_core::{DType, Shape, SparseCoo, Tensor, TensorSpec};
 
 use crate::support::{embed, file, load, load_with, request, run, tensors, vector};
@@ -105,8 +105,8 @@ fn checksums_are_verified_at_load() {
 #[test]
 fn the_deadline_ends_loading() {
     let source =
-        oip_service::ModelSource::new("m", "1", "/nowhere/model.zt", ztensor(&TensorOptions::default()));
-    let mut cx = oip_service::LoadContext::default();
+        oip_model::ModelSource::new("m", "1", "/nowhere/model.zt", ztensor(&TensorOptions::default()));
+    let mut cx = oip_model::LoadContext::default();
     cx.deadline.replace(std::time::Instant::now());
     let error = TensorsBackend::new().load(&source, &cx).err().unwrap();
     assert_eq!(error.to_string(), "model.zt: loading took too long");

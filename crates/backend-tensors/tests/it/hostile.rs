@@ -6,7 +6,7 @@ use backend_tensors::TensorsBackend;
 use bytes::Bytes;
 use fmt_core::testing::mutants;
 use fmt_ztensor::{Compression, TensorOptions, WriteOptions, ZtensorWriter};
-use oip_service::Backend;
+use oip_model::Backend;
 use tensor_core::{Shape, Tensor};
 
 use crate::support::{embed, file, load, load_with, request, run};

@@ -5,7 +5,7 @@ use std::path::Path;
 use backend_tensors::TensorsBackend;
 use bytes::Bytes;
 use fmt_core::{Plan, PlannedEntry};
-use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
+use oip_model::{Backend, CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{InferOutput, InferRequest, ModelRef, ServiceError};
 use tensor_core::{Shape, Tensor};
 

@@ -4,7 +4,7 @@
 use std::{path::Path, sync::Arc};
 
 use model_repository::Repository;
-use oip_service::{Backend, LoadContext, Model, ModelSource};
+use oip_model::{Backend, LoadContext, Model, ModelSource};
 use oip_types::ServiceError;
 
 use crate::support::{WordBackend, found, repository};

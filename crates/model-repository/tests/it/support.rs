@@ -3,7 +3,7 @@
 use std::{fs, path::Path, sync::Arc};
 
 use model_repository::{ModelDirectory, ModelError, Repository, VersionContent};
-use oip_service::{Backend, LoadContext, Model, ModelSource};
+use oip_model::{Backend, LoadContext, Model, ModelSource};
 use oip_types::ServiceError;
 use tempfile::TempDir;
 

@@ -17,8 +17,10 @@ use oip_client::{ErrorKind, HttpClient, InferenceClient, Patience, RetryPolicy};
 use oip_grpc::GrpcConfig;
 use oip_http::{HttpConfig, REGISTER_CONNECTION_MEMORY};
 use oip_listen::{ConnectionLimits, Descriptors, Protocol, Shutdown, listen_unix, serve};
+use oip_model::BoxFuture;
+use oip_resources::{ByteBudget, ConnectionRegion};
 use oip_service::{
-    BoxFuture, ByteBudget, ConnectionRegion, InferenceService, Readiness, RequestContext,
+    InferenceService, Readiness, RequestContext,
     testing::{TestService, datatypes},
 };
 use oip_shm::ConnectionRegions;

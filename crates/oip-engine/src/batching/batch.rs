@@ -1,6 +1,6 @@
 //! Concatenates requests along axis 0, and splits their outputs again.
 
-use oip_service::{IndependentRows, RequestPart};
+use oip_model::{IndependentRows, RequestPart};
 use oip_types::{
     InferInput, InferOutput, InferRequest, ModelMetadata, ParameterValue, Parameters, RequestedOutput,
     ServiceError, TensorValue,

@@ -9,7 +9,7 @@ use std::{
 
 use model_config::{Axes, CompletedConfig, WrittenConfig, complete, complete_pipeline};
 use model_repository::{FileError, ModelDirectory, ModelFile, VersionContent};
-use oip_service::{
+use oip_model::{
     Call, CancelToken, Capabilities, ConfiguredTensors, LoadContext, Model, ModelSource, Outcome,
     ResponseSink,
 };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use oip_service::private_memory;
+use oip_model::private_memory;
 use parking_lot::Mutex;
 
 /// Splits the memory growth of the process evenly among the concurrent loads, so that the shares add up to

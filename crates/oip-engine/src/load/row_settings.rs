@@ -2,7 +2,7 @@
 //! configuration and the policy.
 
 use model_config::{CompletedConfig, Defaults};
-use oip_service::{Capabilities, IndependentRows, RowIndependence};
+use oip_model::{Capabilities, IndependentRows, RowIndependence};
 use oip_types::Joining;
 use tensor_core::QuotedName;
 

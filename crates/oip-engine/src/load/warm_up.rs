@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use model_repository::ModelDirectory;
-use oip_service::{Call, CancelToken, Model, Outcome, ResponseSink};
+use oip_model::{Call, CancelToken, Model, Outcome, ResponseSink};
 use oip_types::{
     BytesTensor, DataType, ErrorCode, InferOutput, InferRequest, ModelConfig, ModelMetadata, ModelRef,
     ServiceError, TensorValue,

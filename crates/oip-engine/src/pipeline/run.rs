@@ -3,7 +3,8 @@
 use std::{mem, time::Instant};
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
-use oip_service::{RequestContext, StageKind};
+use oip_resources::StageKind;
+use oip_service::RequestContext;
 use oip_types::{
     InferInput, InferOutput, InferRequest, ModelRef, Parameters, RequestedOutput, ServiceError, TensorValue,
 };
@@ -205,7 +206,7 @@ mod tests {
     use std::{collections::BTreeMap, sync::Arc};
 
     use futures_executor::block_on;
-    use oip_service::BoxFuture;
+    use oip_model::BoxFuture;
     use oip_types::{
         DataType, InferResponse, ModelMetadata, TensorMetadata,
         model_config::{EnsembleScheduling, EnsembleStep},

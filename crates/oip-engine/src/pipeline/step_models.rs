@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use oip_service::{BoxFuture, RequestContext};
+use oip_model::BoxFuture;
+use oip_service::RequestContext;
 use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceError};
 
 use super::error::StepError;

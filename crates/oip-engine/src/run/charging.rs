@@ -1,7 +1,7 @@
 //! Counts the tensors that the engine and its models allocate for a request toward the memory budget.
 
 use bytes::Bytes;
-use oip_service::{Charge, Lease};
+use oip_resources::{Charge, Lease};
 use oip_types::{InferInput, InferOutput, InferRequest, ServiceError, TensorValue};
 
 use crate::batching::batch;
@@ -31,7 +31,7 @@ impl Inputs {
 }
 
 /// Counts a model's outputs toward the memory budget until the last slice of each has been dropped. For
-/// `lends_memory` see [`Capabilities::lends_memory`](oip_service::Capabilities::lends_memory).
+/// `lends_memory` see [`Capabilities::lends_memory`](oip_model::Capabilities::lends_memory).
 ///
 /// # Errors
 /// See [`Lease::charge`].
@@ -106,7 +106,7 @@ fn charged(lease: &Lease, value: TensorValue) -> Result<TensorValue, ServiceErro
 
 #[cfg(test)]
 mod tests {
-    use oip_service::{ByteBudget, TimeLimits};
+    use oip_resources::{ByteBudget, TimeLimits};
     use oip_types::{BytesTensor, ErrorCode, ModelRef};
     use tensor_core::{Shape, Tensor};
 

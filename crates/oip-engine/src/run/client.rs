@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Instant};
 
 use futures_channel::oneshot;
-use oip_service::{CancelToken, Lease};
+use oip_model::CancelToken;
+use oip_resources::Lease;
 
 use crate::{infer_result::InferResult, run::several::Parts};
 

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, time::Instant};
 
-use oip_service::{Phase, RequestNotes, StageKind};
+use oip_resources::{Phase, RequestNotes, StageKind};
 use parking_lot::Mutex;
 
 use crate::{

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_service::CancelToken;
+use oip_model::CancelToken;
 use parking_lot::Mutex;
 
 /// Detects threads that hang in their model.

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use oip_service::{BoxFuture, Capabilities};
+use oip_model::{BoxFuture, Capabilities};
 use oip_types::{ModelMetadata, TensorMetadata};
 
 use crate::batching::scheduler::BatchPolicy;
@@ -22,11 +22,11 @@ use crate::batching::scheduler::BatchPolicy;
 /// its thread. Then the caller runs batches from the queue, including requests of other callers, under the
 /// same rules as the model's threads. Whether a model is quick is measured per batch size: a size counts as
 /// quick after four consecutive runs within the limit, until a run takes twice the limit. Only models that
-/// [promise](oip_service::Capabilities::bounded) that the shapes of the inputs determine the run time are run
+/// [promise](oip_model::Capabilities::bounded) that the shapes of the inputs determine the run time are run
 /// in place.
 ///
 /// For a model that runs elsewhere, such as in another process, the caller
-/// [starts](oip_service::Call::patience) the run and waits for up to four times the limit. If the run takes
+/// [starts](oip_model::Call::patience) the run and waits for up to four times the limit. If the run takes
 /// longer, one of the model's threads takes over.
 ///
 /// ```
@@ -265,7 +265,7 @@ pub(crate) fn may_run(model: &Capabilities, quickness: &Quickness, rows: u64) ->
 
 #[cfg(test)]
 mod tests {
-    use oip_service::IndependentRows;
+    use oip_model::IndependentRows;
     use oip_types::DataType;
 
     use super::*;

@@ -10,7 +10,8 @@ use std::{
 };
 
 use futures_channel::oneshot;
-use oip_service::{CancelToken, Capabilities, Model, RequestContext};
+use oip_model::{CancelToken, Capabilities, Model};
+use oip_service::RequestContext;
 use oip_types::{ErrorCode, InferRequest, ModelMetadata, ServiceError};
 
 use crate::{

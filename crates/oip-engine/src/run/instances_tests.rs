@@ -13,7 +13,8 @@ use std::{
 
 use bytes::Bytes;
 use futures_executor::block_on;
-use oip_service::{BoxFuture, Call, Capabilities, Model, Outcome, RequestContext};
+use oip_model::{BoxFuture, Call, Capabilities, Model, Outcome};
+use oip_service::RequestContext;
 use oip_types::{
     DataType, ErrorCode, InferOutput, InferRequest, ModelConfig, ModelMetadata, ModelRef, ParameterValue,
     ServiceError, TensorMetadata, TensorValue,

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use oip_service::RestOfRun;
+use oip_model::RestOfRun;
 use oip_types::{InferRequest, RequestedOutput};
 
 use crate::run::{charging::Inputs, client::Client};

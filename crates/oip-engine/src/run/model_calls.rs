@@ -6,7 +6,9 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use oip_service::{BoxFuture, CancelToken, Lease, ModelCall, OtherModels, RequestContext, Responses};
+use oip_model::{BoxFuture, CancelToken, MemoryCharge, ModelCall, OtherModels, Responses};
+use oip_resources::Lease;
+use oip_service::RequestContext;
 use oip_types::{ErrorCode, InferRequest, ParameterValue, ServiceError};
 
 /// Interface through which the threads of a model call other models. The registry implements it.
@@ -64,10 +66,17 @@ pub(crate) struct CallableModels<'r> {
     lease: OnceCell<Lease>,
 }
 
-impl OtherModels for CallableModels<'_> {
+impl CallableModels<'_> {
+    /// Returns the lease that all calls of the run share. It is a separate one, so that the work of the called
+    /// models counts as work of this run.
     fn lease(&self) -> &Lease {
-        // The calls share a separate lease, so that the work of the called models counts as work of this run.
         self.lease.get_or_init(|| self.run.for_shared_work())
+    }
+}
+
+impl OtherModels for CallableModels<'_> {
+    fn charge(&self, bytes: u64) -> Result<MemoryCharge, ServiceError> {
+        Ok(Box::new(self.lease().charge(bytes)?))
     }
 
     fn ask(&self, call: ModelCall) -> BoxFuture<'static, Result<Responses, ServiceError>> {

@@ -10,7 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_service::{Call, CancelToken, Lease, Outcome, Outputs, RequestPart};
+use oip_model::{Call, CancelToken, Outcome, Outputs, RequestPart};
+use oip_resources::Lease;
 use oip_types::{ErrorCode, InferOutput, InferRequest, ServiceError};
 
 use crate::{

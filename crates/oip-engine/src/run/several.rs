@@ -7,7 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_service::{CancelToken, Lease, ResponseSink};
+use oip_model::{CancelToken, ResponseSink};
+use oip_resources::Lease;
 use oip_types::{ErrorCode, InferOutput, ModelMetadata, RequestedOutput, ServiceError};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 

@@ -7,7 +7,8 @@ use std::{
 
 use arc_swap::ArcSwap;
 use model_repository::VersionKey;
-use oip_service::{BoxFuture, Readiness, RequestContext, ResponseStream, Responses, StreamedResponse};
+use oip_model::{BoxFuture, ResponseStream, Responses, StreamedResponse};
+use oip_service::{Readiness, RequestContext};
 use oip_types::{ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceError};
 use parking_lot::Mutex;
 use tensor_core::QuotedName;

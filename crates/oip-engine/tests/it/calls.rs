@@ -11,10 +11,9 @@ use std::{
 
 use futures_executor::block_on;
 use oip_engine::Engine;
-use oip_service::{
-    ByteBudget, Call, InferenceService, Lease, Model, ModelCall, Outcome, RequestContext, Responses,
-    Statistics, TimeLimits,
-};
+use oip_model::{Call, Model, ModelCall, Outcome, Responses};
+use oip_resources::{ByteBudget, Lease, TimeLimits};
+use oip_service::{InferenceService, RequestContext, Statistics};
 use oip_types::{
     DataType, ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceError, TensorMetadata,
 };

@@ -3,7 +3,8 @@
 use std::{fs, path::Path, time::Instant};
 
 use oip_engine::{Engine, EngineConfig, Repository};
-use oip_service::{Backend, InferenceService};
+use oip_model::Backend;
+use oip_service::InferenceService;
 use oip_types::{DataType, InferRequest, ModelConfig, ModelRef, ModelState, TensorMetadata};
 use tensor_core::{Shape, Tensor};
 

@@ -2,7 +2,8 @@
 
 use futures_executor::block_on;
 use oip_engine::{Engine, EngineConfig, ModelControl, Repository};
-use oip_service::{Call, InferenceService, Model, Outcome};
+use oip_model::{Call, Model, Outcome};
+use oip_service::InferenceService;
 use oip_types::{
     DataType, ErrorCode, LoadOptions, ModelMetadata, ModelRef, ServiceError, TensorMetadata, UnloadOptions,
 };

@@ -12,10 +12,11 @@ use std::{
 };
 
 use oip_engine::{Engine, EngineConfig, Repository};
-use oip_service::{
-    Backend, BoxFuture, Call, CancelToken, Capabilities, IndependentRows, InferenceService, LoadContext,
-    Model, ModelSource, Outcome, Outputs, RequestContext, RowIndependence,
+use oip_model::{
+    Backend, BoxFuture, Call, CancelToken, Capabilities, IndependentRows, LoadContext, Model, ModelSource,
+    Outcome, Outputs, RowIndependence,
 };
+use oip_service::{InferenceService, RequestContext};
 use oip_types::{
     DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ServiceError,
     TensorMetadata,

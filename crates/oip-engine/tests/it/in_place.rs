@@ -14,10 +14,10 @@ use std::{
 };
 
 use oip_engine::{Engine, EngineConfig, InPlace, Repository};
-use oip_service::{
-    Backend, BoxFuture, Call, Capabilities, InferenceService, LoadContext, Model, ModelSource, Outcome,
-    RequestContext, RestOfRun,
+use oip_model::{
+    Backend, BoxFuture, Call, Capabilities, LoadContext, Model, ModelSource, Outcome, RestOfRun,
 };
+use oip_service::{InferenceService, RequestContext};
 use oip_types::{
     DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceError,
     TensorMetadata, TensorValue,

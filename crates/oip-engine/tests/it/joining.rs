@@ -8,10 +8,10 @@ use std::sync::{
 
 use futures_executor::block_on;
 use oip_engine::{Engine, EngineConfig, Repository};
-use oip_service::{
-    Backend, Call, Capabilities, IndependentRows, InferenceService, LoadContext, Model, ModelSource, Outcome,
-    RowIndependence,
+use oip_model::{
+    Backend, Call, Capabilities, IndependentRows, LoadContext, Model, ModelSource, Outcome, RowIndependence,
 };
+use oip_service::InferenceService;
 use oip_types::{
     DataType, InferRequest, Joining, ModelConfig, ModelMetadata, ModelRef, ServiceError, TensorMetadata,
 };

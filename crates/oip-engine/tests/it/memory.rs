@@ -7,7 +7,8 @@ use std::{
 
 use futures_executor::block_on;
 use oip_engine::FailureReason;
-use oip_service::{ByteBudget, InferenceService, Lease, RequestContext, TimeLimits};
+use oip_resources::{ByteBudget, Lease, TimeLimits};
+use oip_service::{InferenceService, RequestContext};
 use oip_types::{ErrorCode, InferRequest, InferResponse, ServiceError};
 
 use crate::{

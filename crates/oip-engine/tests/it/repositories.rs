@@ -3,7 +3,8 @@
 use std::{fs, os::unix::fs::symlink, path::Path, sync::Arc, time::Duration};
 
 use oip_engine::{Engine, EngineConfig, ModelControl, Repositories, Repository};
-use oip_service::{Backend, InferenceService};
+use oip_model::Backend;
+use oip_service::InferenceService;
 use oip_types::{ModelRef, ModelState};
 
 use crate::{

@@ -12,11 +12,12 @@ use std::{
 
 use futures_executor::block_on;
 use oip_engine::{Engine, EngineConfig, Repository};
-use oip_service::{
-    Backend, ByteBudget, Call, CancelToken, Capabilities, InferenceService, Lease, LoadContext, Model,
-    ModelConfiguration, ModelSource, Outcome, RequestContext, ResponseSink, ResponseStream, Responses,
-    Statistics, StreamedResponse, TimeLimits,
+use oip_model::{
+    Backend, Call, CancelToken, Capabilities, LoadContext, Model, ModelSource, Outcome, ResponseSink,
+    ResponseStream, Responses, StreamedResponse,
 };
+use oip_resources::{ByteBudget, Lease, TimeLimits};
+use oip_service::{InferenceService, ModelConfiguration, RequestContext, Statistics};
 use oip_types::{DataType, ErrorCode, InferOutput, ModelMetadata, ModelRef, ServiceError, TensorMetadata};
 use tensor_core::{Shape, Tensor};
 

@@ -13,10 +13,8 @@ use std::{
 
 use bytes::Bytes;
 use oip_engine::{Engine, EngineConfig, Repository};
-use oip_service::{
-    Backend, Call, InferenceService, LoadContext, Model, ModelCall, ModelSource, Outcome, Outputs,
-    RequestContext, Responses,
-};
+use oip_model::{Backend, Call, LoadContext, Model, ModelCall, ModelSource, Outcome, Outputs, Responses};
+use oip_service::{InferenceService, RequestContext};
 use oip_types::{
     DataType, InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceError, TensorMetadata,
 };

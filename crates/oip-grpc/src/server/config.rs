@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 #[cfg(unix)]
-use oip_service::OpenConnectionMemory;
-use oip_service::{ByteBudget, CpuPool, TimeLimits};
+use oip_resources::OpenConnectionMemory;
+use oip_resources::{ByteBudget, CpuPool, TimeLimits};
 use oip_types::RequestLimits;
 
 /// Configuration of the gRPC side.
@@ -34,7 +34,7 @@ pub struct GrpcConfig {
     /// Thread pool for long work such as decompression; share one between transports.
     pub cpu: CpuPool,
     /// Opens memory that clients share over their connection (`None`: not supported). The server's listener
-    /// must turn received descriptors into a [`ConnectionRegion`](oip_service::ConnectionRegion).
+    /// must turn received descriptors into a [`ConnectionRegion`](oip_resources::ConnectionRegion).
     #[cfg(unix)]
     pub connection_memory: Option<Arc<dyn OpenConnectionMemory>>,
     /// Whether outputs are sent as raw or as typed contents.

@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use oip_service::{Charge, Lease};
+use oip_resources::{Charge, Lease};
 use oip_types::ServiceError;
 use parking_lot::Mutex;
 use pin_project_lite::pin_project;
@@ -166,7 +166,7 @@ where
 
 #[cfg(test)]
 mod tests {
-    use oip_service::{ByteBudget, TimeLimits};
+    use oip_resources::{ByteBudget, TimeLimits};
     use prost::Message;
 
     use super::*;

@@ -1,7 +1,7 @@
 //! Negotiates message compression.
 
 use http::{HeaderMap, HeaderValue, header::HeaderName};
-use oip_service::compression::Compression;
+use oip_resources::compression::Compression;
 use tonic::Status;
 
 /// The compression of the messages in a request or response.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::Request;
-use oip_service::Charge;
+use oip_resources::Charge;
 use oip_types::{ErrorCode, ServiceError};
 
 use super::GrpcConfig;

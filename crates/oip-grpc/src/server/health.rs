@@ -2,7 +2,8 @@
 
 use std::{pin::Pin, sync::Arc, task::Poll, time::Duration};
 
-use oip_service::{CallSlot, InferenceService};
+use oip_resources::CallSlot;
+use oip_service::InferenceService;
 use tokio::{
     sync::watch,
     time::{Interval, MissedTickBehavior, interval},

@@ -4,11 +4,12 @@
 use std::{ops::Range, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use oip_service::{
-    Charge, CpuPool, Grant, InferenceService, Lease, NamedModel, Phase, RequestContext, ResponseStream,
-    Responses, SharedInputs,
+use oip_model::{ResponseStream, Responses};
+use oip_resources::{
+    Charge, CpuPool, Lease, Phase,
     compression::{Compression, inflate},
 };
+use oip_service::{Grant, InferenceService, NamedModel, RequestContext, SharedInputs};
 use oip_types::{ErrorCode, InferRequest, InferResponse, ParameterValue, Parameters, ServiceError};
 use tokio::{sync::watch, time::timeout_at};
 use tonic::{Response, Status};

@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use http::Response;
 use http_body::{Body, Frame};
-use oip_service::{Charge, Lease};
+use oip_resources::{Charge, Lease};
 use oip_types::ServiceError;
 use tonic::Status;
 

@@ -7,7 +7,7 @@ use std::{error::Error, future::poll_fn, io, pin::Pin};
 
 use bytes::{Buf, Bytes};
 use http_body::Body;
-use oip_service::{Buffer, ByteBudget, CallSlot, Lease, TimeLimits, compression::Compression};
+use oip_resources::{Buffer, ByteBudget, CallSlot, Lease, TimeLimits, compression::Compression};
 use oip_types::{ErrorCode, ServiceError, causes};
 use tokio::time::{Instant, timeout_at};
 use tonic::{Code, Status};

@@ -11,7 +11,8 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::Body;
-use oip_service::{CatchPanic, InferenceService, Lease, catch_panic};
+use oip_resources::Lease;
+use oip_service::{CatchPanic, InferenceService, catch_panic};
 use oip_types::ServiceError;
 use pin_project_lite::pin_project;
 use tonic::{codec::CompressionEncoding, server::NamedService, service::Routes};
@@ -36,7 +37,7 @@ const MODEL_INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 pub const MODEL_STREAM_INFER: &str = "/inference.GRPCInferenceService/ModelStreamInfer";
 
 /// The paths of long-lived calls that are mostly idle. Servers that limit concurrent calls add a
-/// [`CallSlot`](oip_service::CallSlot) as an extension; a call whose slot is revoked ends with
+/// [`CallSlot`](oip_resources::CallSlot) as an extension; a call whose slot is revoked ends with
 /// `UNAVAILABLE`.
 pub const LASTING: &[&str] = &[
     MODEL_STREAM_INFER,

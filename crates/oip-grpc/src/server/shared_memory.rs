@@ -60,8 +60,8 @@ pub(crate) fn register_for_connection(
     #[cfg(unix)]
     {
         let opener = config.connection_memory.as_deref().ok_or_else(not_offered)?;
-        let region = extensions.get::<oip_service::ConnectionRegion>();
-        let byte_size = region.ok_or_else(oip_service::not_passed)?.open(opener)?;
+        let region = extensions.get::<oip_resources::ConnectionRegion>();
+        let byte_size = region.ok_or_else(oip_resources::not_passed)?.open(opener)?;
         Ok(ConnectionSharedMemoryRegisterResponse {
             region: oip_types::CONNECTION_REGION.to_owned(),
             byte_size,

@@ -20,7 +20,8 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response, header};
 use http_body::{Body, Frame};
-use oip_service::{CallSlot, Grant, RequestNotes};
+use oip_resources::{CallSlot, RequestNotes};
+use oip_service::Grant;
 use oip_types::{ErrorCode, ServiceError};
 use tokio::{
     sync::{mpsc, watch},

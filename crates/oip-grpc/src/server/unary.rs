@@ -12,7 +12,8 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, header};
 use http_body::{Body, Frame};
-use oip_service::{Grant, Lease, Phase, RequestNotes, compression::Compression};
+use oip_resources::{Lease, Phase, RequestNotes, compression::Compression};
+use oip_service::Grant;
 use oip_types::{ErrorCode, ServiceError};
 use tokio::time::timeout;
 use tonic::Status;
@@ -56,7 +57,7 @@ where
     let notes = head.extensions.get::<Arc<RequestNotes>>().cloned();
     let lease = Lease::new(&config.budget, &config.time);
     #[cfg(unix)]
-    if let Some(region) = head.extensions.get::<oip_service::ConnectionRegion>() {
+    if let Some(region) = head.extensions.get::<oip_resources::ConnectionRegion>() {
         lease.use_memory_of(region);
     }
     // The headers are freed now: the message may take long to arrive, and small headers are not charged to

@@ -14,7 +14,8 @@ use oip_grpc::{
     proto::{ModelInferRequest, ModelMetadataRequest},
     service,
 };
-use oip_service::{ByteBudget, testing::TestService};
+use oip_resources::ByteBudget;
+use oip_service::testing::TestService;
 use prost::Message;
 use tonic::{Code, codec::CompressionEncoding, codegen::Service};
 

@@ -15,9 +15,9 @@ use oip_grpc::{
     },
     service,
 };
-use oip_service::{
-    BoxFuture, CpuPool, InferenceService, Readiness, RequestContext, SystemSharedMemory, testing::TestService,
-};
+use oip_model::BoxFuture;
+use oip_resources::CpuPool;
+use oip_service::{InferenceService, Readiness, RequestContext, SystemSharedMemory, testing::TestService};
 use oip_types::{
     InferRequest, InferResponse, ModelMetadata, ModelRef, ReadSharedMemory, ServerMetadata, ServiceError,
     SharedMemoryRegion, SharedMemorySlice,

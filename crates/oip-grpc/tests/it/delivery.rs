@@ -11,7 +11,8 @@ use oip_grpc::{
     },
     service,
 };
-use oip_service::{ByteBudget, InferenceService, testing::TestService};
+use oip_resources::ByteBudget;
+use oip_service::{InferenceService, testing::TestService};
 use oip_types::SharedMemoryRegion;
 use tonic::{Code, Status};
 

@@ -9,7 +9,8 @@ use oip_grpc::{
         model_infer_request::InferRequestedOutputTensor,
     },
 };
-use oip_service::{ByteBudget, TimeLimits, testing::identity};
+use oip_resources::{ByteBudget, TimeLimits};
+use oip_service::testing::identity;
 use oip_types::DataType;
 use tonic::{Code, Request, Status};
 

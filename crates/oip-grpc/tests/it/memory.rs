@@ -22,9 +22,9 @@ use oip_grpc::{
     },
     service,
 };
-use oip_service::{
-    BoxFuture, ByteBudget, InferenceService, Readiness, RequestContext, Statistics, testing::TestService,
-};
+use oip_model::BoxFuture;
+use oip_resources::ByteBudget;
+use oip_service::{InferenceService, Readiness, RequestContext, Statistics, testing::TestService};
 use oip_types::{
     DataType, InferRequest, InferResponse, ModelMetadata, ModelRef, ModelStatistics, ServerMetadata,
     ServiceError, TensorMetadata,

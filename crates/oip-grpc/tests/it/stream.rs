@@ -21,7 +21,8 @@ use oip_grpc::{
     },
     service,
 };
-use oip_service::{ByteBudget, TimeLimits, testing::TestService};
+use oip_resources::{ByteBudget, TimeLimits};
+use oip_service::testing::TestService;
 use prost::Message;
 use tokio::{sync::mpsc, time::timeout};
 use tonic::{

@@ -8,7 +8,8 @@ use std::{
 };
 
 use oip_grpc::{GrpcConfig, proto::grpc_inference_service_client::GrpcInferenceServiceClient, service};
-use oip_service::{CallSlot, RevocableSlot, testing::TestService};
+use oip_resources::{CallSlot, RevocableSlot};
+use oip_service::testing::TestService;
 use tokio::{sync::mpsc, time::sleep};
 use tonic::{Code, Request, codegen::tokio_stream::wrappers::ReceiverStream};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};

@@ -11,7 +11,8 @@ use oip_grpc::{
     },
     service,
 };
-use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext, testing::TestService};
+use oip_model::BoxFuture;
+use oip_service::{InferenceService, Readiness, RequestContext, testing::TestService};
 use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};
 
 pub(crate) type Client = GrpcInferenceServiceClient<GrpcService>;

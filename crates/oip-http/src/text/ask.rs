@@ -8,7 +8,8 @@ use axum::{
     http::{StatusCode, request::Parts},
     response::Response,
 };
-use oip_service::{Grant, Lease, Phase, RequestContext, RequestNotes};
+use oip_resources::{Lease, Phase, RequestNotes};
+use oip_service::{Grant, RequestContext};
 use oip_types::{
     BytesTensor, ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ParameterValue,
     ServiceError, TensorValue,

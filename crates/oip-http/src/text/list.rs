@@ -6,7 +6,7 @@ use std::{
     fmt::{self, Write},
 };
 
-use oip_service::Lease;
+use oip_resources::Lease;
 use oip_types::{BytesTensor, ErrorCode, ServiceError};
 use serde::{
     Deserialize, Deserializer,

@@ -3,7 +3,7 @@
 use std::io;
 
 use bytes::Bytes;
-use oip_service::{Charge, Lease};
+use oip_resources::{Charge, Lease};
 use oip_types::ServiceError;
 use serde::{Serialize, Serializer};
 

@@ -20,10 +20,8 @@ use flate2::{
 };
 use http_body::Frame;
 use oip_http::HttpConfig;
-use oip_service::{
-    ByteBudget, TimeLimits,
-    testing::{datatypes, identity},
-};
+use oip_resources::{ByteBudget, TimeLimits};
+use oip_service::testing::{datatypes, identity};
 use oip_types::{RequestLimits, rest::NonFinite};
 
 use crate::support::{app, app_with, call, infer, infer_binary, infer_with, x};

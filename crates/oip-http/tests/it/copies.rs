@@ -12,9 +12,8 @@ use axum::{
     http::{Request, StatusCode},
 };
 use oip_http::{HttpConfig, HttpService};
-use oip_service::{
-    ConnectionMemory, ConnectionRegion, CpuPool, OpenConnectionMemory, oip_types::ServiceError,
-};
+use oip_resources::{ConnectionMemory, ConnectionRegion, CpuPool, OpenConnectionMemory};
+use oip_service::oip_types::ServiceError;
 use tokio::{task::JoinHandle, time::sleep};
 
 use crate::support::{app_with, call, infer, x};

@@ -8,7 +8,8 @@ use axum::{
     http::{Method, Request, StatusCode},
 };
 use oip_http::{HttpConfig, HttpService};
-use oip_service::{BoxFuture, Grant, InferenceService, ModelRepository, Readiness, RequestContext, Rights};
+use oip_model::BoxFuture;
+use oip_service::{Grant, InferenceService, ModelRepository, Readiness, RequestContext, Rights};
 use oip_types::{
     DataType, ErrorCode, InferRequest, InferResponse, LoadOptions, ModelIndexEntry, ModelMetadata, ModelRef,
     ModelState, ServerMetadata, ServiceError, TensorMetadata, UnloadOptions,

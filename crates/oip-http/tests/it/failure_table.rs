@@ -11,7 +11,7 @@ use axum::{
 };
 use flate2::{Compression, write::GzEncoder};
 use oip_http::HttpConfig;
-use oip_service::TimeLimits;
+use oip_resources::TimeLimits;
 
 use crate::support::{app_with, call, x};
 

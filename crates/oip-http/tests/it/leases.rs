@@ -24,7 +24,8 @@ use flate2::{Compression, write::GzEncoder};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use oip_http::{HttpConfig, HttpService, service_with};
-use oip_service::{ByteBudget, TimeLimits, testing::TestService};
+use oip_resources::{ByteBudget, TimeLimits};
+use oip_service::testing::TestService;
 use tower::ServiceExt;
 
 use crate::support::{app_with, infer, infer_binary, infer_with, x};

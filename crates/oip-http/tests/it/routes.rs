@@ -15,8 +15,10 @@ use axum::{
 use http_body_util::BodyExt;
 use oip_auth::{Door, Gate, Guard, Transport};
 use oip_http::{HttpConfig, HttpService};
+use oip_model::BoxFuture;
+use oip_resources::CpuPool;
 use oip_service::{
-    BoxFuture, CpuPool, InferenceService, ModelConfiguration, ModelRepository, RequestContext,
+    InferenceService, ModelConfiguration, ModelRepository, RequestContext,
     oip_types::{
         DataType, ErrorCode, InferRequest, InferResponse, LoadOptions, ModelConfig, ModelIndexEntry,
         ModelMetadata, ModelRef, ServerMetadata, ServiceError, TensorMetadata, UnloadOptions,

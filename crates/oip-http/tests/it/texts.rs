@@ -373,7 +373,7 @@ async fn a_query_that_is_copied_counts_toward_the_limits() {
         (4 << 20, StatusCode::PAYLOAD_TOO_LARGE),
         (16 << 20, StatusCode::OK),
     ] {
-        let budget = oip_service::ByteBudget::new(budget);
+        let budget = oip_resources::ByteBudget::new(budget);
         let config = HttpConfig::default().with(|config| config.budget = budget.clone());
         let answer = post(&app_with(config).0, "/rerank", body.clone()).await;
         assert_eq!(answer.status, status, "{}", answer.text());
@@ -396,7 +396,7 @@ async fn a_response_of_texts_is_limited() {
     );
     assert!(answer.text().contains("the limit is 10000"), "{}", answer.text());
     // The request and the outputs take less than this, the printed response more.
-    let budget = oip_service::ByteBudget::new(150_000);
+    let budget = oip_resources::ByteBudget::new(150_000);
     let config = HttpConfig::default().with(|config| config.budget = budget.clone());
     let answer = post(&app_with(config).0, "/predict", body).await;
     assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE, "{}", answer.text());
@@ -407,7 +407,7 @@ async fn a_response_of_texts_is_limited() {
 #[tokio::test]
 async fn a_request_of_lists_is_charged_before_it_becomes_lists() {
     let config = HttpConfig::default().with(|config| {
-        config.budget = oip_service::ByteBudget::new(1 << 20);
+        config.budget = oip_resources::ByteBudget::new(1 << 20);
     });
     let (app, _) = app_with(config);
     let body = format!(r#"{{"model": "minilm", "input": [{}[]]}}"#, "[],".repeat(100_000));

@@ -17,7 +17,8 @@ use oip_auth::Guard;
 use oip_capture::Recorder;
 use oip_engine::Engine;
 use oip_http::{HttpConfig, error_response, leased};
-use oip_service::{ByteBudget, CpuPool, InferenceService, Lease, TimeLimits};
+use oip_resources::{ByteBudget, CpuPool, Lease, TimeLimits};
+use oip_service::InferenceService;
 
 #[cfg(target_os = "linux")]
 use oip_telemetry::Process;

@@ -8,7 +8,7 @@ use axum::http::{
 };
 use clap::Args;
 use oip_auth::{Guard, RestrictedApis, check_restricted};
-use oip_service::CpuPool;
+use oip_resources::CpuPool;
 use serde::Deserialize;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 

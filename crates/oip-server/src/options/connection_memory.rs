@@ -16,7 +16,7 @@ pub(super) fn allow(
 
     use axum::http::Extensions;
     use oip_listen::Descriptors;
-    use oip_service::ConnectionRegion;
+    use oip_resources::ConnectionRegion;
 
     // Descriptors are accepted only with requests that register a connection's memory.
     const REGISTER: &[&str] = &[

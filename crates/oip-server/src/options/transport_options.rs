@@ -4,7 +4,7 @@ use clap::Args;
 use oip_grpc::GrpcConfig;
 use oip_http::{AllowedHosts, HttpConfig};
 use oip_listen::{ConnectionCap, ConnectionLimits};
-use oip_service::{ByteBudget, CpuPool, TimeLimits};
+use oip_resources::{ByteBudget, CpuPool, TimeLimits};
 use oip_shm::RegionsConfig;
 use oip_types::{ByteSize, HumanDuration, RequestLimits};
 use serde::Deserialize;

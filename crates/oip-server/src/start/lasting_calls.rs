@@ -10,7 +10,7 @@ use std::{
 
 use axum::http::Extensions;
 use oip_listen::{Lasting, StreamSlot};
-use oip_service::{CallSlot, RevocableSlot};
+use oip_resources::{CallSlot, RevocableSlot};
 
 /// Returns the gRPC calls that stay open for a long time and are mostly idle.
 pub(crate) fn lasting() -> Lasting {

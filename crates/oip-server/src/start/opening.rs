@@ -7,8 +7,9 @@ use axum::http::{Request, Response};
 use model_repository::Repositories;
 use oip_auth::{Guard, Transport};
 use oip_listen::RequestBody;
+use oip_model::BoxFuture;
 use oip_service::{
-    BoxFuture, InferenceService, Readiness, RequestContext,
+    InferenceService, Readiness, RequestContext,
     route::{Api, Route},
 };
 use oip_types::{

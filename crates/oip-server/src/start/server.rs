@@ -8,7 +8,7 @@ use std::{
 use oip_auth::Guard;
 use oip_engine::Engine;
 use oip_listen::Tls;
-use oip_service::ByteBudget;
+use oip_resources::ByteBudget;
 use tokio::{
     runtime::Runtime,
     task::spawn_blocking,

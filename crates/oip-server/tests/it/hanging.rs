@@ -23,7 +23,8 @@ use oip_grpc::{
 };
 use oip_http::HttpConfig;
 use oip_listen::{ConnectionLimits, Lanes, Protocol, Shutdown, listen, serve};
-use oip_service::{Backend, Call, Capabilities, LoadContext, Model, ModelSource, Outcome, TimeLimits};
+use oip_model::{Backend, Call, Capabilities, LoadContext, Model, ModelSource, Outcome};
+use oip_resources::TimeLimits;
 use oip_types::{DataType, ModelMetadata, ServiceError, TensorMetadata};
 use tonic::Code;
 use tower::ServiceExt;

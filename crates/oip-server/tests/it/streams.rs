@@ -22,9 +22,8 @@ use oip_grpc::{
 };
 use oip_http::HttpConfig;
 use oip_listen::{ConnectionLimits, Protocol, Shutdown, listen, serve};
-use oip_service::{
-    Backend, ByteBudget, Call, Capabilities, LoadContext, Model, ModelSource, Outcome, RequestNotes,
-};
+use oip_model::{Backend, Call, Capabilities, LoadContext, Model, ModelSource, Outcome};
+use oip_resources::{ByteBudget, RequestNotes};
 use oip_types::{BytesTensor, DataType, InferOutput, ModelMetadata, ServiceError, TensorMetadata};
 use serde_json::{Value, json};
 use tensor_core::Shape;

@@ -14,9 +14,9 @@ use tensor_core::QuotedName;
 
 use super::models::{find, metadata};
 use crate::{
-    BoxFuture, Classes, Classification, Logging, ModelConfiguration, ModelRepository, Statistics,
-    SystemSharedMemory,
+    Classes, Classification, Logging, ModelConfiguration, ModelRepository, Statistics, SystemSharedMemory,
 };
+use oip_model::BoxFuture;
 
 /// State of the extensions.
 #[derive(Debug, Default)]

@@ -8,9 +8,10 @@ use oip_types::{
 };
 
 use crate::{
-    BoxFuture, InferenceService, ModelConfiguration, ModelRepository, Readiness, RequestContext, Statistics,
+    InferenceService, ModelConfiguration, ModelRepository, Readiness, RequestContext, Statistics,
     testing::TestService,
 };
+use oip_model::BoxFuture;
 
 /// A [`TestService`] that panics in its readiness check, in the metadata of the model `metadata`, and in
 /// inferences: of `early` in the call, of `late` while its future runs.

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_service::Phase;
+use oip_resources::Phase;
 use serde::{Serialize, Serializer};
 
 use super::finished::{Facts, FinishedExchange};
@@ -367,7 +367,7 @@ mod tests {
     use std::{fs, time::SystemTime};
 
     use http::Method;
-    use oip_service::RequestNotes;
+    use oip_resources::RequestNotes;
 
     use super::*;
     use crate::requests::Transport;

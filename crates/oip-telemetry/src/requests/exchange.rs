@@ -13,7 +13,8 @@ use std::{
 use bytes::Buf;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
-use oip_service::{RequestNotes, route::Route};
+use oip_resources::RequestNotes;
+use oip_service::route::Route;
 use pin_project_lite::pin_project;
 
 use super::{

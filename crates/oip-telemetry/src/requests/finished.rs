@@ -7,10 +7,8 @@ use std::{
 };
 
 use http::{Method, Request};
-use oip_service::{
-    RequestNotes,
-    route::{Action, Route},
-};
+use oip_resources::RequestNotes;
+use oip_service::route::{Action, Route};
 
 use super::{request_headers::Ids, transport::Transport};
 

@@ -15,7 +15,7 @@ use crate::{
     sampler::Sampler,
     span::{Kind, Span},
 };
-use oip_service::{Phase, RequestNotes, StageKind};
+use oip_resources::{Phase, RequestNotes, StageKind};
 
 /// Decides which requests are traced, and exports their spans. Clones share the exporter.
 #[derive(Clone)]

@@ -1,6 +1,6 @@
 //! Tests of text models for each task, and of the batching of their sequences.
 
-use oip_service::{CancelToken, RowIndependence};
+use oip_model::{CancelToken, RowIndependence};
 use oip_text::TextOptions;
 use oip_types::{ErrorCode, ParameterValue};
 use serde_json::json;
@@ -223,7 +223,7 @@ fn a_reranker_gives_one_score_for_a_pair() {
         (scores[0] - 0.377_540_7).abs() < 1e-6 && (scores[1] - 0.622_459_3).abs() < 1e-6,
         "{scores:?}"
     );
-    let inputs = |model: &dyn oip_service::Model| {
+    let inputs = |model: &dyn oip_model::Model| {
         let inputs = model.metadata().inputs.iter();
         inputs.map(|input| input.name.clone()).collect::<Vec<_>>()
     };

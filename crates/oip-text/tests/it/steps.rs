@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use oip_service::{Backend, LoadContext, Model, ModelSource, RowIndependence};
+use oip_model::{Backend, LoadContext, Model, ModelSource, RowIndependence};
 use oip_text::{TextOptions, TextStepBackend};
 use oip_types::{ErrorCode, InferOutput, InferRequest, ModelConfig, ModelRef, model_config::ConfigParameter};
 use serde_json::{Value as Json, json};

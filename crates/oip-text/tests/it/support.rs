@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
-use oip_service::{
+use oip_model::{
     Backend, Call, CancelToken, Capabilities, IndependentRows, LoadContext, Model, ModelFiles, ModelSource,
     Outcome, RowIndependence,
 };

@@ -14,10 +14,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_service::{
-    BoxFuture, ByteBudget, Call, CancelToken, Lease, Model, ModelCall, OtherModels, Outcome, ResponseStream,
-    Responses, StreamedResponse, TimeLimits,
+use oip_model::{
+    BoxFuture, Call, CancelToken, MemoryCharge, Model, ModelCall, OtherModels, Outcome, ResponseStream,
+    Responses, StreamedResponse,
 };
+use oip_resources::{ByteBudget, Lease, TimeLimits};
 use oip_types::{ErrorCode, InferOutput, InferRequest, InferResponse, ModelRef, ServiceError};
 use rustix::io::{pread, pwrite};
 use serde_json::{Value, json};
@@ -246,8 +247,8 @@ impl Drop for Ending {
 }
 
 impl OtherModels for Doubling {
-    fn lease(&self) -> &Lease {
-        &self.lease
+    fn charge(&self, bytes: u64) -> Result<MemoryCharge, ServiceError> {
+        Ok(Box::new(self.lease.charge(bytes)?))
     }
 
     fn ask(&self, call: ModelCall) -> BoxFuture<'static, Result<Responses, ServiceError>> {

@@ -8,7 +8,8 @@ use std::{
 };
 
 use oip_engine::{Engine, EngineConfig, Repository};
-use oip_service::{CancelToken, InferenceService, RequestContext};
+use oip_model::CancelToken;
+use oip_service::{InferenceService, RequestContext};
 use oip_types::{ErrorCode, InferRequest, ModelRef};
 use oip_worker::IsolatedBackend;
 use rustix::process::{Pid, Signal, kill_process};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use oip_service::{Call, CancelToken, Model, NoOtherModels, Outcome, RestOfRun};
+use oip_model::{Call, CancelToken, Model, NoOtherModels, Outcome, RestOfRun};
 use oip_types::{ErrorCode, InferOutput, InferRequest, ServiceError};
 
 use crate::{
@@ -32,7 +32,7 @@ fn rest(begun: Result<Outcome, ServiceError>) -> RestOfRun {
 
 fn finish(rest: RestOfRun) -> Result<Vec<InferOutput>, ServiceError> {
     let cancel = CancelToken::new(Some(Instant::now() + LONG));
-    rest.finish(&cancel, NoOtherModels::shared())
+    rest.finish(&cancel, &NoOtherModels)
 }
 
 fn first(outputs: &[InferOutput]) -> i32 {
@@ -87,7 +87,7 @@ fn a_model_that_hangs_is_killed_when_nobody_waits() {
     let open = rest(begin(&*model, request(ACT), Duration::from_millis(5)));
     let cancel = CancelToken::new(None);
     cancel.cancel();
-    let error = open.finish(&cancel, NoOtherModels::shared()).unwrap_err();
+    let error = open.finish(&cancel, &NoOtherModels).unwrap_err();
     assert_eq!(error.code(), ErrorCode::Cancelled);
     assert!(!is_alive(before));
     assert_eq!(infer(&*model, 7).unwrap(), 7);

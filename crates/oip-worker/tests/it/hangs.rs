@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_service::{CancelToken, Model};
+use oip_model::{CancelToken, Model};
 use oip_types::ErrorCode;
 
 use crate::support::{

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_service::{Call, CancelToken, ResponseSink};
+use oip_model::{Call, CancelToken, ResponseSink};
 use oip_types::{ErrorCode, InferOutput, ServiceError};
 
 use crate::support::{infer, isolation, load, load_within, request};

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use oip_service::CancelToken;
+use oip_model::CancelToken;
 use oip_types::{BytesTensor, InferRequest, ModelRef};
 use rustix::process::{Pid, Signal, kill_process};
 use tensor_core::{Shape, Tensor};

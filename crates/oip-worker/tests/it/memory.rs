@@ -3,7 +3,8 @@
 use std::{fs, sync::Arc, time::Duration};
 
 use oip_engine::{Engine, EngineConfig, Repository};
-use oip_service::{CancelToken, InferenceService, Model};
+use oip_model::{CancelToken, Model};
+use oip_service::InferenceService;
 use oip_types::ErrorCode;
 use oip_worker::IsolatedBackend;
 

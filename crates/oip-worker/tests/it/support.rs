@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_service::{Backend, Call, CancelToken, LoadContext, Model, ModelSource, NeedsProcess, Outcome};
+use oip_model::{Backend, Call, CancelToken, LoadContext, Model, ModelSource, NeedsProcess, Outcome};
 use oip_types::{
     BytesTensor, DataType, InferOutput, InferRequest, ModelConfig, ModelMetadata, ModelRef, ServiceError,
     TensorMetadata, model_config::ConfigParameter,

@@ -13,7 +13,7 @@ use std::{
 };
 
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
-use oip_service::{Call, CancelToken, LoadContext, Model, ModelSource, Outcome, RequestPart};
+use oip_model::{Call, CancelToken, LoadContext, Model, ModelSource, Outcome, RequestPart};
 use oip_types::{ErrorCode, InferRequest, ModelRef};
 use rustix::io::{pread, pwrite};
 use serde_json::{Value, json};

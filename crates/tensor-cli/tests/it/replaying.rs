@@ -9,7 +9,8 @@ use std::{
 };
 
 use oip_capture::{Recorder, RecorderConfig};
-use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext};
+use oip_model::BoxFuture;
+use oip_service::{InferenceService, Readiness, RequestContext};
 use oip_types::{
     DataType, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata,
     ServiceError, TensorMetadata,

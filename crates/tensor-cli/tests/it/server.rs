@@ -16,10 +16,8 @@ use std::{
 use oip_grpc::GrpcConfig;
 use oip_http::HttpConfig;
 use oip_listen::{ConnectionLimits, Protocol, Shutdown, Tls, TlsFiles, listen, serve, serve_tls};
-use oip_service::{
-    BoxFuture, InferenceService, Readiness, RequestContext, ResponseStream, Responses, StreamedResponse,
-    testing::TestService,
-};
+use oip_model::{BoxFuture, ResponseStream, Responses, StreamedResponse};
+use oip_service::{InferenceService, Readiness, RequestContext, testing::TestService};
 use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 

@@ -4,7 +4,7 @@
 
 use std::io::Write;
 
-use oip_service::{Backend, Call, CancelToken, LoadContext, Model, ModelSource, NeedsProcess};
+use oip_model::{Backend, Call, CancelToken, LoadContext, Model, ModelSource, NeedsProcess};
 use oip_types::{ErrorCode, InferRequest, ModelRef, ServiceError};
 use onnx_graph::proto::tensor_proto::DataType;
 use prost::Message;

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, error::Error, fmt, time::Duration};
 
 use model_config::batch_obstacle;
-use oip_service::IndependentRows;
+use oip_model::IndependentRows;
 use oip_types::{
     ModelConfig, ModelMetadata,
     model_config::{DynamicBatching, QueuePolicy, TimeoutAction},

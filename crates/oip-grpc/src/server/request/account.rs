@@ -1,7 +1,7 @@
 //! Accounts for the cost of decoding one message: its memory, which is charged to the lease before
 //! allocation, and its work.
 
-use oip_service::{Charge, Lease};
+use oip_resources::{Charge, Lease};
 use oip_types::ServiceError;
 
 use super::cursor::Failure;

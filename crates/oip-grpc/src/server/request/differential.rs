@@ -4,7 +4,7 @@
 use std::{cell::RefCell, mem};
 
 use bytes::Bytes;
-use oip_service::Lease;
+use oip_resources::Lease;
 use oip_types::{
     DataType, ErrorCode, InferInput, InferRequest, ModelRef, Parameters, ReadSharedMemory, RequestLimits,
     RequestedOutput, ServiceError, SharedMemorySlice, TensorValue, check_parameter_name, take_bool,

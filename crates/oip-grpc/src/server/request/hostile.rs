@@ -2,7 +2,7 @@
 //! message's size, or fails before the request is built.
 
 use bytes::Bytes;
-use oip_service::{ByteBudget, Lease, TimeLimits};
+use oip_resources::{ByteBudget, Lease, TimeLimits};
 use oip_types::{ErrorCode, NoSharedMemory, RequestLimits};
 use prost::encoding;
 

@@ -14,7 +14,7 @@ mod hostile;
 mod outline;
 
 use bytes::Bytes;
-use oip_service::{Charge, Lease};
+use oip_resources::{Charge, Lease};
 use oip_types::{
     DataType, InferInput, InferRequest, ModelRef, ParameterValue, Parameters, ReadSharedMemory,
     RequestLimits, RequestedOutput, ServiceError, SharedMemorySlice, TensorValue, check_parameter_name,

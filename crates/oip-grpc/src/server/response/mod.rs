@@ -5,7 +5,7 @@ mod pieces;
 mod typed;
 
 use bytes::{Buf, Bytes};
-use oip_service::{
+use oip_resources::{
     Lease,
     compression::{Compression, deflate},
 };

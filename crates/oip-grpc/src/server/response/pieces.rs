@@ -2,7 +2,7 @@
 //! copying.
 
 use bytes::Bytes;
-use oip_service::{Charge, Lease};
+use oip_resources::{Charge, Lease};
 use oip_types::ServiceError;
 use prost::encoding;
 

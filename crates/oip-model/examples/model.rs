@@ -1,11 +1,11 @@
 //! Declares the inputs and outputs of a model and runs the model, which is plain blocking code.
 //!
 //! ```sh
-//! cargo run --package oip-service --example model
+//! cargo run --package oip-model --example model
 //! ```
 #![allow(clippy::print_stdout, reason = "an example talks to its reader")]
 
-use oip_service::{Call, CancelToken, Model, Outcome};
+use oip_model::{Call, CancelToken, Model, Outcome};
 use oip_types::{
     DataType, InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceError, TensorMetadata,
 };

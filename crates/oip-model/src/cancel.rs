@@ -14,7 +14,7 @@ use std::{
 /// Clones share one state. Long-running models should check the token between steps.
 ///
 /// ```
-/// use oip_service::CancelToken;
+/// use oip_model::CancelToken;
 ///
 /// let token = CancelToken::new(None);
 /// let seen_by_the_model = token.clone();
@@ -45,7 +45,7 @@ impl CancelToken {
     /// `members` are.
     ///
     /// ```
-    /// use oip_service::CancelToken;
+    /// use oip_model::CancelToken;
     ///
     /// let members = [CancelToken::new(None), CancelToken::new(None)];
     /// let batch = CancelToken::all_of(&members);
@@ -66,7 +66,8 @@ impl CancelToken {
     }
 
     /// Returns this token with another deadline. Cancelling either token cancels both.
-    pub(crate) fn with_deadline(&self, deadline: Option<Instant>) -> Self {
+    #[must_use]
+    pub fn with_deadline(&self, deadline: Option<Instant>) -> Self {
         Self {
             deadline,
             ..self.clone()

@@ -13,7 +13,7 @@ use std::{
 ///
 /// ```
 /// use std::{sync::Arc, task::{Context, Poll}};
-/// use oip_service::{CallSlot, RevocableSlot};
+/// use oip_resources::{CallSlot, RevocableSlot};
 ///
 /// /// A slot that is never revoked.
 /// struct Assured;

@@ -22,7 +22,7 @@ use tensor_core::SpareBuffers;
 /// allowed.
 ///
 /// ```
-/// use oip_service::ByteBudget;
+/// use oip_resources::ByteBudget;
 ///
 /// let budget = ByteBudget::new(100);
 /// let first = budget.take(80).unwrap();

@@ -71,7 +71,9 @@ impl ConnectionRegion {
     pub fn open(&self, opener: &dyn OpenConnectionMemory) -> Result<u64, ServiceError> {
         let passed = self.0.passed.lock().take();
         let descriptor = passed.ok_or_else(not_passed)?;
-        let memory = opener.open(descriptor).map_err(|error| error.within(named()))?;
+        let memory = opener
+            .open(descriptor)
+            .map_err(|error| error.within(connection_memory_name()))?;
         Ok(self.0.memory.get_or_init(|| memory).byte_size())
     }
 
@@ -86,15 +88,17 @@ impl ConnectionRegion {
 #[must_use]
 pub fn not_passed() -> ServiceError {
     ServiceError::invalid("expected one descriptor with the first byte of the connection's first request")
-        .within(named())
+        .within(connection_memory_name())
 }
 
 /// Returns the error for a connection without memory.
-pub(crate) fn no_memory() -> ServiceError {
-    ServiceError::invalid("this connection has no shared memory of its own").within(named())
+#[must_use]
+pub fn no_connection_memory() -> ServiceError {
+    ServiceError::invalid("this connection has no shared memory of its own").within(connection_memory_name())
 }
 
 /// Returns the name that error messages use for the connection's shared memory.
-pub(crate) fn named() -> String {
+#[must_use]
+pub fn connection_memory_name() -> String {
     format!("shared memory region {}", QuotedName(CONNECTION_REGION))
 }

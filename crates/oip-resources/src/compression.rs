@@ -33,13 +33,13 @@ const COMPRESSED_PIECE: usize = 256 << 10;
 /// Decompresses `compressed` into at most `limit` bytes.
 ///
 /// ```
-/// use oip_service::{Lease, compression::{Compression, deflate, inflate}};
+/// use oip_resources::{Lease, compression::{Compression, deflate, inflate}};
 ///
 /// let lease = Lease::unlimited();
 /// let compressed = deflate(&lease, Compression::Gzip, ["hello".into()])?.concat();
 /// assert_eq!(inflate(&lease, Compression::Gzip, &compressed, 5)?, "hello");
 /// assert!(inflate(&lease, Compression::Gzip, &compressed, 4).is_err());
-/// # Ok::<(), oip_service::oip_types::ServiceError>(())
+/// # Ok::<(), oip_resources::oip_types::ServiceError>(())
 /// ```
 ///
 /// # Errors

@@ -13,9 +13,10 @@ use bytes::Bytes;
 use oip_types::{ErrorCode, Memory, Reservation, ServiceError};
 use parking_lot::Mutex;
 
-use crate::{ByteBudget, CancelGuard, CancelToken, Laps, RequestNotes, TimeLimits};
+use crate::{ByteBudget, Laps, RequestNotes, TimeLimits};
 #[cfg(unix)]
 use crate::{ConnectionMemory, ConnectionRegion};
+use oip_model::{CancelGuard, CancelToken};
 
 /// A request's memory, deadline and cancellation. Clones share one lease.
 ///
@@ -24,7 +25,7 @@ use crate::{ConnectionMemory, ConnectionRegion};
 /// the response is still wanted ([`Lease::check`]).
 ///
 /// ```
-/// use oip_service::{ByteBudget, Lease, TimeLimits};
+/// use oip_resources::{ByteBudget, Lease, TimeLimits};
 ///
 /// let budget = ByteBudget::new(1 << 20);
 /// let lease = Lease::new(&budget, &TimeLimits::default());
@@ -34,7 +35,7 @@ use crate::{ConnectionMemory, ConnectionRegion};
 /// assert_eq!(budget.used(), 5); // the slice keeps the buffer
 /// drop(slice);
 /// assert_eq!(budget.used(), 0);
-/// # Ok::<(), oip_service::oip_types::ServiceError>(())
+/// # Ok::<(), oip_resources::oip_types::ServiceError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Lease(Arc<Inner>);
@@ -168,7 +169,8 @@ impl Lease {
         self.set_deadline(self.0.received.checked_add(timeout));
     }
 
-    pub(crate) fn set_deadline(&self, deadline: Option<Instant>) {
+    /// Sets the deadline; `None` removes it.
+    pub fn set_deadline(&self, deadline: Option<Instant>) {
         *self.0.deadline.lock() = deadline;
     }
 

@@ -20,7 +20,7 @@ const LEAST: usize = 16 << 10;
 /// has kept such memory, and return it to the budget later.
 ///
 /// ```
-/// use oip_service::{Buffer, ByteBudget, Lease, TimeLimits};
+/// use oip_resources::{Buffer, ByteBudget, Lease, TimeLimits};
 ///
 /// let budget = ByteBudget::new(1 << 20);
 /// let lease = Lease::new(&budget, &TimeLimits::default());
@@ -31,7 +31,7 @@ const LEAST: usize = 16 << 10;
 /// assert_eq!((&bytes[..], budget.used()), (&b"hello world"[..], 11));
 /// drop(bytes);
 /// assert_eq!(budget.used(), 0);
-/// # Ok::<(), oip_service::oip_types::ServiceError>(())
+/// # Ok::<(), oip_resources::oip_types::ServiceError>(())
 /// ```
 #[derive(Debug)]
 pub struct Buffer {
@@ -65,8 +65,7 @@ impl Buffer {
     ///
     /// # Errors
     /// The errors of [`Lease::charge`] and of `append`.
-    #[cfg(unix)]
-    pub(crate) fn append_with(
+    pub fn append_with(
         &mut self,
         len: usize,
         append: impl FnOnce(&mut Vec<u8>) -> Result<(), ServiceError>,

@@ -5,7 +5,7 @@
 /// other.
 ///
 /// ```
-/// use oip_service::{IndependentRows, RowIndependence};
+/// use oip_model::{IndependentRows, RowIndependence};
 ///
 /// let pooled = RowIndependence::Unproven("GlobalAveragePool 'pool' runs along axis 0".to_owned());
 /// let detector = IndependentRows::default()

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// How long requests may take, from their first byte to their response.
 ///
 /// ```
-/// use oip_service::TimeLimits;
+/// use oip_resources::TimeLimits;
 /// use std::time::Duration;
 ///
 /// let limits = TimeLimits::default().with(|limits| limits.max = Duration::from_secs(60));

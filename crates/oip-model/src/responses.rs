@@ -12,7 +12,7 @@ use oip_types::{InferOutput, InferResponse, ServiceError};
 /// The sink for a model's responses to one request; see [`Call::responses`](crate::Call::responses).
 ///
 /// ```
-/// use oip_service::{Call, Capabilities, Model, Outcome};
+/// use oip_model::{Call, Capabilities, Model, Outcome};
 /// use oip_types::{InferOutput, ModelMetadata, ServiceError};
 /// use tensor_core::Tensor;
 ///
@@ -83,7 +83,7 @@ pub struct StreamedResponse {
 /// cancels the model's work for the request.
 ///
 /// ```
-/// use oip_service::ResponseStream;
+/// use oip_model::ResponseStream;
 /// use std::task::Poll;
 ///
 /// let mut empty = ResponseStream::new(|_| Poll::Ready(None));

@@ -84,7 +84,7 @@ pub trait ModelFiles {
 /// The files and the name of a model to load.
 ///
 /// ```
-/// use oip_service::ModelSource;
+/// use oip_model::ModelSource;
 ///
 /// let source = ModelSource::new("digits", "1", "digits/1/model.onnx", b"...".as_slice().into());
 /// assert!(source.beside.is_empty());
@@ -131,7 +131,7 @@ impl ModelSource {
 /// The settings under which a model is loaded.
 ///
 /// ```
-/// use oip_service::LoadContext;
+/// use oip_model::LoadContext;
 /// use std::time::{Duration, Instant};
 ///
 /// let cx = LoadContext::default().with_deadline(Some(Instant::now() + Duration::from_secs(60)));
@@ -157,7 +157,7 @@ pub struct LoadContext {
 /// The reason why a model must not run in a shared process: a request could crash it.
 ///
 /// ```
-/// use oip_service::NeedsProcess;
+/// use oip_model::NeedsProcess;
 /// use oip_types::ServiceError;
 ///
 /// let reason = NeedsProcess::new("its divisor can be 0");

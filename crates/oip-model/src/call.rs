@@ -12,7 +12,7 @@ use crate::{CancelToken, NoOtherModels, OtherModels, ResponseSink};
 /// [`Capabilities`](crate::Capabilities) support it.
 ///
 /// ```
-/// use oip_service::{Call, CancelToken};
+/// use oip_model::{Call, CancelToken};
 /// use oip_types::{InferRequest, ModelRef};
 /// use std::time::Duration;
 ///
@@ -20,7 +20,7 @@ use crate::{CancelToken, NoOtherModels, OtherModels, ResponseSink};
 /// let request = InferRequest::new(ModelRef::new("digits", None)?);
 /// let call = Call::new(request, &cancel).with_patience(Some(Duration::from_micros(400)));
 /// assert!(call.responses.is_none() && call.parts.is_empty());
-/// # Ok::<(), oip_service::oip_types::ServiceError>(())
+/// # Ok::<(), oip_model::oip_types::ServiceError>(())
 /// ```
 #[non_exhaustive]
 pub struct Call<'c> {
@@ -52,7 +52,7 @@ impl<'c> Call<'c> {
         Self {
             request,
             cancel,
-            others: NoOtherModels::shared(),
+            others: &NoOtherModels,
             parts: &[],
             responses: None,
             patience: None,
@@ -128,7 +128,7 @@ impl fmt::Debug for Call<'_> {
 /// One of several requests that were batched together along their first dimension.
 ///
 /// ```
-/// use oip_service::RequestPart;
+/// use oip_model::RequestPart;
 ///
 /// let part = RequestPart { id: Some("7".to_owned()), rows: 2, outputs: vec![] };
 /// assert_eq!(part.rows, 2);
@@ -192,7 +192,7 @@ impl Outcome {
     /// must change the outputs.
     ///
     /// ```
-    /// use oip_service::Outcome;
+    /// use oip_model::Outcome;
     /// use tensor_core::Tensor;
     ///
     /// let outcome = Outcome::output("y", Tensor::scalar(1u8)).map(|mut outputs| {
@@ -200,7 +200,7 @@ impl Outcome {
     ///     Ok(outputs)
     /// });
     /// assert!(outcome?.into_outputs()?.is_empty());
-    /// # Ok::<(), oip_service::oip_types::ServiceError>(())
+    /// # Ok::<(), oip_model::oip_types::ServiceError>(())
     /// ```
     ///
     /// # Errors
@@ -241,7 +241,7 @@ fn unasked_rest() -> ServiceError {
 /// The outputs of a run.
 ///
 /// ```
-/// use oip_service::Outputs;
+/// use oip_model::Outputs;
 /// use oip_types::ServiceError;
 ///
 /// let mut outputs = Outputs::new(vec![]);
@@ -341,7 +341,7 @@ mod tests {
         let Outcome::Unfinished(rest) = Outcome::Unfinished(rest).map(renamed).unwrap() else {
             panic!("it is not over");
         };
-        let outputs = rest.finish(&CancelToken::new(None), NoOtherModels::shared());
+        let outputs = rest.finish(&CancelToken::new(None), &NoOtherModels);
         assert_eq!(outputs.unwrap()[0].name, "z");
         let mut given = Outputs::new(Vec::new());
         given.failed.push((0, ServiceError::invalid("no")));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// A token bucket: refills at a constant rate up to its capacity.
 ///
 /// ```
-/// use oip_service::TokenBucket;
+/// use oip_resources::TokenBucket;
 /// use std::time::{Duration, Instant};
 ///
 /// let start = Instant::now();

@@ -29,7 +29,7 @@ use crate::{Call, CancelToken, Outcome, RowIndependence};
 /// and maps the outputs of every kind of outcome with [`Outcome::map`].
 ///
 /// ```
-/// use oip_service::{Call, Model, Outcome};
+/// use oip_model::{Call, Model, Outcome};
 /// use oip_types::{ModelMetadata, ServiceError};
 ///
 /// struct Double(ModelMetadata);
@@ -75,7 +75,7 @@ impl dyn Model + '_ {
     /// Checks a request, runs it to one response, and selects the requested outputs.
     ///
     /// ```
-    /// # use oip_service::{Call, CancelToken, Model, Outcome};
+    /// # use oip_model::{Call, CancelToken, Model, Outcome};
     /// # use oip_types::{DataType, InferRequest, ModelMetadata, ModelRef, ServiceError, TensorMetadata};
     /// # struct Double(ModelMetadata);
     /// # impl Model for Double {
@@ -113,7 +113,7 @@ impl dyn Model + '_ {
 /// value of a field that is `None`.
 ///
 /// ```
-/// use oip_service::Capabilities;
+/// use oip_model::Capabilities;
 ///
 /// let capabilities = Capabilities::default().with(|capabilities| capabilities.instances = Some(1));
 /// assert_eq!(capabilities.max_batch_size, None);

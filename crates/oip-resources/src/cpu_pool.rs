@@ -25,7 +25,7 @@ use crate::Lease;
 /// is dropped.
 ///
 /// ```
-/// use oip_service::{CpuPool, Lease};
+/// use oip_resources::{CpuPool, Lease};
 ///
 /// let pool = CpuPool::new(2);
 /// let lease = Lease::unlimited();

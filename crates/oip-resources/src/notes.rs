@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 /// is recorded and no clock is read.
 ///
 /// ```
-/// use oip_service::{Phase, RequestNotes};
+/// use oip_resources::{Phase, RequestNotes};
 /// use std::time::Duration;
 ///
 /// let notes = RequestNotes::default();
@@ -111,7 +111,7 @@ impl RequestNotes {
     /// Creates a record that includes stages, for a request that is being traced.
     ///
     /// ```
-    /// use oip_service::{Phase, RequestNotes, StageKind};
+    /// use oip_resources::{Phase, RequestNotes, StageKind};
     /// use std::time::Instant;
     ///
     /// let notes = RequestNotes::traced();

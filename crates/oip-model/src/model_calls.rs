@@ -1,22 +1,29 @@
 //! Lets a model call the server's other models while it runs a request.
 
-use std::{sync::LazyLock, time::Duration};
+use std::{pin::Pin, time::Duration};
 
 use oip_types::{ErrorCode, InferRequest, ServiceError};
 
-use crate::{BoxFuture, Lease, Responses};
+use crate::Responses;
+
+/// A boxed future. The allocation per request costs little compared to inference, and boxing keeps transports
+/// free of generics.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Bytes charged to a memory budget; returned to it on drop.
+pub type MemoryCharge = Box<dyn Send>;
 
 /// A request from one model to another.
 ///
 /// ```
-/// use oip_service::ModelCall;
+/// use oip_model::ModelCall;
 /// use oip_types::{InferRequest, ModelRef};
 /// use std::time::Duration;
 ///
 /// let request = InferRequest::new(ModelRef::new("tokens", None)?);
 /// let call = ModelCall::new(request).with_timeout(Some(Duration::from_secs(1)));
 /// assert!(!call.takes_several);
-/// # Ok::<(), oip_service::oip_types::ServiceError>(())
+/// # Ok::<(), oip_model::oip_types::ServiceError>(())
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
@@ -64,8 +71,12 @@ impl ModelCall {
 /// request is cancelled, and counts toward the same budget. Client permissions are not checked, because the
 /// server makes the call.
 pub trait OtherModels {
-    /// Returns the lease to which memory for calls is charged before it is allocated.
-    fn lease(&self) -> &Lease;
+    /// Charges `bytes` bytes, for the inputs of a call, to the memory budget of the running request. To be
+    /// called before they are allocated.
+    ///
+    /// # Errors
+    /// When the request may not have so much memory.
+    fn charge(&self, bytes: u64) -> Result<MemoryCharge, ServiceError>;
 
     /// Calls another model. Dropping the future or the responses cancels the work.
     ///
@@ -77,34 +88,19 @@ pub trait OtherModels {
 /// Refuses all calls. Used for a model that is loading or runs outside a server.
 ///
 /// ```
-/// use oip_service::{ModelCall, NoOtherModels, OtherModels};
+/// use oip_model::{ModelCall, NoOtherModels, OtherModels};
 /// use oip_types::{InferRequest, ModelRef};
 ///
 /// let call = ModelCall::new(InferRequest::new(ModelRef::new("tokens", None)?));
-/// assert!(futures_executor::block_on(NoOtherModels::default().ask(call)).is_err());
-/// # Ok::<(), oip_service::oip_types::ServiceError>(())
+/// assert!(futures_executor::block_on(NoOtherModels.ask(call)).is_err());
+/// # Ok::<(), oip_model::oip_types::ServiceError>(())
 /// ```
-#[derive(Debug)]
-pub struct NoOtherModels(Lease);
-
-impl NoOtherModels {
-    /// Returns the shared instance, for all calls without other models.
-    #[must_use]
-    pub fn shared() -> &'static Self {
-        static SHARED: LazyLock<NoOtherModels> = LazyLock::new(NoOtherModels::default);
-        &SHARED
-    }
-}
-
-impl Default for NoOtherModels {
-    fn default() -> Self {
-        Self(Lease::unlimited())
-    }
-}
+#[derive(Clone, Copy, Debug)]
+pub struct NoOtherModels;
 
 impl OtherModels for NoOtherModels {
-    fn lease(&self) -> &Lease {
-        &self.0
+    fn charge(&self, _: u64) -> Result<MemoryCharge, ServiceError> {
+        Ok(Box::new(()))
     }
 
     fn ask(&self, _: ModelCall) -> BoxFuture<'static, Result<Responses, ServiceError>> {
