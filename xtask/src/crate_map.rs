@@ -80,6 +80,7 @@ const GROUPS: &[(&str, &[&str])] = &[
             "oip-console",
             "oip-telemetry",
             "machine-memory",
+            "caching-allocator",
         ],
     ),
     (

@@ -75,6 +75,7 @@ struct Crate {
 
 /// The crates that may use `unsafe`, and therefore cannot inherit the workspace's lints.
 const MAY_USE_UNSAFE: &[&str] = &[
+    "caching-allocator",
     "fmt-tbuf",
     "oip-server",
     "onnx-gemm",
@@ -109,6 +110,11 @@ const CRATES: &[Crate] = &[
         name: "machine-memory",
         may_use: &[],
         never: &["tokio", "serde"],
+    },
+    Crate {
+        name: "caching-allocator",
+        may_use: &[],
+        never: &["tokio", "serde", "tracing"],
     },
     Crate {
         name: "tensor-mmap",
@@ -431,6 +437,7 @@ const CRATES: &[Crate] = &[
             // In the wheel, one program contains the server and the tool (feature `tool`).
             "tensor-cli",
             "tensor-mmap",
+            "caching-allocator",
             "model-repository",
             "model-store",
             "backend-forest",

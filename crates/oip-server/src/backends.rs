@@ -10,7 +10,6 @@ use oip_worker::{IsolatedBackend, Isolation, this_program};
 use oip_types::ByteSize;
 
 use crate::{
-    allocator::note_worker,
     failure::Failure,
     options::{Options, RuntimeOptions, mistakes::one_line},
     telemetry::start_in_worker,
@@ -140,7 +139,7 @@ impl BackendConfig {
     /// Creates the backends without isolation.
     fn plain(&self) -> Result<Vec<Arc<dyn Backend>>, Failure> {
         #[cfg(feature = "onnx")]
-        backend_onnx::OnnxBackend::limit_threads(self.threads, crate::allocator::note_model_thread);
+        backend_onnx::OnnxBackend::limit_threads(self.threads, caching_allocator::mark_compute_thread);
         #[cfg(feature = "onnx")]
         let onnx: Arc<dyn Backend> = Arc::new(onnx(
             self.options.onnxruntime.as_deref(),
@@ -215,7 +214,7 @@ pub(crate) fn work(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode
     // A worker handles the tensors of one request at a time, whose size is already limited.
     let config = BackendConfig::new(&options, ByteBudget::new(u64::MAX));
     start_in_worker(&config.log)?;
-    note_worker();
+    caching_allocator::mark_compute_process();
     Ok(oip_worker::run(&config.plain()?))
 }
 

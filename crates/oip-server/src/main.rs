@@ -3,7 +3,6 @@
 //! The binary only combines libraries: it turns options into a configuration, creates an engine and two
 //! transports from it, and runs them until a signal arrives.
 
-mod allocator;
 mod backends;
 mod banner;
 mod check;
@@ -16,6 +15,7 @@ mod in_place;
 mod init;
 mod log_settings;
 mod log_writer;
+mod memory;
 mod metrics;
 mod model_source;
 mod options;
@@ -32,11 +32,11 @@ use std::{
 use crate::{commands::Invocation, failure::Failure, options::Config};
 
 fn main() -> ExitCode {
-    allocator::give_back_what_is_freed();
+    caching_allocator::return_freed_memory();
     let mut arguments = std::env::args_os().skip(1);
     let first = arguments.next().unwrap_or_default();
     if first == backends::WORKER {
-        allocator::give_back_what_is_unused();
+        caching_allocator::start_trimming();
         return backends::work(arguments).unwrap_or_else(|failure| fail(&failure));
     }
     #[cfg(feature = "tool")]
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     }
     descriptors::raise_limit();
     descriptors::make_room();
-    allocator::give_back_what_is_unused();
+    caching_allocator::start_trimming();
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     let outcome = commands::run(&arguments).and_then(|asked| match asked {
         Invocation::Serve(options) => Config::resolve(*options).and_then(start::run),

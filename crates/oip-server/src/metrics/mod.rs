@@ -135,7 +135,7 @@ impl Metrics {
         connections::write(text, &self.counts.caps);
         #[cfg(feature = "count-allocations")]
         {
-            let (allocations, bytes) = crate::allocator::counting::counted();
+            let (allocations, bytes) = caching_allocator::CountingAllocator::counted();
             text.single(&ALLOCATIONS, allocations);
             text.single(&ALLOCATED, bytes);
         }

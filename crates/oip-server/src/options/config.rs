@@ -20,8 +20,7 @@ use super::{
     transport_options::TransportConfig,
 };
 use crate::{
-    allocator::note_budget, backends::BackendConfig, failure::Failure, model_source::ModelSources,
-    traffic::RecordConfig,
+    backends::BackendConfig, failure::Failure, memory, model_source::ModelSources, traffic::RecordConfig,
 };
 
 /// The complete and validated configuration.
@@ -62,7 +61,7 @@ impl Config {
             .map_or(is_local, |admin| admin.at.is_local());
         let transports = &options.transports;
         let transports = transports.resolve(&options.file, is_local, admin_is_local)?;
-        note_budget(transports.http.budget.clone());
+        memory::limit_cache(transports.http.budget.clone());
         let backends = BackendConfig::new(&options, transports.http.budget.clone());
         let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
         let mut warnings = unknown_variables(&Options::command(), names);

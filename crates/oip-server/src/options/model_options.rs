@@ -13,7 +13,7 @@ use serde::Deserialize;
 use tensor_mmap::Promise;
 
 use super::merge::merged;
-use crate::{allocator::note_model_thread, failure::Failure, in_place};
+use crate::{failure::Failure, in_place};
 
 /// Options of models and the engine.
 #[derive(Debug, Default, Args, Deserialize)]
@@ -126,7 +126,7 @@ impl ModelOptions {
             let threads = self.threads.map_or(config.instances, NonZeroUsize::get);
             config.instances = self.instances.unwrap_or(threads).max(1);
             config.in_place = in_place::setting(in_place_time);
-            config.on_model_thread = note_model_thread;
+            config.on_model_thread = caching_allocator::mark_compute_thread;
             config.control = control;
             config.queue_capacity = queue_size.unwrap_or(config.queue_capacity);
             config.mapping = self.allow_mapped_models.unwrap_or(false).then(operators_word);
