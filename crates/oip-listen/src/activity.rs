@@ -273,18 +273,15 @@ impl Activity {
         self.0.turns.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits until the connection is polled again. By then, the connection has moved to its lane. Waiting for
-    /// the next poll of this future would not suffice: hyper can poll it several times within one poll of the
-    /// connection.
-    pub(crate) async fn next_turn(&self) {
+    /// Waits until a connection that was sent to another lane has moved there. Waiting for the next poll of
+    /// this future would not suffice: hyper can poll it several times within one poll of the connection.
+    /// Nothing needs to wake the future, because the move polls the connection.
+    pub(crate) async fn moved(&self) {
         let turn = || self.0.turns.load(Ordering::Relaxed);
         let begun = turn();
-        poll_fn(|cx| {
-            if turn() != begun {
-                return Poll::Ready(());
-            }
-            cx.waker().wake_by_ref();
-            Poll::Pending
+        poll_fn(|_| match turn() == begun {
+            true => Poll::Pending,
+            false => Poll::Ready(()),
         })
         .await;
     }

@@ -115,7 +115,7 @@ where
         async move {
             if is_work && activity.limits().lanes.is_some() && activity.lane() == Lane::Front {
                 activity.go_to(Lane::Work);
-                activity.next_turn().await;
+                activity.moved().await;
             }
             let Ok(answer) = answer.await;
             let is_read = match leftover {

@@ -3,10 +3,10 @@
 //! hyper's futures wake themselves for every request with a body, because the parts of a connection's task
 //! notify each other. A multi-threaded runtime treats the wake as new work: it queues the task, wakes another
 //! thread to help, and polls again, which makes no progress. With one client this costs two thread switches
-//! per request, which is half of the time that a small request takes.
+//! per request: without this module, a small request takes 10 % more processor time and 20 % longer (Xeon,
+//! 2 cores). With 8 or 32 clients it makes no difference.
 
 use std::{
-    cell::Cell,
     sync::{
         Arc,
         atomic::{AtomicU8, Ordering},
@@ -15,17 +15,6 @@ use std::{
 };
 
 use atomic_waker::AtomicWaker;
-
-thread_local! {
-    /// Whether the future polled on this thread is waiting for other tasks.
-    static LETS_OTHERS_GO: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Tells the connection that its current request is waiting for other tasks on this thread, so that polling
-/// again immediately would have no effect.
-pub fn let_others_go() {
-    LETS_OTHERS_GO.set(true);
-}
 
 /// Polls a future again if it woke itself, instead of waking its task.
 #[derive(Debug)]
@@ -74,7 +63,7 @@ impl SelfWakes {
             phase.store(POLLED, Ordering::Release);
             let polled = poll(&mut Context::from_waker(&self.waker));
             let was_woken = phase.swap(IDLE, Ordering::AcqRel) == WOKEN;
-            let is_turn_over = is_turn_over() | LETS_OTHERS_GO.take();
+            let is_turn_over = is_turn_over();
             if polled.is_ready() || !was_woken {
                 return polled;
             }

@@ -27,8 +27,11 @@ pub(crate) fn setting(time: Option<HumanDuration>) -> Option<InPlace> {
     is_wanted.then(|| InPlace::new(limit, transport_threads() - 1, || Box::pin(others_first())))
 }
 
-/// Yields to the runtime's other tasks. tokio's `yield_now` is not enough: it completes at its second poll,
-/// and a connection may poll its request twice in one turn.
+/// Yields to the runtime's other tasks, whose requests then join the batch. Without it, requests of a small
+/// network take 10 to 40 % more processor time with 32 callers (Xeon, 2 cores).
+///
+/// tokio's `yield_now` is not enough: it completes at its second poll, and a connection may poll its request
+/// twice in one turn.
 async fn others_first() {
     let mut turn: Option<Arc<Turn>> = None;
     poll_fn(|cx| match &turn {
@@ -46,7 +49,6 @@ async fn others_first() {
                 task: AtomicWaker::new(),
             });
             new.task.register(cx.waker());
-            oip_listen::let_others_go();
             let waker = Waker::from(new.clone());
             turn = Some(new);
             pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(&waker))
@@ -71,10 +73,12 @@ impl Wake for Turn {
 /// About the cost of two thread wake-ups and the handover between the threads.
 const DEFAULT_LIMIT: Duration = Duration::from_micros(100);
 
-/// Returns the number of threads of a lane's runtime: one per CPU, all of which may run models, and a spare
-/// thread that is parked until one of them blocks.
+/// Returns the number of threads of a lane's runtime: one per CPU, and at least two, because one of them never
+/// runs a model.
 pub(crate) fn transport_threads() -> usize {
-    1 + thread::available_parallelism().map_or(1, NonZeroUsize::get)
+    thread::available_parallelism()
+        .map_or(1, NonZeroUsize::get)
+        .max(2)
 }
 
 #[cfg(test)]

@@ -317,7 +317,6 @@ fn a_model_that_hangs_on_a_transports_thread_takes_its_own_connection_only() {
     } = Setup::with(&["promises", "works"], Some(in_place));
     engine.wait_until_loaded();
     let lanes = Lanes::new(work.handle().clone(), busy.handle().clone());
-    front.spawn(lanes.clone().keep_awake());
     let limits = ConnectionLimits::default().with(|limits| limits.lanes = Some(lanes));
     let bind = |handle: &tokio::runtime::Handle| {
         let _context = handle.enter();
