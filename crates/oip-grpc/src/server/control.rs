@@ -16,10 +16,7 @@ use parking_lot::Mutex;
 use pin_project_lite::pin_project;
 use tonic::Status;
 
-use super::{
-    messages::{HEAD, broken},
-    status,
-};
+use super::{frame_head::PartialHead, messages::broken, status};
 
 /// Maximum size of a control message in bytes. The largest plausible one carries a model configuration in a
 /// load request.
@@ -65,8 +62,8 @@ impl ControlCharge {
 /// Finds message boundaries in a body.
 #[derive(Default)]
 struct Messages {
-    head: [u8; HEAD],
-    /// Bytes received of the frame header and message.
+    head: PartialHead,
+    /// Bytes received of the message, without its head.
     seen: usize,
 }
 
@@ -87,22 +84,16 @@ impl Messages {
     /// Scans bytes up to the end of the current message; returns the received part of that message, and the
     /// bytes after it.
     fn read<'p>(&mut self, part: &'p [u8]) -> (MessagePart, &'p [u8]) {
-        let (of_head, part) = part.split_at(part.len().min(HEAD.saturating_sub(self.seen)));
-        if !of_head.is_empty() {
-            self.head[self.seen..self.seen + of_head.len()].copy_from_slice(of_head);
-            self.seen += of_head.len();
-        }
-        if self.seen < HEAD {
+        let part = &part[self.head.take(part)..];
+        let Some((flag, bytes)) = self.head.get() else {
             return (MessagePart::Nothing, part);
-        }
-        let [flag, length @ ..] = self.head;
-        let bytes = u32::from_be_bytes(length) as usize;
-        let (of_message, rest) = part.split_at(part.len().min(bytes - (self.seen - HEAD)));
+        };
+        let (of_message, rest) = part.split_at(part.len().min(bytes - self.seen));
         self.seen += of_message.len();
-        if self.seen - HEAD < bytes {
-            return (MessagePart::Part(self.seen - HEAD), rest);
+        if self.seen < bytes {
+            return (MessagePart::Part(self.seen), rest);
         }
-        self.seen = 0;
+        *self = Self::default();
         let is_compressed = flag != 0;
         (MessagePart::Whole { is_compressed, bytes }, rest)
     }

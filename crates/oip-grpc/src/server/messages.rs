@@ -12,10 +12,7 @@ use oip_types::{ErrorCode, ServiceError, causes};
 use tokio::time::{Instant, timeout_at};
 use tonic::{Code, Status};
 
-use super::{GrpcConfig, status};
-
-/// Size of the frame header in bytes.
-pub(crate) const HEAD: usize = 5;
+use super::{GrpcConfig, frame_head::PartialHead, status};
 
 /// The messages of a call.
 pub(crate) struct Messages<B> {
@@ -45,8 +42,7 @@ pub(crate) struct Message {
 struct PartialMessage {
     lease: Lease,
     since: Instant,
-    head: [u8; HEAD],
-    head_len: usize,
+    head: PartialHead,
     /// The frame header, once it is complete.
     frame: Option<(Option<Compression>, usize)>,
     buffer: Buffer,
@@ -163,8 +159,7 @@ where
                 buffer: Buffer::new(&lease).map_err(refused)?,
                 lease,
                 since: Instant::now(),
-                head: [0; HEAD],
-                head_len: 0,
+                head: PartialHead::default(),
                 frame: None,
             });
         }
@@ -201,14 +196,10 @@ impl PartialMessage {
         if self.frame.is_some() {
             return Ok(self.frame);
         }
-        let used = part.len().min(HEAD - self.head_len);
-        self.head[self.head_len..self.head_len + used].copy_from_slice(&part[..used]);
-        self.head_len += used;
-        part.advance(used);
-        if self.head_len < HEAD {
+        part.advance(self.head.take(part));
+        let Some((flag, len)) = self.head.get() else {
             return Ok(None);
-        }
-        let [flag, len @ ..] = self.head;
+        };
         let compression = match (flag, compression) {
             (0, _) => None,
             (1, Some(compression)) => Some(compression),
@@ -224,7 +215,6 @@ impl PartialMessage {
                 )));
             }
         };
-        let len = u32::from_be_bytes(len) as usize;
         if len > limit {
             return Err(Status::resource_exhausted(format!(
                 "Error, decoded message length too large: found {len} bytes, the limit is: {limit} bytes"

@@ -5,6 +5,7 @@ mod config;
 mod control;
 mod convert;
 mod encoding;
+mod frame_head;
 mod head;
 #[cfg(feature = "health")]
 mod health;

@@ -16,7 +16,7 @@ use self::{
     pieces::Pieces,
     typed::{TypedContents, delimited_len},
 };
-use super::messages::HEAD;
+use super::frame_head::{HEAD, frame_head};
 use crate::{
     parameters::write_parameters,
     proto::{ModelInferResponse, ModelStreamInferResponse, model_infer_response::InferOutputTensor},
@@ -198,10 +198,4 @@ pub(crate) fn without_outputs(
     let mut framed = frame_head(false, message.encoded_len())?.to_vec();
     framed.extend(message.encode_to_vec());
     Ok(vec![framed.into()])
-}
-
-fn frame_head(is_compressed: bool, len: usize) -> Result<[u8; HEAD], ServiceError> {
-    let too_long = |_| ServiceError::internal(format!("a message of {len} bytes does not fit gRPC's frame"));
-    let [a, b, c, d] = u32::try_from(len).map_err(too_long)?.to_be_bytes();
-    Ok([u8::from(is_compressed), a, b, c, d])
 }
