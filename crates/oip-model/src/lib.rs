@@ -41,7 +41,7 @@ pub use call::{Call, Outcome, Outputs, RequestPart, RestOfRun};
 pub use cancel::{CancelGuard, CancelToken};
 pub use machine_memory::{available_memory, memory_limit, private_memory};
 pub use model::{Capabilities, Model};
-pub use model_calls::{BoxFuture, MemoryCharge, ModelCall, NoOtherModels, OtherModels};
+pub use model_calls::{BoxFuture, ModelCall, NoOtherModels, OtherModels};
 pub use oip_types;
 pub use responses::{ResponseSink, ResponseStream, Responses, StreamedResponse};
 pub use row_independence::{IndependentRows, RowIndependence};

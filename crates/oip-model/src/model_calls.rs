@@ -2,16 +2,13 @@
 
 use std::{pin::Pin, time::Duration};
 
-use oip_types::{ErrorCode, InferRequest, ServiceError};
+use oip_types::{ErrorCode, InferRequest, Memory, ServiceError, UnlimitedMemory};
 
 use crate::Responses;
 
 /// A boxed future. The allocation per request costs little compared to inference, and boxing keeps transports
 /// free of generics.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
-/// Bytes charged to a memory budget; returned to it on drop.
-pub type MemoryCharge = Box<dyn Send>;
 
 /// A request from one model to another.
 ///
@@ -71,12 +68,8 @@ impl ModelCall {
 /// request is cancelled, and counts toward the same budget. Client permissions are not checked, because the
 /// server makes the call.
 pub trait OtherModels {
-    /// Charges `bytes` bytes, for the inputs of a call, to the memory budget of the running request. To be
-    /// called before they are allocated.
-    ///
-    /// # Errors
-    /// When the request may not have so much memory.
-    fn charge(&self, bytes: u64) -> Result<MemoryCharge, ServiceError>;
+    /// Returns the memory of the running request. Inputs of calls are reserved there before they are allocated.
+    fn memory(&self) -> &dyn Memory;
 
     /// Calls another model. Dropping the future or the responses cancels the work.
     ///
@@ -99,8 +92,8 @@ pub trait OtherModels {
 pub struct NoOtherModels;
 
 impl OtherModels for NoOtherModels {
-    fn charge(&self, _: u64) -> Result<MemoryCharge, ServiceError> {
-        Ok(Box::new(()))
+    fn memory(&self) -> &dyn Memory {
+        &UnlimitedMemory
     }
 
     fn ask(&self, _: ModelCall) -> BoxFuture<'static, Result<Responses, ServiceError>> {

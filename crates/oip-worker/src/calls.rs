@@ -17,12 +17,11 @@ use std::{
 use bytes::Bytes;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use oip_model::{
-    BoxFuture, Call, CancelToken, MemoryCharge, ModelCall, OtherModels, RequestPart, ResponseStream,
-    Responses,
+    BoxFuture, Call, CancelToken, ModelCall, OtherModels, RequestPart, ResponseStream, Responses,
 };
 use oip_types::{
     ErrorCode, InferInput, InferOutput, InferRequest, InferResponse, ModelRef, ParameterValue, Parameters,
-    RequestedOutput, ServiceError,
+    RequestedOutput, Reservation, ServiceError,
 };
 use tensor_core::QuotedName;
 
@@ -109,9 +108,10 @@ impl<'w> Calls<'w> {
         }
     }
 
-    /// Counts `bytes` bytes, for the inputs of a call, toward the memory budget of the running request.
-    pub(crate) fn charge(&self, bytes: u64) -> Result<MemoryCharge, ServiceError> {
-        self.work.others.charge(bytes)
+    /// Reserves `bytes` bytes of the running request's memory for inputs of a call.
+    pub(crate) fn reserve(&self, bytes: u64) -> Result<Box<dyn Reservation>, ServiceError> {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.work.others.memory().reserve(bytes)
     }
 
     /// Starts a call. `inputs` are its inputs, or the reason why they could not be read.

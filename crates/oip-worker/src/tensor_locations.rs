@@ -301,22 +301,24 @@ impl SharedRegions {
         let is_copied =
             |input: &&OutputLocation| matches!(input.place, TensorMemory::Region | TensorMemory::Inputs);
         let copied = ask.inputs.iter().filter(is_copied).map(|input| input.length);
-        let copied = copied.fold(0, u64::saturating_add);
-        let charge = exchange.calls.charge(head.binary.saturating_add(copied));
-        let inputs = match charge {
+        let reserved = exchange.calls.reserve(head.binary).and_then(|frame| {
+            let copies = copied.map(|length| exchange.calls.reserve(length));
+            Ok((frame, copies.collect::<Result<Vec<_>, _>>()?))
+        });
+        let inputs = match reserved {
             Err(error) => {
                 connection.pass_over(head.binary, go_on)?;
                 Err(error)
             }
-            Ok(mut charge) => {
-                let frame = connection.bytes(head.binary, go_on)?;
-                let frame = charge.split(head.binary).own(frame);
+            Ok((reserved, copies)) => {
+                let frame = reserved.own(connection.bytes(head.binary, go_on)?);
                 let mut inputs = self.take(&ask.inputs, &frame, sent, max_answer_bytes)?;
-                for (input, place) in inputs.iter_mut().zip(&ask.inputs) {
-                    if is_copied(&place) {
-                        let charge = charge.split(place.length);
-                        input.value = input.value.clone().with_handle(|bytes| charge.own(bytes));
-                    }
+                let is_copied = inputs
+                    .iter_mut()
+                    .zip(&ask.inputs)
+                    .filter(|(_, place)| is_copied(place));
+                for ((input, _), copy) in is_copied.zip(copies) {
+                    input.value = input.value.clone().with_handle(|bytes| copy.own(bytes));
                 }
                 Ok(inputs)
             }

@@ -6,10 +6,10 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use oip_model::{BoxFuture, CancelToken, MemoryCharge, ModelCall, OtherModels, Responses};
+use oip_model::{BoxFuture, CancelToken, ModelCall, OtherModels, Responses};
 use oip_resources::Lease;
 use oip_service::RequestContext;
-use oip_types::{ErrorCode, InferRequest, ParameterValue, ServiceError};
+use oip_types::{ErrorCode, InferRequest, Memory, ParameterValue, ServiceError};
 
 /// Interface through which the threads of a model call other models. The registry implements it.
 pub(crate) trait Callees: Send + Sync {
@@ -75,8 +75,8 @@ impl CallableModels<'_> {
 }
 
 impl OtherModels for CallableModels<'_> {
-    fn charge(&self, bytes: u64) -> Result<MemoryCharge, ServiceError> {
-        Ok(Box::new(self.lease().charge(bytes)?))
+    fn memory(&self) -> &dyn Memory {
+        self.lease()
     }
 
     fn ask(&self, call: ModelCall) -> BoxFuture<'static, Result<Responses, ServiceError>> {

@@ -15,11 +15,11 @@ use std::{
 };
 
 use oip_model::{
-    BoxFuture, Call, CancelToken, MemoryCharge, Model, ModelCall, OtherModels, Outcome, ResponseStream,
-    Responses, StreamedResponse,
+    BoxFuture, Call, CancelToken, Model, ModelCall, OtherModels, Outcome, ResponseStream, Responses,
+    StreamedResponse,
 };
 use oip_resources::{ByteBudget, Lease, TimeLimits};
-use oip_types::{ErrorCode, InferOutput, InferRequest, InferResponse, ModelRef, ServiceError};
+use oip_types::{ErrorCode, InferOutput, InferRequest, InferResponse, Memory, ModelRef, ServiceError};
 use rustix::io::{pread, pwrite};
 use serde_json::{Value, json};
 
@@ -247,8 +247,8 @@ impl Drop for Ending {
 }
 
 impl OtherModels for Doubling {
-    fn charge(&self, bytes: u64) -> Result<MemoryCharge, ServiceError> {
-        Ok(Box::new(self.lease.charge(bytes)?))
+    fn memory(&self) -> &dyn Memory {
+        &self.lease
     }
 
     fn ask(&self, call: ModelCall) -> BoxFuture<'static, Result<Responses, ServiceError>> {
