@@ -51,6 +51,15 @@ pub fn gemm<P: Pace>(
         }
         return Ok(());
     }
+    if depth == 1 {
+        for (a, c) in a.iter().zip(c.chunks_exact_mut(columns)) {
+            for (b, c) in b.chunks(PART).zip(c.chunks_mut(PART)) {
+                pace.spend(b.len() as u64 / 8 + 1)?;
+                pulp::Arch::new().dispatch(Scaled { factor: *a, b, c });
+            }
+        }
+        return Ok(());
+    }
     if rows >= FEW_ROWS && depth * columns.next_multiple_of(GROUP) <= PACKED {
         pace.spend(b.len() as u64)?;
         let packed = PackedMatrix::new(b, [depth, columns], Order::RowMajor);
@@ -77,6 +86,24 @@ pub fn gemm<P: Pace>(
     product.run(pace, &mut |row, first, sums: &[f32]| {
         copy_line(sums, &mut c[row * columns + first..][..sums.len()]);
     })
+}
+
+/// A row of an outer product. Adding to 0, as longer sums do, makes a zero of either sign positive.
+struct Scaled<'s> {
+    factor: f32,
+    b: &'s [f32],
+    c: &'s mut [f32],
+}
+
+impl pulp::WithSimd for Scaled<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        for (c, b) in self.c.iter_mut().zip(self.b) {
+            *c = 0.0 + self.factor * b;
+        }
+    }
 }
 
 /// The maximum number of elements of the second factor that are packed at once, to keep the buffer small.

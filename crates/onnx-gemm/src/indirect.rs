@@ -20,7 +20,7 @@ pub const SLACK: usize = PANEL;
 
 /// The minimum number of row blocks for which a panel is first copied to contiguous memory. Without the copy,
 /// each block would read the panel's rows, which are far apart.
-const COPIED_FROM: usize = 5;
+pub(crate) const COPIED_FROM: usize = 5;
 
 /// Returns whether this processor has vectors of at least 8 `f32`, for which the kernels of this crate are
 /// optimized. The kernels are correct on all processors.

@@ -1,11 +1,12 @@
 //! FP32 convolutions in one and two dimensions, with bias and activation in the epilogue.
 //!
 //! The padded image is copied once into one plane per offset within a stride. The elements of a line that are
-//! multiplied by the same weight are then contiguous, so [`IndirectGemm`] can read them (implicit im2col).
+//! multiplied by the same weight are then contiguous, so [`LineGemm`] and [`LineFilter`] can read them
+//! (implicit im2col).
 
 use std::ops::Range;
 
-use onnx_gemm::{IndirectGemm, SLACK, copy_line, pack_rows, packed_len, unpack_rows};
+use onnx_gemm::{LineFilter, LineGemm, SLACK, copy_line, pack_rows, packed_len, unpack_rows};
 use onnx_tensor::prelude::*;
 
 use crate::{least_work::PRODUCTS, split_products::products};
@@ -188,12 +189,6 @@ impl Layout {
         Ok(&scratch.0)
     }
 
-    /// Returns the number of columns of the product for `lines` output lines. The columns at the end of each
-    /// line that are not part of the result are discarded.
-    fn columns(&self, lines: usize, width: usize) -> usize {
-        (lines - 1) * self.plane[1] + width
-    }
-
     /// Copies the channels of a group into planes, for the output lines starting at `first_line`.
     fn spread(
         &self,
@@ -204,23 +199,52 @@ impl Layout {
         pace: &mut Pace,
     ) -> Result<()> {
         let [height, width] = geometry.input;
-        let [plane_height, plane_width] = self.plane;
-        let mut planes = planes.chunks_exact_mut(plane_height * plane_width);
-        for channel in image.chunks_exact(height * width) {
-            for &first_row in &self.phases[0] {
-                for &first_column in &self.phases[1] {
-                    let columns = Columns::of(first_column, geometry.strides[1], geometry.before[1]);
-                    let Some(plane) = planes.next() else {
-                        return Ok(());
-                    };
-                    for (row, line) in plane.chunks_exact_mut(plane_width).enumerate() {
-                        let y = (first_line + row) * geometry.strides[0] + first_row;
-                        match y.checked_sub(geometry.before[0]).filter(|&y| y < height) {
-                            Some(y) => {
-                                columns.copy(&channel[y * width..(y + 1) * width], line, pace)?;
-                            }
-                            None => pace.over(line, |line| line.fill(0.0))?,
+        let of = |&first: &usize| Columns::of(first, geometry.strides[1], geometry.before[1]);
+        let columns: ShortVec<Columns> = self.phases[1].iter().map(of).collect();
+        let planes = planes.chunks_exact_mut(self.channel());
+        for (channel, planes) in image.chunks_exact(height * width).zip(planes) {
+            pulp::Arch::new().dispatch(Spread {
+                layout: self,
+                geometry,
+                first_line,
+                channel,
+                columns: &columns,
+                planes,
+                pace,
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// A channel that is copied into its planes, for the output lines starting at `first_line`.
+struct Spread<'s> {
+    layout: &'s Layout,
+    geometry: &'s Geometry,
+    first_line: usize,
+    channel: &'s [f32],
+    columns: &'s [Columns],
+    planes: &'s mut [f32],
+    pace: &'s mut Pace,
+}
+
+impl pulp::WithSimd for Spread<'_> {
+    type Output = Result<()>;
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) -> Result<()> {
+        let [height, width] = self.geometry.input;
+        let [plane_height, plane_width] = self.layout.plane;
+        let mut planes = self.planes.chunks_exact_mut(plane_height * plane_width);
+        for &first_row in &self.layout.phases[0] {
+            for (columns, plane) in self.columns.iter().zip(&mut planes) {
+                for (row, line) in plane.chunks_exact_mut(plane_width).enumerate() {
+                    let y = (self.first_line + row) * self.geometry.strides[0] + first_row;
+                    match y.checked_sub(self.geometry.before[0]).filter(|&y| y < height) {
+                        Some(y) => {
+                            columns.copy(&self.channel[y * width..(y + 1) * width], line, self.pace)?;
                         }
+                        None => self.pace.over(line, |line| line.fill(0.0))?,
                     }
                 }
             }
@@ -254,21 +278,46 @@ impl Columns {
     }
 
     /// Copies the columns of an image line into `line` after the padding, which the caller has zeroed.
+    #[inline(always)]
     fn copy(self, from: &[f32], line: &mut [f32], pace: &mut Pace) -> Result<()> {
         let (Some(line), Some(from)) = (line.get_mut(self.skipped..), from.get(self.start..)) else {
             return Ok(());
         };
         for (from, line) in from.chunks(PART * self.stride).zip(line.chunks_mut(PART)) {
             pace.spend(line.len() as u64 / 4 + 1)?;
-            if self.stride == 1 {
-                copy_line(from, line);
-            } else {
-                let from = from.iter().step_by(self.stride);
-                line.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+            match self.stride {
+                1 => copy_line(from, line),
+                2 => copy_every_second(from, line),
+                stride => {
+                    let from = from.iter().step_by(stride);
+                    line.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+                }
             }
         }
         Ok(())
     }
+}
+
+/// Copies every second element, starting with the first one, up to the end of the shorter slice.
+#[inline(always)]
+fn copy_every_second(from: &[f32], to: &mut [f32]) {
+    // Blocks of constant length are vectorized.
+    const BLOCK: usize = 8;
+    let count = to.len().min(from.len().div_ceil(2));
+    let (blocks, rest) = to[..count].as_chunks_mut::<BLOCK>();
+    let done = blocks.len() * BLOCK;
+    for (to, from) in blocks.iter_mut().zip(from.chunks(2 * BLOCK)) {
+        match from.first_chunk::<{ 2 * BLOCK }>() {
+            Some(from) => *to = std::array::from_fn(|at| from[2 * at]),
+            // The last block may lack the element after its last one.
+            None => to
+                .iter_mut()
+                .zip(from.iter().step_by(2))
+                .for_each(|(to, from)| *to = *from),
+        }
+    }
+    let rest_from = from.iter().skip(2 * done).step_by(2);
+    rest.iter_mut().zip(rest_from).for_each(|(to, from)| *to = *from);
 }
 
 /// A convolution with packed weights.
@@ -485,72 +534,81 @@ impl Convolution {
         pace: &mut Pace,
     ) -> Result<()> {
         let (rows, [_, width]) = (block.rows.clone(), self.geometry.output);
-        let start = (first_line - block.lines.start) * width;
-        let mut lines = Vec::new();
-        IndirectGemm {
-            rows: rows.len(),
+        let first = (first_line - block.lines.start) * width;
+        let lines = layout.band.min(block.lines.end - first_line);
+        let finish = |sums: &mut [f32]| {
+            if let Some(activation) = &self.activation {
+                activation.apply(sums);
+            }
+        };
+        if let [output] = &mut *block.output {
+            let filter = LineFilter {
+                weights: &group.weights[rows.start * self.geometry.depth()..][..self.geometry.depth()],
+                bias: group.bias[rows.start],
+                offsets: &layout.offsets,
+                width,
+                pitch: layout.plane[1],
+            };
+            let output = &mut output[first..][..lines * width];
+            return filter_in_parts(filter, values, output, finish, pace);
+        }
+        LineGemm {
             // Each block starts at a packed panel of the weights.
             weights: &group.weights[rows.start * self.geometry.depth()..],
             bias: &group.bias[rows],
             values,
             offsets: &layout.offsets,
-            columns: layout.columns(layout.band.min(block.lines.end - first_line), width),
+            lines,
+            width,
+            pitch: layout.plane[1],
+            first,
+            output: &mut block.output,
             pace,
-            take: |first, count, sums: &mut [f32], stride| {
-                self.find_lines(layout, first, count, start, &mut lines);
-                self.take(sums, stride, &lines, &mut block.output);
-            },
+            finish,
         }
         .run()
     }
 }
 
+/// Computes the sums of a single filter in parts of about the same work, and passes each to `finish`.
+fn filter_in_parts(
+    filter: LineFilter<'_>,
+    values: &[f32],
+    output: &mut [f32],
+    finish: impl Fn(&mut [f32]),
+    pace: &mut Pace,
+) -> Result<()> {
+    /// Number of multiplications between two calls of [`Pace::spend`].
+    const PART: usize = 1 << 18;
+    /// Multiplications per step.
+    const PER_STEP: usize = 16;
+    let columns = (PART / filter.weights.len().max(1)).max(64);
+    let lines = (columns / filter.width).max(1);
+    for (part, output) in output.chunks_mut(lines * filter.width).enumerate() {
+        let values = &values[part * lines * filter.pitch..];
+        if lines > 1 || filter.width <= columns {
+            pace.spend((output.len() * filter.weights.len() / PER_STEP) as u64 + 1)?;
+            filter.run(values, output);
+            finish(output);
+            continue;
+        }
+        // A long line is computed in parts.
+        for (part, output) in output.chunks_mut(columns).enumerate() {
+            pace.spend((output.len() * filter.weights.len() / PER_STEP) as u64 + 1)?;
+            let filter = LineFilter {
+                width: output.len(),
+                ..filter
+            };
+            filter.run(&values[part * columns..], output);
+            finish(output);
+        }
+    }
+    Ok(())
+}
+
 /// The buffer for the planes of a band.
 #[derive(Default)]
 struct Scratch(Vec<f32>);
-
-/// A run of columns in a panel that belong to the result: the first column, its index in the output channel,
-/// and the number of columns.
-type Line = [usize; 3];
-
-impl Convolution {
-    /// Finds the runs of columns in a panel that belong to the result. The band starts at index `band` of
-    /// each output channel.
-    fn find_lines(&self, layout: &Layout, first: usize, count: usize, band: usize, lines: &mut Vec<Line>) {
-        lines.clear();
-        let ([_, width], [_, useful]) = (layout.plane, self.geometry.output);
-        if width == useful {
-            lines.push([0, band + first, count]);
-            return;
-        }
-        let mut column = first;
-        while column < first + count {
-            let (y, x) = (column / width, column % width);
-            let end = (first + count).min((y + 1) * width);
-            if x < useful {
-                lines.push([
-                    column - first,
-                    band + y * useful + x,
-                    (useful - x).min(end - column),
-                ]);
-            }
-            column = end;
-        }
-    }
-
-    /// Applies the bias and the activation to the sums and writes them to the output.
-    fn take(&self, sums: &mut [f32], stride: usize, lines: &[Line], output: &mut [&mut [f32]]) {
-        if let Some(activation) = &self.activation {
-            let used = lines.last().map_or(0, |[from, _, count]| from + count);
-            activation.apply(&mut sums[..(output.len() - 1) * stride + used]);
-        }
-        for (sums, output) in sums.chunks_exact(stride).zip(output) {
-            for &[from, to, count] in lines {
-                copy_line(&sums[from..from + count], &mut output[to..to + count]);
-            }
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -599,7 +657,7 @@ mod tests {
         single.strides = [4, 4];
         single.output = [2, 2];
         let layout = single.layout().unwrap();
-        assert_eq!((layout.channel(), layout.columns(2, 2)), (4, 4));
+        assert_eq!((layout.channel(), layout.plane), (4, [2, 2]));
         assert!(geometry([8, 8], [1, 1]).layout().unwrap().is_plain);
         assert!(!geometry([8, 8], [3, 3]).layout().unwrap().is_plain);
     }

@@ -1,0 +1,521 @@
+//! Products of a convolution that are written to their output without a buffer between.
+//!
+//! The columns are the pixels of lines. Output lines are contiguous, while the lines of the second factor may
+//! have padding between them, which is skipped when a panel is copied.
+
+use std::ops::Range;
+
+use crate::{
+    Pace,
+    indirect::COPIED_FROM,
+    microkernel::{DEPTH, PANEL, PER_STEP},
+    pack::{BLOCK, aligned, packed_len},
+};
+
+/// The number of elements between two calls of [`LineGemm::finish`] for a row, times the row count.
+const FINISHED: usize = 1 << 14;
+
+/// The product of [`IndirectGemm`](crate::IndirectGemm) for columns that are the pixels of `lines` lines of
+/// `width` pixels: for each row `r`, line `y` and pixel `x`, `bias[r]` plus the sum over `k` of
+/// `weights[r][k] * values[offsets[k] + y * pitch + x]`.
+///
+/// ```
+/// use onnx_gemm::{LineGemm, Unpaced, pack_rows};
+///
+/// // Two filters of two taps over two lines of three pixels.
+/// let mut output = [[0.0; 4]; 2];
+/// let [first, second] = &mut output;
+/// let product = LineGemm {
+///     weights: &pack_rows(2, &[1.0, 1.0, 1.0, -1.0]),
+///     bias: &[0.0, 10.0],
+///     values: &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+///     offsets: &[0, 1],
+///     lines: 2,
+///     width: 2,
+///     pitch: 3,
+///     first: 0,
+///     output: &mut [first, second],
+///     pace: &mut Unpaced,
+///     finish: |_: &mut [f32]| {},
+/// };
+/// product.run().unwrap();
+/// assert_eq!(output, [[3.0, 5.0, 9.0, 11.0], [9.0; 4]]);
+/// ```
+pub struct LineGemm<'p, 'o, P, F> {
+    /// The first factor in the layout of [`pack_rows`](crate::pack_rows) for at least two rows; extra
+    /// elements are ignored.
+    pub weights: &'p [f32],
+    /// The initial value of each row's sums.
+    pub bias: &'p [f32],
+    /// The slice that contains all lines of the second factor.
+    pub values: &'p [f32],
+    /// The index in `values` at which the lines of each term begin.
+    pub offsets: &'p [usize],
+    /// The number of lines.
+    pub lines: usize,
+    /// The number of pixels of a line.
+    pub width: usize,
+    /// The distance between the beginnings of two lines in `values`.
+    pub pitch: usize,
+    /// The index of the first pixel in each slice of `output`.
+    pub first: usize,
+    /// One slice for each row, at least two.
+    pub output: &'p mut [&'o mut [f32]],
+    /// Checks for cancellation before each panel.
+    pub pace: &'p mut P,
+    /// Receives each run of complete sums of a row once, and may change them.
+    pub finish: F,
+}
+
+impl<P: Pace, F: FnMut(&mut [f32])> LineGemm<'_, '_, P, F> {
+    /// Writes all sums to the output.
+    ///
+    /// # Errors
+    /// Returns the error of [`Pace::spend`].
+    ///
+    /// # Panics
+    /// Panics if there are less than two rows, if `weights`, `bias` or a slice of `output` are too short, or
+    /// if a line of the second factor extends past the end of `values`.
+    pub fn run(mut self) -> Result<(), P::Stopped> {
+        let (rows, terms, columns) = (self.output.len(), self.offsets.len(), self.lines * self.width);
+        assert!(rows > 1, "a product of less than two rows");
+        assert_eq!(self.bias.len(), rows, "one bias for each row");
+        let weights = &self.weights[..packed_len(rows, terms)];
+        let outputs_fit = self.output.iter().all(|row| row.len() >= self.first + columns);
+        assert!(outputs_fit, "{columns} columns from {} on", self.first);
+        if columns == 0 {
+            return Ok(());
+        }
+        let farthest = self.offsets.iter().copied().max().unwrap_or(0);
+        let last_line = (self.lines - 1).checked_mul(self.pitch);
+        let end = last_line.and_then(|line| line.checked_add(self.width)?.checked_add(farthest));
+        assert!(
+            self.offsets.is_empty() || end.is_some_and(|end| end <= self.values.len()),
+            "{} lines of {} pixels from offset {farthest} on need more than {} values",
+            self.lines,
+            self.width,
+            self.values.len()
+        );
+        let blocks = rows.div_ceil(BLOCK);
+        let mut bias = vec![[0.0; BLOCK]; blocks];
+        bias.as_flattened_mut()[..rows].copy_from_slice(self.bias);
+        let part = terms.div_ceil(terms.div_ceil(DEPTH).max(1)).max(1);
+        let (mut copied, start) = aligned(part * PANEL + OVERSHOOT);
+        let copied_offsets: Vec<usize> = (0..part).map(|term| term * PANEL).collect();
+        let is_contiguous = self.lines == 1 || self.width == self.pitch;
+        let finished = (FINISHED / rows / PANEL).max(1) * PANEL;
+        let mut unfinished = 0;
+        for first in (0..columns).step_by(PANEL) {
+            let count = PANEL.min(columns - first);
+            self.pace.spend((PANEL * rows * terms) as u64 / PER_STEP + 1)?;
+            let is_copied =
+                blocks >= COPIED_FROM || !is_contiguous || farthest + first + PANEL > self.values.len();
+            let segments = Segments {
+                columns: first..first + count,
+                width: if is_contiguous { columns } else { self.width },
+                pitch: self.pitch,
+            };
+            // A product without terms consists of the bias.
+            for term in (0..terms.max(1)).step_by(part) {
+                let terms_of_part = term..terms.min(term + part);
+                let mut tiles = Tiles {
+                    weights: weights.as_chunks::<BLOCK>().0,
+                    bias: &bias,
+                    terms,
+                    term,
+                    values: &self.values[first.min(self.values.len())..],
+                    offsets: &self.offsets[terms_of_part],
+                    first: self.first + first,
+                    count,
+                    output: &mut *self.output,
+                };
+                if is_copied {
+                    let panel = &mut copied[start..];
+                    segments.copy(self.values, tiles.offsets, panel);
+                    tiles.values = panel;
+                    tiles.offsets = &copied_offsets[..tiles.offsets.len()];
+                }
+                pulp::Arch::new().dispatch(tiles);
+            }
+            let end = first + count;
+            if end == columns || end - unfinished >= finished {
+                let range = self.first + unfinished..self.first + end;
+                for row in &mut *self.output {
+                    (self.finish)(&mut row[range.clone()]);
+                }
+                unfinished = end;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The number of elements that copying a panel may write after its end.
+const OVERSHOOT: usize = 16;
+
+/// A range of columns, which are pixels of one or more lines.
+struct Segments {
+    columns: Range<usize>,
+    width: usize,
+    pitch: usize,
+}
+
+impl Segments {
+    /// Copies the columns of all terms to `panel`, whose rows are [`PANEL`] elements apart. Elements between
+    /// the last column and the end of a row are unspecified.
+    fn copy(&self, values: &[f32], offsets: &[usize], panel: &mut [f32]) {
+        pulp::Arch::new().dispatch(CopySegments {
+            segments: self,
+            values,
+            offsets,
+            panel,
+        });
+    }
+
+    /// Calls `found` for each run of columns of one line, with its index in the lines, its index in the
+    /// panel, and its length.
+    #[inline(always)]
+    fn each(&self, mut found: impl FnMut(usize, usize, usize)) {
+        let mut column = self.columns.start;
+        let (mut y, mut x) = (column / self.width, column % self.width);
+        while column < self.columns.end {
+            let count = (self.width - x).min(self.columns.end - column);
+            found(y * self.pitch + x, column - self.columns.start, count);
+            column += count;
+            (y, x) = (y + 1, 0);
+        }
+    }
+}
+
+struct CopySegments<'c> {
+    segments: &'c Segments,
+    values: &'c [f32],
+    offsets: &'c [usize],
+    panel: &'c mut [f32],
+}
+
+impl pulp::WithSimd for CopySegments<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        match S::F32_LANES {
+            16.. => self.copy::<16>(),
+            _ => self.copy::<8>(),
+        }
+    }
+}
+
+impl CopySegments<'_> {
+    /// Copies `LANES` elements at a time. Those past the end of a segment are overwritten by the next
+    /// segment, or by the next row.
+    #[inline(always)]
+    fn copy<const LANES: usize>(self) {
+        let mut moves = [[0; 2]; 2 * PANEL];
+        let (mut count, mut reach) = (0, 0);
+        self.segments.each(|from, at, length| {
+            for first in (0..length).step_by(LANES) {
+                moves[count] = [from + first, at + first];
+                reach = from + first + LANES;
+                count += 1;
+            }
+        });
+        let moves = &moves[..count];
+        for (term, &offset) in self.offsets.iter().enumerate() {
+            let to = &mut self.panel[term * PANEL..][..PANEL + OVERSHOOT];
+            let Some(from) = self.values[offset..].get(..reach) else {
+                let from = &self.values[offset..];
+                self.segments.each(|first, at, length| {
+                    to[at..][..length].copy_from_slice(&from[first..][..length]);
+                });
+                continue;
+            };
+            for &[first, at] in moves {
+                to[at..][..LANES].copy_from_slice(&from[first..][..LANES]);
+            }
+        }
+    }
+}
+
+/// The product of all rows and a panel, for a range of terms.
+struct Tiles<'t, 'o> {
+    weights: &'t [[f32; BLOCK]],
+    bias: &'t [[f32; BLOCK]],
+    /// The number of terms of the whole product.
+    terms: usize,
+    /// The first term. From the first term of the product on, sums start from the bias, and from those of the
+    /// output otherwise.
+    term: usize,
+    values: &'t [f32],
+    /// The index in `values` of each term's columns.
+    offsets: &'t [usize],
+    /// The index in the output of the first column.
+    first: usize,
+    /// The number of columns.
+    count: usize,
+    output: &'t mut [&'o mut [f32]],
+}
+
+impl pulp::WithSimd for Tiles<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(mut self, simd: S) {
+        let vectors = self.count.div_ceil(S::F32_LANES);
+        let mut vector = 0;
+        while vector < vectors {
+            let left = vectors - vector;
+            let column = vector * S::F32_LANES;
+            // A tile of 8 rows by 3 vectors takes 24 of AVX-512's 32 registers. With AVX2's 16 registers, a
+            // tile has 6 rows by 2 vectors.
+            vector += match if S::F32_LANES >= 16 { left } else { left.min(2) } {
+                1 => self.columns::<S, 1>(simd, column),
+                2 => self.columns::<S, 2>(simd, column),
+                _ => self.columns::<S, 3>(simd, column),
+            };
+        }
+    }
+}
+
+impl Tiles<'_, '_> {
+    /// Adds the terms of all rows for `VECTORS` vectors that start at `column`, and returns `VECTORS`.
+    /// Columns are the outer loop, so that they stay in the L1 cache.
+    #[inline(always)]
+    fn columns<S: pulp::Simd, const VECTORS: usize>(&mut self, simd: S, column: usize) -> usize {
+        let blocks = self.bias.len();
+        let mut block = 0;
+        while block < blocks {
+            let left = blocks - block;
+            block += if S::F32_LANES >= 16 && left >= 2 {
+                self.tile::<S, 0, 8, VECTORS>(simd, block, column);
+                2
+            } else if S::F32_LANES < 16 && left >= 3 {
+                self.tile::<S, 0, 6, VECTORS>(simd, block, column);
+                self.tile::<S, 2, 6, VECTORS>(simd, block + 1, column);
+                3
+            } else {
+                self.tile::<S, 0, BLOCK, VECTORS>(simd, block, column);
+                1
+            };
+        }
+        VECTORS
+    }
+
+    /// Adds the terms of `ROWS` rows from the row `FIRST` of `block` on, for `VECTORS` vectors.
+    #[inline(always)]
+    #[allow(
+        clippy::manual_memcpy,
+        clippy::needless_range_loop,
+        reason = "the sums stay in registers only where every index is a constant"
+    )]
+    fn tile<S: pulp::Simd, const FIRST: usize, const ROWS: usize, const VECTORS: usize>(
+        &mut self,
+        simd: S,
+        block: usize,
+        column: usize,
+    ) {
+        let width = VECTORS * S::F32_LANES;
+        let offsets = self.offsets;
+        // A tile of one block does not read the second one.
+        let blocks = [block, (block + 1).min(self.bias.len() - 1)];
+        let weights = blocks.map(|block| &self.weights[block * self.terms + self.term..][..offsets.len()]);
+        let row = block * BLOCK + FIRST;
+        let columns = self.first + column..self.first + self.count.min(column + width);
+        let is_whole = columns.len() == width && row + ROWS <= self.output.len();
+        let mut registers = [[simd.splat_f32s(0.0); VECTORS]; ROWS];
+        if self.term == 0 {
+            for at in 0..ROWS {
+                let index = FIRST + at;
+                registers[at] = [simd.splat_f32s(self.bias[blocks[index / BLOCK]][index % BLOCK]); VECTORS];
+            }
+        } else if is_whole {
+            for at in 0..ROWS {
+                let (vectors, _) = S::as_simd_f32s(&self.output[row + at][columns.clone()]);
+                let vectors = &vectors[..VECTORS];
+                for vector in 0..VECTORS {
+                    registers[at][vector] = vectors[vector];
+                }
+            }
+        } else {
+            let mut lines = [[0.0; PANEL]; ROWS];
+            self.load(row, &columns, &mut lines);
+            for at in 0..ROWS {
+                let (vectors, _) = S::as_simd_f32s(&lines[at]);
+                for vector in 0..VECTORS {
+                    registers[at][vector] = vectors[vector];
+                }
+            }
+        }
+        for term in 0..offsets.len() {
+            let at = offsets[term] + column;
+            let (values, _) = S::as_simd_f32s(&self.values[at..at + width]);
+            for at in 0..ROWS {
+                let index = FIRST + at;
+                let weight = simd.splat_f32s(weights[index / BLOCK][term][index % BLOCK]);
+                for vector in 0..VECTORS {
+                    registers[at][vector] =
+                        simd.mul_add_e_f32s(weight, values[vector], registers[at][vector]);
+                }
+            }
+        }
+        if is_whole {
+            for at in 0..ROWS {
+                let (vectors, _) = S::as_mut_simd_f32s(&mut self.output[row + at][columns.clone()]);
+                let vectors = &mut vectors[..VECTORS];
+                for vector in 0..VECTORS {
+                    vectors[vector] = registers[at][vector];
+                }
+            }
+        } else {
+            let mut lines = [[0.0; PANEL]; ROWS];
+            for at in 0..ROWS {
+                let (vectors, _) = S::as_mut_simd_f32s(&mut lines[at]);
+                for vector in 0..VECTORS {
+                    vectors[vector] = registers[at][vector];
+                }
+            }
+            self.store(row, &columns, &lines);
+        }
+    }
+
+    /// Copies the sums of `columns` to the beginning of each of `lines`, for the rows that exist.
+    #[inline(never)]
+    fn load(&self, row: usize, columns: &Range<usize>, lines: &mut [[f32; PANEL]]) {
+        for (line, sums) in lines.iter_mut().zip(&self.output[row.min(self.output.len())..]) {
+            line[..columns.len()].copy_from_slice(&sums[columns.clone()]);
+        }
+    }
+
+    /// Copies the beginning of each of `lines` to the sums of `columns`, for the rows that exist.
+    #[inline(never)]
+    fn store(&mut self, row: usize, columns: &Range<usize>, lines: &[[f32; PANEL]]) {
+        let start = row.min(self.output.len());
+        for (line, sums) in lines.iter().zip(&mut self.output[start..]) {
+            sums[columns.clone()].copy_from_slice(&line[..columns.len()]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::{
+        Unpaced,
+        pace::{Budget, Exhausted},
+        pack::pack_rows,
+    };
+
+    /// Returns small integers, so that sums are exact in any order.
+    fn number(index: usize) -> f32 {
+        (index * 7919 % 17) as f32 - 8.0
+    }
+
+    fn check([rows, depth]: [usize; 2], [lines, width, pitch]: [usize; 3], slack: usize) {
+        let weights: Vec<f32> = (0..rows * depth).map(number).collect();
+        let bias: Vec<f32> = (0..rows).map(|row| number(row + 5)).collect();
+        let offsets: Vec<usize> = (0..depth).map(|term| term * 3 % 50).collect();
+        let count = 49.min(3 * depth) + (lines - 1) * pitch + width + slack;
+        let values: Vec<f32> = (0..count).map(|index| number(index * 3 + 1)).collect();
+        let mut output = vec![vec![f32::NAN; lines * width + 3]; rows];
+        let mut finished = 0;
+        LineGemm {
+            weights: &pack_rows(rows, &weights),
+            bias: &bias,
+            values: &values,
+            offsets: &offsets,
+            lines,
+            width,
+            pitch,
+            first: 2,
+            output: &mut output.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>(),
+            pace: &mut Unpaced,
+            finish: |sums: &mut [f32]| {
+                finished += sums.len();
+                sums.iter_mut().for_each(|sum| *sum += 1.0);
+            },
+        }
+        .run()
+        .unwrap();
+        assert_eq!(finished, rows * lines * width);
+        for (row, output) in output.iter().enumerate() {
+            assert!(output[0].is_nan() && output[1].is_nan() && output[2 + lines * width].is_nan());
+            for (at, &found) in output[2..][..lines * width].iter().enumerate() {
+                let (y, x) = (at / width, at % width);
+                let terms = (0..depth)
+                    .map(|term| weights[row * depth + term] * values[offsets[term] + y * pitch + x]);
+                let expected = 1.0 + bias[row] + terms.sum::<f32>();
+                assert_eq!(
+                    found, expected,
+                    "{rows} x {depth}, {lines} x {width} of {pitch}: {row}, {at}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn sums_are_those_of_plain_loops() {
+        for rows in [2, 3, 4, 8, 9, 12, 16, 17, 21, 32] {
+            for depth in [0, 1, 9, DEPTH, DEPTH + 7] {
+                for sizes in [
+                    [1, 1, 1],
+                    [1, 130, 130],
+                    [3, 7, 9],
+                    [2, 48, 50],
+                    [4, 25, 25],
+                    [2, 49, 60],
+                ] {
+                    check([rows, depth], sizes, 0);
+                    check([rows, depth], sizes, 48);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn products_end_with_their_pace() {
+        let (rows, depth, columns) = (7, 1 << 6, 1 << 12);
+        let product = |budget| {
+            let mut output = vec![vec![0.0; columns]; rows];
+            LineGemm {
+                weights: &vec![0.0; packed_len(rows, depth)],
+                bias: &vec![0.0; rows],
+                values: &vec![0.0; columns],
+                offsets: &vec![0; depth],
+                lines: 1,
+                width: columns,
+                pitch: columns,
+                first: 0,
+                output: &mut output.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>(),
+                pace: &mut Budget(budget),
+                finish: |_: &mut [f32]| {},
+            }
+            .run()
+        };
+        let steps = (rows * depth * columns) as u64 / PER_STEP;
+        assert_eq!(product(2 * steps), Ok(()));
+        assert_eq!(product(2 * steps / 3), Err(Exhausted));
+    }
+
+    #[test]
+    #[should_panic(expected = "2 lines of 5 pixels from offset 3 on need more than 12 values")]
+    fn lines_end_within_the_values() {
+        let mut output = [[0.0; 10]; 2];
+        let [first, second] = &mut output;
+        let product = LineGemm {
+            weights: &[0.0; 8],
+            bias: &[0.0; 2],
+            values: &[0.0; 12],
+            offsets: &[0, 3],
+            lines: 2,
+            width: 5,
+            pitch: 5,
+            first: 0,
+            output: &mut [first, second],
+            pace: &mut Unpaced,
+            finish: |_: &mut [f32]| {},
+        };
+        product.run().unwrap();
+    }
+}
