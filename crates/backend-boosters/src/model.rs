@@ -82,7 +82,7 @@ impl ForestModel {
                 return Err(ServiceError::new(ErrorCode::Cancelled, "the client disconnected"));
             }
             let predicted = self.booster.predict(of(part), margins, |scores| {
-                self.prediction.append(scores, elements)
+                self.prediction.append(scores, elements);
             });
             predicted.map_err(|error| ServiceError::internal(error.to_string()))?;
         }

@@ -311,7 +311,7 @@ impl SharedRegions {
                 Err(error)
             }
             Ok((reserved, copies)) => {
-                let frame = reserved.own(connection.bytes(head.binary, go_on)?);
+                let frame = reserved.own(connection.bytes(head.binary, go_on)?.into());
                 let mut inputs = self.take(&ask.inputs, &frame, sent, max_answer_bytes)?;
                 let is_copied = inputs
                     .iter_mut()
