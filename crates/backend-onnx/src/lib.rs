@@ -9,7 +9,7 @@
 //! use this crate. ONNX Runtime also runs models that the built-in runtime refuses. Both borrow aligned
 //! inputs.
 //!
-//! With the feature `nvml`, the GPUs of the machine are detected with NVIDIA's management library.
+//! The feature `nvml` detects the machine's GPUs with NVIDIA's management library and writes their metrics.
 //!
 //! ```
 //! use backend_onnx::OnnxBackend;

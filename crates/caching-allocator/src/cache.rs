@@ -27,9 +27,16 @@ static CACHED_BYTES: AtomicUsize = AtomicUsize::new(0);
 static CACHE: Mutex<Cache> = Mutex::new(Cache::new());
 
 /// Sets the maximum size of the cache in bytes, in place of 128 MiB. The function is called whenever a large
-/// buffer is freed, so the limit may change; it must not allocate. Later calls have no effect.
+/// buffer is freed, so the limit may change; it must not allocate. If it panics, the program ends. Later calls
+/// have no effect.
 pub fn set_cache_limit(limit: fn() -> usize) {
     let _ = LIMIT.set(limit);
+}
+
+/// Returns the maximum size of the cache in bytes. A panic must not unwind out of an allocator, and does not
+/// leave a function of C's calling convention.
+extern "C" fn current_limit() -> usize {
+    LIMIT.get().map_or(DEFAULT_LIMIT, |limit| limit())
 }
 
 /// Returns the size of the cache in bytes.
@@ -90,7 +97,7 @@ pub(crate) fn take(layout: Layout) -> Option<*mut u8> {
 ///
 /// `layout` is the one with which the buffer was mapped, and nothing else refers to it.
 pub(crate) fn put(block: *mut u8, layout: Layout) -> bool {
-    let limit = LIMIT.get().map_or(DEFAULT_LIMIT, |limit| limit());
+    let limit = current_limit();
     if layout.size() > LARGEST_CACHED.min(limit) {
         return false;
     }

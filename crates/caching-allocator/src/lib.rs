@@ -26,10 +26,11 @@
 //! mimalloc has a heap per thread. Large buffers, however, would stay in those heaps (a gigabyte under load),
 //! so buffers of at least 128 KiB are mapped individually, and returned to the system when they are freed.
 //!
-//! Page faults on fresh mappings cost as much as the work on them: intermediate tensors of a neural network
-//! and bodies of requests are such buffers. Freed buffers of up to 32 MiB are therefore cached for reuse at
-//! the same size, for two to four seconds, up to a [limit](set_cache_limit) that the program may change at
-//! any time. Sizes are rounded up by at most a seventh, so that buffers of about the same size match.
+//! Page faults on fresh mappings can take a third of the time of the work on them: intermediate tensors of a
+//! neural network and bodies of requests are such buffers. Freed buffers of up to 32 MiB are therefore cached
+//! for reuse at the same size, for two to four seconds, up to a [limit](set_cache_limit) that the program may
+//! change at any time. Sizes are rounded up by at most a seventh, so that buffers of about the same size
+//! match.
 //!
 //! Large buffers of [compute threads](mark_compute_thread) use huge pages, for which one page fault maps 512
 //! times as much. Buffers of other threads do not: on the first touch of a huge page the system clears 2 MiB.

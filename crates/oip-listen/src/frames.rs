@@ -85,8 +85,8 @@ impl Frames {
     }
 }
 
-/// A token bucket: the number of empty frames that the client may still send. Unlike the bucket of
-/// `oip-service`, which this crate does not use, it also earns tokens with response bytes, and reads the
+/// A token bucket: the number of empty frames that the client may still send. Unlike `TokenBucket` of
+/// `oip-resources`, which this crate does not use, it also earns tokens with response bytes, and reads the
 /// clock only when it is empty.
 #[derive(Debug)]
 struct Patience {

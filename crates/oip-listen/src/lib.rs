@@ -65,7 +65,6 @@ mod connections;
 mod date;
 #[cfg(unix)]
 mod descriptors;
-mod endpoint;
 mod frames;
 mod front;
 mod http2;
@@ -73,6 +72,7 @@ mod io;
 mod lanes;
 mod leftover;
 mod limits;
+mod listen_address;
 mod listener;
 mod protocol;
 mod self_wakes;
@@ -90,9 +90,9 @@ pub use body::{RequestBody, ResponseBody};
 pub use connections::{ConnectionCap, ConnectionCounts};
 #[cfg(unix)]
 pub use descriptors::Descriptors;
-pub use endpoint::{Endpoint, EndpointError, SocketMode};
 pub use lanes::Lanes;
 pub use limits::ConnectionLimits;
+pub use listen_address::{ListenAddress, ListenAddressError, SocketMode, SocketModeError};
 #[cfg(unix)]
 pub use listener::listen_unix;
 pub use listener::{Address, Listener, Peer, listen};

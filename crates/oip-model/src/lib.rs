@@ -1,4 +1,4 @@
-//! Models and backends for the Open Inference Protocol: what their authors implement.
+//! The traits that models and backends of Open Inference Protocol servers implement.
 //!
 //! A model is a [`Model`]: it declares its inputs and outputs, and runs requests as plain blocking code. The
 //! engine (`oip-engine`) does the rest: it checks requests, queues them, joins them to batches, limits their

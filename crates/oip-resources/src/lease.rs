@@ -10,13 +10,13 @@ use std::{
 };
 
 use bytes::Bytes;
+use oip_model::{CancelGuard, CancelToken};
 use oip_types::{ErrorCode, Memory, Reservation, ServiceError};
 use parking_lot::Mutex;
 
 use crate::{ByteBudget, Laps, RequestNotes, TimeLimits};
 #[cfg(unix)]
 use crate::{ConnectionMemory, ConnectionRegion};
-use oip_model::{CancelGuard, CancelToken};
 
 /// A request's memory, deadline and cancellation. Clones share one lease.
 ///

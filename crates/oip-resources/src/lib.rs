@@ -1,4 +1,4 @@
-//! What one request may use of a server: memory, time and threads.
+//! Resource limits of requests: memory, time and threads.
 //!
 //! A server gives each request a [`Lease`]. The lease charges each buffer of the request to a [`ByteBudget`],
 //! which all requests share, before the buffer is allocated; it has the request's deadline, is cancelled when

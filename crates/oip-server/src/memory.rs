@@ -27,10 +27,27 @@ static BUDGET: OnceLock<ByteBudget> = OnceLock::new();
 /// Limits the allocator's cache by what requests use of the budget. Later calls have no effect.
 pub(crate) fn limit_cache(budget: ByteBudget) {
     let _ = BUDGET.set(budget);
-    caching_allocator::set_cache_limit(|| {
-        let is_little = BUDGET
-            .get()
-            .is_none_or(|budget| budget.used() <= budget.limit() / LITTLE);
-        MAX_CACHES[usize::from(is_little)]
-    });
+    caching_allocator::set_cache_limit(|| BUDGET.get().map_or(MAX_CACHES[1], max_cache));
+}
+
+/// Returns the maximum size of the allocator's cache in bytes.
+fn max_cache(budget: &ByteBudget) -> usize {
+    let is_little = budget.used() <= budget.limit() / LITTLE;
+    MAX_CACHES[usize::from(is_little)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cache_is_small_while_requests_use_much_memory() {
+        let budget = ByteBudget::new(8 << 20);
+        let little = budget.take(1 << 20).unwrap();
+        assert_eq!(max_cache(&budget), 128 << 20);
+        let more = budget.take(1).unwrap();
+        assert_eq!(max_cache(&budget), 32 << 20);
+        drop((little, more));
+        assert_eq!(max_cache(&budget), 128 << 20);
+    }
 }

@@ -3,6 +3,8 @@
 
 use std::{fmt, pin::pin, sync::Arc};
 
+use oip_model::{ResponseStream, Responses};
+use oip_resources::{CpuPool, Lease};
 use oip_types::{
     BytesTensor, CONNECTION_REGION, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata,
     ModelRef, Parameters, RequestedOutput, ServiceError, SharedMemorySlice, classify, take_class_count,
@@ -10,8 +12,6 @@ use oip_types::{
 use tensor_core::QuotedName;
 
 use crate::{Classes, InferenceService, RequestContext, panics::catch_panic};
-use oip_model::{ResponseStream, Responses};
-use oip_resources::{CpuPool, Lease};
 
 /// Outputs larger than this, in bytes, are delivered by a thread of the pool.
 const LARGE: usize = 64 << 10;

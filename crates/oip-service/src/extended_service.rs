@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::{InferenceService, Logging, ServiceWrapper, SystemSharedMemory};
+use oip_model::{BoxFuture, Responses};
+use oip_types::{InferRequest, InferResponse, ServiceError};
+
+use crate::{InferenceService, Logging, RequestContext, ServiceWrapper, SystemSharedMemory};
 
 /// Wraps a service and adds extensions that the process provides: logging and shared memory.
 pub struct ExtendedService<S: ?Sized> {
@@ -44,6 +47,22 @@ impl<S: InferenceService + ?Sized> ServiceWrapper for ExtendedService<S> {
         &self.service
     }
 
+    fn wrap_infer(
+        &self,
+        request: InferRequest,
+        cx: RequestContext,
+    ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
+        self.service.infer(request, cx)
+    }
+
+    fn wrap_infer_stream(
+        &self,
+        request: InferRequest,
+        cx: RequestContext,
+    ) -> BoxFuture<'_, Result<Responses, ServiceError>> {
+        self.service.infer_stream(request, cx)
+    }
+
     fn own_logging(&self) -> Option<&dyn Logging> {
         self.logging.as_deref()
     }
@@ -56,7 +75,7 @@ impl<S: InferenceService + ?Sized> ServiceWrapper for ExtendedService<S> {
 #[cfg(feature = "testing")]
 #[cfg(test)]
 mod tests {
-    use oip_types::{LogSettings, ServiceError};
+    use oip_types::LogSettings;
 
     use super::*;
     use crate::{extensions::offered, testing::TestService};

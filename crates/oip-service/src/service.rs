@@ -5,13 +5,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use oip_model::{BoxFuture, CancelToken, Responses};
+use oip_resources::{Lease, TimeLimits};
 use oip_types::{
     ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError,
 };
 
 use crate::{Classification, Logging, ModelConfiguration, ModelRepository, Statistics, SystemSharedMemory};
-use oip_model::{BoxFuture, CancelToken, Responses};
-use oip_resources::{Lease, TimeLimits};
 
 /// Runs inference requests, for all transports.
 ///

@@ -2,18 +2,18 @@
 
 use std::{sync::Arc, time::Instant};
 
+use oip_model::{BoxFuture, Responses};
 use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};
 
 use crate::{
     Classification, InferenceService, Logging, ModelConfiguration, ModelRepository, Readiness,
     RequestContext, Statistics, SystemSharedMemory,
 };
-use oip_model::{BoxFuture, Responses};
 
 /// A service that changes some calls of an inner service. Every wrapper is an [`InferenceService`].
 ///
 /// ```
-/// use oip_model::BoxFuture;
+/// use oip_model::{BoxFuture, Responses};
 /// use oip_service::{InferenceService, RequestContext, ServiceWrapper};
 /// use oip_types::{InferRequest, InferResponse, ServiceError};
 ///
@@ -37,6 +37,17 @@ use oip_model::{BoxFuture, Responses};
 ///             None => Box::pin(async { Err(ServiceError::invalid("the request has no id")) }),
 ///         }
 ///     }
+///
+///     fn wrap_infer_stream(
+///         &self,
+///         request: InferRequest,
+///         cx: RequestContext,
+///     ) -> BoxFuture<'_, Result<Responses, ServiceError>> {
+///         match request.id {
+///             Some(_) => self.0.infer_stream(request, cx),
+///             None => Box::pin(async { Err(ServiceError::invalid("the request has no id")) }),
+///         }
+///     }
 /// }
 /// ```
 pub trait ServiceWrapper: Send + Sync + 'static {
@@ -51,18 +62,16 @@ pub trait ServiceWrapper: Send + Sync + 'static {
         &self,
         request: InferRequest,
         cx: RequestContext,
-    ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
-        self.inner().infer(request, cx)
-    }
+    ) -> BoxFuture<'_, Result<InferResponse, ServiceError>>;
 
-    /// Runs an inference with any number of responses; see [`InferenceService::infer_stream`].
+    /// Runs an inference with any number of responses; see [`InferenceService::infer_stream`]. It has no
+    /// default, because a wrapper that changes only [`wrap_infer`](Self::wrap_infer) would let streaming calls
+    /// pass.
     fn wrap_infer_stream(
         &self,
         request: InferRequest,
         cx: RequestContext,
-    ) -> BoxFuture<'_, Result<Responses, ServiceError>> {
-        self.inner().infer_stream(request, cx)
-    }
+    ) -> BoxFuture<'_, Result<Responses, ServiceError>>;
 
     /// Returns the wrapper's logging extension, which replaces that of the inner service.
     fn own_logging(&self) -> Option<&dyn Logging> {

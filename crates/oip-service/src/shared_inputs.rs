@@ -3,12 +3,12 @@
 use std::cell::Cell;
 
 use bytes::Bytes;
+use oip_resources::Lease;
 #[cfg(unix)]
 use oip_types::CONNECTION_REGION;
 use oip_types::{NoSharedMemory, ReadSharedMemory, ServiceError, SharedMemorySlice};
 
 use crate::InferenceService;
-use oip_resources::Lease;
 
 /// Reads a request's inputs from shared memory. The copies are charged to its lease, like inputs in the
 /// request's body.
@@ -84,8 +84,7 @@ impl ReadSharedMemory for SharedInputs<'_> {
 impl SharedInputs<'_> {
     /// Reads from the connection's own region, into a kept buffer of an earlier request if possible.
     fn read_connection(&self, slice: &SharedMemorySlice) -> Result<Bytes, ServiceError> {
-        use oip_resources::Buffer;
-        use oip_resources::{connection_memory_name, no_connection_memory};
+        use oip_resources::{Buffer, connection_memory_name, no_connection_memory};
 
         let memory = self.lease.connection_memory().ok_or_else(no_connection_memory)?;
         self.lease.check()?;

@@ -26,11 +26,12 @@ pub use self::{
     models::{datatypes, identity},
     panicking::{PanickingExtensions, PanickingService},
 };
+use oip_model::BoxFuture;
+
 use crate::{
     Classification, InferenceService, Logging, ModelConfiguration, ModelRepository, Readiness,
     RequestContext, Statistics, SystemSharedMemory,
 };
-use oip_model::BoxFuture;
 
 /// Simple models:
 ///

@@ -1,12 +1,12 @@
-//! What an inference server shows of its work: metrics, the access log, traces and the log of the process.
+//! Observability for inference servers: metrics, the access log, traces and the log of the process.
 //!
-//! - Metrics are [`Family`]s. They are written once, to a page for Prometheus ([`prometheus::page`]) or for a
+//! - Metrics are [`Family`]s. One function writes them, for Prometheus ([`prometheus::page`]) or for a
 //!   collector (`MetricFamily::collect`).
 //! - `requests` (feature `requests`) is a layer around all others: it repeats request ids, counts sizes and
 //!   failures, writes the access log, and converts the stages of a request to [`Span`]s.
 //! - `logging` (feature `logging`) writes the log's lines from a thread, with bounded length and number, and
 //!   lets clients change its levels.
-//! - `Process` (feature `process`) has the metrics of this process.
+//! - `Process` (feature `process`) has the metrics of this process, on Linux.
 //! - The feature `otlp`, which is on by default, sends traces and metrics to an OpenTelemetry collector, over
 //!   OTLP/HTTP with protobuf. `ExportSettings` reads its settings and OpenTelemetry's environment variables.
 //!

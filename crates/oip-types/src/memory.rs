@@ -6,7 +6,7 @@ use crate::ServiceError;
 
 /// A memory budget for a request. Code that may allocate a lot of memory calls [`Memory::reserve`] first.
 ///
-/// `oip-service` implements this trait for a request's memory lease; [`UnlimitedMemory`] is for callers that
+/// `oip-resources` implements this trait for a request's memory lease; [`UnlimitedMemory`] is for callers that
 /// trust their input.
 pub trait Memory {
     /// Grants memory for a buffer of `bytes` bytes.

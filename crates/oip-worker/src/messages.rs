@@ -143,7 +143,7 @@ pub(crate) struct CallResponse<'r> {
     pub(crate) is_end: bool,
 }
 
-/// The worker's reply to an [`CallResponse`] after which more responses may follow.
+/// The worker's reply to a [`CallResponse`] after which more responses may follow.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Next {
     pub(crate) call: u64,

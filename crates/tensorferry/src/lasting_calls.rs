@@ -1,7 +1,7 @@
 //! Connects the listener's stream slots to the gRPC services.
 //!
-//! The server has the same adapter: `oip-listen` and `oip-service` do not depend on each other, and
-//! no library below both programs depends on both.
+//! The server has the same adapter: `oip-listen` and `oip-resources` do not depend on each other,
+//! and no library below both programs depends on both.
 
 use std::{
     sync::Arc,

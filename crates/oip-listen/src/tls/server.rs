@@ -135,9 +135,9 @@ impl Tls {
         Ok(true)
     }
 
-    // `Guard` of `oip-auth` watches its files in the same way. No crate is below both.
     /// Checks the files every `period` and logs changes. Never returns; needs a Tokio runtime.
     pub async fn watch(self, period: Duration) {
+        // `Guard::watch` of `oip-auth` has the same loop; the two crates share no dependency that could hold it.
         let mut ticks = interval(period.max(Duration::from_millis(1)));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // Message of the last failure, so that a failure is logged only once.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::Args;
-use oip_listen::{Endpoint, EndpointError, SocketMode};
+use oip_listen::{ListenAddress, ListenAddressError, SocketMode};
 use oip_types::HumanDuration;
 use serde::Deserialize;
 
@@ -137,7 +137,7 @@ pub(crate) struct Place {
     pub(crate) option: &'static str,
     /// The address as the user wrote it, for messages.
     pub(crate) text: String,
-    pub(crate) at: Endpoint,
+    pub(crate) at: ListenAddress,
 }
 
 /// All listening addresses, resolved and validated.
@@ -244,7 +244,7 @@ fn of_platform(
         speaks: AddressProtocol::Both,
         option: "--address",
         text: format!(":{port}"),
-        at: Endpoint::everywhere(port),
+        at: ListenAddress::everywhere(port),
     };
     Ok(Some((name, place)))
 }
@@ -274,7 +274,7 @@ impl Reader<'_> {
         }
     }
 
-    fn place(&self, option: &'static str, text: String, at: Endpoint) -> Place {
+    fn place(&self, option: &'static str, text: String, at: ListenAddress) -> Place {
         Place {
             speaks: self.speaks,
             option,
@@ -299,7 +299,11 @@ impl Reader<'_> {
     }
 
     /// Parses an address. Returns its form for messages, and its endpoint; `None` for the value `none`.
-    fn read_address(&self, text: &str, port: Option<u16>) -> Result<Option<(String, Endpoint)>, Failure> {
+    fn read_address(
+        &self,
+        text: &str,
+        port: Option<u16>,
+    ) -> Result<Option<(String, ListenAddress)>, Failure> {
         // A host without a port, as in Triton: the port comes from another option, or is the default.
         if text.parse::<IpAddr>().is_ok() || text == "localhost" {
             let usual = match self.speaks {
@@ -320,9 +324,12 @@ impl Reader<'_> {
         }
         match text.parse() {
             // A Unix socket is shown in its short form.
-            Ok(Endpoint::Unix(path)) => Ok(Some((format!("unix:{}", path.display()), Endpoint::Unix(path)))),
+            Ok(ListenAddress::Unix(path)) => Ok(Some((
+                format!("unix:{}", path.display()),
+                ListenAddress::Unix(path),
+            ))),
             Ok(at) => Ok(Some((text.to_owned(), at))),
-            Err(EndpointError::Form(_)) => Err(Failure::usage(format!(
+            Err(ListenAddressError::Form(_)) => Err(Failure::usage(format!(
                 "{}: expected HOST:PORT, :PORT, unix:PATH or none, found '{text}'",
                 self.option
             ))),
@@ -340,8 +347,8 @@ fn with_port(host: &str, port: u16) -> String {
 }
 
 /// Resolves a host given without a port, the value of `option`.
-fn look_up(option: &str, host: &str, port: u16) -> Result<Endpoint, Failure> {
-    Endpoint::of_host(host, port).map_err(|error| Failure::usage(format!("{option}: {error}")))
+fn look_up(option: &str, host: &str, port: u16) -> Result<ListenAddress, Failure> {
+    ListenAddress::of_host(host, port).map_err(|error| Failure::usage(format!("{option}: {error}")))
 }
 
 #[cfg(test)]
@@ -362,12 +369,12 @@ mod tests {
         let addresses = Addresses::resolve(&options, &environment).map_err(|failure| failure.message)?;
         let shown = addresses.places.iter().map(|place| {
             let at = match &place.at {
-                Endpoint::Tcp(addresses) => addresses
+                ListenAddress::Tcp(addresses) => addresses
                     .iter()
                     .map(ToString::to_string)
                     .collect::<Vec<_>>()
                     .join("|"),
-                Endpoint::Unix(path) => format!("unix:{}", path.display()),
+                ListenAddress::Unix(path) => format!("unix:{}", path.display()),
                 _ => unreachable!("no other kind of address exists"),
             };
             format!("{} {at}", place.speaks.name())

@@ -1,6 +1,6 @@
 //! Connects the listener's stream slots with the gRPC services.
 //!
-//! The crate `tensorferry` has the same adapter: `oip-listen` and `oip-service` do not depend on each
+//! The crate `tensorferry` has the same adapter: `oip-listen` and `oip-resources` do not depend on each
 //! other, and no library below both programs depends on both.
 
 use std::{

@@ -32,7 +32,7 @@ pub fn is_grpc<B>(request: &Request<B>) -> bool {
 ///
 /// ```
 /// use oip_service::route::{Action, Api, Route};
-/// use http::{Method, Request, Version, header::CONTENT_TYPE};
+/// use http::{Method, Request};
 ///
 /// let mut request = Request::post("/v2/models/my%20model/versions/3/infer/").body(()).unwrap();
 /// Route::read_http(&mut request);

@@ -13,10 +13,11 @@ use parking_lot::{Mutex, MutexGuard};
 use tensor_core::QuotedName;
 
 use super::models::{find, metadata};
+use oip_model::BoxFuture;
+
 use crate::{
     Classes, Classification, Logging, ModelConfiguration, ModelRepository, Statistics, SystemSharedMemory,
 };
-use oip_model::BoxFuture;
 
 /// State of the extensions.
 #[derive(Debug, Default)]

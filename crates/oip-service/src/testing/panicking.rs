@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use oip_model::BoxFuture;
 use oip_types::{
     InferRequest, InferResponse, LoadOptions, ModelConfig, ModelIndexEntry, ModelMetadata, ModelRef,
     ServerMetadata, ServiceError, UnloadOptions,
@@ -11,7 +12,6 @@ use crate::{
     InferenceService, ModelConfiguration, ModelRepository, Readiness, RequestContext, Statistics,
     testing::TestService,
 };
-use oip_model::BoxFuture;
 
 /// A [`TestService`] that panics in its readiness check, in the metadata of the model `metadata`, and in
 /// inferences: of `early` in the call, of `late` while its future runs.

@@ -1,14 +1,12 @@
 //! The logging extension, which changes the process's log levels at run time.
 
-use std::{
-    fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::fmt;
 
 use oip_service::{
     Logging,
     oip_types::{LogSetting, LogSettings, ServiceError},
 };
+use parking_lot::{Mutex, MutexGuard};
 use tensor_core::QuotedName;
 use tracing::{Level, Metadata};
 use tracing_subscriber::{
@@ -86,7 +84,7 @@ impl LogControl {
     }
 
     fn lock(&self) -> MutexGuard<'_, Settings> {
-        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+        self.settings.lock()
     }
 }
 

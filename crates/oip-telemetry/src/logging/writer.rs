@@ -1,8 +1,8 @@
 //! Writes the log to standard error on a background thread with a bounded queue, so that serving never waits
 //! for the log's reader. Dropped lines are counted and reported.
 //!
-//! The writer of `tracing-appender` bounds the number of lines, but not their length, and the log does not
-//! show where lines are missing.
+//! The writer of `tracing-appender` bounds the number of lines, but not their length, and it does not mark
+//! where lines were dropped.
 
 use std::{
     fmt,

@@ -10,12 +10,13 @@ use std::{
 };
 
 use super::{finished::FinishedExchange, transport::Transport};
+use oip_resources::{Phase, RequestNotes, StageKind};
+
 use crate::{
     ids::{Parent, SpanId, TraceId},
     sampler::Sampler,
     span::{Kind, Span},
 };
-use oip_resources::{Phase, RequestNotes, StageKind};
 
 /// Decides which requests are traced, and exports their spans. Clones share the exporter.
 #[derive(Clone)]

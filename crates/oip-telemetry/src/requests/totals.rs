@@ -2,11 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
+
+use parking_lot::Mutex;
 
 use super::transport::Transport;
 use crate::families::{Families, Family};
@@ -73,7 +72,7 @@ impl Totals {
 
     /// Counts a failed request of any kind.
     pub(super) fn failed(&self, transport: Transport, route: &'static str, code: u16) {
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failures = self.failures.lock();
         *failures.entry((transport, route, code)).or_default() += 1;
     }
 
@@ -91,7 +90,7 @@ impl Totals {
         self.write_sizes(families, &REQUEST_BYTES, |of| &of.requests);
         self.write_sizes(families, &ANSWER_BYTES, |of| &of.answers);
         let mut samples = families.family(&FAILURES);
-        let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let failures = self.failures.lock();
         for ((transport, route, code), count) in &*failures {
             let code = code.to_string();
             let labels = [("transport", transport.name()), ("route", route), ("code", &code)];

@@ -6,7 +6,7 @@ use oip_service::{RequestIds, route::Aliases};
 
 use super::{access_log::AccessLog, load_report::Load, spans::Traces, totals::Totals};
 
-/// What is recorded of requests. All connections share the settings. The default records nothing.
+/// Settings for observing requests, which all connections share. The default records nothing.
 #[non_exhaustive]
 pub struct Traffic {
     /// The counters of requests; `None` if they are not counted.

@@ -81,6 +81,13 @@ pub struct TraceConfig {
     pub sampler: Sampler,
 }
 
+/// The settings that both signals have of the connection to their collector.
+struct Destination {
+    headers: Vec<(String, String)>,
+    resource: Vec<(String, String)>,
+    authorities: Option<Authorities>,
+}
+
 /// Intervals between pushes that are accepted.
 const INTERVALS: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
@@ -89,8 +96,8 @@ impl ExportSettings {
     /// program's, for the resource attributes.
     ///
     /// # Errors
-    /// When a setting is wrong, or one without effect is set. Wrong variables are warnings, except those
-    /// without which data would go to the wrong receiver, or without its token or attributes.
+    /// When a setting is wrong, or has no effect because no collector is set. Wrong environment variables only
+    /// cause warnings, except headers, CA certificates and resource attributes.
     pub fn resolve(self, name: &str, version: &str) -> Result<ExportConfigs, SettingsError> {
         let mut warnings = Vec::new();
         let program = (name, version);
@@ -129,12 +136,11 @@ impl ExportSettings {
                 said.unwrap_or(Duration::from_secs(60))
             }
         };
-        let (headers, resource) = (headers(METRICS.name)?, self.resource(program)?);
-        let authorities = authorities(METRICS.name, self.otlp_ca.as_deref())?;
+        let destination = self.destination(METRICS.name, program)?;
         Ok(Some(MetricsConfig::new(endpoint).with(|config| {
-            config.authorities = authorities;
-            config.headers = headers;
-            config.resource = resource;
+            config.authorities = destination.authorities;
+            config.headers = destination.headers;
+            config.resource = destination.resource;
             config.interval = interval;
         })))
     }
@@ -170,16 +176,24 @@ impl ExportSettings {
             }
             None => or_warn(variables::ratio(), 1.0, "every request is traced", warnings),
         };
-        let (headers, resource) = (headers(TRACES.name)?, self.resource(program)?);
-        let authorities = authorities(TRACES.name, self.otlp_ca.as_deref())?;
+        let destination = self.destination(TRACES.name, program)?;
         Ok(Some(TraceConfig {
             exporter: ExporterConfig::new(endpoint).with(|config| {
-                config.authorities = authorities;
-                config.headers = headers;
-                config.resource = resource;
+                config.authorities = destination.authorities;
+                config.headers = destination.headers;
+                config.resource = destination.resource;
             }),
             sampler: Sampler::new(ratio),
         }))
+    }
+
+    /// Returns the settings of the connection to a signal's collector.
+    fn destination(&self, signal: &str, program: (&str, &str)) -> Result<Destination, SettingsError> {
+        Ok(Destination {
+            headers: headers(signal)?,
+            resource: self.resource(program)?,
+            authorities: authorities(signal, self.otlp_ca.as_deref())?,
+        })
     }
 
     /// Returns the resource attributes from environment variables and the setting `otlp-attribute`.
@@ -283,14 +297,10 @@ mod tests {
         };
         for (change, expected) in [
             (
-                (|settings| settings.otlp_sample_ratio = Some(0.5)) as fn(&mut ExportSettings),
-                "otlp-sample-ratio needs otlp-endpoint, the collector of traces",
-            ),
-            (
-                |settings| {
+                (|settings| {
                     settings.otlp_endpoint = Some("http://127.0.0.1:1".to_owned());
                     settings.otlp_sample_ratio = Some(1.5);
-                },
+                }) as fn(&mut ExportSettings),
                 "otlp-sample-ratio: expected a number from 0 to 1, found 1.5",
             ),
             (

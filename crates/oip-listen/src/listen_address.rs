@@ -15,23 +15,23 @@ use crate::listener::{Listener, listen};
 /// `unix:PATH`.
 ///
 /// ```
-/// use oip_listen::Endpoint;
+/// use oip_listen::ListenAddress;
 ///
-/// let endpoint: Endpoint = "127.0.0.1:8080".parse().unwrap();
-/// assert!(endpoint.is_local());
-/// assert!(!":8080".parse::<Endpoint>().unwrap().is_local());
-/// assert_eq!("unix:///run/a.sock".parse(), Ok(Endpoint::Unix("/run/a.sock".into())));
+/// let address: ListenAddress = "127.0.0.1:8080".parse().unwrap();
+/// assert!(address.is_local());
+/// assert!(!":8080".parse::<ListenAddress>().unwrap().is_local());
+/// assert_eq!("unix:///run/a.sock".parse(), Ok(ListenAddress::Unix("/run/a.sock".into())));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Endpoint {
+pub enum ListenAddress {
     /// Candidate addresses; the first one that is available on this machine is used.
     Tcp(Vec<SocketAddr>),
     /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
-impl Endpoint {
+impl ListenAddress {
     /// Returns a port of all addresses of this machine: dual-stack if IPv6 is available, otherwise IPv4.
     #[must_use]
     pub fn everywhere(port: u16) -> Self {
@@ -45,11 +45,11 @@ impl Endpoint {
     ///
     /// # Errors
     /// When the name is unknown.
-    pub fn of_host(host: &str, port: u16) -> Result<Self, EndpointError> {
+    pub fn of_host(host: &str, port: u16) -> Result<Self, ListenAddressError> {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         let found = (bare, port).to_socket_addrs().ok();
         let found = found.and_then(|mut found| found.next());
-        let address = found.ok_or_else(|| EndpointError::Host(host.to_owned()))?;
+        let address = found.ok_or_else(|| ListenAddressError::Host(host.to_owned()))?;
         Ok(Self::Tcp(vec![address]))
     }
 
@@ -81,17 +81,17 @@ impl Endpoint {
     }
 }
 
-impl FromStr for Endpoint {
-    type Err = EndpointError;
+impl FromStr for ListenAddress {
+    type Err = ListenAddressError;
 
-    fn from_str(text: &str) -> Result<Self, EndpointError> {
-        let wrong = || EndpointError::Form(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, ListenAddressError> {
+        let wrong = || ListenAddressError::Form(text.to_owned());
         if let Some(path) = text.strip_prefix("unix:") {
             // A URL with an empty host has two extra slashes.
             let path = path.strip_prefix("//").unwrap_or(path);
             return match path {
                 "" => Err(wrong()),
-                _ if cfg!(not(unix)) => Err(EndpointError::NoUnixSockets(text.to_owned())),
+                _ if cfg!(not(unix)) => Err(ListenAddressError::NoUnixSockets(text.to_owned())),
                 path => Ok(Self::Unix(path.into())),
             };
         }
@@ -105,10 +105,10 @@ impl FromStr for Endpoint {
     }
 }
 
-/// The error for text that is no address to listen on. Each variant has the text.
+/// An address to listen on that cannot be parsed. Each variant holds the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum EndpointError {
+pub enum ListenAddressError {
     /// The text has none of the forms, or the name of its host is unknown.
     Form(String),
     /// The host is neither an IP address nor a known name.
@@ -117,7 +117,7 @@ pub enum EndpointError {
     NoUnixSockets(String),
 }
 
-impl fmt::Display for EndpointError {
+impl fmt::Display for ListenAddressError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Form(text) => write!(f, "expected HOST:PORT, :PORT or unix:PATH, found '{text}'"),
@@ -129,12 +129,20 @@ impl fmt::Display for EndpointError {
     }
 }
 
-impl std::error::Error for EndpointError {}
+impl std::error::Error for ListenAddressError {}
 
 /// Permission bits of a Unix socket, written in octal: users with write permission may connect. The default
 /// is read and write for owner and group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SocketMode(pub u32);
+pub struct SocketMode(u32);
+
+impl SocketMode {
+    /// Creates a mode from permission bits. Returns `None` if other bits are set.
+    #[must_use]
+    pub fn new(bits: u32) -> Option<Self> {
+        (bits <= 0o777).then_some(Self(bits))
+    }
+}
 
 impl Default for SocketMode {
     fn default() -> Self {
@@ -143,14 +151,25 @@ impl Default for SocketMode {
 }
 
 impl FromStr for SocketMode {
-    type Err = String;
+    type Err = SocketModeError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
-        let expected = "expected octal digits up to 777, such as 660";
-        mode.map(Self).ok_or_else(|| expected.to_owned())
+    fn from_str(text: &str) -> Result<Self, SocketModeError> {
+        let bits = u32::from_str_radix(text, 8).ok();
+        bits.and_then(Self::new).ok_or(SocketModeError(()))
     }
 }
+
+/// Permission bits of a Unix socket that cannot be parsed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketModeError(());
+
+impl fmt::Display for SocketModeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("expected octal digits up to 777, such as 660")
+    }
+}
+
+impl std::error::Error for SocketModeError {}
 
 /// Listens on the first available address.
 fn listen_on_first(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
@@ -174,15 +193,15 @@ mod tests {
     #[test]
     fn addresses_are_read_in_every_form() {
         let tcp = |addresses: &[&str]| {
-            Endpoint::Tcp(addresses.iter().map(|address| address.parse().unwrap()).collect())
+            ListenAddress::Tcp(addresses.iter().map(|address| address.parse().unwrap()).collect())
         };
         for (text, expected) in [
             ("0.0.0.0:1", tcp(&["0.0.0.0:1"])),
             ("[::1]:1", tcp(&["[::1]:1"])),
             (":81", tcp(&["[::]:81", "0.0.0.0:81"])),
-            ("unix:/run/a.sock", Endpoint::Unix("/run/a.sock".into())),
-            ("unix:///run/a.sock", Endpoint::Unix("/run/a.sock".into())),
-            ("unix:a.sock", Endpoint::Unix("a.sock".into())),
+            ("unix:/run/a.sock", ListenAddress::Unix("/run/a.sock".into())),
+            ("unix:///run/a.sock", ListenAddress::Unix("/run/a.sock".into())),
+            ("unix:a.sock", ListenAddress::Unix("a.sock".into())),
         ] {
             assert_eq!(text.parse(), Ok(expected), "{text}");
         }
@@ -196,12 +215,12 @@ mod tests {
             "127.0.0.1:x",
         ] {
             assert_eq!(
-                text.parse::<Endpoint>(),
-                Err(EndpointError::Form(text.to_owned()))
+                text.parse::<ListenAddress>(),
+                Err(ListenAddressError::Form(text.to_owned()))
             );
         }
-        assert_eq!(Endpoint::of_host("[::1]", 1), Ok(tcp(&["[::1]:1"])));
-        assert!(Endpoint::of_host("a b", 1).is_err());
+        assert_eq!(ListenAddress::of_host("[::1]", 1), Ok(tcp(&["[::1]:1"])));
+        assert!(ListenAddress::of_host("a b", 1).is_err());
     }
 
     #[test]
