@@ -80,6 +80,7 @@ mod send_pace;
 mod serve;
 mod shares;
 mod shutdown;
+mod spare;
 mod stream;
 mod stream_slots;
 mod streams;

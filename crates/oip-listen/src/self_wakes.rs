@@ -3,8 +3,8 @@
 //! hyper's futures wake themselves for every request with a body, because the parts of a connection's task
 //! notify each other. A multi-threaded runtime treats the wake as new work: it queues the task, wakes another
 //! thread to help, and polls again, which makes no progress. With one client this costs two thread switches
-//! per request: without this module, a small request takes 10 % more processor time and 20 % longer (Xeon,
-//! 2 cores). With 8 or 32 clients it makes no difference.
+//! per request: without this module, a small request takes a quarter longer (Xeon, 2 cores). With 8 or 32
+//! clients it makes no difference.
 
 use std::{
     sync::{

@@ -27,7 +27,9 @@ impl Runtimes {
 
     /// Returns the lanes to which connections move from the runtime that accepts them.
     pub(super) fn lanes(&self) -> Lanes {
-        Lanes::new(self.work.handle().clone(), self.busy.handle().clone())
+        let lanes = Lanes::new(self.work.handle().clone(), self.busy.handle().clone());
+        self.front.spawn(lanes.clone().keep_awake());
+        lanes
     }
 
     /// Returns the runtime that accepts connections of a protocol. gRPC connections are accepted on the lane

@@ -317,6 +317,7 @@ fn a_model_that_hangs_on_a_transports_thread_takes_its_own_connection_only() {
     } = Setup::with(&["promises", "works"], Some(in_place));
     engine.wait_until_loaded();
     let lanes = Lanes::new(work.handle().clone(), busy.handle().clone());
+    front.spawn(lanes.clone().keep_awake());
     let limits = ConnectionLimits::default().with(|limits| limits.lanes = Some(lanes));
     let bind = |handle: &tokio::runtime::Handle| {
         let _context = handle.enter();
@@ -345,11 +346,17 @@ fn a_model_that_hangs_on_a_transports_thread_takes_its_own_connection_only() {
             "it never runs in place"
         );
     }
-    let mut hanging = Connection::to(address);
+    // After so many requests without company, a request does not let others go first.
+    let mut existing = Connection::to(address);
+    assert_eq!(existing.post("works", 7), 200);
+    for _ in 0..80 {
+        assert_eq!(old.post("promises", 7), 200);
+    }
+    let mut hanging = old;
     hanging.send("promises", 13);
     // Waits until the run hangs, which no response reports.
     thread::sleep(Duration::from_millis(100));
-    for connection in [&mut old, &mut Connection::to(address)] {
+    for connection in [&mut existing, &mut Connection::to(address)] {
         assert_eq!(connection.post("works", 7), 200);
         assert_eq!(connection.post("promises", 7), 200);
     }
