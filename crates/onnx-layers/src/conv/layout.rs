@@ -148,10 +148,15 @@ impl Layout {
         pace: &mut Pace,
     ) -> Result<()> {
         let [height, width] = geometry.input;
+        let is_contiguous = geometry.strides == [1, 1] && geometry.before[1] == 0 && self.plane[1] == width;
         let of = |&first: &usize| Columns::of(first, geometry.strides[1], geometry.before[1]);
         let columns: ShortVec<Columns> = self.phases[1].iter().map(of).collect();
         let planes = planes.chunks_exact_mut(self.channel());
         for (channel, planes) in image.chunks_exact(height * width).zip(planes) {
+            if is_contiguous {
+                self.copy_lines(geometry, first_line, channel, planes, pace)?;
+                continue;
+            }
             pulp::Arch::new().dispatch(Spread {
                 layout: self,
                 geometry,
@@ -163,6 +168,27 @@ impl Layout {
             })?;
         }
         Ok(())
+    }
+
+    /// Copies a channel into its only plane, whose lines have the same width and no padding between them, for
+    /// the output lines starting at `first_line`. Narrow images have too many lines to copy them one by one.
+    fn copy_lines(
+        &self,
+        geometry: &Geometry,
+        first_line: usize,
+        channel: &[f32],
+        plane: &mut [f32],
+        pace: &mut Pace,
+    ) -> Result<()> {
+        let (width, before) = (self.plane[1], geometry.before[0]);
+        let lines_above = before.saturating_sub(first_line).min(self.plane[0]);
+        let (above, rest) = plane.split_at_mut(lines_above * width);
+        let first = (first_line + lines_above).saturating_sub(before) * width;
+        let from = channel.get(first..).unwrap_or_default();
+        let (lines, below) = rest.split_at_mut(from.len().min(rest.len()));
+        pace.over(above, |padding| padding.fill(0.0))?;
+        pace.pairs(from, lines, copy_line)?;
+        pace.over(below, |padding| padding.fill(0.0))
     }
 }
 
@@ -312,6 +338,48 @@ mod tests {
         assert_eq!(filled(0, 3, 4), [0.0, 0.0, 3.0, 6.0, 0.0, 0.0]);
         assert_eq!(filled(0, 1, 9), [0.0; 6]);
         assert_eq!(filled(8, 9, 0), [0.0; 6]);
+    }
+
+    /// Compares the bands of two images with the padded lines that they consist of.
+    fn check_bands(geometry: &Geometry) {
+        let ([height, width], [above, left]) = (geometry.input, geometry.before);
+        let layout = geometry.layout().unwrap();
+        let mut scratch = Scratch::default();
+        for seed in [1, 1000] {
+            let image: Vec<f32> = (seed..).map(|at| at as f32).take(2 * height * width).collect();
+            // Each band overwrites the lines of the previous one.
+            for first_line in (0..geometry.output[0]).step_by(layout.band) {
+                let pace = &mut Pace::default();
+                let found = layout.values(geometry, first_line, &image, &mut scratch, pace);
+                for (at, &found) in found.unwrap()[..2 * layout.channel()].iter().enumerate() {
+                    let (channel, at) = (at / layout.channel(), at % layout.channel());
+                    let y = (first_line + at / layout.pitch()).checked_sub(above);
+                    let x = (at % layout.pitch()).checked_sub(left);
+                    let place = y.zip(x).filter(|&(y, x)| y < height && x < width);
+                    let expected = place.map_or(0.0, |(y, x)| image[(channel * height + y) * width + x]);
+                    assert_eq!(found, expected, "{geometry:?}: {at} of {first_line}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bands_have_padding_on_all_sides() {
+        for (height, width) in [(1, 1), (7, 3), (40, 2), (200, 1)] {
+            for (kernel, above) in [(1, 0), (3, 0), (3, 1), (5, 4), (9, 8), (3, 100)] {
+                let mut geometry = geometry([height, width], [kernel, 1]);
+                geometry.rows = 1;
+                for (left, right) in [(0, 0), (1, 0), (0, 1), (2, 3)] {
+                    geometry.before = [above, left];
+                    geometry.output = [height + 2 * above + 1 - kernel.min(height), left + width + right];
+                    check_bands(&geometry);
+                }
+                // The padding on the left takes the place of columns on the right.
+                geometry.before = [above, 1];
+                geometry.output[1] = width;
+                check_bands(&geometry);
+            }
+        }
     }
 
     #[test]
