@@ -214,9 +214,26 @@ mod tests {
     }
 
     #[test]
+    fn outer_products_are_computed_in_chunks() {
+        let columns = 2 * PART + 3;
+        let (a, b) = ([2.0, -1.0], numbers(columns, 7919));
+        let mut c = vec![f32::NAN; 2 * columns];
+        gemm(&a, &b, [2, 1, columns], &mut c, &mut Unpaced).unwrap();
+        let expected = |row: usize, column: usize| a[row] * b[column];
+        assert!((0..2 * columns).all(|at| c[at] == expected(at / columns, at % columns)));
+        // With steps for one chunk, the product ends before the second one.
+        c.fill(f32::NAN);
+        let steps = PART as u64 / 8 + 1;
+        let found = gemm(&a, &b, [2, 1, columns], &mut c, &mut Budget(steps));
+        assert_eq!(found, Err(Exhausted));
+        let is_computed = |(at, sum): (usize, &f32)| (at < PART) != sum.is_nan();
+        assert!(c.iter().enumerate().all(is_computed));
+    }
+
+    #[test]
     fn products_end_with_their_pace() {
-        for [rows, columns] in [[1 << 12, 1], [2, 1 << 12], [64, 64]] {
-            let depth = 1 << 10;
+        let sizes = [[1 << 12, 1], [2, 1 << 12], [64, 64]];
+        for ([rows, columns], depth) in sizes.into_iter().flat_map(|size| [(size, 1), (size, 1 << 10)]) {
             let (a, b, mut c) = (
                 vec![0.0; rows * depth],
                 vec![0.0; depth * columns],

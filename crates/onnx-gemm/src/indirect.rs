@@ -1,42 +1,18 @@
 //! Indirect GEMM: each row of the second factor is a contiguous run of one slice, at an offset given by the
-//! caller.
+//! caller. The rows may overlap, and need not be packed first.
 //!
-//! With such a product, a convolution needs no im2col matrix: row `k` of the second factor is the part of the
-//! image that tap `k` of the kernel covers. A panel of columns is multiplied by all rows before the next
-//! panel, so that it stays in the L1 and L2 caches.
+//! A panel of columns is multiplied by all rows before the next panel, so that it stays in the L1 and L2
+//! caches.
 
 use crate::{
     Pace,
-    microkernel::{DEPTH, GROUP, GROUPS, PANEL, PER_STEP, Part, Rows, copy_panel, one_row},
+    microkernel::{DEPTH, GROUP, GROUPS, PANEL, PER_STEP, Part, Rows, copy_panel},
     pack::{BLOCK, aligned, packed_len},
 };
-
-/// The number of columns passed to one call of [`IndirectGemm::take`] if there is one row.
-const RUN: usize = 2048;
-
-/// The number of elements after the last column of [`IndirectGemm::values`] that a one-row product may read.
-/// Their values do not affect the result.
-pub const SLACK: usize = PANEL;
 
 /// The minimum number of row blocks for which a panel is first copied to contiguous memory. Without the copy,
 /// each block would read the panel's rows, which are far apart.
 pub(crate) const COPIED_FROM: usize = 5;
-
-/// Returns whether this processor has vectors of at least 8 `f32`, for which the kernels of this crate are
-/// optimized. The kernels are correct on all processors.
-#[must_use]
-pub fn has_wide_vectors() -> bool {
-    struct Lanes;
-    impl pulp::WithSimd for Lanes {
-        type Output = usize;
-
-        #[inline(always)]
-        fn with_simd<S: pulp::Simd>(self, _: S) -> usize {
-            S::F32_LANES
-        }
-    }
-    pulp::Arch::new().dispatch(Lanes) >= 8
-}
 
 /// A product whose second factor is addressed by offsets: for each row `r` and column `c`, `bias[r]` plus the
 /// sum over `k` of `weights[r][k] * values[offsets[k] + c]`.
@@ -64,9 +40,10 @@ pub fn has_wide_vectors() -> bool {
 /// assert_eq!(output, [[6.0, 9.0, 12.0], [12.0; 3]]);
 /// ```
 pub struct IndirectGemm<'p, P, F> {
-    /// The row count of the first factor, at least 1.
+    /// The row count of the first factor, at least 2.
     pub rows: usize,
-    /// The first factor in the layout of [`pack_rows`](crate::pack_rows); extra elements are ignored.
+    /// The first factor in the layout of [`pack_rows`](crate::pack_rows) for at least two rows; extra
+    /// elements are ignored.
     pub weights: &'p [f32],
     /// The initial value of each row's sums.
     pub bias: &'p [f32],
@@ -91,55 +68,10 @@ impl<P: Pace, F: FnMut(usize, usize, &mut [f32], usize)> IndirectGemm<'_, P, F> 
     /// Returns the error of [`Pace::spend`].
     ///
     /// # Panics
-    /// Panics if `rows` is 0, if `weights` or `bias` are too short, or if a row of the second factor extends
-    /// past the end of `values`. If `rows` is 1, each row of the second factor must end [`SLACK`] elements
-    /// before the end of `values`.
-    pub fn run(self) -> Result<(), P::Stopped> {
-        let (rows, columns) = (self.rows, self.columns);
-        assert!(rows > 0, "a product without rows");
-        assert_eq!(self.bias.len(), rows, "one bias for each row");
-        let weights = packed_len(rows, self.offsets.len());
-        assert!(
-            self.weights.len() >= weights,
-            "{} packed weights of {weights}",
-            self.weights.len()
-        );
-        let slack = if rows == 1 && columns > 0 { SLACK } else { 0 };
-        let farthest = self.offsets.iter().copied().max().unwrap_or(0);
-        let end = farthest
-            .checked_add(columns)
-            .and_then(|end| end.checked_add(slack));
-        assert!(
-            self.offsets.is_empty() || end.is_some_and(|end| end <= self.values.len()),
-            "{columns} columns from offset {farthest} on need more than {} values",
-            self.values.len()
-        );
-        match rows {
-            1 => self.one_row(),
-            _ => self.several_rows(),
-        }
-    }
-
-    /// Computes the product of a single row, for which panels have no benefit.
-    fn one_row(mut self) -> Result<(), P::Stopped> {
-        let bias = self.bias[0];
-        let terms = self.offsets.len().min(self.weights.len());
-        let (weights, offsets) = (&self.weights[..terms], &self.offsets[..terms]);
-        let stride = RUN.min(self.columns) + SLACK;
-        let mut sums = vec![0.0; stride];
-        let mut first = 0;
-        while first < self.columns {
-            let count = RUN.min(self.columns - first);
-            self.pace.spend((count * terms) as u64 / PER_STEP + 1)?;
-            one_row(weights, &self.values[first..], offsets, bias, count, &mut sums);
-            (self.take)(first, count, &mut sums, stride);
-            first += count;
-        }
-        Ok(())
-    }
-
-    /// Computes panels of columns for all rows.
-    fn several_rows(mut self) -> Result<(), P::Stopped> {
+    /// Panics if `rows` is less than 2, if `weights` or `bias` are too short, or if a row of the second factor
+    /// extends past the end of `values`.
+    pub fn run(mut self) -> Result<(), P::Stopped> {
+        self.expect_lengths();
         let terms = self.offsets.len();
         let blocks = self.rows.div_ceil(BLOCK);
         let mut bias = vec![[0.0; BLOCK]; blocks];
@@ -184,6 +116,26 @@ impl<P: Pace, F: FnMut(usize, usize, &mut [f32], usize)> IndirectGemm<'_, P, F> 
         }
         Ok(())
     }
+
+    /// Panics if the product has less than two rows, or if a slice is too short.
+    fn expect_lengths(&self) {
+        let (rows, columns) = (self.rows, self.columns);
+        assert!(rows > 1, "a product of less than two rows");
+        assert_eq!(self.bias.len(), rows, "one bias for each row");
+        let weights = packed_len(rows, self.offsets.len());
+        assert!(
+            self.weights.len() >= weights,
+            "{} packed weights of {weights}",
+            self.weights.len()
+        );
+        let farthest = self.offsets.iter().copied().max().unwrap_or(0);
+        let end = farthest.checked_add(columns);
+        assert!(
+            self.offsets.is_empty() || end.is_some_and(|end| end <= self.values.len()),
+            "{columns} columns from offset {farthest} on need more than {} values",
+            self.values.len()
+        );
+    }
 }
 
 /// The number of rows in a block of [`BlockedGemm`], each with a panel of sums.
@@ -222,8 +174,7 @@ impl BlockedGemm<'_> {
         for first_row in (0..self.rows).step_by(BLOCK_ROWS) {
             let rows = BLOCK_ROWS.min(self.rows - first_row);
             IndirectGemm {
-                // Computes a single row like two rows, since the layout for one row is different and needs
-                // slack.
+                // Computes a single row like two rows, since `pack_columns` also pads it to a block.
                 rows: rows.max(2),
                 weights: &self.weights[first_row * depth..],
                 bias: &vec![0.0; rows.max(2)],
@@ -332,7 +283,7 @@ mod tests {
 
     #[test]
     fn products_end_with_their_pace() {
-        for rows in [1, 2, 7] {
+        for rows in [2, 7] {
             let (depth, columns) = (1 << 6, 1 << 12);
             let mut panels = 0;
             let mut product = |budget| {
@@ -340,7 +291,7 @@ mod tests {
                     rows,
                     weights: &vec![0.0; packed_len(rows, depth)],
                     bias: &vec![0.0; rows],
-                    values: &vec![0.0; columns + SLACK],
+                    values: &vec![0.0; columns],
                     offsets: &vec![0; depth],
                     columns,
                     pace: &mut Budget(budget),
@@ -382,9 +333,9 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "5 columns from offset 0 on need more than 5 values")]
-    fn one_row_needs_slack() {
-        run(1, 1, 5, &[0], 5);
+    #[should_panic(expected = "a product of less than two rows")]
+    fn a_single_row_is_refused() {
+        run(1, 4, 5, &[0], 5);
     }
 
     #[test]
@@ -395,17 +346,14 @@ mod tests {
 
     #[test]
     fn sums_are_those_of_plain_loops() {
-        for rows in [1, 2, 4, 5, 8, 9, 16, 17, 21, 32] {
+        for rows in [2, 4, 5, 8, 9, 16, 17, 21, 32] {
             for depth in [1, 9, DEPTH, DEPTH + 7] {
                 for columns in [1, 7, 8, 17, 47, 48, 49, 130] {
-                    check(rows, depth, columns, SLACK);
-                    if rows > 1 {
-                        check(rows, depth, columns, 0);
-                    }
+                    check(rows, depth, columns, PANEL);
+                    check(rows, depth, columns, 0);
                 }
             }
         }
-        check(1, 9, 2 * RUN + 5, SLACK);
         check(6, 27, 1000, 0);
     }
 }

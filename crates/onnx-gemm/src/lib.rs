@@ -9,8 +9,8 @@
 //! | [`PackedMatrix`] | FP32; the second factor is packed once and shared by many products (weights) |
 //! | [`gemm`], [`gemm_nt`] | FP32, neither factor is constant; `gemm_nt` transposes the second |
 //! | [`gemv`], [`indirect_gemv`] | FP32, one row |
-//! | [`IndirectGemm`], [`BlockedGemm`] | FP32, rows of the second factor at any offsets of one slice: convolution without im2col |
-//! | [`LineGemm`], [`LineFilter`] | FP32, the same for the pixels of lines, written in place: dense and depthwise convolution |
+//! | [`IndirectGemm`], [`BlockedGemm`] | FP32, rows of the second factor at any offsets of one slice: unpacked `gemm` and transposed convolution, through `BlockedGemm` |
+//! | [`LineGemm`], [`LineFilter`] | FP32, the same for the pixels of lines, written in place: dense and depthwise convolution without im2col |
 //! | [`add_gemm`] | FP64 and integers; adds the product to a matrix |
 //! | [`PackedIntegers`], [`integer_gemm`] | 8-bit integers minus zero points, exact; uses VNNI where supported |
 //! | [`BlockQuantized`] | weights of 2, 4 or 8 bits with a scale for each block |
@@ -34,13 +34,13 @@
 //! `rten-gemm`, `gemm` and `matrixmultiply`, depending on the size (one thread, Zen 4);
 //! docs/measured/operators.md has the table.
 
-mod direct;
 mod gemm;
 mod gemv;
 mod generic;
 mod indirect;
 mod int8;
 mod line_filter;
+mod line_gemm;
 mod microkernel;
 mod nbits;
 mod pace;
@@ -51,13 +51,13 @@ mod prefetch;
 mod shapes;
 mod transpose;
 
-pub use direct::LineGemm;
 pub use gemm::{gemm, gemm_nt};
 pub use gemv::{gemv, indirect_gemv};
 pub use generic::{Number, add_gemm};
-pub use indirect::{BlockedGemm, IndirectGemm, SLACK, has_wide_vectors};
+pub use indirect::{BlockedGemm, IndirectGemm};
 pub use int8::{PackedIntegers, integer_gemm};
-pub use line_filter::LineFilter;
+pub use line_filter::{LineFilter, SLACK};
+pub use line_gemm::LineGemm;
 pub use nbits::BlockQuantized;
 pub use pace::{Pace, Unpaced};
 pub use pack::{copy_line, pack_columns, pack_rows, packed_len, unpack_rows};

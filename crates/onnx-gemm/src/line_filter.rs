@@ -1,6 +1,10 @@
 //! The sums of a single filter over lines of pixels: a channel of a depthwise convolution.
 
-use crate::SLACK;
+use crate::microkernel::PANEL;
+
+/// The number of elements after the last pixel of [`LineFilter`]'s values that it may read, for whole vectors.
+/// They do not affect the result.
+pub const SLACK: usize = PANEL;
 
 /// A filter over `values`, whose lines are `pitch` elements apart: for each line `y` and pixel `x`, `bias`
 /// plus the sum over `k` of `weights[k] * values[offsets[k] + y * pitch + x]`.
@@ -37,6 +41,11 @@ impl LineFilter<'_> {
     /// Panics if there is not one offset for each weight, if `sums` does not consist of whole lines, or if a
     /// line does not end at least [`SLACK`] elements before the end of `values`.
     pub fn run(&self, values: &[f32], sums: &mut [f32]) {
+        self.run_on(pulp::Arch::new(), values, sums);
+    }
+
+    /// Writes the sums with the instruction set `arch`.
+    fn run_on(&self, arch: pulp::Arch, values: &[f32], sums: &mut [f32]) {
         assert_eq!(
             self.weights.len(),
             self.offsets.len(),
@@ -48,10 +57,24 @@ impl LineFilter<'_> {
         );
         let lines = sums.len() / self.width;
         let farthest = self.offsets.iter().copied().max().unwrap_or(0);
-        let end = (lines.max(1) - 1) * self.pitch + self.width + farthest;
-        assert!(end + SLACK <= values.len(), "{end} of {} values", values.len());
-        pulp::Arch::new().dispatch(Filter {
-            filter: self,
+        let last_line = lines.saturating_sub(1).checked_mul(self.pitch);
+        let end = last_line.and_then(|line| line.checked_add(self.width)?.checked_add(farthest));
+        assert!(
+            end.and_then(|end| end.checked_add(SLACK))
+                .is_some_and(|end| end <= values.len()),
+            "{lines} lines of {} pixels from offset {farthest} on need more than {} values, of which {SLACK} are \
+             slack",
+            self.width,
+            values.len()
+        );
+        // Contiguous lines are computed as one line, so that at most one vector is incomplete.
+        let width = if self.pitch == self.width {
+            sums.len().max(1)
+        } else {
+            self.width
+        };
+        arch.dispatch(Filter {
+            filter: &LineFilter { width, ..*self },
             values,
             sums,
         });
@@ -191,45 +214,82 @@ fn sums<S: pulp::Simd, const VECTORS: usize>(
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
     use super::*;
+    use crate::microkernel::architectures;
+
+    /// Compares the sums of `lines` lines of `width` pixels with those of plain loops.
+    fn check(terms: usize, [lines, width, pitch]: [usize; 3]) {
+        // Small integers have exact sums in any order.
+        let number = |index: usize| (index * 7919 % 17) as f32 - 8.0;
+        let farthest = 2 * terms;
+        let weights: Vec<f32> = (0..terms).map(number).collect();
+        let offsets: Vec<usize> = (0..terms).map(|term| term * 5 % (farthest + 1)).collect();
+        let count = farthest + lines.max(1) * pitch + width + SLACK;
+        let values: Vec<f32> = (0..count).map(|index| number(3 * index + 1)).collect();
+        let filter = LineFilter {
+            weights: &weights,
+            bias: 3.0,
+            offsets: &offsets,
+            width,
+            pitch,
+        };
+        for arch in architectures() {
+            let mut sums = vec![f32::NAN; lines * width];
+            filter.run_on(arch, &values, &mut sums);
+            for (at, found) in sums.into_iter().enumerate() {
+                let from = at / width * pitch + at % width;
+                let products = weights.iter().zip(&offsets);
+                let expected: f32 = products.map(|(weight, at)| weight * values[at + from]).sum();
+                assert_eq!(
+                    found,
+                    3.0 + expected,
+                    "{arch:?}, {terms} terms, {lines} lines of {width} of {pitch}"
+                );
+            }
+        }
+    }
 
     #[test]
     fn sums_are_those_of_plain_loops() {
-        // Small integers have exact sums in any order.
-        let number = |index: usize| (index * 7919 % 17) as f32 - 8.0;
         for terms in [0, 1, 9, 25] {
             for width in [1, 3, 4, 7, 8, 16, 17, 33, 64, 79, 150] {
-                for lines in [0, 1, 2, 3] {
-                    let (pitch, farthest) = (width + 2, 2 * terms);
-                    let weights: Vec<f32> = (0..terms).map(number).collect();
-                    let offsets: Vec<usize> = (0..terms).map(|term| term * 5 % (farthest + 1)).collect();
-                    let count = farthest + lines * pitch + width + SLACK;
-                    let values: Vec<f32> = (0..count).map(|index| number(3 * index + 1)).collect();
-                    let mut sums = vec![f32::NAN; lines * width];
-                    let filter = LineFilter {
-                        weights: &weights,
-                        bias: 3.0,
-                        offsets: &offsets,
-                        width,
-                        pitch,
-                    };
-                    filter.run(&values, &mut sums);
-                    for (at, found) in sums.into_iter().enumerate() {
-                        let (y, x) = (at / width, at % width);
-                        let terms = weights.iter().zip(&offsets);
-                        let expected: f32 = terms
-                            .map(|(weight, at)| weight * values[at + y * pitch + x])
-                            .sum();
-                        assert_eq!(
-                            found,
-                            3.0 + expected,
-                            "{} terms, {lines} lines of {width}",
-                            weights.len()
-                        );
+                for lines in [0, 1, 2, 3, 50] {
+                    for pitch in [width, width + 2, 1] {
+                        check(terms, [lines, width, pitch]);
                     }
                 }
             }
         }
+    }
+
+    fn run(lines: usize, [width, pitch]: [usize; 2], offset: usize) {
+        let filter = LineFilter {
+            weights: &[1.0],
+            bias: 0.0,
+            offsets: &[offset],
+            width,
+            pitch,
+        };
+        filter.run(&[0.0; 6 + SLACK], &mut vec![0.0; lines * width]);
+    }
+
+    #[test]
+    fn ends_do_not_wrap() {
+        const HALF: usize = 1 << (usize::BITS - 1);
+        let fails = |lines, sizes, offset| {
+            let message = std::panic::catch_unwind(|| run(lines, sizes, offset)).unwrap_err();
+            let message = message.downcast_ref::<String>().cloned().unwrap_or_default();
+            assert!(message.contains("on need more than"), "{sizes:?}: {message:?}");
+        };
+        run(3, [2, 2], 0);
+        // The last line, its end, and the end with the slack.
+        fails(3, [2, HALF], 0);
+        fails(2, [2, usize::MAX], 0);
+        fails(3, [2, 2], usize::MAX);
+        fails(3, [2, 2], usize::MAX - 10);
+        fails(3, [2, 2], 1);
     }
 
     #[test]

@@ -224,69 +224,16 @@ impl Part<'_> {
     }
 }
 
-/// Writes the sums of one row for the first `count` columns; may also write up to four vectors after them.
-pub(crate) fn one_row(
-    weights: &[f32],
-    values: &[f32],
-    offsets: &[usize],
-    bias: f32,
-    count: usize,
-    sums: &mut [f32],
-) {
-    struct OneRow<'r>(&'r [f32], &'r [f32], &'r [usize], f32, usize, &'r mut [f32]);
-
-    impl pulp::WithSimd for OneRow<'_> {
-        type Output = ();
-
-        #[inline(always)]
-        fn with_simd<S: pulp::Simd>(self, simd: S) {
-            let Self(weights, values, offsets, bias, count, sums) = self;
-            let mut column = 0;
-            while column < count {
-                let vectors = (count - column).div_ceil(S::F32_LANES).min(4);
-                match vectors {
-                    1 => one_row_of::<S, 1>(simd, weights, values, offsets, bias, sums, column),
-                    2 => one_row_of::<S, 2>(simd, weights, values, offsets, bias, sums, column),
-                    3 => one_row_of::<S, 3>(simd, weights, values, offsets, bias, sums, column),
-                    _ => one_row_of::<S, 4>(simd, weights, values, offsets, bias, sums, column),
-                }
-                column += vectors * S::F32_LANES;
-            }
-        }
+/// Returns the instruction sets of this processor for which kernels are compiled.
+#[cfg(test)]
+pub(crate) fn architectures() -> Vec<pulp::Arch> {
+    let mut found = vec![pulp::Arch::Scalar];
+    #[cfg(target_arch = "x86_64")]
+    {
+        found.extend(pulp::x86::V3::try_new().map(pulp::Arch::V3));
+        found.extend(pulp::x86::V4::try_new().map(pulp::Arch::V4));
     }
-
-    pulp::Arch::new().dispatch(OneRow(weights, values, offsets, bias, count, sums));
-}
-
-/// Writes the product of one row and `VECTORS` vectors of each term.
-#[inline(always)]
-#[allow(
-    clippy::manual_memcpy,
-    clippy::needless_range_loop,
-    reason = "the sums stay in registers only where every index is a constant"
-)]
-fn one_row_of<S: pulp::Simd, const VECTORS: usize>(
-    simd: S,
-    weights: &[f32],
-    values: &[f32],
-    offsets: &[usize],
-    bias: f32,
-    sums: &mut [f32],
-    column: usize,
-) {
-    let width = VECTORS * S::F32_LANES;
-    let mut registers = [simd.splat_f32s(bias); VECTORS];
-    let offsets = &offsets[..weights.len()];
-    for term in 0..weights.len() {
-        let at = offsets[term] + column;
-        let (vectors, _) = S::as_simd_f32s(&values[at..at + width]);
-        let weight = simd.splat_f32s(weights[term]);
-        for vector in 0..VECTORS {
-            registers[vector] = simd.mul_add_e_f32s(weight, vectors[vector], registers[vector]);
-        }
-    }
-    let (vectors, _) = S::as_mut_simd_f32s(&mut sums[column..column + width]);
-    for vector in 0..VECTORS {
-        vectors[vector] = registers[vector];
-    }
+    #[cfg(target_arch = "aarch64")]
+    found.extend(pulp::aarch64::Neon::try_new().map(pulp::Arch::Neon));
+    found
 }

@@ -3,8 +3,9 @@
 /// The number of rows in a block of a packed first factor.
 pub(crate) const BLOCK: usize = 4;
 
-/// Packs a row-major matrix of `rows` rows for [`IndirectGemm`](crate::IndirectGemm): blocks of four rows,
-/// column-major within a block. The last block is padded with zeros. A matrix of one row is unchanged.
+/// Packs a row-major matrix of `rows` rows for [`LineGemm`](crate::LineGemm) and
+/// [`BlockedGemm`](crate::BlockedGemm): blocks of four rows, column-major within a block. The last block is
+/// padded with zeros. A single row, for [`LineFilter`](crate::LineFilter), is unchanged.
 ///
 /// The number of columns is `matrix.len() / rows`.
 ///

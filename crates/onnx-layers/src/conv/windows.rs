@@ -9,7 +9,8 @@ use onnx_tensor::prelude::*;
 
 use crate::{
     conv::{
-        convolution::{Convolution, Geometry, packed, unpacked},
+        convolution::{Convolution, packed, unpacked},
+        geometry::Geometry,
         unfolded::Im2colConvolution,
         window::{MAX_NUMBER, Window},
     },
@@ -434,7 +435,7 @@ mod tests {
 
     #[test]
     fn convolutions_along_any_axes_are_those_of_plain_loops() {
-        let cases: [(&[usize], &[usize], i64); 9] = [
+        let cases: [(&[usize], &[usize], i64); 12] = [
             (&[2, 3, 11], &[4, 3, 3], 1),
             (&[1, 4, 9, 7], &[6, 2, 3, 2], 2),
             (&[2, 5, 6, 6], &[5, 1, 3, 3], 5),
@@ -444,6 +445,10 @@ mod tests {
             (&[1, 2, 3, 4, 3, 4], &[2, 2, 2, 2, 2, 2], 1),
             (&[0, 3, 5, 6], &[8, 3, 2, 2], 1),
             (&[1, 40, 4, 4], &[9, 40, 3, 3], 1),
+            // Images of several bands, the last of which is shorter.
+            (&[2, 2, 29, 5], &[3, 2, 3, 3], 1),
+            (&[2, 3, 29, 5], &[3, 1, 3, 3], 3),
+            (&[1, 2, 100, 1], &[2, 1, 3, 1], 2),
         ];
         for (image, weights, group) in cases {
             let axes = image.len() - 2;

@@ -14,7 +14,7 @@ use onnx_graph::proto::{NodeProto, TensorProto, TensorShapeProto, ValueInfoProto
 use onnx_operators::Operator;
 use onnx_tensor::prelude::*;
 
-use crate::operators::cases::{COUNT, Case, Ready, case};
+use crate::operators::cases::{COUNT, Case, Ready, case, more_cases};
 use crate::operators::node::Stop;
 use crate::operators::registry::rows;
 use crate::{
@@ -225,7 +225,7 @@ fn every_operator_checks_for_cancellation_all_the_way() {
             None if is_exempt => None,
             None => Some("no case".to_owned()),
             Some(_) if is_exempt => Some("exempt, and a case".to_owned()),
-            Some(case) => fault(case),
+            Some(case) => std::iter::once(case).chain(more_cases(row)).find_map(fault),
         }
     };
     let next = AtomicUsize::new(0);

@@ -160,6 +160,28 @@ fn numbers(numbers: &[i64]) -> Option<Tensor> {
     tensor(&[numbers.len()], numbers.to_vec()).ok()
 }
 
+/// Builds further cases of an operator, for kernels that its [`case`] does not reach.
+pub(super) fn more_cases(operator: &'static Operator) -> Vec<Case> {
+    let depthwise = |image: &[usize], weights: &[usize]| Case {
+        row: operator,
+        attributes: vec![],
+        inputs: vec![floats(image), floats(weights)],
+        opset: 22,
+        outputs: 1,
+        work: None,
+    };
+    match (operator.domain, operator.name) {
+        // Images of many lines, and of one long line.
+        ("", "Conv") => [
+            depthwise(&[1, 4, 512, 512], &[4, 1, 3, 3]),
+            depthwise(&[1, 4, 512 * 512], &[4, 1, 9]),
+        ]
+        .map(|case| case.int("group", 4))
+        .into(),
+        _ => vec![],
+    }
+}
+
 /// Builds a case for an operator, by its name and domain.
 pub(super) fn case(operator: &'static Operator) -> Option<Case> {
     let given = |inputs: Vec<Option<Tensor>>| Case {

@@ -76,26 +76,18 @@ impl<P: Pace, F: FnMut(&mut [f32])> LineGemm<'_, '_, P, F> {
     /// # Panics
     /// Panics if there are less than two rows, if `weights`, `bias` or a slice of `output` are too short, or
     /// if a line of the second factor extends past the end of `values`.
-    pub fn run(mut self) -> Result<(), P::Stopped> {
-        let (rows, terms, columns) = (self.output.len(), self.offsets.len(), self.lines * self.width);
-        assert!(rows > 1, "a product of less than two rows");
-        assert_eq!(self.bias.len(), rows, "one bias for each row");
+    pub fn run(self) -> Result<(), P::Stopped> {
+        self.run_on(pulp::Arch::new())
+    }
+
+    /// Writes all sums with the instruction set `arch`.
+    fn run_on(mut self, arch: pulp::Arch) -> Result<(), P::Stopped> {
+        let (rows, terms, columns) = (self.output.len(), self.offsets.len(), self.columns());
         let weights = &self.weights[..packed_len(rows, terms)];
-        let outputs_fit = self.output.iter().all(|row| row.len() >= self.first + columns);
-        assert!(outputs_fit, "{columns} columns from {} on", self.first);
         if columns == 0 {
             return Ok(());
         }
         let farthest = self.offsets.iter().copied().max().unwrap_or(0);
-        let last_line = (self.lines - 1).checked_mul(self.pitch);
-        let end = last_line.and_then(|line| line.checked_add(self.width)?.checked_add(farthest));
-        assert!(
-            self.offsets.is_empty() || end.is_some_and(|end| end <= self.values.len()),
-            "{} lines of {} pixels from offset {farthest} on need more than {} values",
-            self.lines,
-            self.width,
-            self.values.len()
-        );
         let blocks = rows.div_ceil(BLOCK);
         let mut bias = vec![[0.0; BLOCK]; blocks];
         bias.as_flattened_mut()[..rows].copy_from_slice(self.bias);
@@ -108,8 +100,8 @@ impl<P: Pace, F: FnMut(&mut [f32])> LineGemm<'_, '_, P, F> {
         for first in (0..columns).step_by(PANEL) {
             let count = PANEL.min(columns - first);
             self.pace.spend((PANEL * rows * terms) as u64 / PER_STEP + 1)?;
-            let is_copied =
-                blocks >= COPIED_FROM || !is_contiguous || farthest + first + PANEL > self.values.len();
+            let is_copied = terms > 0
+                && (blocks >= COPIED_FROM || !is_contiguous || farthest + first + PANEL > self.values.len());
             let segments = Segments {
                 columns: first..first + count,
                 width: if is_contiguous { columns } else { self.width },
@@ -131,11 +123,11 @@ impl<P: Pace, F: FnMut(&mut [f32])> LineGemm<'_, '_, P, F> {
                 };
                 if is_copied {
                     let panel = &mut copied[start..];
-                    segments.copy(self.values, tiles.offsets, panel);
+                    segments.copy(arch, self.values, tiles.offsets, panel);
                     tiles.values = panel;
                     tiles.offsets = &copied_offsets[..tiles.offsets.len()];
                 }
-                pulp::Arch::new().dispatch(tiles);
+                arch.dispatch(tiles);
             }
             let end = first + count;
             if end == columns || end - unfinished >= finished {
@@ -147,6 +139,39 @@ impl<P: Pace, F: FnMut(&mut [f32])> LineGemm<'_, '_, P, F> {
             }
         }
         Ok(())
+    }
+
+    /// Returns the number of columns.
+    ///
+    /// # Panics
+    /// Panics as [`run`](Self::run) does, except for the length of `weights`.
+    fn columns(&self) -> usize {
+        let rows = self.output.len();
+        assert!(rows > 1, "a product of less than two rows");
+        assert_eq!(self.bias.len(), rows, "one bias for each row");
+        let shortest = self.output.iter().map(|row| row.len()).min().unwrap_or(0);
+        let columns = self.lines.checked_mul(self.width);
+        let columns = columns.filter(|columns| {
+            let end = self.first.checked_add(*columns);
+            end.is_some_and(|end| end <= shortest)
+        });
+        let Some(columns) = columns else {
+            panic!(
+                "{} lines of {} columns from {} on need more than {shortest} elements of the output",
+                self.lines, self.width, self.first
+            );
+        };
+        let farthest = self.offsets.iter().copied().max().unwrap_or(0);
+        let last_line = self.lines.saturating_sub(1).checked_mul(self.pitch);
+        let end = last_line.and_then(|line| line.checked_add(self.width)?.checked_add(farthest));
+        assert!(
+            columns == 0 || self.offsets.is_empty() || end.is_some_and(|end| end <= self.values.len()),
+            "{} lines of {} pixels from offset {farthest} on need more than {} values",
+            self.lines,
+            self.width,
+            self.values.len()
+        );
+        columns
     }
 }
 
@@ -163,8 +188,8 @@ struct Segments {
 impl Segments {
     /// Copies the columns of all terms to `panel`, whose rows are [`PANEL`] elements apart. Elements between
     /// the last column and the end of a row are unspecified.
-    fn copy(&self, values: &[f32], offsets: &[usize], panel: &mut [f32]) {
-        pulp::Arch::new().dispatch(CopySegments {
+    fn copy(&self, arch: pulp::Arch, values: &[f32], offsets: &[usize], panel: &mut [f32]) {
+        arch.dispatch(CopySegments {
             segments: self,
             values,
             offsets,
@@ -216,7 +241,8 @@ impl CopySegments<'_> {
         self.segments.each(|from, at, length| {
             for first in (0..length).step_by(LANES) {
                 moves[count] = [from + first, at + first];
-                reach = from + first + LANES;
+                // If the pitch is less than the width, an earlier line can extend farther than the last one.
+                reach = reach.max(from + first + LANES);
                 count += 1;
             }
         });
@@ -243,8 +269,8 @@ struct Tiles<'t, 'o> {
     bias: &'t [[f32; BLOCK]],
     /// The number of terms of the whole product.
     terms: usize,
-    /// The first term. From the first term of the product on, sums start from the bias, and from those of the
-    /// output otherwise.
+    /// The index of the first term. If it is 0, the sums start from the bias; otherwise they continue those in
+    /// the output.
     term: usize,
     values: &'t [f32],
     /// The index in `values` of each term's columns.
@@ -403,6 +429,7 @@ mod tests {
     use super::*;
     use crate::{
         Unpaced,
+        microkernel::architectures,
         pace::{Budget, Exhausted},
         pack::pack_rows,
     };
@@ -418,37 +445,42 @@ mod tests {
         let offsets: Vec<usize> = (0..depth).map(|term| term * 3 % 50).collect();
         let count = 49.min(3 * depth) + (lines - 1) * pitch + width + slack;
         let values: Vec<f32> = (0..count).map(|index| number(index * 3 + 1)).collect();
-        let mut output = vec![vec![f32::NAN; lines * width + 3]; rows];
-        let mut finished = 0;
-        LineGemm {
-            weights: &pack_rows(rows, &weights),
-            bias: &bias,
-            values: &values,
-            offsets: &offsets,
-            lines,
-            width,
-            pitch,
-            first: 2,
-            output: &mut output.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>(),
-            pace: &mut Unpaced,
-            finish: |sums: &mut [f32]| {
-                finished += sums.len();
-                sums.iter_mut().for_each(|sum| *sum += 1.0);
-            },
+        let mut expected = vec![vec![f32::NAN; lines * width + 3]; rows];
+        for (row, sums) in expected.iter_mut().enumerate() {
+            for (at, sum) in sums[2..][..lines * width].iter_mut().enumerate() {
+                let from = at / width * pitch + at % width;
+                let terms = (0..depth).map(|term| weights[row * depth + term] * values[offsets[term] + from]);
+                *sum = 1.0 + bias[row] + terms.sum::<f32>();
+            }
         }
-        .run()
-        .unwrap();
-        assert_eq!(finished, rows * lines * width);
-        for (row, output) in output.iter().enumerate() {
-            assert!(output[0].is_nan() && output[1].is_nan() && output[2 + lines * width].is_nan());
-            for (at, &found) in output[2..][..lines * width].iter().enumerate() {
-                let (y, x) = (at / width, at % width);
-                let terms = (0..depth)
-                    .map(|term| weights[row * depth + term] * values[offsets[term] + y * pitch + x]);
-                let expected = 1.0 + bias[row] + terms.sum::<f32>();
-                assert_eq!(
-                    found, expected,
-                    "{rows} x {depth}, {lines} x {width} of {pitch}: {row}, {at}"
+        for arch in architectures() {
+            let mut output = vec![vec![f32::NAN; lines * width + 3]; rows];
+            let mut finished = 0;
+            LineGemm {
+                weights: &pack_rows(rows, &weights),
+                bias: &bias,
+                values: &values,
+                offsets: &offsets,
+                lines,
+                width,
+                pitch,
+                first: 2,
+                output: &mut output.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>(),
+                pace: &mut Unpaced,
+                finish: |sums: &mut [f32]| {
+                    finished += sums.len();
+                    sums.iter_mut().for_each(|sum| *sum += 1.0);
+                },
+            }
+            .run_on(arch)
+            .unwrap();
+            assert_eq!(finished, rows * lines * width);
+            let sums = output.iter().flatten().zip(expected.iter().flatten());
+            for (at, (found, expected)) in sums.enumerate() {
+                let (row, at) = (at / (lines * width + 3), at % (lines * width + 3));
+                assert!(
+                    found == expected || found.is_nan() && expected.is_nan(),
+                    "{arch:?}, {rows} x {depth}, {lines} x {width} of {pitch}: {row}, {at}: {found}, not {expected}"
                 );
             }
         }
@@ -465,6 +497,8 @@ mod tests {
                     [2, 48, 50],
                     [4, 25, 25],
                     [2, 49, 60],
+                    // Lines that overlap, the last of which does not extend farthest in a panel.
+                    [3, 40, 3],
                 ] {
                     check([rows, depth], sizes, 0);
                     check([rows, depth], sizes, 48);
@@ -498,24 +532,51 @@ mod tests {
         assert_eq!(product(2 * steps / 3), Err(Exhausted));
     }
 
-    #[test]
-    #[should_panic(expected = "2 lines of 5 pixels from offset 3 on need more than 12 values")]
-    fn lines_end_within_the_values() {
+    /// Runs a product of two rows and `offsets.len()` terms over 12 values.
+    fn run([lines, width, pitch]: [usize; 3], offsets: &[usize], first: usize) {
         let mut output = [[0.0; 10]; 2];
-        let [first, second] = &mut output;
+        let [one, two] = &mut output;
         let product = LineGemm {
             weights: &[0.0; 8],
             bias: &[0.0; 2],
             values: &[0.0; 12],
-            offsets: &[0, 3],
-            lines: 2,
-            width: 5,
-            pitch: 5,
-            first: 0,
-            output: &mut [first, second],
+            offsets,
+            lines,
+            width,
+            pitch,
+            first,
+            output: &mut [one, two],
             pace: &mut Unpaced,
             finish: |_: &mut [f32]| {},
         };
         product.run().unwrap();
+    }
+
+    #[test]
+    #[should_panic(expected = "2 lines of 5 pixels from offset 3 on need more than 12 values")]
+    fn lines_end_within_the_values() {
+        run([2, 5, 5], &[0, 3], 0);
+    }
+
+    #[test]
+    fn ends_do_not_wrap() {
+        const HALF: usize = 1 << (usize::BITS - 1);
+        let fails = |sizes, offsets: &'static [usize], first| {
+            let message = std::panic::catch_unwind(|| run(sizes, offsets, first)).unwrap_err();
+            let message = message.downcast_ref::<String>().cloned().unwrap_or_default();
+            assert!(message.contains("on need more than"), "{sizes:?}: {message:?}");
+        };
+        // The number of columns, their end in the output, and the end of the last line in the values.
+        fails([HALF, 2, 2], &[0], 0);
+        fails([HALF + 1, 2, 2], &[0], 0);
+        fails([2, 2, 2], &[0], usize::MAX);
+        fails([3, 2, HALF], &[0], 0);
+        fails([2, 2, usize::MAX], &[0], 0);
+        fails([2, 2, 2], &[usize::MAX], 0);
+    }
+
+    #[test]
+    fn a_product_without_terms_reads_no_values() {
+        run([5, 2, usize::MAX / 2], &[], 0);
     }
 }
