@@ -24,8 +24,8 @@
 //! | exhausts the file descriptors | the accept loop backs off instead of spinning |
 //!
 //! Connections use TCP ([`listen`]) or Unix sockets ([`listen_unix`]), at addresses as operators write them
-//! ([`ListenAddress`]), and HTTP/1, HTTP/2 or either
-//! ([`Protocol::Either`]). [`serve_each`] creates a service for each connection from the client's identity.
+//! ([`ListenAddress`]), and HTTP/1, HTTP/2 or either ([`Protocol::Either`]). [`serve_each`] creates a service
+//! for each connection from the client's identity.
 //!
 //! Over a Unix socket a client may pass a file descriptor with the first byte of its connection, if
 //! [`ConnectionLimits::descriptors`] is set; all other descriptors are closed.
