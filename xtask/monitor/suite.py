@@ -12,14 +12,13 @@ import math
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
+
+from http_calls import call, free_port
 
 DEPLOY = pathlib.Path(__file__).parents[2] / "docs/deploy"
 MONITORING = DEPLOY / "monitoring"
@@ -36,23 +35,6 @@ VARIABLES = {
     "$model": ".*",
 }
 COMPARISON = re.compile(r"^(.*\S)\s+(?:[<>]=?|[=!]=)\s+[-0-9.e]+\s*$", re.DOTALL)
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def call(url, body=None, **headers):
-    request = urllib.request.Request(url, data=body, headers=headers)
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return answer.status, answer.read()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read()
-    except OSError as error:
-        return 0, str(error).encode()
 
 
 def wait_for(what, url, seconds=60):

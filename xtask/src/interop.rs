@@ -74,6 +74,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if options.python_models {
         return run_python_models(&python, options);
     }
+    run_simple_and_real_models(&python, options)
+}
+
+/// Runs the suite against two servers: of simple models, and of the example repository.
+fn run_simple_and_real_models(python: &Path, options: &Options) -> Result<()> {
     cargo::run(
         &[
             "build",
@@ -88,18 +93,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     )?;
     let programs = workspace::built("debug");
     let mut simple = Server::start(&mut Command::new(programs.join("examples/test_service")))?;
-    let mut command = Command::new(programs.join("oip-server"));
-    command
-        .arg("--model-repository")
-        .arg(workspace::root().join("crates/oip-server/examples/models"))
-        .args([
-            "--http-address",
-            "127.0.0.1:0",
-            "--grpc-address",
-            "127.0.0.1:0",
-            "--system-shared-memory",
-        ]);
-    let mut real = Server::start(&mut command)?;
+    let models = workspace::root().join("crates/oip-server/examples/models");
+    let mut real = Server::start(&mut oip_server(&models))?;
     real.wait_for(" after ")?;
 
     let mut suite = Command::new(python);
@@ -108,9 +103,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         .args([&simple.http, &simple.grpc, &real.http, &real.grpc])
         .arg(workspace::root().join("crates/oip-server/examples/requests"));
     add_options(&mut suite, options);
-    if options.compat {
-        suite.env("INTEROP_COMPAT", "1");
-    }
     let status = suite.status().context("starting the suite")?;
     for (name, server) in [("test_service", &mut simple), ("oip-server", &mut real)] {
         if let Some(status) = server.child.try_wait()? {
@@ -135,17 +127,9 @@ fn run_python_models(python: &Path, options: &Options) -> Result<()> {
         .status()
         .context("writing the models")?;
     ensure!(status.success(), "the models could not be written");
-    let mut command = Command::new(workspace::built("debug").join("oip-server"));
-    command.arg("--model-repository").arg(&models).args([
-        "--http-address",
-        "127.0.0.1:0",
-        "--grpc-address",
-        "127.0.0.1:0",
-        "--system-shared-memory",
-        "--allow-python",
-        "--python",
-    ]);
-    let mut server = Server::start(command.arg(python))?;
+    let mut command = oip_server(&models);
+    command.args(["--allow-python", "--python"]).arg(python);
+    let mut server = Server::start(&mut command)?;
     server.wait_for(" after ")?;
     let mut command = Command::new(python);
     command
@@ -154,9 +138,6 @@ fn run_python_models(python: &Path, options: &Options) -> Result<()> {
         .arg(&models)
         .arg("--python-models");
     add_options(&mut command, options);
-    if options.compat {
-        command.env("INTEROP_COMPAT", "1");
-    }
     let status = command.status().context("starting the suite")?;
     if let Some(status) = server.child.try_wait()? {
         bail!("oip-server ended while it was driven: {status}");
@@ -165,7 +146,24 @@ fn run_python_models(python: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// Returns the command that serves a repository on free ports.
+fn oip_server(models: &Path) -> Command {
+    let mut command = Command::new(workspace::built("debug").join("oip-server"));
+    command.arg("--model-repository").arg(models).args([
+        "--http-address",
+        "127.0.0.1:0",
+        "--grpc-address",
+        "127.0.0.1:0",
+        "--system-shared-memory",
+    ]);
+    command
+}
+
+/// Passes the suite the options that select and show checks, and choose the clients.
 fn add_options(suite: &mut Command, options: &Options) {
+    if options.compat {
+        suite.env("INTEROP_COMPAT", "1");
+    }
     if options.verbose {
         suite.arg("--verbose");
     }

@@ -290,60 +290,69 @@ fn run_case(case: &Case, change: Change) -> Outcome {
         Ok(model) => model,
         Err(error) => return Outcome::Refused(chain(&error)),
     };
-    for data_set in &case.data_sets {
-        let metadata = model.metadata();
-        let (inputs, expected) = match data_set {
-            DataSet::Folder(folder) => (tensors(folder, "input"), tensors(folder, "output")),
-            DataSet::Ramp(output) => {
-                let dims = |input: &oip_types::TensorMetadata| {
-                    input
-                        .shape
-                        .dims()
-                        .iter()
-                        .map(|dim| dim.unwrap_or(1))
-                        .collect::<Vec<u64>>()
-                };
-                let inputs = metadata.inputs.iter().map(|input| ramp(&dims(input))).collect();
-                (inputs, vec![read(output)])
-            }
-        };
-        let mut request = InferRequest::new(ModelRef::new("m", None).unwrap());
-        for (input, value) in metadata.inputs.iter().zip(inputs) {
-            let Some(value) = value else {
-                return Outcome::Refused("an input is no tensor".into());
+    let mut outcomes = case
+        .data_sets
+        .iter()
+        .map(|data_set| run_data_set(case, change, &*model, data_set));
+    outcomes
+        .find(|outcome| !matches!(outcome, Outcome::Pass))
+        .unwrap_or(Outcome::Pass)
+}
+
+/// Runs a model with the inputs of a data set, and compares the outputs.
+fn run_data_set(case: &Case, change: Change, model: &dyn oip_model::Model, data_set: &DataSet) -> Outcome {
+    let metadata = model.metadata();
+    let (inputs, expected) = match data_set {
+        DataSet::Folder(folder) => (tensors(folder, "input"), tensors(folder, "output")),
+        DataSet::Ramp(output) => {
+            let dims = |input: &oip_types::TensorMetadata| {
+                input
+                    .shape
+                    .dims()
+                    .iter()
+                    .map(|dim| dim.unwrap_or(1))
+                    .collect::<Vec<u64>>()
             };
-            request = request.with_input(&input.name, value);
+            let inputs = metadata.inputs.iter().map(|input| ramp(&dims(input))).collect();
+            (inputs, vec![read(output)])
         }
-        if change.constants {
-            // The model's constants have the values of the first data set, so the other data sets do not
-            // apply.
-            let first: Vec<_> = metadata.inputs.iter().map(|input| &input.name).collect();
-            debug_assert!(first.len() <= 1 || matches!(data_set, DataSet::Ramp(_)));
-        }
-        if let Err(error) = metadata.check_request(&request) {
-            return Outcome::Failed(format!("the test's inputs do not fit: {error}"));
-        }
-        let outcome = model.run(Call::new(request, &CancelToken::new(None)));
-        let outputs = match outcome.and_then(oip_model::Outcome::into_outputs) {
-            Ok(outputs) => outputs,
-            Err(error) if error.code() == ErrorCode::InvalidArgument => {
-                return Outcome::Refused(chain(&error));
-            }
-            Err(error) => return Outcome::Failed(chain(&error)),
+    };
+    let mut request = InferRequest::new(ModelRef::new("m", None).unwrap());
+    for (input, value) in metadata.inputs.iter().zip(inputs) {
+        let Some(value) = value else {
+            return Outcome::Refused("an input is no tensor".into());
         };
-        let outputs = match metadata.pick_outputs(&[], outputs) {
-            Ok(outputs) => outputs,
-            Err(error) => return Outcome::Wrong(error.to_string()),
-        };
-        for (output, expected) in outputs.iter().zip(expected) {
-            let expected = expected.unwrap();
-            if let Err(difference) = compare(&output.value, &expected, case.rtol, case.atol) {
-                let disputed = DISPUTED.iter().find(|(name, _)| case.name.starts_with(name));
-                if let Some((_, reason)) = disputed {
-                    return Outcome::Disputed((*reason).to_owned());
-                }
-                return Outcome::Wrong(format!("{}: {difference}", output.name));
+        request = request.with_input(&input.name, value);
+    }
+    if change.constants {
+        // The model's constants have the values of the first data set, so the other data sets do not
+        // apply.
+        let first: Vec<_> = metadata.inputs.iter().map(|input| &input.name).collect();
+        debug_assert!(first.len() <= 1 || matches!(data_set, DataSet::Ramp(_)));
+    }
+    if let Err(error) = metadata.check_request(&request) {
+        return Outcome::Failed(format!("the test's inputs do not fit: {error}"));
+    }
+    let outcome = model.run(Call::new(request, &CancelToken::new(None)));
+    let outputs = match outcome.and_then(oip_model::Outcome::into_outputs) {
+        Ok(outputs) => outputs,
+        Err(error) if error.code() == ErrorCode::InvalidArgument => {
+            return Outcome::Refused(chain(&error));
+        }
+        Err(error) => return Outcome::Failed(chain(&error)),
+    };
+    let outputs = match metadata.pick_outputs(&[], outputs) {
+        Ok(outputs) => outputs,
+        Err(error) => return Outcome::Wrong(error.to_string()),
+    };
+    for (output, expected) in outputs.iter().zip(expected) {
+        let expected = expected.unwrap();
+        if let Err(difference) = compare(&output.value, &expected, case.rtol, case.atol) {
+            let disputed = DISPUTED.iter().find(|(name, _)| case.name.starts_with(name));
+            if let Some((_, reason)) = disputed {
+                return Outcome::Disputed((*reason).to_owned());
             }
+            return Outcome::Wrong(format!("{}: {difference}", output.name));
         }
     }
     Outcome::Pass

@@ -19,7 +19,10 @@ use std::{
 
 use bench_kit::Comparison;
 use fmt_btf::{BtfReader, BtfWriter, RecordSpec, WriteOptions};
-use fmt_core::{AtomicFile, TensorReader};
+use fmt_core::{
+    AtomicFile, TensorReader,
+    testing::bench::{TempFile, model_names, random_bytes, small_tensor},
+};
 use safetensors::{SafeTensors, tensor::TensorView};
 use tensor_core::{Bytes, DType, Shape, Tensor, TensorSpec};
 
@@ -32,26 +35,6 @@ fn main() {
     let data = random_bytes(GIB);
     write_one(folder.path(), &data);
     read_one(&folder.path().join("one.btf"), &data);
-}
-
-/// A file that is removed on drop. The removal is not timed, and lets each alternative start with the same
-/// page cache.
-struct TempFile<'a>(&'a Path);
-
-impl Drop for TempFile<'_> {
-    fn drop(&mut self) {
-        fs::remove_file(self.0).unwrap();
-    }
-}
-
-fn names(count: usize) -> Vec<String> {
-    (0..count)
-        .map(|number| format!("model.layers.{}.{}.weight", number / 6, number % 6))
-        .collect()
-}
-
-fn small_tensor() -> Tensor {
-    Tensor::from_vec(Shape::new(&[4, 4]).unwrap(), vec![1.0f32; 16]).unwrap()
 }
 
 fn btf_of(count: usize, tensor: &Tensor) -> Vec<u8> {
@@ -69,7 +52,7 @@ fn safetensors_of(names: &[String], tensor: &Tensor) -> Vec<u8> {
 }
 
 fn open_many(folder: &Path) {
-    let (names, tensor) = (names(10_000), small_tensor());
+    let (names, tensor) = (model_names(10_000), small_tensor());
     let btf = Bytes::from(btf_of(10_000, &tensor));
     let safetensors = safetensors_of(&names, &tensor);
     let ztensor = folder.join("many.zt");
@@ -125,7 +108,7 @@ fn open_many(folder: &Path) {
 }
 
 fn write_many() {
-    let (names, tensor) = (names(100_000), small_tensor());
+    let (names, tensor) = (model_names(100_000), small_tensor());
     let mut comparison = Comparison::new("write 100,000 tensors of 64 bytes to memory");
     comparison.add("safetensors", || safetensors_of(&names, &tensor));
     comparison.add("fmt-btf", || btf_of(names.len(), &tensor));
@@ -143,19 +126,19 @@ fn write_one(folder: &Path, data: &[u8]) {
     let mut comparison = Comparison::new("write 1 GiB to a file, without waiting for the disk");
     comparison.add("File::write_all", || {
         File::create(&plain).unwrap().write_all(data).unwrap();
-        TempFile(&plain)
+        TempFile(plain.clone())
     });
     comparison.add("safetensors::serialize_to_file", || {
         let view = TensorView::new(safetensors::Dtype::U8, vec![data.len()], data).unwrap();
         safetensors::serialize_to_file([("one", view)], None, &safetensors).unwrap();
-        TempFile(&safetensors)
+        TempFile(safetensors.clone())
     });
     comparison.add("fmt-btf to a File", || {
         let out = File::create(&path).unwrap();
         let mut writer = BtfWriter::new(out, record(), WriteOptions::default()).unwrap();
         writer.write(data).unwrap();
         writer.finish().unwrap();
-        TempFile(&path)
+        TempFile(path.clone())
     });
     comparison.add("fmt-btf to a File, pieces of 1 MiB", || {
         let out = File::create(&path).unwrap();
@@ -163,7 +146,7 @@ fn write_one(folder: &Path, data: &[u8]) {
         data.chunks(1 << 20)
             .for_each(|piece| writer.write(piece).unwrap());
         writer.finish().unwrap();
-        TempFile(&path)
+        TempFile(path.clone())
     });
     comparison.rounds(7).run();
 
@@ -197,16 +180,4 @@ fn read_one(path: &Path, data: &[u8]) {
     comparison.add("std::fs::read", || fs::read(path).unwrap());
     comparison.add("fmt-btf: tensor(), from a file", || reader.tensor(0).unwrap());
     comparison.rounds(7).run();
-}
-
-fn random_bytes(len: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut bytes = Vec::with_capacity(len);
-    while bytes.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend(state.to_le_bytes());
-    }
-    bytes
 }

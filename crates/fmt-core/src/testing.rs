@@ -3,6 +3,8 @@
 //! Untrusted files are opened and read on a small stack, and every allocated byte is counted. Reading from
 //! memory and from a file must give the same result.
 
+pub mod bench;
+
 use std::{
     collections::BTreeMap,
     env, fs,
@@ -229,6 +231,41 @@ pub enum Verdict {
     Reject(ErrorKind, &'static str),
     /// The file opens, but reading one of its tensors fails with this kind of error.
     Damaged(ErrorKind),
+}
+
+/// The files of a corpus, while they are collected.
+#[derive(Debug, Default)]
+pub struct CorpusCases(Vec<CorpusFile>);
+
+impl CorpusCases {
+    /// Adds a file that is accepted.
+    pub fn accept(&mut self, name: &str, bytes: Vec<u8>) {
+        self.push(name, bytes, Verdict::Accept);
+    }
+
+    /// Adds a file that is rejected because it breaks `rule`.
+    pub fn reject(&mut self, name: &str, kind: ErrorKind, rule: &'static str, bytes: Vec<u8>) {
+        self.push(name, bytes, Verdict::Reject(kind, rule));
+    }
+
+    /// Adds a file with a tensor that cannot be read.
+    pub fn damaged(&mut self, name: &str, kind: ErrorKind, bytes: Vec<u8>) {
+        self.push(name, bytes, Verdict::Damaged(kind));
+    }
+
+    fn push(&mut self, name: &str, bytes: Vec<u8>, verdict: Verdict) {
+        self.0.push(CorpusFile {
+            name: name.to_owned(),
+            bytes,
+            verdict,
+        });
+    }
+
+    /// Returns the files, in the order in which they were added.
+    #[must_use]
+    pub fn into_files(self) -> Vec<CorpusFile> {
+        self.0
+    }
 }
 
 /// Checks a format's corpus against the files in `folder` (`accept/`, `reject/`, and `damaged/` if present)

@@ -14,12 +14,15 @@ use std::{
     hint::black_box,
     io::{BufWriter, Write},
     os::unix::fs::FileExt,
-    path::{Path, PathBuf},
+    path::Path,
     time::Instant,
 };
 
 use bench_kit::Comparison;
-use fmt_core::{AtomicFile, TensorReader};
+use fmt_core::{
+    AtomicFile, TensorReader,
+    testing::bench::{TempFile, model_names, random_bytes, small_tensor},
+};
 use fmt_tbuf::{TbufReader, TbufWriter, WriteOptions};
 use safetensors::{SafeTensors, tensor::TensorView};
 use tensor_core::{Bytes, DType, Shape, Tensor, TensorSpec};
@@ -36,25 +39,6 @@ fn main() {
     read_one(&path, &data);
 }
 
-/// Returns tensor names like those of real models.
-fn names(count: usize) -> Vec<String> {
-    let parts = [
-        "attn.q_proj",
-        "attn.k_proj",
-        "attn.v_proj",
-        "attn.o_proj",
-        "mlp.up",
-        "mlp.down",
-    ];
-    (0..count)
-        .map(|number| format!("model.layers.{}.{}.weight", number / 6, parts[number % 6]))
-        .collect()
-}
-
-fn small_tensor() -> Tensor {
-    Tensor::from_vec(Shape::new(&[4, 4]).unwrap(), vec![1.0f32; 16]).unwrap()
-}
-
 fn tbuf_of(names: &[String], tensor: &Tensor) -> Vec<u8> {
     let mut writer = TbufWriter::new(Vec::new(), WriteOptions::default()).unwrap();
     for name in names {
@@ -69,7 +53,7 @@ fn safetensors_of(names: &[String], tensor: &Tensor) -> Vec<u8> {
 }
 
 fn open_many() {
-    let (names, tensor) = (names(10_000), small_tensor());
+    let (names, tensor) = (model_names(10_000), small_tensor());
     let tbuf = Bytes::from(tbuf_of(&names, &tensor));
     let safetensors = safetensors_of(&names, &tensor);
     let mut comparison = Comparison::new("open 10,000 tensors in memory, everything checked");
@@ -136,7 +120,7 @@ fn open_many_on_disk(names: &[String], tensor: &Tensor, tbuf: &[u8], safetensors
 }
 
 fn write_many() {
-    let (names, tensor) = (names(100_000), small_tensor());
+    let (names, tensor) = (model_names(100_000), small_tensor());
     let room = tbuf_of(&names, &tensor).len();
     let mut comparison = Comparison::new("write 100,000 tensors of 64 bytes to memory");
     comparison.add("safetensors", || safetensors_of(&names, &tensor));
@@ -168,16 +152,6 @@ fn write_many() {
         TempFile(path.clone())
     });
     comparison.rounds(21).run();
-}
-
-/// A file that is removed on drop. The benchmark drops it after the timed write, so that the system does not
-/// spend time on writing the cached data to disk.
-struct TempFile(PathBuf);
-
-impl Drop for TempFile {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
 }
 
 fn write_one(folder: &Path, data: &[u8]) {
@@ -290,16 +264,4 @@ fn sum(bytes: &[u8]) -> u64 {
         .chunks_exact(8)
         .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
     black_box(words.fold(0, u64::wrapping_add))
-}
-
-fn random_bytes(len: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut bytes = Vec::with_capacity(len);
-    while bytes.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend(state.to_le_bytes());
-    }
-    bytes
 }

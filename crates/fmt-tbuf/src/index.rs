@@ -144,33 +144,28 @@ fn verify<'a>(
 /// Converts the verifier's error to one with the position in the file and the broken rule.
 fn broken(error: InvalidFlatbuffer, start: u64, len: usize) -> Error {
     let in_file = |at: usize| start.saturating_add(at as u64);
-    let malformed = |what: &str, trace: &[ErrorTraceDetail], at: usize, rule| {
-        let (path, field) = path(trace);
-        let error = Error::new(ErrorKind::Malformed, format!("the index: {path} {what}"));
-        error.at(in_file(field.unwrap_or(at))).rule(rule)
+    let malformed =
+        |what: &str, trace: &[ErrorTraceDetail], at, rule| malformed(start, what, trace, at, rule);
+    let outside = |what: &str, trace: &[ErrorTraceDetail], at| {
+        malformed(what, trace, at, "F1").expected(format_args!("bytes within {} to {}", start, in_file(len)))
     };
     match error {
-        InvalidFlatbuffer::RangeOutOfBounds { range, error_trace } => {
-            let error = malformed("leads outside of it", error_trace.as_ref(), range.start, "F1");
-            error
-                .expected(format_args!("bytes within {} to {}", start, in_file(len)))
-                .found(format_args!("{} to {}", in_file(range.start), in_file(range.end)))
-        }
+        InvalidFlatbuffer::RangeOutOfBounds { range, error_trace } => outside(
+            "leads outside of it",
+            error_trace.as_ref(),
+            range.start,
+        )
+        .found(format_args!("{} to {}", in_file(range.start), in_file(range.end))),
         InvalidFlatbuffer::SignedOffsetOutOfBounds {
             soffset,
             position,
             error_trace,
-        } => {
-            let error = malformed(
-                "has its list of fields outside of it",
-                error_trace.as_ref(),
-                position,
-                "F1",
-            );
-            error
-                .expected(format_args!("bytes within {} to {}", start, in_file(len)))
-                .found(format_args!("{soffset} bytes before byte {}", in_file(position)))
-        }
+        } => outside(
+            "has its list of fields outside of it",
+            error_trace.as_ref(),
+            position,
+        )
+        .found(format_args!("{soffset} bytes before byte {}", in_file(position))),
         InvalidFlatbuffer::Unaligned {
             position,
             unaligned_type,
@@ -215,6 +210,14 @@ fn broken(error: InvalidFlatbuffer, start: u64, len: usize) -> Error {
         }
         InvalidFlatbuffer::DepthLimitReached => too_large(start, "is nested too deeply"),
     }
+}
+
+/// Creates the error for a field that breaks a rule. `at` is its offset in the index, for paths without one.
+fn malformed(start: u64, what: &str, trace: &[ErrorTraceDetail], at: usize, rule: &'static str) -> Error {
+    let (path, field) = path(trace);
+    let error = Error::new(ErrorKind::Malformed, format!("the index: {path} {what}"));
+    let at = field.unwrap_or(at) as u64;
+    error.at(start.saturating_add(at)).rule(rule)
 }
 
 /// Returns the path to where the verifier stopped, such as `tensors[3].name`, and the position of its last

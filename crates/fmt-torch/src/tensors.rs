@@ -219,18 +219,8 @@ impl CheckpointContents {
         let wrong = |kind, what: &str| Error::new(kind, what).of_tensor(name).rule("P5");
         self.check_room(name, limits)?;
         let shape = shape_of(tensor, name, limits)?;
-        let place = checkpoint.storages.get(&*tensor.storage.key).ok_or_else(|| {
-            let error = wrong(ErrorKind::OutOfBounds, "the storage is not in the file");
-            error.found(QuotedName(&tensor.storage.key))
-        })?;
+        let (place, end) = storage_of(checkpoint, name, tensor)?;
         let width = tensor.elements.size();
-        let end = end_of_elements(tensor).filter(|end| *end <= place.len);
-        let end = end.ok_or_else(|| {
-            let error = wrong(ErrorKind::OutOfBounds, "the tensor extends beyond its storage");
-            error
-                .at(place.start)
-                .expected(format_args!("elements within {} bytes", place.len))
-        })?;
         let is_contiguous = is_contiguous(&tensor.dims, &tensor.strides);
         let dtype = tensor.elements.dtype();
         let shape = match tensor.elements {
@@ -270,6 +260,30 @@ impl CheckpointContents {
         });
         Ok(())
     }
+}
+
+/// Returns the storage of a tensor, and the offset in it at which the elements end.
+fn storage_of<'c>(
+    checkpoint: &'c Checkpoint,
+    name: &str,
+    tensor: &StoredTensor,
+) -> Result<(&'c StorageLocation, u64), Error> {
+    let wrong = |what: &str| {
+        let error = Error::new(ErrorKind::OutOfBounds, what).of_tensor(name);
+        error.rule("P5")
+    };
+    let place = checkpoint.storages.get(&*tensor.storage.key).ok_or_else(|| {
+        let error = wrong("the storage is not in the file");
+        error.found(QuotedName(&tensor.storage.key))
+    })?;
+    let end = end_of_elements(tensor).filter(|end| *end <= place.len);
+    let end = end.ok_or_else(|| {
+        let error = wrong("the tensor extends beyond its storage");
+        error
+            .at(place.start)
+            .expected(format_args!("elements within {} bytes", place.len))
+    })?;
+    Ok((place, end))
 }
 
 /// Represents a storage that no tensor uses as a one-dimensional tensor, of bytes if the storage is untyped.

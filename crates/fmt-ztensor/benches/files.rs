@@ -15,13 +15,16 @@ use std::{
     fs::{self, File},
     io::{BufWriter, Write},
     os::unix::fs::FileExt,
-    path::{Path, PathBuf},
+    path::Path,
     time::Instant,
 };
 
 use bench_kit::Comparison;
 use bytes::Bytes;
-use fmt_core::{AtomicFile, TensorReader};
+use fmt_core::{
+    AtomicFile, TensorReader,
+    testing::bench::{TempFile, model_names, random_bytes, small_tensor},
+};
 use fmt_ztensor::{
     ChecksumKind, Compression, TensorOptions, WriteOptions, ZtensorEditor, ZtensorReader, ZtensorWriter,
 };
@@ -52,35 +55,6 @@ fn main() {
     if is_chosen("zstd") {
         decompress();
     }
-}
-
-/// A file that is removed on drop, outside the measured time, so that each alternative starts with the same
-/// page cache.
-struct TempFile(PathBuf);
-
-impl Drop for TempFile {
-    fn drop(&mut self) {
-        fs::remove_file(&self.0).unwrap();
-    }
-}
-
-/// Returns tensor names like those of real models.
-fn names(count: usize) -> Vec<String> {
-    let parts = [
-        "attn.q_proj",
-        "attn.k_proj",
-        "attn.v_proj",
-        "attn.o_proj",
-        "mlp.up",
-        "mlp.down",
-    ];
-    (0..count)
-        .map(|number| format!("model.layers.{}.{}.weight", number / 6, parts[number % 6]))
-        .collect()
-}
-
-fn small_tensor() -> Tensor {
-    Tensor::from_vec(Shape::new(&[4, 4]).unwrap(), vec![1.0f32; 16]).unwrap()
 }
 
 fn with_checksum(checksum: Option<ChecksumKind>) -> WriteOptions {
@@ -121,7 +95,7 @@ fn ztensor2_to(path: &Path, names: &[String], tensor: &Tensor) {
 }
 
 fn open_many(folder: &Path) {
-    let (names, tensor) = (names(10_000), small_tensor());
+    let (names, tensor) = (model_names(10_000), small_tensor());
     let plain = Bytes::from(ztensor_of(Vec::new(), &names, &tensor, with_checksum(None)));
     let checked = Bytes::from(ztensor_of(Vec::new(), &names, &tensor, WriteOptions::default()));
     let safetensors = safetensors_of(&names, &tensor);
@@ -169,7 +143,7 @@ fn open_many(folder: &Path) {
 }
 
 fn write_many(folder: &Path) {
-    let (names, tensor) = (names(100_000), small_tensor());
+    let (names, tensor) = (model_names(100_000), small_tensor());
     let room = ztensor_of(Vec::new(), &names, &tensor, WriteOptions::default()).len();
     let mut comparison = Comparison::new("write 100,000 tensors of 64 bytes to memory");
     comparison.add("safetensors", || safetensors_of(&names, &tensor));
@@ -354,16 +328,4 @@ fn decompress() {
     comparison.add("the first", || reader.rows(0, 0..1).unwrap());
     comparison.add("one amid", || reader.rows(0, 30_000..30_001).unwrap());
     comparison.rounds(9).run();
-}
-
-fn random_bytes(len: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut bytes = Vec::with_capacity(len);
-    while bytes.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend(state.to_le_bytes());
-    }
-    bytes
 }

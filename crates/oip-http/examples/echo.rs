@@ -1,5 +1,5 @@
-//! A custom server over HTTP and gRPC with one model, `echo`, which returns its input. This file is shown in
-//! docs/crates.md.
+//! A custom server over HTTP and gRPC with one model, `echo`, which returns its input. The service is that of
+//! `crates/tensorferry/examples/echo.rs`; here the program has its own listeners and shutdown.
 
 use std::sync::Arc;
 

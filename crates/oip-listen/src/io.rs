@@ -227,11 +227,66 @@ impl WatchedStream {
             "the client does not read",
         )))
     }
+
+    /// Reads into `buf`, unless the connection has used up its turn. Returns false at the end of the client's
+    /// data.
+    fn poll_data(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<bool>> {
+        let this = self.project();
+        let turn = match this.busy_since {
+            Some(_) => TURN,
+            None => QUIET_TURN,
+        };
+        if *this.work >= turn {
+            *this.work = 0;
+            *this.busy_since = Some(Instant::now());
+            this.activity.go_to(Lane::Busy);
+            this.activity.end_turn();
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if this.busy_since.is_some_and(|since| since.elapsed() > BUSY) {
+            *this.busy_since = None;
+            this.activity.go_to(Lane::Work);
+        }
+        let before = buf.filled().len();
+        let stream = this.socket.get(this.activity)?;
+        let Poll::Ready(result) = Pin::new(&mut *stream).poll_read(cx, buf) else {
+            *this.work = 0;
+            return Poll::Pending;
+        };
+        result?;
+        let read = buf.filled().len() - before;
+        if read == 0 && buf.remaining() > 0 {
+            return Poll::Ready(Ok(false));
+        }
+        if *this.is_plain {
+            this.activity.read(read);
+        }
+        *this.work += read;
+        if let Some(frames) = this.frames {
+            let Ok(count) = frames.read(&buf.filled()[before..], Instant::now) else {
+                if *this.is_write_whole {
+                    let _ = stream.try_write(&GO_AWAY);
+                }
+                return Poll::Ready(Err(io::Error::other("the client sends empty frames")));
+            };
+            *this.work += count * FRAME;
+        }
+        Poll::Ready(Ok(true))
+    }
 }
 
 impl AsyncRead for WatchedStream {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let mut this = self.project();
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.as_mut().project();
         if this.start.given < this.start.read {
             let bytes = this.start.replay(buf);
             if let Some(frames) = this.frames {
@@ -241,47 +296,10 @@ impl AsyncRead for WatchedStream {
             return Poll::Ready(Ok(()));
         }
         if !*this.has_ended {
-            let turn = if this.busy_since.is_some() {
-                TURN
-            } else {
-                QUIET_TURN
-            };
-            if *this.work >= turn {
-                *this.work = 0;
-                *this.busy_since = Some(Instant::now());
-                this.activity.go_to(Lane::Busy);
-                this.activity.end_turn();
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
-            }
-            if this.busy_since.is_some_and(|since| since.elapsed() > BUSY) {
-                *this.busy_since = None;
-                this.activity.go_to(Lane::Work);
-            }
-            let before = buf.filled().len();
-            let stream = this.socket.get(this.activity)?;
-            let Poll::Ready(result) = Pin::new(&mut *stream).poll_read(cx, buf) else {
-                *this.work = 0;
-                return Poll::Pending;
-            };
-            result?;
-            let read = buf.filled().len() - before;
-            if read > 0 || buf.remaining() == 0 {
-                if *this.is_plain {
-                    this.activity.read(read);
-                }
-                *this.work += read;
-                if let Some(frames) = this.frames {
-                    let Ok(count) = frames.read(&buf.filled()[before..], Instant::now) else {
-                        if *this.is_write_whole {
-                            let _ = stream.try_write(&GO_AWAY);
-                        }
-                        return Poll::Ready(Err(io::Error::other("the client sends empty frames")));
-                    };
-                    *this.work += count * FRAME;
-                }
+            if ready!(self.as_mut().poll_data(cx, buf))? {
                 return Poll::Ready(Ok(()));
             }
+            let mut this = self.as_mut().project();
             *this.has_ended = true;
             let grace = if this.activity.open_requests() > 0 {
                 END_GRACE
@@ -290,7 +308,7 @@ impl AsyncRead for WatchedStream {
             };
             this.end_grace.as_mut().reset(Instant::now() + grace);
         }
-        ready!(this.end_grace.poll(cx));
+        ready!(self.project().end_grace.poll(cx));
         Poll::Ready(Ok(()))
     }
 }

@@ -61,6 +61,7 @@
 
 mod activity;
 mod body;
+mod connection_lifecycle;
 mod connections;
 mod date;
 #[cfg(unix)]

@@ -50,7 +50,7 @@ impl Exports {
         let Some(config) = configs.traces else {
             return Ok((exports, None));
         };
-        let endpoint = config.exporter.endpoint.url().to_owned();
+        let endpoint = config.exporter.collector.endpoint.url().to_owned();
         let exporter = Exporter::start(config.exporter)
             .map_err(|error| Failure::run(format!("cannot start a thread for traces: {error}")))?;
         tracing::info!(endpoint, "traces of requests are sent");
@@ -69,7 +69,7 @@ impl Exports {
         let Some(config) = self.metrics.clone() else {
             return Ok(());
         };
-        let endpoint = config.endpoint.metrics_url().to_owned();
+        let endpoint = config.collector.endpoint.metrics_url().to_owned();
         let pusher = MetricsExporter::start(config, move || MetricFamily::collect(&write))
             .map_err(|error| Failure::run(format!("cannot start a thread for metrics: {error}")))?;
         self.pusher.get_or_init(|| pusher);

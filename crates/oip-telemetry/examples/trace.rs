@@ -7,11 +7,11 @@
 
 use std::time::{Duration, SystemTime};
 
-use oip_telemetry::{Endpoint, Exporter, ExporterConfig, Kind, Sampler, Span, SpanId};
+use oip_telemetry::{CollectorConfig, Endpoint, Exporter, ExporterConfig, Kind, Sampler, Span, SpanId};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = std::env::args().nth(1).ok_or("which collector?")?;
-    let exporter = Exporter::start(ExporterConfig::new(Endpoint::parse(&url)?))?;
+    let exporter = Exporter::start(ExporterConfig::new(CollectorConfig::new(Endpoint::parse(&url)?)))?;
 
     let trace = Sampler::new(1.0).decide(None).ok_or("every request is traced")?;
     let (start, end) = (SystemTime::now(), SystemTime::now() + Duration::from_millis(3));

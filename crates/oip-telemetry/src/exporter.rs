@@ -14,7 +14,7 @@ use std::{
 use prost::Message as _;
 
 use crate::{
-    endpoint::{Authorities, Endpoint},
+    collector::CollectorConfig,
     message::Request,
     post::{Poster, Refusal},
     span::Span,
@@ -25,33 +25,18 @@ use crate::{
 #[non_exhaustive]
 pub struct ExporterConfig {
     /// The collector that receives the spans.
-    pub endpoint: Endpoint,
-    /// Headers of each request to the collector, such as authorization.
-    pub headers: Vec<(String, String)>,
-    /// CA certificates that the collector's certificate is verified against; `None` for the public ones.
-    pub authorities: Option<Authorities>,
-    /// Attributes of the program: `service.name` and so on.
-    pub resource: Vec<(String, String)>,
+    pub collector: CollectorConfig,
     /// Maximum number of requests whose spans may be queued.
     pub capacity: usize,
-    /// Timeout of a request to the collector.
-    pub timeout: Duration,
-    /// Initial back-off; doubles after each failure, up to 30 seconds.
-    pub back_off: Duration,
 }
 
 impl ExporterConfig {
-    /// Creates a configuration without headers or resource attributes.
+    /// Creates a configuration with a queue of 2,048 requests.
     #[must_use]
-    pub fn new(endpoint: Endpoint) -> Self {
+    pub fn new(collector: CollectorConfig) -> Self {
         Self {
-            endpoint,
-            headers: Vec::new(),
-            authorities: None,
-            resource: Vec::new(),
+            collector,
             capacity: 2048,
-            timeout: Duration::from_secs(10),
-            back_off: Duration::from_secs(1),
         }
     }
 
@@ -107,12 +92,7 @@ impl Exporter {
         let (queue, messages) = sync_channel(config.capacity.max(1));
         let counts = Arc::new(Counts::default());
         let sender = Sender {
-            poster: Poster::new(
-                config.endpoint.url(),
-                &config.headers,
-                config.authorities.as_ref(),
-                config.timeout,
-            ),
+            poster: Poster::new(config.collector.endpoint.url(), &config.collector),
             config,
             counts: counts.clone(),
             failing_since: None,
@@ -204,9 +184,10 @@ impl Sender {
             return;
         }
         let count = spans.len() as u64;
-        let message = Request::new(&self.config.resource, env!("CARGO_PKG_VERSION"), spans).encode_to_vec();
+        let message =
+            Request::new(&self.config.collector.resource, env!("CARGO_PKG_VERSION"), spans).encode_to_vec();
         spans.clear();
-        let mut wait = self.config.back_off;
+        let mut wait = self.config.collector.back_off;
         for attempt in 1.. {
             match self.post(&message) {
                 Ok(rejected) => {
@@ -223,7 +204,7 @@ impl Sender {
                 Err(Refusal { reason, is_passing }) => {
                     if self.failing_since.is_none() {
                         self.failing_since = Some(Instant::now());
-                        let endpoint = self.config.endpoint.url();
+                        let endpoint = self.config.collector.endpoint.url();
                         tracing::warn!(
                             endpoint,
                             reason,

@@ -18,7 +18,7 @@
 //! ```
 //! use std::time::SystemTime;
 //!
-//! use oip_telemetry::{Endpoint, Exporter, ExporterConfig, Kind, Parent, Sampler, Span, SpanId};
+//! use oip_telemetry::{CollectorConfig, Endpoint, Exporter, ExporterConfig, Kind, Parent, Sampler, Span, SpanId};
 //!
 //! let parent = Parent::parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
 //! let trace = Sampler::new(0.0).decide(parent.as_ref()).expect("the caller's flag counts, not the ratio");
@@ -31,13 +31,15 @@
 //!
 //! // No collector listens at this address, which delays nothing.
 //! let endpoint = Endpoint::parse("http://127.0.0.1:9").expect("it is a URL");
-//! let exporter = Exporter::start(ExporterConfig::new(endpoint))?;
+//! let exporter = Exporter::start(ExporterConfig::new(CollectorConfig::new(endpoint)))?;
 //! exporter.export(vec![span]);
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
 //! The feature `testing` is for tests and exempt from semantic versioning: it may change in any release.
 
+#[cfg(feature = "otlp")]
+mod collector;
 #[cfg(feature = "otlp")]
 mod endpoint;
 #[cfg(feature = "otlp")]
@@ -66,6 +68,8 @@ mod span;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+#[cfg(feature = "otlp")]
+pub use collector::CollectorConfig;
 #[cfg(feature = "otlp")]
 pub use endpoint::{Authorities, Endpoint, EndpointError, read_pairs};
 #[cfg(feature = "otlp")]

@@ -16,7 +16,7 @@ use std::{
 use prost::Message as _;
 
 use crate::{
-    endpoint::{Authorities, Endpoint},
+    collector::CollectorConfig,
     families::{self, Families, Family, MetricKind, Sink},
     message::{KeyValue, nanoseconds},
     metric_message::{
@@ -133,33 +133,18 @@ impl Sink for Collected {
 #[non_exhaustive]
 pub struct MetricsConfig {
     /// The collector that receives the metrics.
-    pub endpoint: Endpoint,
-    /// Headers of each request to the collector, such as authorization.
-    pub headers: Vec<(String, String)>,
-    /// CA certificates that the collector's certificate is verified against; `None` for the public ones.
-    pub authorities: Option<Authorities>,
-    /// Attributes of the program: `service.name` and so on.
-    pub resource: Vec<(String, String)>,
+    pub collector: CollectorConfig,
     /// Interval between pushes.
     pub interval: Duration,
-    /// Timeout of a request to the collector.
-    pub timeout: Duration,
-    /// Initial back-off after a failure; doubles each time, up to the interval.
-    pub back_off: Duration,
 }
 
 impl MetricsConfig {
-    /// Creates a configuration with an interval of one minute, without headers or resource attributes.
+    /// Creates a configuration with an interval of one minute.
     #[must_use]
-    pub fn new(endpoint: Endpoint) -> Self {
+    pub fn new(collector: CollectorConfig) -> Self {
         Self {
-            endpoint,
-            headers: Vec::new(),
-            authorities: None,
-            resource: Vec::new(),
+            collector,
             interval: Duration::from_secs(60),
-            timeout: Duration::from_secs(10),
-            back_off: Duration::from_secs(1),
         }
     }
 
@@ -206,15 +191,10 @@ impl MetricsExporter {
         let (messages, wakes) = channel();
         let counts = Arc::new(Counts::default());
         let pusher = Pusher {
-            poster: Poster::new(
-                config.endpoint.metrics_url(),
-                &config.headers,
-                config.authorities.as_ref(),
-                config.timeout,
-            ),
+            poster: Poster::new(config.collector.endpoint.metrics_url(), &config.collector),
             starts: Starts::new(SystemTime::now()),
             collect,
-            wait: config.back_off,
+            wait: config.collector.back_off,
             config,
             counts: counts.clone(),
             failing_since: None,
@@ -280,14 +260,19 @@ impl<F: FnMut() -> Vec<MetricFamily>> Pusher<F> {
         let families = (self.collect)();
         let mut rejected = None;
         for metrics in messages(families, &mut self.starts, SystemTime::now()) {
-            let request = Request::new(&self.config.resource, env!("CARGO_PKG_VERSION"), metrics);
+            let request = Request::new(
+                &self.config.collector.resource,
+                env!("CARGO_PKG_VERSION"),
+                metrics,
+            );
             match self.poster.post(&request.encode_to_vec()) {
                 Ok(partial) => rejected = partial.or(rejected),
                 Err(refusal) => {
                     self.counts.failed.fetch_add(1, Relaxed);
                     if self.failing_since.is_none() {
                         self.failing_since = Some(Instant::now());
-                        let (endpoint, reason) = (self.config.endpoint.metrics_url(), &refusal.reason);
+                        let (endpoint, reason) =
+                            (self.config.collector.endpoint.metrics_url(), &refusal.reason);
                         tracing::warn!(endpoint, reason, "the collector accepts no metrics");
                     }
                     if !refusal.is_passing {
@@ -299,7 +284,7 @@ impl<F: FnMut() -> Vec<MetricFamily>> Pusher<F> {
                 }
             }
         }
-        self.wait = self.config.back_off;
+        self.wait = self.config.collector.back_off;
         self.counts.sent.fetch_add(1, Relaxed);
         if let Some(since) = self.failing_since.take() {
             let seconds = since.elapsed().as_secs();

@@ -1,12 +1,10 @@
 //! Sends one message to a collector over HTTP/1.
 
-use std::time::Duration;
-
 use prost::Message as _;
 use ureq::{Agent, http::StatusCode, tls::TlsConfig};
 
 use crate::{
-    endpoint::Authorities,
+    collector::CollectorConfig,
     message::{CollectorResponse, PartialSuccess},
 };
 
@@ -29,19 +27,15 @@ const MOST_ANSWER: u64 = 64 << 10;
 const MOST_SHOWN: usize = 200;
 
 impl Poster {
-    pub(crate) fn new(
-        url: &str,
-        headers: &[(String, String)],
-        authorities: Option<&Authorities>,
-        timeout: Duration,
-    ) -> Self {
+    /// Creates a sender to `url`, the collector's address for one kind of messages.
+    pub(crate) fn new(url: &str, collector: &CollectorConfig) -> Self {
         let mut tls = TlsConfig::builder();
-        if let Some(authorities) = authorities {
+        if let Some(authorities) = &collector.authorities {
             tls = tls.root_certs(authorities.roots());
         }
         let agent = Agent::config_builder()
             .tls_config(tls.build())
-            .timeout_global(Some(timeout))
+            .timeout_global(Some(collector.timeout))
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
@@ -51,7 +45,7 @@ impl Poster {
         Self {
             agent,
             url: url.to_owned(),
-            headers: headers.to_vec(),
+            headers: collector.headers.clone(),
         }
     }
 

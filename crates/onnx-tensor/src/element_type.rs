@@ -4,6 +4,9 @@ use std::fmt;
 
 /// The element type of a tensor.
 ///
+/// `tensor_core::DType` is another list: it has the types of tensors in files and requests, with more floats
+/// and without strings.
+///
 /// ```
 /// use onnx_tensor::ElementType;
 ///

@@ -1,4 +1,7 @@
 //! The command line.
+//!
+//! Groups of options that commands share are flattened structs. Single options such as `--json` are repeated,
+//! since the help of each command says what they print there.
 
 use std::path::PathBuf;
 

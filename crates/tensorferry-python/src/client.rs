@@ -73,6 +73,8 @@ struct Settings {
     max_response_bytes: usize,
 }
 
+// Methods with equal parameters are written out: PyO3 accepts no macros in `#[pymethods]`, and reads the
+// parameters of Python from each signature.
 #[pymethods]
 impl Client {
     #[new]

@@ -6,8 +6,8 @@ use std::{collections::BTreeSet, path::Path};
 
 use fmt_btf::Btf;
 use fmt_core::{
-    ErrorKind::{self, *},
-    testing::{CorpusFile, Verdict, check_corpus},
+    ErrorKind::*,
+    testing::{CorpusCases, CorpusFile, Verdict, check_corpus},
 };
 
 use crate::support::{F32, F64, ForgedRecord, I8, I32, at_offsets, cut, file, with, words};
@@ -41,7 +41,7 @@ fn there_are_enough_cases_and_no_two_files_are_the_same() {
 }
 
 pub(crate) fn cases() -> Vec<CorpusFile> {
-    let mut cases = Cases(Vec::new());
+    let mut cases = CorpusCases::default();
     counts(&mut cases);
     offsets(&mut cases);
     headers(&mut cases);
@@ -53,34 +53,10 @@ pub(crate) fn cases() -> Vec<CorpusFile> {
     accepted::accepted_dense(&mut cases);
     accepted::accepted_places(&mut cases);
     accepted::accepted_sparse(&mut cases);
-    cases.0
+    cases.into_files()
 }
 
-struct Cases(Vec<CorpusFile>);
-
-impl Cases {
-    fn accept(&mut self, name: &str, bytes: Vec<u8>) {
-        self.push(name, bytes, Verdict::Accept);
-    }
-
-    fn reject(&mut self, name: &str, kind: ErrorKind, rule: &'static str, bytes: Vec<u8>) {
-        self.push(name, bytes, Verdict::Reject(kind, rule));
-    }
-
-    fn damaged(&mut self, name: &str, kind: ErrorKind, bytes: Vec<u8>) {
-        self.push(name, bytes, Verdict::Damaged(kind));
-    }
-
-    fn push(&mut self, name: &str, bytes: Vec<u8>, verdict: Verdict) {
-        self.0.push(CorpusFile {
-            name: name.to_owned(),
-            bytes,
-            verdict,
-        });
-    }
-}
-
-fn counts(cases: &mut Cases) {
+fn counts(cases: &mut CorpusCases) {
     for len in 0..8 {
         let name = format!("bt-01-{len}-bytes");
         cases.reject(&name, Truncated, "B17", 1u64.to_le_bytes()[..len].to_vec());
@@ -119,7 +95,7 @@ fn counts(cases: &mut Cases) {
     );
 }
 
-fn offsets(cases: &mut Cases) {
+fn offsets(cases: &mut CorpusCases) {
     let plain = ForgedRecord::plain().bytes();
     let mut offset = |name: &str, kind, offset: u64| {
         cases.reject(name, kind, "B4", at_offsets(&[offset], &plain));
@@ -187,7 +163,7 @@ fn offsets(cases: &mut Cases) {
     overlap("bt-08-one-within-and-two-the-same", &third, body);
 }
 
-fn headers(cases: &mut Cases) {
+fn headers(cases: &mut CorpusCases) {
     for position in 0..6 {
         let mut reserved = [0; 6];
         reserved[position] = 1;
@@ -245,7 +221,7 @@ fn headers(cases: &mut Cases) {
     cases.reject("bt-17-half-a-header", Truncated, "B4", cut(header.file(), 8));
 }
 
-fn products(cases: &mut Cases) {
+fn products(cases: &mut CorpusCases) {
     let mut product = |name: &str, dtype: u8, layout: u8, dims: &[u64]| {
         let record = ForgedRecord::new(dtype, layout, dims, &words(&[0, dims.len() as u64, 0]));
         cases.reject(name, Overflow, "B19", record.file());
@@ -279,7 +255,7 @@ fn products(cases: &mut Cases) {
     product("bt-16-an-unknown-layout-that-wraps-to-0", I8, 7, &[half, half]);
 }
 
-fn payloads(cases: &mut Cases) {
+fn payloads(cases: &mut CorpusCases) {
     let mut truncated = |name: &str, bytes: Vec<u8>| cases.reject(name, Truncated, "B18", bytes);
     truncated(
         "bt-17-one-byte-short-of-i8",
@@ -344,7 +320,7 @@ fn payloads(cases: &mut Cases) {
     );
 }
 
-fn sparse_lengths(cases: &mut Cases) {
+fn sparse_lengths(cases: &mut CorpusCases) {
     // A 4 x 4 matrix with two entries, which declares other sizes.
     let claiming =
         |claims: [u64; 3]| ForgedRecord::coo_claiming(&[4, 4], claims, &[0, 1, 2, 3], &[5, 6]).file();
@@ -435,7 +411,7 @@ fn sparse_lengths(cases: &mut Cases) {
 }
 
 /// Coordinates are data, so they are validated when the tensor is read.
-fn sparse_indices(cases: &mut Cases) {
+fn sparse_indices(cases: &mut CorpusCases) {
     let mut outside = |name: &str, dims: &[u64], indices: &[u64]| {
         let values = vec![7; indices.len() / dims.len()];
         cases.damaged(
@@ -466,7 +442,7 @@ fn sparse_indices(cases: &mut Cases) {
     cases.damaged("bt-22-in-the-second-tensor", OutOfBounds, bytes);
 }
 
-fn foreign(cases: &mut Cases) {
+fn foreign(cases: &mut CorpusCases) {
     let mut foreign = |name: &str, kind, rule, head: &[u8]| {
         let mut bytes = head.to_vec();
         bytes.resize(bytes.len().max(96), 0x20);

@@ -6,10 +6,7 @@ mod tensors;
 
 use std::{collections::BTreeSet, path::Path};
 
-use fmt_core::{
-    ErrorKind,
-    testing::{CorpusFile, Verdict, check_corpus},
-};
+use fmt_core::testing::{CorpusCases, CorpusFile, Verdict, check_corpus};
 use fmt_tbuf::{TensorBuffers, WriteOptions};
 use tensor_core::DType;
 
@@ -57,7 +54,7 @@ fn there_are_enough_cases_and_no_two_files_are_the_same() {
 }
 
 pub(crate) fn cases() -> Vec<CorpusFile> {
-    let mut cases = Cases(Vec::new());
+    let mut cases = CorpusCases::default();
     structure::ends(&mut cases);
     structure::index_structure(&mut cases);
     structure::texts(&mut cases);
@@ -66,27 +63,7 @@ pub(crate) fn cases() -> Vec<CorpusFile> {
     tensors::names(&mut cases);
     accepted::accepted_layouts(&mut cases);
     accepted::accepted_tensors(&mut cases);
-    cases.0
-}
-
-struct Cases(Vec<CorpusFile>);
-
-impl Cases {
-    fn accept(&mut self, name: &str, bytes: Vec<u8>) {
-        self.push(name, bytes, Verdict::Accept);
-    }
-
-    fn reject(&mut self, name: &str, kind: ErrorKind, rule: &'static str, bytes: Vec<u8>) {
-        self.push(name, bytes, Verdict::Reject(kind, rule));
-    }
-
-    fn push(&mut self, name: &str, bytes: Vec<u8>, verdict: Verdict) {
-        self.0.push(CorpusFile {
-            name: name.to_owned(),
-            bytes,
-            verdict,
-        });
-    }
+    cases.into_files()
 }
 
 /// Returns a small file written by this crate.

@@ -80,10 +80,53 @@ impl<T, R> State<T, R> {
         }
     }
 
+    /// Takes the work of a thread, if there is any.
+    fn take(&mut self, now: Instant) -> Taken<T, R> {
+        if let Some((slot, rest)) = self.handed_over.pop_front() {
+            return Taken::Work(Work {
+                batch: Vec::new(),
+                rest: Some(rest),
+                expired: Vec::new(),
+                slot: Some(slot),
+            });
+        }
+        let expired = self.scheduler.expire(now);
+        let next = match self.free.is_empty() {
+            // Callers hold all slots. The first caller to finish wakes a thread.
+            true => Next::Idle,
+            false => self.scheduler.next(now),
+        };
+        let (batch, until) = match next {
+            Next::Run(batch) => (batch, None),
+            Next::WaitUntil(until) => (Vec::new(), Some(until)),
+            Next::Idle => (Vec::new(), None),
+        };
+        self.took();
+        if batch.is_empty() && expired.is_empty() {
+            return Taken::Nothing { until };
+        }
+        let slot = if batch.is_empty() { None } else { self.free.pop() };
+        Taken::Work(Work {
+            batch,
+            rest: None,
+            expired,
+            slot,
+        })
+    }
+
     /// Clears `needs_thread` if the scheduler is empty. Called after items were taken.
     fn took(&mut self) {
         self.needs_thread &= self.scheduler.len() > 0;
     }
+}
+
+/// The result of looking for work.
+enum Taken<T, R> {
+    Work(Work<T, R>),
+    /// No work is ready. `until` is when an item's delay or timeout ends.
+    Nothing {
+        until: Option<Instant>,
+    },
 }
 
 /// The thread to wake for waiting work.
@@ -269,44 +312,18 @@ impl<T, R> Queue<T, R> {
         state.free.extend(done);
         let mut idle_since = None;
         loop {
-            if let Some((slot, rest)) = state.handed_over.pop_front() {
-                let wake = state.wake();
-                drop(state);
-                self.wake(wake);
-                return Some(Work {
-                    batch: Vec::new(),
-                    rest: Some(rest),
-                    expired: Vec::new(),
-                    slot: Some(slot),
-                });
-            }
             let now = (self.now)();
-            let expired = state.scheduler.expire(now);
-            let next = match state.free.is_empty() {
-                // Callers hold all slots. The first caller to finish wakes a thread.
-                true => Next::Idle,
-                false => state.scheduler.next(now),
+            let until = match state.take(now) {
+                Taken::Work(work) => {
+                    // Other items may be ready too, and another thread must watch the timeouts of the items
+                    // that still wait.
+                    let wake = state.wake();
+                    drop(state);
+                    self.wake(wake);
+                    return Some(work);
+                }
+                Taken::Nothing { until } => until,
             };
-            let (batch, until) = match next {
-                Next::Run(batch) => (batch, None),
-                Next::WaitUntil(until) => (Vec::new(), Some(until)),
-                Next::Idle => (Vec::new(), None),
-            };
-            state.took();
-            if !batch.is_empty() || !expired.is_empty() {
-                let slot = if batch.is_empty() { None } else { state.free.pop() };
-                // Other items may be ready too, and another thread must watch the timeouts of the items that
-                // still wait.
-                let wake = state.wake();
-                drop(state);
-                self.wake(wake);
-                return Some(Work {
-                    batch,
-                    rest: None,
-                    expired,
-                    slot,
-                });
-            }
             if until.is_none() && state.is_closed && state.scheduler.len() == 0 && state.in_place == 0 {
                 state.threads -= 1;
                 drop(state);

@@ -123,15 +123,11 @@ impl Instances {
             others,
         } = settings;
         let threads = threads.max(1);
-        let is_elsewhere = capabilities.elsewhere;
         let in_place = in_place
-            .filter(|_| !is_decoupled && in_place::is_suitable(&policy, &metadata, is_elsewhere))
-            .map(|in_place| {
-                if is_elsewhere {
-                    in_place.for_models_elsewhere()
-                } else {
-                    in_place
-                }
+            .filter(|_| !is_decoupled && in_place::is_suitable(&policy, &metadata, capabilities.elsewhere))
+            .map(|in_place| match capabilities.elsewhere {
+                true => in_place.for_models_elsewhere(),
+                false => in_place,
             });
         let quickness = Quickness::new(in_place.as_ref().map(InPlace::limit));
         warmed_up
@@ -147,13 +143,7 @@ impl Instances {
                 threads,
                 Some(MAX_IDLE),
                 Instant::now,
-                {
-                    let shared = shared.clone();
-                    move |queue| match shared.upgrade() {
-                        Some(shared) => shared.start_thread(),
-                        None => drop(queue.not_started()),
-                    }
-                },
+                SharedModel::thread_start(shared.clone()),
             ),
             hang_watch: HangWatch::new(threads, hang_timeout),
             recorder: Recorder::default(),
@@ -298,6 +288,8 @@ fn refused(error: &PushError) -> ServiceError {
 }
 
 impl SharedModel {
+    /// Checks a request and queues it, or lets it bypass the queue. `parts` receives the responses of a
+    /// request with several.
     fn enqueue(
         &self,
         mut request: InferRequest,
@@ -311,15 +303,8 @@ impl SharedModel {
         let is_for_caller = !self.capabilities.elsewhere || !self.company.is_likely_elsewhere();
         let measured_rows = ask.measured_rows;
         let is_quick = is_for_caller && measured_rows.is_some_and(|rows| self.quickness.is_quick(rows));
-        let wanted = match is_quick {
-            true => Runner::Caller,
-            false => Runner::Thread,
-        };
         let queued = Instant::now();
-        let lost = self.hang_watch.recently_lost(|| queued);
-        if let Some(reason) = self.unavailable(lost) {
-            return Err(ServiceError::new(ErrorCode::Unavailable, reason));
-        }
+        self.check_available(queued)?;
         let (sender, answer) = oneshot::channel();
         let rows = ask.rows;
         let may_pass = is_quick && parts.is_none() && !self.company.is_likely();
@@ -351,19 +336,18 @@ impl SharedModel {
                 passed: Some(DirectRequest { job, room }),
             });
         }
+        let wanted = if is_quick { Runner::Caller } else { Runner::Thread };
         let pushed = self.queue.push(ask, wanted, |ticket| {
             enter(ticket);
             job(ticket)
         });
-        match pushed {
-            Ok((ticket, runner)) => Ok(QueuedRequest {
-                answer,
-                ticket,
-                runner,
-                passed: None,
-            }),
-            Err(error) => Err(refused(&error)),
-        }
+        let (ticket, runner) = pushed.map_err(|error| refused(&error))?;
+        Ok(QueuedRequest {
+            answer,
+            ticket,
+            runner,
+            passed: None,
+        })
     }
 
     /// Describes a request for the scheduler. Removes the parameters that only the scheduler reads: requests
@@ -408,6 +392,14 @@ impl SharedModel {
         ))
     }
 
+    /// Returns an error if all threads are lost at `now`.
+    fn check_available(&self, now: Instant) -> Result<(), ServiceError> {
+        match self.unavailable(self.hang_watch.recently_lost(|| now)) {
+            Some(reason) => Err(ServiceError::new(ErrorCode::Unavailable, reason)),
+            None => Ok(()),
+        }
+    }
+
     /// If all threads are lost, refuses the queued requests and returns the reason; otherwise returns `None`.
     /// `lost` is the number of lost threads.
     fn unavailable(&self, lost: usize) -> Option<String> {
@@ -418,6 +410,14 @@ impl SharedModel {
         let reason = format!("all of its {threads} instances hang in abandoned requests");
         self.refuse_all(&reason);
         Some(reason)
+    }
+
+    /// Returns the function with which the queue starts a thread.
+    fn thread_start(shared: Weak<Self>) -> impl Fn(&Queue<Job, Rest>) {
+        move |queue| match shared.upgrade() {
+            Some(shared) => shared.start_thread(),
+            None => drop(queue.not_started()),
+        }
     }
 
     /// Starts a thread for the queue. If that fails and no other thread is left, refuses the queued requests.

@@ -75,13 +75,7 @@ fn requests_of_many_rows_run_too() {
     block_on(held).unwrap();
     for (rows, answer) in answers {
         let response = block_on(answer).unwrap();
-        let found = response
-            .output("y")
-            .unwrap()
-            .as_fixed()
-            .unwrap()
-            .to_vec::<i32>()
-            .unwrap();
+        let found: Vec<i32> = response.get("y").unwrap().into_vec();
         assert_eq!(found, double(&(0..rows).collect::<Vec<_>>()));
     }
     // 40 and 30 together exceed 64 rows; a request with 100 rows runs alone.
@@ -202,13 +196,7 @@ fn a_model_is_not_joined_any_more_whose_outputs_have_other_rows_than_its_inputs(
         block_on(held).unwrap();
         for (x, answer) in answers {
             let response = block_on(answer).unwrap();
-            let found = response
-                .output("y")
-                .unwrap()
-                .as_fixed()
-                .unwrap()
-                .to_vec::<i32>()
-                .unwrap();
+            let found: Vec<i32> = response.get("y").unwrap().into_vec();
             assert_eq!(found, [x].into_iter().filter(|x| *x > 10).collect::<Vec<_>>());
         }
     }
@@ -330,13 +318,7 @@ fn no_row_astray() {
                 let answers: Vec<_> = answers.collect();
                 for (x, answer) in answers {
                     let response = block_on(answer).unwrap();
-                    let found = response
-                        .output("y")
-                        .unwrap()
-                        .as_fixed()
-                        .unwrap()
-                        .to_vec::<i32>()
-                        .unwrap();
+                    let found: Vec<i32> = response.get("y").unwrap().into_vec();
                     assert!(found.iter().map(|y| y ^ 0x5555_5555).eq(x), "a row went astray");
                 }
             }

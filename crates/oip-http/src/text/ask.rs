@@ -4,11 +4,13 @@
 use std::sync::Arc;
 
 use axum::{
+    body::Body,
     extract::Request,
     http::{StatusCode, request::Parts},
     response::Response,
 };
-use oip_resources::{Lease, Phase, RequestNotes};
+use bytes::Bytes;
+use oip_resources::{Charge, Laps, Lease, Phase, RequestNotes};
 use oip_service::{Grant, RequestContext};
 use oip_types::{
     BytesTensor, ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ParameterValue,
@@ -143,20 +145,8 @@ where
     let mut laps = lease.laps();
     // Deadline errors do not name the model until it is known.
     let nameless = ModelRef::new("text", None)?;
-    let decoded = async {
-        let body = receive(&app, &head.headers, body, app.config.max_body_bytes, &lease).await?;
-        laps.end(Phase::Read);
-        let tree = lease.charge((body.len() as u64).saturating_mul(DECODED))?;
-        let bytes = body.len();
-        let decoding = {
-            let lease = lease.clone();
-            move || decode(&body, read, &lease)
-        };
-        let decoded = run(&app.config.cpu, &lease, bytes, decoding).await;
-        laps.end(Phase::Decode);
-        decoded.map(|decoded| (decoded, tree))
-    };
-    let (decoded, tree) = in_time(&lease, nameless, decoded).await?;
+    let received = receive_decoded(&app, &head, body, read, &lease, &mut laps);
+    let (decoded, tree) = in_time(&lease, nameless, received).await?;
     let DecodedText {
         ask,
         texts,
@@ -177,24 +167,65 @@ where
         drop(overhead);
         lease.note_version(response.model_version.as_deref());
         laps.skip();
-        let tensors = response.outputs.iter().map(|output| output.value.raw().len());
-        let bytes = tensors.fold(0, usize::saturating_add);
-        let charge = lease.charge(bytes.saturating_mul(PRINTING) as u64)?;
         let given = TextResponse { response, pairs };
-        let mut text = JsonText::new(&lease, app.config.max_answer_bytes)?;
-        let printing = move || {
-            print(&given, kept, &mut text)?;
-            drop((given, tree, charge));
-            Ok(text.into_body())
-        };
-        let bytes = bytes.saturating_mul(PRINTED / 4);
-        let printed = run(&app.config.cpu, &lease, bytes, printing).await;
+        let print = move |given: &TextResponse, text: &mut JsonText| print(given, kept, text);
+        let printed = encode(&app, &lease, model, (given, tree), print).await;
         laps.end(Phase::Encode);
-        printed.map_err(|error| error.within(model))
+        printed
     };
     let body = in_time(&lease, model, printed).await?;
     guard.disarm();
     Ok(mark(response::json(StatusCode::OK, body)))
+}
+
+/// Receives a body and decodes it. Also returns the charge for the memory of the decoded texts.
+async fn receive_decoded<J, K>(
+    app: &App,
+    head: &Parts,
+    body: Body,
+    read: fn(J) -> Result<(TextRequest, K), ServiceError>,
+    lease: &Lease,
+    laps: &mut Laps,
+) -> Result<(DecodedText<K>, Charge), ServiceError>
+where
+    J: DeserializeOwned + Send + 'static,
+    K: Send + 'static,
+{
+    let body = receive(app, &head.headers, body, app.config.max_body_bytes, lease).await?;
+    laps.end(Phase::Read);
+    let tree = lease.charge((body.len() as u64).saturating_mul(DECODED))?;
+    let bytes = body.len();
+    let decoding = {
+        let lease = lease.clone();
+        move || decode(&body, read, &lease)
+    };
+    let decoded = run(&app.config.cpu, lease, bytes, decoding).await;
+    laps.end(Phase::Decode);
+    decoded.map(|decoded| (decoded, tree))
+}
+
+/// Encodes a response with `print`, then frees it together with the charge of the decoded request.
+async fn encode(
+    app: &App,
+    lease: &Lease,
+    model: ModelRef<'_>,
+    (given, tree): (TextResponse, Charge),
+    print: impl FnOnce(&TextResponse, &mut JsonText) -> Result<(), ServiceError> + Send + 'static,
+) -> Result<Bytes, ServiceError> {
+    let outputs = given.response.outputs.iter();
+    let bytes = outputs
+        .map(|output| output.value.raw().len())
+        .fold(0, usize::saturating_add);
+    let charge = lease.charge(bytes.saturating_mul(PRINTING) as u64)?;
+    let mut text = JsonText::new(lease, app.config.max_answer_bytes)?;
+    let printing = move || {
+        print(&given, &mut text)?;
+        drop((given, tree, charge));
+        Ok(text.into_body())
+    };
+    let bytes = bytes.saturating_mul(PRINTED / 4);
+    let printed = run(&app.config.cpu, lease, bytes, printing).await;
+    printed.map_err(|error| error.within(model))
 }
 
 /// The decoded body of a text route.

@@ -17,7 +17,8 @@ use serde::Deserialize;
 pub use self::error::SettingsError;
 use self::variables::{INTERVAL, METRICS, TRACES, or_warn};
 use crate::{
-    endpoint::{Authorities, read_pairs},
+    collector::CollectorConfig,
+    endpoint::{Authorities, Endpoint, read_pairs},
     exporter::ExporterConfig,
     ids::SpanId,
     metrics::MetricsConfig,
@@ -33,7 +34,7 @@ use crate::{
 /// settings.otlp_endpoint = Some("http://127.0.0.1:4318".to_owned());
 /// settings.otlp_sample_ratio = Some(0.1);
 /// let configs = settings.resolve("shop", "1.0").unwrap();
-/// assert_eq!(configs.traces.unwrap().exporter.endpoint.url(), "http://127.0.0.1:4318/v1/traces");
+/// assert_eq!(configs.traces.unwrap().exporter.collector.endpoint.url(), "http://127.0.0.1:4318/v1/traces");
 /// assert!(configs.metrics.is_none());
 /// ```
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -79,13 +80,6 @@ pub struct TraceConfig {
     pub exporter: ExporterConfig,
     /// Decides which requests are traced.
     pub sampler: Sampler,
-}
-
-/// The settings that both signals have of the connection to their collector.
-struct Destination {
-    headers: Vec<(String, String)>,
-    resource: Vec<(String, String)>,
-    authorities: Option<Authorities>,
 }
 
 /// Intervals between pushes that are accepted.
@@ -136,13 +130,10 @@ impl ExportSettings {
                 said.unwrap_or(Duration::from_secs(60))
             }
         };
-        let destination = self.destination(METRICS.name, program)?;
-        Ok(Some(MetricsConfig::new(endpoint).with(|config| {
-            config.authorities = destination.authorities;
-            config.headers = destination.headers;
-            config.resource = destination.resource;
-            config.interval = interval;
-        })))
+        let collector = self.collector(endpoint, METRICS.name, program)?;
+        Ok(Some(
+            MetricsConfig::new(collector).with(|config| config.interval = interval),
+        ))
     }
 
     /// Returns the export of traces, if it is enabled. `has_metrics` specifies whether metrics are exported
@@ -176,24 +167,27 @@ impl ExportSettings {
             }
             None => or_warn(variables::ratio(), 1.0, "every request is traced", warnings),
         };
-        let destination = self.destination(TRACES.name, program)?;
+        let collector = self.collector(endpoint, TRACES.name, program)?;
         Ok(Some(TraceConfig {
-            exporter: ExporterConfig::new(endpoint).with(|config| {
-                config.authorities = destination.authorities;
-                config.headers = destination.headers;
-                config.resource = destination.resource;
-            }),
+            exporter: ExporterConfig::new(collector),
             sampler: Sampler::new(ratio),
         }))
     }
 
     /// Returns the settings of the connection to a signal's collector.
-    fn destination(&self, signal: &str, program: (&str, &str)) -> Result<Destination, SettingsError> {
-        Ok(Destination {
-            headers: headers(signal)?,
-            resource: self.resource(program)?,
-            authorities: authorities(signal, self.otlp_ca.as_deref())?,
-        })
+    fn collector(
+        &self,
+        endpoint: Endpoint,
+        signal: &str,
+        program: (&str, &str),
+    ) -> Result<CollectorConfig, SettingsError> {
+        let (headers, resource) = (headers(signal)?, self.resource(program)?);
+        let authorities = authorities(signal, self.otlp_ca.as_deref())?;
+        Ok(CollectorConfig::new(endpoint).with(|config| {
+            config.headers = headers;
+            config.resource = resource;
+            config.authorities = authorities;
+        }))
     }
 
     /// Returns the resource attributes from environment variables and the setting `otlp-attribute`.

@@ -6,14 +6,16 @@ use std::{
 };
 
 use oip_telemetry::{
-    Endpoint, Exporter, ExporterConfig, Kind, Span, SpanId, TraceId, Value, testing::Collector,
+    CollectorConfig, Endpoint, Exporter, ExporterConfig, Kind, Span, SpanId, TraceId, Value,
+    testing::Collector,
 };
 
 fn config(url: &str) -> ExporterConfig {
-    ExporterConfig::new(Endpoint::parse(url).unwrap()).with(|config| {
+    let collector = CollectorConfig::new(Endpoint::parse(url).unwrap());
+    ExporterConfig::new(collector.with(|config| {
         config.back_off = Duration::from_millis(10);
         config.timeout = Duration::from_secs(5);
-    })
+    }))
 }
 
 fn span(name: &'static str) -> Span {
@@ -40,8 +42,8 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 fn spans_arrive_with_all_that_they_say() {
     let collector = Collector::start(vec![]);
     let exporter = Exporter::start(config(&collector.url).with(|config| {
-        config.headers = vec![("x-token".to_owned(), "secret".to_owned())];
-        config.resource = vec![("service.name".to_owned(), "shop".to_owned())];
+        config.collector.headers = vec![("x-token".to_owned(), "secret".to_owned())];
+        config.collector.resource = vec![("service.name".to_owned(), "shop".to_owned())];
     }))
     .unwrap();
     let mut server = span("POST /v2");
@@ -125,7 +127,7 @@ fn a_collector_that_is_not_there_costs_spans_only() {
     drop(listener);
     let exporter = Exporter::start(config(&format!("http://{address}")).with(|config| {
         config.capacity = 4;
-        config.back_off = Duration::from_secs(20);
+        config.collector.back_off = Duration::from_secs(20);
     }))
     .unwrap();
     // The spans of the first message wait for a retry; four requests wait in the queue.

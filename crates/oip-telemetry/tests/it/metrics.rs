@@ -10,16 +10,17 @@ use std::{
 };
 
 use oip_telemetry::{
-    Endpoint, MetricFamily, MetricKind, MetricsConfig, MetricsExporter, SampleValue, testing::Collector,
+    CollectorConfig, Endpoint, MetricFamily, MetricKind, MetricsConfig, MetricsExporter, SampleValue,
+    testing::Collector,
 };
 
 fn config(url: &str) -> MetricsConfig {
-    MetricsConfig::new(Endpoint::parse(url).unwrap()).with(|config| {
-        config.interval = Duration::from_millis(50);
+    let collector = CollectorConfig::new(Endpoint::parse(url).unwrap()).with(|config| {
         config.back_off = Duration::from_millis(10);
         config.headers = vec![("x-token".to_owned(), "secret".to_owned())];
         config.resource = vec![("service.name".to_owned(), "shop".to_owned())];
-    })
+    });
+    MetricsConfig::new(collector).with(|config| config.interval = Duration::from_millis(50))
 }
 
 fn families(count: u64) -> Vec<MetricFamily> {

@@ -144,9 +144,81 @@ pub(super) fn scatter_nd(node: &mut Node<'_>) -> RuleResult {
 }
 
 pub(super) fn slice(node: &mut Node<'_>) -> RuleResult {
-    let is_old = node.opset < 10;
-    let bounds = |node: &mut Node<'_>, index: usize, name: &str| -> Result<Option<Vec<Size>>, Reason> {
-        if is_old {
+    let value = node.input(0)?.clone();
+    let dims = node.dims(0)?;
+    let bounds = SliceBounds::of(node, dims.len())?;
+    let mut target = dims.clone();
+    for (axis, span) in bounds.spans() {
+        let Some(dim) = dims.get(axis) else {
+            return node.refuse("has more bounds than its input has dimensions");
+        };
+        if span.is_all(dim) {
+            continue;
+        }
+        if value.content.is_none() {
+            node.keep_off(&value, axis)?;
+        }
+        let taken = span.of(node.symbols, dim);
+        target[axis] = taken.ok_or_else(|| node.refusal("computes with the number of rows"))?;
+    }
+    let mut spans = bounds.spans();
+    if let (Some(content), Some((axis, span)), None) = (&value.content, spans.next(), spans.next())
+        && let Some(picked) = span.picked(content, &dims, axis)
+    {
+        return one(Value::integers_of(target, picked));
+    }
+    match value.origin {
+        Origin::Count => node.refuse_count(),
+        _ => one(like(&value, target)),
+    }
+}
+
+/// The bounds of a slice, from attributes before operator set 10 and from inputs since then. All lists have
+/// the same length.
+struct SliceBounds {
+    axes: Vec<usize>,
+    starts: Vec<Size>,
+    ends: Vec<Size>,
+    steps: Vec<Size>,
+}
+
+impl SliceBounds {
+    fn of(node: &mut Node<'_>, rank: usize) -> Result<Self, Reason> {
+        let (starts, ends) = (Self::list(node, 1, "starts")?, Self::list(node, 2, "ends")?);
+        let (Some(starts), Some(ends)) = (starts, ends) else {
+            return node.refuse("lacks its bounds");
+        };
+        let axes = match Self::list(node, 3, "axes")? {
+            Some(axes) => {
+                let axes: Option<Vec<i64>> = axes.iter().map(Size::as_number).collect();
+                let axes = axes.ok_or_else(|| node.refusal("has axes that are not constant"))?;
+                node.axes(&axes, rank)?
+            }
+            None => (0..starts.len()).collect(),
+        };
+        let steps = match Self::are_attributes(node) {
+            true => None,
+            false => Self::list(node, 4, "steps")?,
+        };
+        let steps = steps.unwrap_or_else(|| vec![Size::number(1); starts.len()]);
+        if [ends.len(), axes.len(), steps.len()] != [starts.len(); 3] {
+            return node.refuse("has lists of bounds of different lengths");
+        }
+        Ok(Self {
+            axes,
+            starts,
+            ends,
+            steps,
+        })
+    }
+
+    fn are_attributes(node: &Node<'_>) -> bool {
+        node.opset < 10
+    }
+
+    /// Returns the attribute `name` or the input `index`, if the node has it.
+    fn list(node: &mut Node<'_>, index: usize, name: &str) -> Result<Option<Vec<Size>>, Reason> {
+        if Self::are_attributes(node) {
             let numbers = node.attribute(name).map(|attribute| &attribute.ints);
             return Ok(numbers.map(|numbers| numbers.iter().map(|number| Size::number(*number)).collect()));
         }
@@ -157,55 +229,21 @@ pub(super) fn slice(node: &mut Node<'_>) -> RuleResult {
         elements
             .map(Some)
             .ok_or_else(|| node.refusal("computes with the number of rows"))
-    };
-    let value = node.input(0)?.clone();
-    let dims = node.dims(0)?;
-    let (starts, ends) = (bounds(node, 1, "starts")?, bounds(node, 2, "ends")?);
-    let (Some(starts), Some(ends)) = (starts, ends) else {
-        return node.refuse("lacks its bounds");
-    };
-    let axes = match bounds(node, 3, "axes")? {
-        Some(axes) => {
-            let axes: Option<Vec<i64>> = axes.iter().map(Size::as_number).collect();
-            let axes = axes.ok_or_else(|| node.refusal("has axes that are not constant"))?;
-            node.axes(&axes, dims.len())?
-        }
-        None => (0..starts.len()).collect(),
-    };
-    let steps = if is_old { None } else { bounds(node, 4, "steps")? };
-    let steps = steps.unwrap_or_else(|| vec![Size::number(1); starts.len()]);
-    if [ends.len(), axes.len(), steps.len()] != [starts.len(); 3] {
-        return node.refuse("has lists of bounds of different lengths");
     }
-    let mut target = dims.clone();
-    for (((axis, start), end), step) in axes.iter().zip(&starts).zip(&ends).zip(&steps) {
-        let Some(dim) = dims.get(*axis) else {
-            return node.refuse("has more bounds than its input has dimensions");
-        };
-        let span = Span { start, end, step };
-        if span.is_all(dim) {
-            continue;
-        }
-        if value.content.is_none() {
-            node.keep_off(&value, *axis)?;
-        }
-        let taken = span.of(node.symbols, dim);
-        target[*axis] = taken.ok_or_else(|| node.refusal("computes with the number of rows"))?;
-    }
-    if let (Some(content), [axis], [start], [end], [step]) =
-        (&value.content, &axes[..], &starts[..], &ends[..], &steps[..])
-    {
-        let span = Span { start, end, step };
-        if let Some(picked) = span.picked(content, &dims, *axis) {
-            return one(Value::integers_of(target, picked));
-        }
-    }
-    match value.origin {
-        Origin::Count => node.refuse_count(),
-        _ => one(like(&value, target)),
+
+    /// Iterates over the sliced axes.
+    fn spans(&self) -> impl Iterator<Item = (usize, Span<'_>)> {
+        let bounds = self
+            .axes
+            .iter()
+            .zip(&self.starts)
+            .zip(&self.ends)
+            .zip(&self.steps);
+        bounds.map(|(((axis, start), end), step)| (*axis, Span { start, end, step }))
     }
 }
 
+/// The bounds of a slice along one axis.
 struct Span<'s> {
     start: &'s Size,
     end: &'s Size,

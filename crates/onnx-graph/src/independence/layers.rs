@@ -9,6 +9,7 @@ use super::{
     value::{Item, Origin, Reason, Value},
 };
 
+/// Propagates rows through `RNN`, `GRU` and `LSTM`.
 pub(super) fn recurrent(node: &mut Node<'_>) -> RuleResult {
     for index in [1, 2, 3, 7] {
         node.require_same_input(index)?;
@@ -23,22 +24,7 @@ pub(super) fn recurrent(node: &mut Node<'_>) -> RuleResult {
     node.keep_off(&value, time)?;
     node.keep_off(&value, 2)?;
     let state_axis = if is_batch_first { 0 } else { 1 };
-    for (index, axis) in [(4, 0), (5, state_axis), (6, state_axis)] {
-        let Some(state) = node.optional(index)? else {
-            continue;
-        };
-        let wanted = match value.origin {
-            Origin::Rows(_) => Origin::Rows(axis),
-            origin => origin,
-        };
-        let is_input_of_cells = index < 6 || node.proto.op_type.ends_with("LSTM");
-        if is_input_of_cells && state.origin != wanted {
-            return node.refuse(format_args!(
-                "has a state {} whose rows are not on axis {axis}",
-                QuotedName(&node.proto.input[index])
-            ));
-        }
-    }
+    check_states(node, &value, state_axis)?;
     let hidden = match node.dims(2)?.last() {
         Some(hidden) => hidden.clone(),
         None => return node.refuse("has no recurrent weights"),
@@ -72,6 +58,28 @@ pub(super) fn recurrent(node: &mut Node<'_>) -> RuleResult {
     let all = at(all, if is_batch_first { 0 } else { 2 });
     let state = at(state, state_axis);
     Ok(vec![all, state.clone(), state])
+}
+
+/// Checks that the rows of the sequence lengths are on axis 0, and those of the initial states on
+/// `state_axis`, if `value`, the input, has rows.
+fn check_states(node: &mut Node<'_>, value: &Value, state_axis: usize) -> Result<(), Reason> {
+    for (index, axis) in [(4, 0), (5, state_axis), (6, state_axis)] {
+        let Some(state) = node.optional(index)? else {
+            continue;
+        };
+        let wanted = match value.origin {
+            Origin::Rows(_) => Origin::Rows(axis),
+            origin => origin,
+        };
+        let is_input_of_cells = index < 6 || node.proto.op_type.ends_with("LSTM");
+        if is_input_of_cells && state.origin != wanted {
+            return node.refuse(format_args!(
+                "has a state {} whose rows are not on axis {axis}",
+                QuotedName(&node.proto.input[index])
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses inputs that depend on the request's rows, since the operator computes one quantization scale for

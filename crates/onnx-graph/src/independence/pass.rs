@@ -62,6 +62,7 @@ impl<'m> Pass<'m> {
         Ok(names.zip(outputs).collect())
     }
 
+    /// Follows a graph from its inputs to its outputs.
     fn follow(
         &mut self,
         graph: &GraphProto,
@@ -69,6 +70,31 @@ impl<'m> Pass<'m> {
         symbols: &mut Symbols,
     ) -> Result<Vec<Outcome>, Reason> {
         self.spend(1 + graph.initializer.len() + graph.input.len() + graph.output.len())?;
+        let scope = self.scope(graph, inputs, symbols)?;
+        self.scopes.push(scope);
+        for node in &graph.node {
+            let given = self.node(node, symbols);
+            if let Some(scope) = self.scopes.last_mut() {
+                define_outputs(scope, node, &given);
+            }
+        }
+        let outputs = graph
+            .output
+            .iter()
+            .map(|output| self.known(&output.name))
+            .collect();
+        self.scopes.pop();
+        Ok(outputs)
+    }
+
+    /// Returns the scope of a graph before its first node: the inputs, the initializers, and the names that
+    /// nodes will define.
+    fn scope(
+        &mut self,
+        graph: &GraphProto,
+        inputs: HashMap<String, Outcome>,
+        symbols: &mut Symbols,
+    ) -> Result<HashMap<String, Outcome>, Reason> {
         let mut scope = inputs;
         for tensor in graph.initializer.iter().filter(|tensor| is_narrow(tensor)) {
             self.narrow.insert(tensor.name.clone());
@@ -98,37 +124,7 @@ impl<'m> Pass<'m> {
                 return Err(format!("two values are called '{name}'").into());
             }
         }
-        self.scopes.push(scope);
-        for node in &graph.node {
-            let given = self.node(node, symbols);
-            let Some(scope) = self.scopes.last_mut() else {
-                continue;
-            };
-            for (index, name) in node
-                .output
-                .iter()
-                .enumerate()
-                .filter(|(_, name)| !name.is_empty())
-            {
-                let known = match &given {
-                    Ok(items) => items.get(index).cloned().ok_or_else(|| {
-                        Reason::from(format!(
-                            "{} has an output {index} that the analysis does not support",
-                            label(node)
-                        ))
-                    }),
-                    Err(reason) => Err(reason.clone()),
-                };
-                scope.insert(name.clone(), known);
-            }
-        }
-        let outputs = graph
-            .output
-            .iter()
-            .map(|output| self.known(&output.name))
-            .collect();
-        self.scopes.pop();
-        Ok(outputs)
+        Ok(scope)
     }
 
     /// Subtracts `steps` from the remaining ones. Returns an error if none are left.
@@ -219,6 +215,23 @@ impl<'m> Pass<'m> {
             Rule::Always(rule) => rule(&mut seen).map(finish),
             Rule::Inner(rule) => rule(&mut seen, self),
         }
+    }
+}
+
+/// Stores the values of a node's outputs by name.
+fn define_outputs(scope: &mut HashMap<String, Outcome>, node: &NodeProto, given: &RuleResult) {
+    let outputs = node.output.iter().enumerate();
+    for (index, name) in outputs.filter(|(_, name)| !name.is_empty()) {
+        let known = match given {
+            Ok(items) => items.get(index).cloned().ok_or_else(|| {
+                Reason::from(format!(
+                    "{} has an output {index} that the analysis does not support",
+                    label(node)
+                ))
+            }),
+            Err(reason) => Err(reason.clone()),
+        };
+        scope.insert(name.clone(), known);
     }
 }
 

@@ -225,45 +225,22 @@ pub(super) fn einsum(node: &mut Node<'_>) -> RuleResult {
     for (index, (factor, value)) in factors.iter().zip(&values).enumerate() {
         indices.add(node, index, factor, value)?;
     }
-    let Indices {
-        sizes,
-        rows,
-        factors: lettered,
-        unnamed,
-    } = indices;
-    let length = output.len().saturating_sub(if output.contains(ELLIPSIS) {
-        ELLIPSIS.len()
-    } else {
-        0
-    });
-    let Some(output) = letters(&output, length + unnamed * usize::from(output.contains(ELLIPSIS))) else {
+    let Some(output) = indices.of_output(&output) else {
         return node.refuse(format_args!(
             "has an equation '{equation}' that the analysis does not support"
         ));
     };
-    if let Some(rows) = rows {
-        let is_summed = !output.contains(&rows);
-        let meets =
-            |factor: &[(char, Size)]| factor.iter().any(|(letter, dim)| *letter == rows && !dim.is(1));
-        let is_elsewhere = lettered
-            .iter()
-            .zip(&values)
-            .any(|(factor, value)| meets(factor) && value.row_axis().is_none());
-        if is_summed {
-            return node.refuse(format_args!("sums over '{rows}', the rows"));
-        }
-        if is_elsewhere {
-            return node.refuse("combines the axis of rows with another dimension");
-        }
-    }
+    indices.check_rows(node, &values, &output)?;
     let mut target = Vec::new();
     for letter in &output {
-        match sizes.iter().find(|(known, _)| known == letter) {
+        match indices.sizes.iter().find(|(known, _)| known == letter) {
             Some((_, dim)) => target.push(dim.clone()),
             None => return node.refuse("has an output index that no factor has"),
         }
     }
-    let origin = rows.and_then(|rows| output.iter().position(|letter| *letter == rows));
+    let origin = indices
+        .rows
+        .and_then(|rows| output.iter().position(|letter| *letter == rows));
     one(Value {
         dims: Some(target),
         origin: origin.map_or(Origin::Same, Origin::Rows),
@@ -287,6 +264,33 @@ struct Indices {
 }
 
 impl Indices {
+    /// Returns the letters of the output. Those that its ellipsis stands for are known once all factors are
+    /// added.
+    fn of_output(&self, output: &str) -> Option<Vec<char>> {
+        let axes = match output.contains(ELLIPSIS) {
+            true => output.len().saturating_sub(ELLIPSIS.len()) + self.unnamed,
+            false => output.len(),
+        };
+        letters(output, axes)
+    }
+
+    /// Refuses equations that sum over the rows, or multiply them with the rows of a factor without rows.
+    fn check_rows(&self, node: &Node<'_>, values: &[Value], output: &[char]) -> Result<(), Reason> {
+        let Some(rows) = self.rows else {
+            return Ok(());
+        };
+        if !output.contains(&rows) {
+            return Err(node.refusal(format_args!("sums over '{rows}', the rows")));
+        }
+        let meets =
+            |factor: &[(char, Size)]| factor.iter().any(|(letter, dim)| *letter == rows && !dim.is(1));
+        let mut factors = self.factors.iter().zip(values);
+        if factors.any(|(factor, value)| meets(factor) && value.row_axis().is_none()) {
+            return Err(node.refusal("combines the axis of rows with another dimension"));
+        }
+        Ok(())
+    }
+
     /// Adds a factor of the equation: input `index`, whose value is `value`.
     fn add(&mut self, node: &mut Node<'_>, index: usize, factor: &str, value: &Value) -> Result<(), Reason> {
         let dims = node.dims(index)?;

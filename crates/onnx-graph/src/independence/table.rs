@@ -48,6 +48,8 @@ fn by_rule(domain: &str, name: &str) -> Option<Rule> {
     Some(*rule)
 }
 
+/// Rules with the names of their operators. `KERNELS` of `onnx-run` has the same form, but neither table
+/// follows from the other: operators with one kernel may have several rules, and vice versa.
 type Rules = &'static [(Rule, &'static [&'static str])];
 
 const ONNX: Rules = &[

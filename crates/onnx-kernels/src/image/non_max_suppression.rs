@@ -79,32 +79,13 @@ impl Kernel for NonMaxSuppression {
         let boxes = pace.map(corners, |corners| self.area(*corners))?;
         let scores = elements::<f32>(&inputs[1])?;
         let mut chosen = Vec::new();
-        let mut kept: Vec<usize> = Vec::new();
         for (group, scores) in scores.chunks_exact(count.max(1)).enumerate() {
             let (image, class) = (group / classes, group % classes);
             let boxes = &boxes[image * count..][..count];
             let order = by_score(scores, least, &mut pace)?;
-            kept.clear();
             // Checks that there is enough memory for the list of selected boxes, which grows by doubling.
             size::admit_now((2 * size_of_val(&*chosen)) as u64)?;
-            for (index, _) in order {
-                if kept.len() >= most {
-                    break;
-                }
-                pace.spend(1)?;
-                let mut is_hidden = false;
-                for kept in kept.chunks(PART) {
-                    pace.spend(kept.len() as u64)?;
-                    let mut kept = kept.iter();
-                    is_hidden |= kept.any(|&other| boxes[index].hides(&boxes[other], overlap));
-                    if is_hidden {
-                        break;
-                    }
-                }
-                if !is_hidden {
-                    kept.push(index);
-                }
-            }
+            let kept = visible(boxes, &order, most, overlap, &mut pace)?;
             size::admit_shape(ElementType::I64, &[kept.len(), 3])?;
             let selected = kept
                 .iter()
@@ -113,6 +94,36 @@ impl Kernel for NonMaxSuppression {
         }
         Ok(smallvec![tensor(&[chosen.len() / 3, 3], chosen)?])
     }
+}
+
+/// Returns the indices of at most `most` boxes that no better one hides. `order` lists the boxes by score.
+fn visible(
+    boxes: &[Area],
+    order: &[(usize, f32)],
+    most: usize,
+    overlap: f32,
+    pace: &mut Pace,
+) -> Result<Vec<usize>> {
+    let mut kept: Vec<usize> = Vec::new();
+    for &(index, _) in order {
+        if kept.len() >= most {
+            break;
+        }
+        pace.spend(1)?;
+        let mut is_hidden = false;
+        for kept in kept.chunks(PART) {
+            pace.spend(kept.len() as u64)?;
+            let mut kept = kept.iter();
+            is_hidden |= kept.any(|&other| boxes[index].hides(&boxes[other], overlap));
+            if is_hidden {
+                break;
+            }
+        }
+        if !is_hidden {
+            kept.push(index);
+        }
+    }
+    Ok(kept)
 }
 
 /// Returns the indices and scores of the boxes whose score is above `least`, the highest score first.

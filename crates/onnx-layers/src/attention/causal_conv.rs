@@ -113,15 +113,7 @@ impl Kernel for CausalConv {
         let mut state_shape = shape.to_vec();
         state_shape[self.tokens()] = kept;
         let past = self.past.map(|place| &inputs[place]);
-        ensure_input!(
-            weights.shape()[..2] == [channels, 1]
-                && bias.is_none_or(|bias| bias.len() == channels)
-                && past.is_none_or(|past| past.shape() == state_shape),
-            "weights of {:?}, a bias of {:?} and a past_state of {:?} for an input of {shape:?}, expected a state of {state_shape:?}",
-            weights.shape(),
-            bias.map(<[f32]>::len),
-            past.map(|past| past.shape())
-        );
+        check_shapes(shape, weights, bias, past, channels, &state_shape)?;
         let mut made = zeros(ElementType::F32, shape)?;
         let mut state = zeros(ElementType::F32, &state_shape)?;
         let (weights, given) = (elements::<f32>(weights)?, elements::<f32>(&inputs[0])?);
@@ -143,11 +135,9 @@ impl Kernel for CausalConv {
         let (y, state_made) = (made.as_slice_mut::<f32>()?, state.as_slice_mut::<f32>()?);
         // With channels last, each token of a row has all channels. Otherwise, each channel is a separate
         // row, whose tokens have one element.
-        let row = if self.is_channels_last { channels } else { 1 };
-        let rows = if self.is_channels_last {
-            shape[0]
-        } else {
-            shape[0] * channels
+        let (row, rows) = match self.is_channels_last {
+            true => (channels, shape[0]),
+            false => (1, shape[0] * channels),
         };
         for index in 0..rows {
             let (size, state_size) = (tokens * row, kept * row);
@@ -156,10 +146,9 @@ impl Kernel for CausalConv {
                 now: &given[index * size..][..size],
                 row,
             };
-            let channel = if self.is_channels_last {
-                0
-            } else {
-                index % channels
+            let channel = match self.is_channels_last {
+                true => 0,
+                false => index % channels,
             };
             let weights = &weights[channel * taps..][..row * taps];
             let bias = bias.map(|bias| &bias[channel..][..row]);
@@ -168,6 +157,27 @@ impl Kernel for CausalConv {
         }
         Ok(smallvec![made, state])
     }
+}
+
+/// Checks the weights, the bias and the past state against the number of channels and the shape of the state.
+fn check_shapes(
+    shape: &[usize],
+    weights: &Tensor,
+    bias: Option<&[f32]>,
+    past: Option<&Arc<Tensor>>,
+    channels: usize,
+    state_shape: &[usize],
+) -> Result<()> {
+    ensure_input!(
+        weights.shape()[..2] == [channels, 1]
+            && bias.is_none_or(|bias| bias.len() == channels)
+            && past.is_none_or(|past| past.shape() == state_shape),
+        "weights of {:?}, a bias of {:?} and a past_state of {:?} for an input of {shape:?}, expected a state of {state_shape:?}",
+        weights.shape(),
+        bias.map(<[f32]>::len),
+        past.map(|past| past.shape())
+    );
+    Ok(())
 }
 
 /// The tokens of one row (`now`), preceded by the kept tokens of the previous step (`before`). Each token has

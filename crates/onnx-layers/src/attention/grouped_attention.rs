@@ -39,6 +39,37 @@ pub fn grouped_attention(node: &Node) -> Result<Box<dyn Compute>> {
         heads % shared == 0,
         "num_heads is {heads}, expected a multiple of kv_num_heads, {shared}"
     );
+    check_supported(attributes)?;
+    let position = |index: usize| attributes.position(index).context("an input is not given");
+    let is_turned = attributes.int("do_rotary", 0) != 0;
+    Ok(kernel(GroupedAttention {
+        heads,
+        shared,
+        scale: attributes.float("scale", 0.0),
+        cap: attributes.float("softcap", 0.0),
+        window: usize::try_from(attributes.int("local_window_size", -1))
+            .ok()
+            .filter(|&window| window > 0),
+        is_causal: attributes.int("causal", 1) != 0,
+        is_smooth: attributes.int("smooth_softmax", 0) != 0,
+        is_interleaved: attributes.int("rotary_interleaved", 0) != 0,
+        keys: attributes.position(1).zip(attributes.position(2)),
+        past: attributes.position(3).zip(attributes.position(4)),
+        ends: position(5)?,
+        total: position(6)?,
+        caches: if is_turned {
+            Some([position(7)?, position(8)?])
+        } else {
+            None
+        },
+        places: attributes.position(9),
+        mask: attributes.position(10),
+        sinks: attributes.position(11),
+    }))
+}
+
+/// Checks that a node has only inputs, outputs and attributes that are supported together.
+fn check_supported(attributes: Attributes<'_>) -> Result<()> {
     let is_quantized = ["k_quant_type", "v_quant_type"]
         .iter()
         .any(|name| !matches!(attributes.text(name, "NONE"), "" | "NONE"));
@@ -71,32 +102,7 @@ pub fn grouped_attention(node: &Node) -> Result<Box<dyn Compute>> {
             "a local_window_size of 0 is not supported".to_owned()
         ));
     }
-    let position = |index: usize| attributes.position(index).context("an input is not given");
-    let is_turned = attributes.int("do_rotary", 0) != 0;
-    Ok(kernel(GroupedAttention {
-        heads,
-        shared,
-        scale: attributes.float("scale", 0.0),
-        cap: attributes.float("softcap", 0.0),
-        window: usize::try_from(attributes.int("local_window_size", -1))
-            .ok()
-            .filter(|&window| window > 0),
-        is_causal: attributes.int("causal", 1) != 0,
-        is_smooth: attributes.int("smooth_softmax", 0) != 0,
-        is_interleaved: attributes.int("rotary_interleaved", 0) != 0,
-        keys: attributes.position(1).zip(attributes.position(2)),
-        past: attributes.position(3).zip(attributes.position(4)),
-        ends: position(5)?,
-        total: position(6)?,
-        caches: if is_turned {
-            Some([position(7)?, position(8)?])
-        } else {
-            None
-        },
-        places: attributes.position(9),
-        mask: attributes.position(10),
-        sinks: attributes.position(11),
-    }))
+    Ok(())
 }
 
 #[derive(Debug)]

@@ -283,6 +283,20 @@ impl Kernel for Attention {
             )?,
             _ => tensor(&[batch, heads, rows, width], made)?,
         };
+        let scores = || tensor(&[batch, heads, rows, total], scores_made);
+        self.with_kept(output, keys, values, scores)
+    }
+}
+
+impl Attention {
+    /// Returns the outputs that the node has: the results, all keys and values, and the scores.
+    fn with_kept(
+        &self,
+        output: Tensor,
+        keys: Part,
+        values: Part,
+        scores: impl FnOnce() -> Result<Tensor>,
+    ) -> Result<ShortVec<Tensor>> {
         let mut outputs = smallvec![output];
         if self.outputs > 1 {
             outputs.push(tensor(&keys.dims, keys.numbers)?);
@@ -290,8 +304,8 @@ impl Kernel for Attention {
         if self.outputs > 2 {
             outputs.push(tensor(&values.dims, values.numbers)?);
         }
-        if wants_scores {
-            outputs.push(tensor(&[batch, heads, rows, total], scores_made)?);
+        if self.outputs > 3 {
+            outputs.push(scores()?);
         }
         Ok(outputs)
     }

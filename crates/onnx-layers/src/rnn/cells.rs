@@ -165,30 +165,13 @@ impl Side<'_> {
             let mut h = &state.h;
             // ONNX Runtime quantizes all rows together, with zeros for sequences that have ended.
             if is_last && turn > shortest {
-                seen = pace.copy(h)?;
-                for (row, &length) in seen.chunks_exact_mut(hidden.max(1)).zip(self.lengths) {
-                    pace.spend(hidden as u64)?;
-                    if turn > length {
-                        row.fill(0.0);
-                    }
-                }
+                seen = self.without_ended(h, turn, &mut pace)?;
                 h = &seen;
             }
             self.r
                 .multiply(h, &mut recurrent, 0, [batch, hidden, early], &mut pace)?;
             if is_late {
-                for row in self.rows(turn) {
-                    pace.spend(4 * hidden as u64)?;
-                    let x = &products[(row.step * batch + row.index) * gates..][hidden..2 * hidden];
-                    let r = &mut recurrent[row.index * early..][hidden..2 * hidden];
-                    add(r, x);
-                    self.activations[0].apply(r);
-                    let h = state.h[row.index * hidden..].iter();
-                    let reset = &mut reset[row.index * hidden..][..hidden];
-                    for ((reset, r), h) in reset.iter_mut().zip(&*r).zip(h) {
-                        *reset = r * h;
-                    }
-                }
+                self.reset(turn, &products, &mut recurrent, &state.h, &mut reset, &mut pace)?;
                 self.r
                     .multiply(&reset, &mut third, early, [batch, hidden, hidden], &mut pace)?;
             }
@@ -218,10 +201,56 @@ impl Side<'_> {
                 give(row.step, row.index, h);
             }
         }
+        self.clear_empty(state, &mut pace)
+    }
+
+    /// Returns a copy of the states `h` with zeros for sequences that have ended before `turn`.
+    fn without_ended(&self, h: &[f32], turn: usize, pace: &mut Pace) -> Result<Vec<f32>> {
+        let hidden = self.sizes.hidden;
+        let mut seen = pace.copy(h)?;
+        for (row, &length) in seen.chunks_exact_mut(hidden.max(1)).zip(self.lengths) {
+            pace.spend(hidden as u64)?;
+            if turn > length {
+                row.fill(0.0);
+            }
+        }
+        Ok(seen)
+    }
+
+    /// Computes the reset gates of a GRU from the products of its first two gates, and applies them to the
+    /// states `h`.
+    fn reset(
+        &self,
+        turn: usize,
+        products: &[f32],
+        recurrent: &mut [f32],
+        h: &[f32],
+        reset: &mut [f32],
+        pace: &mut Pace,
+    ) -> Result<()> {
+        let Sizes { batch, hidden, .. } = self.sizes;
+        let (gates, early) = (self.cell.gates() * hidden, 2 * hidden);
+        for row in self.rows(turn) {
+            pace.spend(4 * hidden as u64)?;
+            let x = &products[(row.step * batch + row.index) * gates..][hidden..2 * hidden];
+            let r = &mut recurrent[row.index * early..][hidden..2 * hidden];
+            add(r, x);
+            self.activations[0].apply(r);
+            let h = h[row.index * hidden..].iter();
+            let reset = &mut reset[row.index * hidden..][..hidden];
+            for ((reset, r), h) in reset.iter_mut().zip(&*r).zip(h) {
+                *reset = r * h;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the states of empty sequences to zero, as ONNX Runtime does.
+    fn clear_empty(&self, state: &mut State, pace: &mut Pace) -> Result<()> {
+        let hidden = self.sizes.hidden;
         for (row, &length) in self.lengths.iter().enumerate() {
             pace.spend(1)?;
             if length == 0 {
-                // The state of an empty sequence becomes zero, as in ONNX Runtime.
                 state.h[row * hidden..][..hidden].fill(0.0);
                 state.c[row * hidden..][..hidden].fill(0.0);
             }

@@ -252,12 +252,8 @@ impl Kernel for Recurrent {
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
-        let facts: Vec<Fact> = inputs
-            .iter()
-            .map(|input| Fact::new(input.element_type(), input.shape().iter().map(ToDim::to_dim)))
-            .collect();
         let hidden = self
-            .hidden(&facts)?
+            .hidden(&Fact::of_values(inputs))?
             .to_usize()
             .context("a hidden size that is not known")?;
         let element_type = inputs[0].element_type();
@@ -295,17 +291,12 @@ impl Kernel for Recurrent {
             true => swapped(x, sizes.batch, sizes.steps, sizes.input)?.into(),
             false => x.into(),
         };
-        let turned = match (self.is_quantized, &self.turned) {
-            (false, _) => None,
-            (true, Some(turned)) => Some(turned.clone()),
-            (true, None) => Some(Arc::new(self.made(|index| self.input(inputs, index))?)),
-        };
-        let (w, r) = (slice(1)?, slice(2)?);
-        let mut sequence = vec![0f32; sizes.steps * directions * sizes.batch * hidden];
-        let mut last: [Vec<f32>; 2] = std::array::from_fn(|_| vec![0f32; directions * sizes.batch * hidden]);
-        let part = |values: Option<&'_ [f32]>, direction: usize, count: usize| {
-            let values = values.map(|values| &values[direction * count..(direction + 1) * count]);
-            values.map(|values| Pace::default().copy(values)).transpose()
+        let parameters = Parameters {
+            w: slice(1)?,
+            r: slice(2)?,
+            bias: slice(3)?,
+            peepholes: slice(6)?,
+            turned: self.turned(inputs)?,
         };
         let state = |values: Option<&[f32]>| {
             let values = values.map(|values| match self.batch_first {
@@ -314,33 +305,59 @@ impl Kernel for Recurrent {
             });
             values.transpose()
         };
-        let (h, c) = (state(slice(4)?)?, state(slice(5)?)?);
+        let initial = [state(slice(4)?)?, state(slice(5)?)?];
+        let (sequence, last) = self.run_directions(&x, &parameters, initial, sizes, &lengths)?;
+        self.finished(sequence, last, sizes, element_type)
+    }
+}
+
+/// Returns a copy of the `count` values of a direction.
+fn part(values: Option<&[f32]>, direction: usize, count: usize) -> Result<Option<Vec<f32>>> {
+    let values = values.map(|values| &values[direction * count..(direction + 1) * count]);
+    values.map(|values| Pace::default().copy(values)).transpose()
+}
+
+/// The weights and biases of all directions in one run.
+struct Parameters<'r> {
+    w: Option<&'r [f32]>,
+    r: Option<&'r [f32]>,
+    bias: Option<&'r [f32]>,
+    peepholes: Option<&'r [f32]>,
+    /// The 8-bit weights of a quantized layer, which replace `w` and `r`.
+    turned: Option<Arc<PackedRecurrentWeights>>,
+}
+
+impl Recurrent {
+    /// Returns the 8-bit weights of a quantized layer, transposed.
+    fn turned(&self, inputs: &[Arc<Tensor>]) -> Result<Option<Arc<PackedRecurrentWeights>>> {
+        Ok(match (self.is_quantized, &self.turned) {
+            (false, _) => None,
+            (true, Some(turned)) => Some(turned.clone()),
+            (true, None) => Some(Arc::new(self.made(|index| self.input(inputs, index))?)),
+        })
+    }
+
+    /// Runs all directions over `x`, from the states `h` and `c`. Returns the states of all steps and the
+    /// last states.
+    fn run_directions(
+        &self,
+        x: &[f32],
+        parameters: &Parameters<'_>,
+        [h, c]: [Option<Vec<f32>>; 2],
+        sizes: Sizes,
+        lengths: &[usize],
+    ) -> Result<(Vec<f32>, [Vec<f32>; 2])> {
+        let (hidden, directions) = (sizes.hidden, self.directions.len());
         let rows = sizes.batch * hidden;
-        for (direction, &is_reverse) in self.directions.iter().enumerate() {
-            let side = Side {
-                cell: self.cell,
-                activations: &self.activations[direction],
-                sizes,
-                lengths: &lengths,
-                is_reverse,
-                clip: self.clip,
-                couples_gates: self.couples_gates,
-                w: match &turned {
-                    Some(turned) => Factors::Integers(&turned.w[direction]),
-                    None => factors(w, direction, gates * sizes.input)?,
-                },
-                r: match &turned {
-                    Some(turned) => Factors::Integers(&turned.r[direction]),
-                    None => factors(r, direction, gates * hidden)?,
-                },
-                bias: part(slice(3)?, direction, 2 * gates)?,
-                peepholes: part(slice(6)?, direction, 3 * hidden)?,
-            };
+        let mut sequence = vec![0f32; sizes.steps * directions * rows];
+        let mut last: [Vec<f32>; 2] = std::array::from_fn(|_| vec![0f32; directions * rows]);
+        for direction in 0..directions {
+            let side = self.side(parameters, direction, sizes, lengths)?;
             let mut state = State {
                 h: part(h.as_deref(), direction, rows)?.unwrap_or_else(|| vec![0.0; rows]),
                 c: part(c.as_deref(), direction, rows)?.unwrap_or_else(|| vec![0.0; rows]),
             };
-            side.run(&x, &mut state, |step, row, values| {
+            side.run(x, &mut state, |step, row, values| {
                 let at = ((step * directions + direction) * sizes.batch + row) * hidden;
                 sequence[at..at + hidden].copy_from_slice(values);
             })?;
@@ -349,11 +366,44 @@ impl Kernel for Recurrent {
                 Pace::default().pairs(state, last, |state, last| last.copy_from_slice(state))?;
             }
         }
-        self.finished(sequence, last, sizes, element_type)
+        Ok((sequence, last))
     }
-}
 
-impl Recurrent {
+    /// Returns the parameters of one direction.
+    fn side<'r>(
+        &'r self,
+        parameters: &'r Parameters<'r>,
+        direction: usize,
+        sizes: Sizes,
+        lengths: &'r [usize],
+    ) -> Result<Side<'r>> {
+        let hidden = sizes.hidden;
+        let gates = self.cell.gates() * hidden;
+        let (w, r) = match &parameters.turned {
+            Some(turned) => (
+                Factors::Integers(&turned.w[direction]),
+                Factors::Integers(&turned.r[direction]),
+            ),
+            None => (
+                factors(parameters.w, direction, gates * sizes.input)?,
+                factors(parameters.r, direction, gates * hidden)?,
+            ),
+        };
+        Ok(Side {
+            cell: self.cell,
+            activations: &self.activations[direction],
+            sizes,
+            lengths,
+            is_reverse: self.directions[direction],
+            clip: self.clip,
+            couples_gates: self.couples_gates,
+            w,
+            r,
+            bias: part(parameters.bias, direction, 2 * gates)?,
+            peepholes: part(parameters.peepholes, direction, 3 * hidden)?,
+        })
+    }
+
     /// Returns the outputs: the states of all steps and the last states, in the order of the layout.
     fn finished(
         &self,

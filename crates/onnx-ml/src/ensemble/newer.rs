@@ -59,6 +59,82 @@ enum Child {
     Leaf(usize),
 }
 
+/// Returns the elements of a tensor attribute; none if the node lacks it.
+fn numbers(attributes: Attributes<'_>, name: &str) -> Result<Vec<f64>> {
+    let tensor = attributes.get(name).and_then(|attribute| attribute.t.as_ref());
+    let Some(tensor) = tensor else {
+        return Ok(vec![]);
+    };
+    let doubles = tensor.cast_to::<f64>()?;
+    Ok(elements::elements::<f64>(&doubles)?.to_vec())
+}
+
+/// Reads the questions of the branches.
+fn questions(attributes: Attributes<'_>) -> Result<Vec<Question>> {
+    let modes = numbers(attributes, "nodes_modes")?;
+    let mut questions = Vec::with_capacity(modes.len());
+    let mut sets = 0..;
+    for mode in &modes {
+        questions.push(match *mode as i64 {
+            0 => Question::Plain(Test::AtMost),
+            1 => Question::Plain(Test::Below),
+            2 => Question::Plain(Test::AtLeast),
+            3 => Question::Plain(Test::Above),
+            4 => Question::Plain(Test::Equal),
+            5 => Question::Plain(Test::NotEqual),
+            6 => Question::Member(sets.next().unwrap_or_default()),
+            other => bail!(Refusal(format!("has nodes of the unknown mode {other}"))),
+        });
+    }
+    Ok(questions)
+}
+
+/// Reads the sets of the branches that test for membership, which the attribute separates by NaN.
+fn members(attributes: Attributes<'_>, questions: &[Question]) -> Result<Vec<Vec<f64>>> {
+    let sets = numbers(attributes, "membership_values")?;
+    let mut sets: Vec<Vec<f64>> = sets
+        .split(|number| number.is_nan())
+        .map(<[f64]>::to_vec)
+        .collect();
+    if sets.last().is_some_and(Vec::is_empty) {
+        sets.pop();
+    }
+    let is_member = |question: &&Question| matches!(question, Question::Member(_));
+    let wanted = questions.iter().filter(is_member).count();
+    if sets.len() != wanted || sets.iter().any(Vec::is_empty) {
+        bail!(Refusal(format!(
+            "has {} lists of numbers for {wanted} branches that ask for one",
+            sets.len()
+        )));
+    }
+    Ok(sets)
+}
+
+/// Reads a child of each of `nodes` branches from two attributes: its index, and whether it is one of the
+/// `leaves` leaves.
+fn children(
+    attributes: Attributes<'_>,
+    [ids, are_leaves]: [&str; 2],
+    nodes: usize,
+    leaves: usize,
+) -> Result<Vec<Child>> {
+    let (ids, are_leaves) = (attributes.ints(ids), attributes.ints(are_leaves));
+    if ids.len() != nodes || are_leaves.len() != nodes {
+        bail!(Refusal("has lists of nodes of different lengths".to_owned()));
+    }
+    let child = |(&id, &is_leaf): (&i64, &i64)| {
+        let limit = if is_leaf == 0 { nodes } else { leaves };
+        let index = usize::try_from(id).ok().filter(|&index| index < limit);
+        let index = index.ok_or_else(|| Refusal(format!("refers to node {id}, which does not exist")))?;
+        Ok(match is_leaf {
+            0 => Child::Branch(index),
+            _ => Child::Leaf(index),
+        })
+    };
+    ids.iter().zip(are_leaves).map(child).collect()
+}
+
+/// The attributes of a node, as lists of equal lengths.
 struct Lists<'a> {
     features: &'a [i64],
     questions: Vec<Question>,
@@ -74,99 +150,55 @@ struct Lists<'a> {
 
 impl<'a> Lists<'a> {
     fn read(attributes: Attributes<'a>, targets: usize) -> Result<Self> {
-        let numbers = |name: &str| -> Result<Vec<f64>> {
-            let tensor = attributes.get(name).and_then(|attribute| attribute.t.as_ref());
-            let Some(tensor) = tensor else {
-                return Ok(vec![]);
-            };
-            let doubles = tensor.cast_to::<f64>()?;
-            Ok(elements::elements::<f64>(&doubles)?.to_vec())
-        };
-        let modes = numbers("nodes_modes")?;
-        let weights = numbers("leaf_weights")?;
-        let mut members = Vec::new();
-        let mut questions = Vec::with_capacity(modes.len());
-        for mode in &modes {
-            questions.push(match *mode as i64 {
-                0 => Question::Plain(Test::AtMost),
-                1 => Question::Plain(Test::Below),
-                2 => Question::Plain(Test::AtLeast),
-                3 => Question::Plain(Test::Above),
-                4 => Question::Plain(Test::Equal),
-                5 => Question::Plain(Test::NotEqual),
-                6 => {
-                    members.push(());
-                    Question::Member(members.len() - 1)
-                }
-                other => bail!(Refusal(format!("has nodes of the unknown mode {other}"))),
-            });
-        }
-        // The list contains the sets of all branches, separated by NaN.
-        let sets = numbers("membership_values")?;
-        let mut sets: Vec<Vec<f64>> = sets
-            .split(|number| number.is_nan())
-            .map(<[f64]>::to_vec)
-            .collect();
-        if sets.last().is_some_and(Vec::is_empty) {
-            sets.pop();
-        }
-        if sets.len() != members.len() || sets.iter().any(Vec::is_empty) {
-            bail!(Refusal(format!(
-                "has {} lists of numbers for {} branches that ask for one",
-                sets.len(),
-                members.len()
-            )));
-        }
-        let count = questions.len();
-        let children = |ids: &str, leaves: &str| -> Result<Vec<Child>> {
-            let (ids, leaves) = (attributes.ints(ids), attributes.ints(leaves));
-            if ids.len() != count || leaves.len() != count {
-                bail!(Refusal("has lists of nodes of different lengths".to_owned()));
-            }
-            let child = |(&id, &is_leaf): (&i64, &i64)| {
-                let limit = if is_leaf == 0 { count } else { weights.len() };
-                let place = usize::try_from(id).ok().filter(|&place| place < limit);
-                let place =
-                    place.ok_or_else(|| Refusal(format!("refers to node {id}, which does not exist")))?;
-                Ok(if is_leaf == 0 {
-                    Child::Branch(place)
-                } else {
-                    Child::Leaf(place)
-                })
-            };
-            ids.iter().zip(leaves).map(child).collect()
-        };
+        let weights = numbers(attributes, "leaf_weights")?;
+        let questions = questions(attributes)?;
+        let (nodes, leaves) = (questions.len(), weights.len());
         let lists = Self {
             features: attributes.ints("nodes_featureids"),
-            splits: numbers("nodes_splits")?,
-            yes: children("nodes_truenodeids", "nodes_trueleafs")?,
-            no: children("nodes_falsenodeids", "nodes_falseleafs")?,
+            splits: numbers(attributes, "nodes_splits")?,
+            yes: children(
+                attributes,
+                ["nodes_truenodeids", "nodes_trueleafs"],
+                nodes,
+                leaves,
+            )?,
+            no: children(
+                attributes,
+                ["nodes_falsenodeids", "nodes_falseleafs"],
+                nodes,
+                leaves,
+            )?,
             missing_is_yes: attributes.ints("nodes_missing_value_tracks_true"),
-            members: sets,
+            members: members(attributes, &questions)?,
             roots: attributes.ints("tree_roots"),
             targets: attributes.ints("leaf_targetids"),
             weights,
             questions,
         };
-        let missing = lists.missing_is_yes.len();
-        let is_whole = lists.features.len() == count
-            && lists.splits.len() == count
-            && lists.targets.len() == lists.weights.len()
+        lists.check(targets)?;
+        Ok(lists)
+    }
+
+    /// Checks the lengths of the lists, and that leaves belong to one of `targets` outputs.
+    fn check(&self, targets: usize) -> Result<()> {
+        let count = self.questions.len();
+        let missing = self.missing_is_yes.len();
+        let is_whole = self.features.len() == count
+            && self.splits.len() == count
+            && self.targets.len() == self.weights.len()
             && (missing == 0 || missing == count);
         if !is_whole {
             bail!(Refusal("has lists of nodes of different lengths".to_owned()));
         }
         let is_known = |&target: &i64| usize::try_from(target).is_ok_and(|target| target < targets);
-        if let Some(target) = lists.targets.iter().find(|target| !is_known(target)) {
+        if let Some(target) = self.targets.iter().find(|target| !is_known(target)) {
             bail!(Refusal(format!("has a leaf for target {target} of {targets}")));
         }
-        if count == 0 || lists.roots.is_empty() {
-            bail!(Refusal(format!(
-                "has {count} nodes and {} trees",
-                lists.roots.len()
-            )));
+        if count == 0 || self.roots.is_empty() {
+            let trees = self.roots.len();
+            bail!(Refusal(format!("has {count} nodes and {trees} trees")));
         }
-        Ok(lists)
+        Ok(())
     }
 
     fn trees(&self, targets: usize, aggregate: Aggregate) -> Result<Trees> {

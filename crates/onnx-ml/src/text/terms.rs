@@ -3,6 +3,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    ops::RangeInclusive,
     sync::Arc,
 };
 
@@ -147,39 +148,9 @@ pub fn tf_idf(node: &Node) -> Result<Box<dyn Compute>> {
             .map(|&word| Word::Number(word))
             .collect(),
     };
-    let (starts, columns) = (attributes.ints("ngram_counts"), attributes.ints("ngram_indexes"));
-    let starts: Vec<usize> = starts
-        .iter()
-        .map(|&start| usize::try_from(start))
-        .collect::<Result<_, _>>()?;
-    ensure!(
-        starts.is_sorted() && starts.last().is_none_or(|&last| last <= pool.len()),
-        "ngram_counts has an index outside of the pool of strings or numbers"
-    );
-    let mut grams: HashMap<Vec<Word>, usize> = HashMap::new();
-    let mut gram = 0;
-    for (index, &start) in starts.iter().enumerate() {
-        let length = index + 1;
-        let end = starts.get(length).copied().unwrap_or(pool.len());
-        ensure!(
-            (end - start) % length == 0,
-            "the pool of strings or numbers ends within a sequence of ngram_counts"
-        );
-        for words in pool[start..end].chunks_exact(length) {
-            let _ = columns
-                .get(gram)
-                .context("ngram_indexes has fewer columns than there are sequences")?;
-            if (shortest..=longest).contains(&length) {
-                grams.entry(words.to_vec()).or_insert(gram);
-            }
-            gram += 1;
-        }
-    }
-    ensure!(
-        gram == columns.len(),
-        "{} columns for {gram} sequences",
-        columns.len()
-    );
+    let columns = attributes.ints("ngram_indexes");
+    let lengths = shortest..=longest;
+    let grams = indexed_grams(&pool, attributes.ints("ngram_counts"), columns.len(), &lengths)?;
     let columns: Vec<usize> = columns
         .iter()
         .map(|&column| usize::try_from(column))
@@ -199,13 +170,53 @@ pub fn tf_idf(node: &Node) -> Result<Box<dyn Compute>> {
     );
     Ok(kernel(TfIdf {
         mode,
-        lengths: shortest..=longest,
+        lengths,
         skips,
         grams,
         columns,
         weights,
         width,
     }))
+}
+
+/// Splits the pool into n-grams, and returns the indices of those with one of `lengths`. The n-grams of
+/// length `n` start at `starts[n - 1]`. Their total number must be `count`.
+fn indexed_grams(
+    pool: &[Word],
+    starts: &[i64],
+    count: usize,
+    lengths: &RangeInclusive<usize>,
+) -> Result<HashMap<Vec<Word>, usize>> {
+    let starts: Vec<usize> = starts
+        .iter()
+        .map(|&start| usize::try_from(start))
+        .collect::<Result<_, _>>()?;
+    ensure!(
+        starts.is_sorted() && starts.last().is_none_or(|&last| last <= pool.len()),
+        "ngram_counts has an index outside of the pool of strings or numbers"
+    );
+    let mut grams: HashMap<Vec<Word>, usize> = HashMap::new();
+    let mut gram = 0;
+    for (index, &start) in starts.iter().enumerate() {
+        let length = index + 1;
+        let end = starts.get(length).copied().unwrap_or(pool.len());
+        ensure!(
+            (end - start) % length == 0,
+            "the pool of strings or numbers ends within a sequence of ngram_counts"
+        );
+        for words in pool[start..end].chunks_exact(length) {
+            ensure!(
+                gram < count,
+                "ngram_indexes has fewer columns than there are sequences"
+            );
+            if lengths.contains(&length) {
+                grams.entry(words.to_vec()).or_insert(gram);
+            }
+            gram += 1;
+        }
+    }
+    ensure!(gram == count, "{count} columns for {gram} sequences");
+    Ok(grams)
 }
 
 /// The maximum length of an n-gram, and the maximum number of skipped words between two of its words.

@@ -70,6 +70,22 @@ pub(crate) fn expression(text: &str) -> Result<Expression> {
             text.len()
         )));
     }
+    let ours = translated(text)?;
+    let mut size = LEAST_EXPRESSION;
+    loop {
+        match RegexBuilder::new(&ours).size_limit(size).build() {
+            Ok(regex) => return Ok(Expression { regex, size }),
+            Err(regex::Error::CompiledTooBig(_)) if size < MAX_EXPRESSION => size *= 2,
+            Err(error) => bail!(Unsupported::Here(format!(
+                "the expression {} is not supported: {error}",
+                tensor_core::QuotedName(text)
+            ))),
+        }
+    }
+}
+
+/// Translates a regular expression from the syntax of RE2 into that of the crate `regex`.
+fn translated(text: &str) -> Result<String> {
     let mut ours = String::new();
     let mut characters = text.chars().peekable();
     // Whether the position is within brackets, where the set of special characters is different.
@@ -113,34 +129,30 @@ pub(crate) fn expression(text: &str) -> Result<Expression> {
                 continue;
             }
         }
-        match characters.next() {
-            Some('w') => ours.push_str("[0-9A-Za-z_]"),
-            Some('W') => ours.push_str("[^0-9A-Za-z_]"),
-            Some('d') => ours.push_str("[0-9]"),
-            Some('D') => ours.push_str("[^0-9]"),
-            Some('s') => ours.push_str("[\\t\\n\\f\\r ]"),
-            Some('S') => ours.push_str("[^\\t\\n\\f\\r ]"),
-            Some('b') => ours.push_str("(?-u:\\b)"),
-            // RE2 only counts ASCII characters, so `\B` may match within a UTF-8 character.
-            Some('B') => bail!(Unsupported::Here(
-                "\\B in an expression is not supported".to_owned()
-            )),
-            Some(plain @ ('<' | '>')) => ours.push(plain),
-            Some(other) => ours.extend(['\\', other]),
-            None => ours.push('\\'),
-        }
+        push_escaped(characters.next(), &mut ours)?;
     }
-    let mut size = LEAST_EXPRESSION;
-    loop {
-        match RegexBuilder::new(&ours).size_limit(size).build() {
-            Ok(regex) => return Ok(Expression { regex, size }),
-            Err(regex::Error::CompiledTooBig(_)) if size < MAX_EXPRESSION => size *= 2,
-            Err(error) => bail!(Unsupported::Here(format!(
-                "the expression {} is not supported: {error}",
-                tensor_core::QuotedName(text)
-            ))),
-        }
+    Ok(ours)
+}
+
+/// Translates a backslash that is followed by `character`, or by the end of the expression.
+fn push_escaped(character: Option<char>, ours: &mut String) -> Result<()> {
+    match character {
+        Some('w') => ours.push_str("[0-9A-Za-z_]"),
+        Some('W') => ours.push_str("[^0-9A-Za-z_]"),
+        Some('d') => ours.push_str("[0-9]"),
+        Some('D') => ours.push_str("[^0-9]"),
+        Some('s') => ours.push_str("[\\t\\n\\f\\r ]"),
+        Some('S') => ours.push_str("[^\\t\\n\\f\\r ]"),
+        Some('b') => ours.push_str("(?-u:\\b)"),
+        // RE2 only counts ASCII characters, so `\B` may match within a UTF-8 character.
+        Some('B') => bail!(Unsupported::Here(
+            "\\B in an expression is not supported".to_owned()
+        )),
+        Some(plain @ ('<' | '>')) => ours.push(plain),
+        Some(other) => ours.extend(['\\', other]),
+        None => ours.push('\\'),
     }
+    Ok(())
 }
 
 /// The assumed minimum size of a compiled regular expression, in bytes.

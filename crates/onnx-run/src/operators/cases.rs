@@ -1,4 +1,5 @@
-//! A node with large inputs for each operator, for tests of all kernels.
+//! A node with large inputs for each operator, for tests of all kernels. Each arm is a complete case, even
+//! where neighbours are alike.
 
 #![allow(clippy::match_same_arms, reason = "an arm for each kind of operator")]
 

@@ -111,51 +111,11 @@ pub(crate) fn check(
     opset: Option<i64>,
     given: ArgumentCounts,
 ) -> Result<(), FileError> {
-    let refused = |reason: String| FileError::invalid(reason);
-    let set = if domain.is_empty() { "ONNX" } else { domain };
-    let limit = |reason: String| FileError::new(ErrorKind::Unsupported, reason);
-    let versions = match domain {
-        "" => ONNX_VERSIONS,
-        "ai.onnx.ml" => ML_VERSIONS,
-        "com.microsoft" if BY_NAME.contains_key(&registered_name(domain, op_type)) => 1..=1,
-        NEWEST => 1..=1,
-        "com.microsoft" => {
-            return Err(limit(
-                "of com.microsoft's operators this one is not supported".to_owned(),
-            ));
-        }
-        _ => {
-            let reason = format!("operators of the domain {} are not supported", QuotedName(domain));
-            return Err(limit(reason));
-        }
-    };
-    let opset = opset.ok_or_else(|| {
-        invalid(format!(
-            "the file does not import the operators of {set}, which the node needs"
-        ))
-    })?;
-    if !versions.contains(&opset) {
-        let (first, last) = versions.into_inner();
-        let reason = format!(
-            "version {opset} of the {set} operators is not supported; export with a version from {first} to {last}"
-        );
-        return Err(match other_runtime::reads(domain, opset) {
-            true => limit(reason),
-            false => refused(reason),
-        });
-    }
-    let rule = BY_NAME.get(&registered_name(domain, op_type));
-    let rule = rule.ok_or_else(|| limit(format!("the operator is not supported in version {opset}")))?;
-    if rule.row.since > opset {
-        let since = rule.row.since;
-        return Err(limit(format!(
-            "the operator is not supported in version {opset} of the {set} operators, which the file imports, but from version \
-             {since} on"
-        )));
-    }
+    let opset = supported_opset(domain, op_type, opset)?;
+    let rule = rule_since(domain, op_type, opset)?;
     let names = node.attribute.iter().map(|attribute| attribute.name.as_str());
     if let Some(reason) = operators::misfit(domain, op_type, opset, given, names) {
-        return Err(refused(reason));
+        return Err(FileError::invalid(reason));
     }
     for attribute in &node.attribute {
         if !rule.row.attributes.contains(&attribute.name.as_str()) {
@@ -163,7 +123,7 @@ pub(crate) fn check(
             let reason = format!("the attribute {name} is not supported");
             return Err(
                 match other_runtime::has_attribute(domain, op_type, &attribute.name) {
-                    true => limit(reason),
+                    true => unsupported(reason),
                     false => FileError::new(ErrorKind::UnsupportedAnywhere, reason),
                 },
             );
@@ -180,6 +140,69 @@ pub(crate) fn check(
     }
     rule.condition
         .map_or(Ok(()), |condition| condition(Attributes(node), opset))
+}
+
+/// Returns an error about a file that only ONNX Runtime can run.
+fn unsupported(reason: String) -> FileError {
+    FileError::new(ErrorKind::Unsupported, reason)
+}
+
+/// Returns the name of a domain's operators in errors.
+fn set_name(domain: &str) -> &str {
+    if domain.is_empty() { "ONNX" } else { domain }
+}
+
+/// Checks the domain and the version of an operator set, which the file imports as `opset`, and returns the
+/// version.
+fn supported_opset(domain: &str, op_type: &str, opset: Option<i64>) -> Result<i64, FileError> {
+    let set = set_name(domain);
+    let versions = match domain {
+        "" => ONNX_VERSIONS,
+        "ai.onnx.ml" => ML_VERSIONS,
+        "com.microsoft" if BY_NAME.contains_key(&registered_name(domain, op_type)) => 1..=1,
+        NEWEST => 1..=1,
+        "com.microsoft" => {
+            return Err(unsupported(
+                "of com.microsoft's operators this one is not supported".to_owned(),
+            ));
+        }
+        _ => {
+            let reason = format!("operators of the domain {} are not supported", QuotedName(domain));
+            return Err(unsupported(reason));
+        }
+    };
+    let opset = opset.ok_or_else(|| {
+        invalid(format!(
+            "the file does not import the operators of {set}, which the node needs"
+        ))
+    })?;
+    if versions.contains(&opset) {
+        return Ok(opset);
+    }
+    let (first, last) = versions.into_inner();
+    let reason = format!(
+        "version {opset} of the {set} operators is not supported; export with a version from {first} to {last}"
+    );
+    Err(match other_runtime::reads(domain, opset) {
+        true => unsupported(reason),
+        false => FileError::invalid(reason),
+    })
+}
+
+/// Returns the rule of an operator, if the version `opset` of its operator set has it.
+fn rule_since(domain: &str, op_type: &str, opset: i64) -> Result<&'static Rule, FileError> {
+    let rule = BY_NAME.get(&registered_name(domain, op_type));
+    let rule =
+        rule.ok_or_else(|| unsupported(format!("the operator is not supported in version {opset}")))?;
+    let since = rule.row.since;
+    if since > opset {
+        let set = set_name(domain);
+        return Err(unsupported(format!(
+            "the operator is not supported in version {opset} of the {set} operators, which the file imports, but from version \
+             {since} on"
+        )));
+    }
+    Ok(rule)
 }
 
 /// Builds the kernel and the input checks of a node. `constants` are its constant inputs.

@@ -101,15 +101,26 @@ fn write(
     let names = Names::new(path, target.id() != "gguf")?;
     let parts = divided(reader.entries(), shards.max_bytes);
     names.check_other_form(parts.len())?;
-    if parts.len() == 1 {
-        let converted = convert(reader, target, path, options)?;
-        return Ok(ShardedCheckpoint {
-            files: vec![path.to_owned()],
-            index: None,
-            len: converted.len,
-            losses: converted.losses,
-        });
+    if parts.len() > 1 {
+        return write_parts(reader, target, names, &parts, options);
     }
+    let converted = convert(reader, target, path, options)?;
+    Ok(ShardedCheckpoint {
+        files: vec![path.to_owned()],
+        index: None,
+        len: converted.len,
+        losses: converted.losses,
+    })
+}
+
+/// Writes several files, one for each range of the tensors in `parts`, and the index.
+fn write_parts(
+    reader: &dyn TensorReader,
+    target: &dyn Format,
+    names: Names,
+    parts: &[Range<usize>],
+    options: &ConvertOptions<'_>,
+) -> Result<ShardedCheckpoint, Error> {
     let replaced = names.replaced_files()?;
     let file_names: Vec<String> = (0..parts.len())
         .map(|number| names.part(number, parts.len()))
@@ -124,7 +135,7 @@ fn write(
         );
         return Err(error.expected("another directory or name"));
     }
-    let adapted = adapt(reader, target, &parts, options)?;
+    let adapted = adapt(reader, target, parts, options)?;
     let mut losses = merged_losses(&adapted);
     if losses.contains(&Loss::Names) {
         return Err(names_needed(&adapted, target));

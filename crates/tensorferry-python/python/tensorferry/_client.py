@@ -234,6 +234,8 @@ class Client(_Base):
 class AsyncClient(_Base):
     """:class:`Client` for ``asyncio``: the same calls, to be awaited. A call that is cancelled ends at the server too."""
 
+    # The signatures stand in both classes, and in both of _streams.py: editors and type checkers read there what to await.
+
     async def close(self) -> None:
         """Closes the connections once the calls that run have ended. Later calls raise ``RuntimeError``."""
         self._made = None

@@ -1,14 +1,14 @@
 //! The files of the corpus that readers accept.
 
 use fmt_btf::{BtfWriter, CooCode, WriteOptions};
+use fmt_core::testing::CorpusCases;
 use tensor_core::{DType, Shape, Tensor};
 
-use super::Cases;
 use crate::support::{
     F32, F64, ForgedRecord, I8, at_offsets, counting, cut, file, sparse, words, written, written_sparse,
 };
 
-pub(super) fn accepted_dense(cases: &mut Cases) {
+pub(super) fn accepted_dense(cases: &mut CorpusCases) {
     let dtypes = [
         DType::I8,
         DType::I16,
@@ -66,7 +66,7 @@ pub(super) fn accepted_dense(cases: &mut Cases) {
     );
 }
 
-pub(super) fn accepted_places(cases: &mut Cases) {
+pub(super) fn accepted_places(cases: &mut CorpusCases) {
     for missing in 1..8 {
         let record = ForgedRecord::dense(I8, &[8 - missing], (8 - missing) as u8);
         let name = format!("bt-18-{missing}-bytes-of-padding-omitted");
@@ -117,7 +117,7 @@ pub(crate) fn described() -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-pub(super) fn accepted_sparse(cases: &mut Cases) {
+pub(super) fn accepted_sparse(cases: &mut CorpusCases) {
     let matrix = sparse(&[3, 4], &[0, 1, 2, 3], &[5, -6]);
     cases.accept("bt-13-layout-2", written_sparse(&matrix, WriteOptions::default()));
     let for_tfrt = WriteOptions {

@@ -1,11 +1,13 @@
 //! Unusual files that are accepted.
 
+use fmt_core::testing::CorpusCases;
 use fmt_tbuf::{TbufWriter, WriteOptions, tensor_id};
 use tensor_core::{DType, Tensor};
 
-use super::{Cases, small};
+use super::small;
 use crate::support::{Forge, ForgedTensor, back_to_back, counting, put_word, spec, written};
-pub(super) fn accepted_layouts(cases: &mut Cases) {
+
+pub(super) fn accepted_layouts(cases: &mut CorpusCases) {
     cases.accept("t3-written-by-this-crate", small());
     cases.accept(
         "t3-back-to-back",
@@ -117,7 +119,7 @@ pub(super) fn accepted_layouts(cases: &mut Cases) {
     cases.accept("f6-one-shape-for-two-tensors", shared);
 }
 
-pub(super) fn accepted_tensors(cases: &mut Cases) {
+pub(super) fn accepted_tensors(cases: &mut CorpusCases) {
     for dtype in [
         DType::I8,
         DType::I16,

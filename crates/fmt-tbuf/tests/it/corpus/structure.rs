@@ -1,10 +1,10 @@
 //! Files that are rejected for their start or end, or for the structure of the index.
 
-use fmt_core::ErrorKind::*;
+use fmt_core::{ErrorKind::*, testing::CorpusCases};
 
-use super::Cases;
 use crate::support::{Forge, ForgedTensor, Offsets, put_half, put_word};
-pub(super) fn ends(cases: &mut Cases) {
+
+pub(super) fn ends(cases: &mut CorpusCases) {
     let good = Forge::new().file();
     let changed = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut file = good.clone();
@@ -118,7 +118,7 @@ pub(super) fn ends(cases: &mut Cases) {
     cases.reject("tb-07-size-8-of-more", Malformed, "F2", sized(8));
 }
 
-pub(super) fn index_structure(cases: &mut Cases) {
+pub(super) fn index_structure(cases: &mut CorpusCases) {
     let forge = Forge::new();
     let len = forge.index().0.len() as u32;
     for (name, rule, root) in [
@@ -225,7 +225,7 @@ pub(super) fn index_structure(cases: &mut Cases) {
     cases.reject("tb-12-one-table-over-and-over", TooLarge, "F6", many.file());
 }
 
-pub(super) fn texts(cases: &mut Cases) {
+pub(super) fn texts(cases: &mut CorpusCases) {
     let forge = Forge {
         model: Some(b"model".to_vec()),
         ..Forge::new()

@@ -1,11 +1,11 @@
 //! Files that are rejected for their descriptions of tensors.
 
-use fmt_core::ErrorKind::*;
+use fmt_core::{ErrorKind::*, testing::CorpusCases};
 
-use super::Cases;
 use crate::support::{Forge, ForgedTensor};
+
 /// Adds files whose tensor data is out of bounds or overlaps. The data of a [`Forge`] is bytes 4 to 64.
-pub(super) fn places(cases: &mut Cases) {
+pub(super) fn places(cases: &mut CorpusCases) {
     for offset in [0, 1, 3] {
         let file = Forge::with(|tensor| tensor.offset = Some(offset));
         cases.reject(&format!("tb-16-offset-{offset}"), OutOfBounds, "T13", file);
@@ -78,7 +78,7 @@ pub(super) fn places(cases: &mut Cases) {
     cases.reject("tb-24-with-an-unknown-dtype", Overlap, "T12", unknown.file());
 }
 
-pub(super) fn sizes_and_shapes(cases: &mut Cases) {
+pub(super) fn sizes_and_shapes(cases: &mut CorpusCases) {
     for size in [23, 25, 0] {
         let file = Forge::of(&[ForgedTensor::new("a", 1, &[2, 3], 4, size)]).file();
         cases.reject(
@@ -143,7 +143,7 @@ pub(super) fn sizes_and_shapes(cases: &mut Cases) {
     );
 }
 
-pub(super) fn names(cases: &mut Cases) {
+pub(super) fn names(cases: &mut CorpusCases) {
     let bytes = |name: &str, start: u32| ForgedTensor::new(name, 7, &[4], start, 4);
     cases.reject(
         "tb-22-two-of-a-name",

@@ -286,6 +286,63 @@ impl Resize {
     }
 }
 
+impl Resize {
+    /// Checks that the operator is supported for the input's type and rank.
+    fn check_input(&self, input: &Fact) -> Result<()> {
+        let is_float = matches!(
+            input.element_type,
+            ElementType::F32 | ElementType::F16 | ElementType::F64
+        );
+        if is_float || matches!(self.method, Method::Nearest(_)) {
+            return Ok(());
+        }
+        let is_integer = matches!(
+            input.element_type,
+            ElementType::U8 | ElementType::I8 | ElementType::I32
+        );
+        let is_computed = is_integer
+            && matches!(self.method, Method::Linear)
+            && !self.is_smooth
+            && !matches!(self.coordinates, CoordinateMode::Crop(_))
+            && matches!(input.rank(), 2 | 4);
+        if !is_computed {
+            bail!(Unsupported::Here(
+                "interpolation of integers is supported for linear ones of two axes only".to_owned()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Sets the dimensions of the output, initially those of the input, from the input `sizes`.
+    fn set_sizes(&self, output: &mut Fact, inputs: &[Fact], axes: &[usize]) -> Result<()> {
+        let sizes = self.inputs[2]
+            .and_then(|place| inputs.get(place))
+            .context("neither scales nor sizes")?;
+        let sizes = sizes.dims().unwrap_or_else(|| vec![Dim::unknown(); axes.len()]);
+        ensure!(
+            sizes.len() == axes.len(),
+            "{} sizes for {} axes",
+            sizes.len(),
+            axes.len()
+        );
+        if self.policy == Policy::Stretch {
+            for (&axis, size) in axes.iter().zip(&sizes) {
+                output.shape[axis] = *size;
+            }
+            return Ok(());
+        }
+        let mut dims = output.shape.iter().chain(&sizes);
+        if dims.all(|dim| dim.to_usize().is_some()) {
+            for (dim, axis) in output.shape.iter_mut().zip(self.plan(inputs)?) {
+                *dim = axis.to.to_dim();
+            }
+        } else {
+            axes.iter().for_each(|&axis| output.shape[axis] = Dim::unknown());
+        }
+        Ok(())
+    }
+}
+
 fn scaled(size: usize, scale: f32) -> Result<usize> {
     let scaled = (size as f32 * scale).floor();
     ensure!(scale > 0.0 && scaled < 1e12, "a scale of {scale}");
@@ -306,25 +363,7 @@ fn scaled_dim(dim: Dim, scale: Option<f32>) -> Result<Dim> {
 impl Kernel for Resize {
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let input = inputs.first().context("no input")?;
-        let is_float = matches!(
-            input.element_type,
-            ElementType::F32 | ElementType::F16 | ElementType::F64
-        );
-        if !matches!(self.method, Method::Nearest(_)) && !is_float {
-            let is_computed = matches!(self.method, Method::Linear)
-                && matches!(
-                    input.element_type,
-                    ElementType::U8 | ElementType::I8 | ElementType::I32
-                )
-                && !self.is_smooth
-                && !matches!(self.coordinates, CoordinateMode::Crop(_))
-                && matches!(input.rank(), 2 | 4);
-            if !is_computed {
-                bail!(Unsupported::Here(
-                    "interpolation of integers is supported for linear ones of two axes only".to_owned()
-                ));
-            }
-        }
+        self.check_input(input)?;
         let axes = self.axes(input.rank())?;
         let mut output = input.with(input.element_type);
         match self.scales(inputs, axes.len()) {
@@ -340,34 +379,7 @@ impl Kernel for Resize {
                     *dim = scaled_dim(*dim, scale)?;
                 }
             }
-            None => {
-                let sizes = self.inputs[2]
-                    .and_then(|place| inputs.get(place))
-                    .context("neither scales nor sizes")?;
-                let sizes = sizes.dims().unwrap_or_else(|| vec![Dim::unknown(); axes.len()]);
-                ensure!(
-                    sizes.len() == axes.len(),
-                    "{} sizes for {} axes",
-                    sizes.len(),
-                    axes.len()
-                );
-                if self.policy == Policy::Stretch {
-                    for (&axis, size) in axes.iter().zip(&sizes) {
-                        output.shape[axis] = *size;
-                    }
-                } else if !input
-                    .shape
-                    .iter()
-                    .chain(&sizes)
-                    .all(|dim| dim.to_usize().is_some())
-                {
-                    axes.iter().for_each(|&axis| output.shape[axis] = Dim::unknown());
-                } else {
-                    for (dim, axis) in output.shape.iter_mut().zip(self.plan(inputs)?) {
-                        *dim = axis.to.to_dim();
-                    }
-                }
-            }
+            None => self.set_sizes(&mut output, inputs, &axes)?,
         }
         Ok(vec![output])
     }
