@@ -11,6 +11,7 @@
 //! | [`gemv`], [`indirect_gemv`] | FP32, one row |
 //! | [`IndirectGemm`], [`BlockedGemm`] | FP32, rows of the second factor at any offsets of one slice: unpacked `gemm` and transposed convolution, through `BlockedGemm` |
 //! | [`LineGemm`], [`LineFilter`] | FP32, the same for the pixels of lines, written in place: dense and depthwise convolution without im2col |
+//! | [`PlaneFilter`] | FP32, depthwise convolution with stride 1, which reads the image in place |
 //! | [`add_gemm`] | FP64 and integers; adds the product to a matrix |
 //! | [`PackedIntegers`], [`integer_gemm`] | 8-bit integers minus zero points, exact; uses VNNI where supported |
 //! | [`BlockQuantized`] | weights of 2, 4 or 8 bits with a scale for each block |
@@ -47,6 +48,7 @@ mod pace;
 mod pack;
 mod packed;
 mod panel_product;
+mod plane_filter;
 mod prefetch;
 mod shapes;
 mod transpose;
@@ -62,4 +64,5 @@ pub use nbits::BlockQuantized;
 pub use pace::{Pace, Unpaced};
 pub use pack::{copy_line, pack_columns, pack_rows, packed_len, unpack_rows};
 pub use packed::{Order, PackedMatrix};
+pub use plane_filter::PlaneFilter;
 pub use transpose::transpose;

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use anyhow::{Result, bail};
-use half::f16;
+use half::{f16, slice::HalfFloatSliceExt};
 
 use crate::{Element, ElementType, Tensor, cancelling::Pace, with_number};
 
@@ -42,7 +42,18 @@ impl Tensor {
         if !from.is_copy() || !to.is_copy() {
             bail!("cannot cast {from} to {to}: strings are not cast");
         }
-        let cast = if from == ElementType::Bool {
+        let cast = if (from, to) == (ElementType::F32, ElementType::F16) {
+            // The crate `half` converts slices with the instructions of the processor.
+            let from = self.as_slice::<f32>()?;
+            let mut halves = vec![f16::ZERO; from.len()];
+            Pace::default().pairs(from, &mut halves, |from, to| to.convert_from_f32_slice(from))?;
+            Self::from_vec(self.shape(), halves)
+        } else if (from, to) == (ElementType::F16, ElementType::F32) {
+            let from = self.as_slice::<f16>()?;
+            let mut singles = vec![0.0; from.len()];
+            Pace::default().pairs(from, &mut singles, |from, to| from.convert_to_f32_slice(to))?;
+            Self::from_vec(self.shape(), singles)
+        } else if from == ElementType::Bool {
             with_number!(to, T => self.mapped(|&element: &bool| T::cast_from(u8::from(element))))
         } else if to == ElementType::Bool {
             with_number!(from, S => self.mapped(|element: &S| *element != S::default()))

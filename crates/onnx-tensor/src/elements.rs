@@ -92,9 +92,10 @@ pub fn tensor<T: Element>(shape: &[usize], elements: Vec<T>) -> Result<Tensor> {
 /// # Errors
 /// Returns the error of `fill`, and an error if there are more elements than addresses in memory.
 pub fn filled<T: Element>(shape: &[usize], fill: impl FnOnce(&mut [T]) -> Result<()>) -> Result<Tensor> {
-    let mut tensor = Tensor::zero::<T>(shape)?;
-    fill(tensor.as_slice_mut()?)?;
-    Ok(tensor)
+    // A slice of a tensor of BOOL would check each element first.
+    let mut elements = vec![T::default(); Tensor::count::<T>(shape)?];
+    fill(&mut elements)?;
+    Tensor::from_vec(shape, elements)
 }
 
 /// Creates a tensor whose elements `write` sets. `write` must set every element, because the elements are
@@ -103,6 +104,9 @@ pub fn filled<T: Element>(shape: &[usize], fill: impl FnOnce(&mut [T]) -> Result
 /// # Errors
 /// Returns the errors of [`filled`].
 pub fn written<T: Element>(shape: &[usize], write: impl FnOnce(&mut [T]) -> Result<()>) -> Result<Tensor> {
+    if T::ELEMENT_TYPE == ElementType::Bool {
+        return filled(shape, write);
+    }
     let mut tensor = Tensor::unset_of(T::ELEMENT_TYPE, shape)?;
     write(tensor.as_slice_mut()?)?;
     Ok(tensor)

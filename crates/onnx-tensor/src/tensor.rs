@@ -123,6 +123,14 @@ impl Tensor {
         Self::zero_of(T::ELEMENT_TYPE, shape)
     }
 
+    /// Returns the number of elements of type `T` of a tensor.
+    ///
+    /// # Errors
+    /// Fails if there are more elements than addresses in memory.
+    pub fn count<T: Element>(shape: &[usize]) -> Result<usize> {
+        count(T::ELEMENT_TYPE, shape)
+    }
+
     /// Creates a tensor of numbers whose elements are unspecified, for kernels that write each of them. Takes
     /// the memory of a value that was dropped in the same run, if there is one.
     ///

@@ -335,7 +335,7 @@ impl Runs {
 
 /// An operand of a loop: one element per result, or one element for all results.
 #[derive(Clone, Copy)]
-enum Side<'v, T> {
+pub(crate) enum Side<'v, T> {
     Each(&'v [T]),
     Same(&'v T),
 }
@@ -343,7 +343,7 @@ enum Side<'v, T> {
 impl<'v, T> Side<'v, T> {
     /// Creates an operand of `count` elements starting at `first`, or of only that element if `step` is 0.
     #[inline(always)]
-    fn new(values: &'v [T], first: usize, step: usize, count: usize) -> Self {
+    pub(crate) fn new(values: &'v [T], first: usize, step: usize, count: usize) -> Self {
         match step {
             0 => Self::Same(&values[first]),
             _ => Self::Each(&values[first..first + count]),

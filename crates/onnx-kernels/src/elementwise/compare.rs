@@ -57,13 +57,19 @@ impl Compare {
         pairs::<T, bool, false>(a, b, shape, holds)
     }
 
-    fn compared<T: Element + PartialOrd>(self, a: &Tensor, b: &Tensor, shape: &[usize]) -> Result<Tensor> {
+    /// Compares elements of usual types. See [`broadcast`](crate::elementwise::binary::broadcast) for `IS_WIDE`.
+    fn compared<T: Element + PartialOrd, const IS_WIDE: bool>(
+        self,
+        a: &Tensor,
+        b: &Tensor,
+        shape: &[usize],
+    ) -> Result<Tensor> {
         match self {
-            Self::Equal => equal::<T>(a, b, shape),
-            Self::Greater => pairs::<T, bool, false>(b, a, shape, |b, a| b < a),
-            Self::GreaterOrEqual => pairs::<T, bool, false>(b, a, shape, |b, a| b <= a),
-            Self::Less => pairs::<T, bool, false>(a, b, shape, |a, b| a < b),
-            Self::LessOrEqual => pairs::<T, bool, false>(a, b, shape, |a, b| a <= b),
+            Self::Equal => pairs::<T, bool, IS_WIDE>(a, b, shape, |a, b| a == b),
+            Self::Greater => pairs::<T, bool, IS_WIDE>(b, a, shape, |b, a| b < a),
+            Self::GreaterOrEqual => pairs::<T, bool, IS_WIDE>(b, a, shape, |b, a| b <= a),
+            Self::Less => pairs::<T, bool, IS_WIDE>(a, b, shape, |a, b| a < b),
+            Self::LessOrEqual => pairs::<T, bool, IS_WIDE>(a, b, shape, |a, b| a <= b),
         }
     }
 }
@@ -86,10 +92,11 @@ impl Compute for Compare {
         let made = match (a.element_type(), self) {
             (ElementType::Bool, Self::Equal) => equal::<bool>(a, b, &shape),
             (ElementType::String, Self::Equal) => equal::<String>(a, b, &shape),
-            (ElementType::F32, _) => self.compared::<f32>(a, b, &shape),
-            (ElementType::I32, _) => self.compared::<i32>(a, b, &shape),
-            (ElementType::I64, _) => self.compared::<i64>(a, b, &shape),
-            (ElementType::U8, _) => self.compared::<u8>(a, b, &shape),
+            (ElementType::F32, _) => self.compared::<f32, false>(a, b, &shape),
+            (ElementType::I32, _) => self.compared::<i32, false>(a, b, &shape),
+            // The baseline of x86-64 does not compare vectors of 64-bit integers.
+            (ElementType::I64, _) => self.compared::<i64, true>(a, b, &shape),
+            (ElementType::U8, _) => self.compared::<u8, false>(a, b, &shape),
             (number, _) => with_number!(number, T => self.compared_apart::<T>(a, b, &shape)),
         }?;
         Ok(smallvec![Arc::new(made)])

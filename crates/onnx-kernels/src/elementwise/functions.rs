@@ -5,7 +5,7 @@ use std::sync::Arc;
 use onnx_tensor::prelude::*;
 
 use crate::{
-    elementwise::{activation::Activation, integers, vector::each},
+    elementwise::{activation::Activation, integers, trigonometry, vector::each},
     least_work::ELEMENTS,
 };
 use onnx_tensor::{
@@ -182,14 +182,14 @@ impl Plain {
             Self::Neg => return each!(values, [] | x | -x),
             Self::Reciprocal => return each!(values, [] | x | 1.0 / x),
             Self::Sqrt => return each!(values, [] | x | x.sqrt()),
-            Self::Acos => f32::acos,
-            Self::Asin => f32::asin,
-            Self::Atan => f32::atan,
+            Self::Acos => return trigonometry::acos(values),
+            Self::Asin => return trigonometry::asin(values),
+            Self::Atan => return trigonometry::atan(values),
+            Self::Cos => return trigonometry::cos(values),
+            Self::Sin => return trigonometry::sin(values),
             Self::Atanh => f32::atanh,
-            Self::Cos => f32::cos,
             Self::Cosh => f32::cosh,
             Self::Log => f32::ln,
-            Self::Sin => f32::sin,
             Self::Sinh => f32::sinh,
             Self::Tan => f32::tan,
         };
@@ -260,8 +260,8 @@ impl Compute for Truth {
     fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let input = inputs.pop().context("expected an input")?;
         macro_rules! each {
-            ($T:ty, $truth:expr) => {{
-                let from = elements::<$T>(&input)?;
+            ($from:expr, $truth:expr) => {{
+                let from = $from;
                 filled(input.shape(), |truths: &mut [bool]| {
                     let truth = $truth;
                     Pace::default().pairs(from, truths, |from, truths| {
@@ -272,10 +272,10 @@ impl Compute for Truth {
             }};
         }
         let made = match (self, input.element_type()) {
-            (Self::Not, _) => each!(bool, |x: bool| !x),
-            (_, ElementType::F16) => each!(f16, |x: f16| self.of_float(x.to_f64())),
-            (_, ElementType::F32) => each!(f32, |x: f32| self.of_float(x.into())),
-            (_, _) => each!(f64, |x: f64| self.of_float(x)),
+            (Self::Not, ElementType::Bool) => each!(input.as_units::<u8>()?, |x: u8| x == 0),
+            (_, ElementType::F16) => each!(elements::<f16>(&input)?, |x: f16| self.of_float(x.to_f64())),
+            (_, ElementType::F32) => each!(elements::<f32>(&input)?, |x: f32| self.of_float(x.into())),
+            (_, _) => each!(elements::<f64>(&input)?, |x: f64| self.of_float(x)),
         }?;
         Ok(smallvec![Arc::new(made)])
     }

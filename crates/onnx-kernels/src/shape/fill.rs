@@ -5,20 +5,20 @@ use std::{ops::Range, sync::Arc};
 use onnx_tensor::prelude::*;
 
 use crate::{
+    elementwise::binary::Side,
     least_work::{BYTES, ELEMENTS},
     shape::texts,
 };
 use onnx_tensor::shapes;
 use onnx_tensor::{
     cancelling::{PART, Pace},
-    elements::elements,
     faults::{Refusal, ensure_input},
     integers::{integers, known_integers},
     node::Attributes,
     node::Node,
     operator::{Compute, Fact},
     shapes::{sizes, zeros},
-    split,
+    split::{self, LINE},
 };
 
 /// Builds the operator `Tile`.
@@ -319,63 +319,84 @@ impl Compute for Where {
 
 /// Returns elements of `yes` where the condition holds, and of `no` elsewhere.
 fn chosen(condition: &Tensor, yes: &Tensor, no: &Tensor) -> Result<Tensor> {
-    let element_type = yes.element_type();
+    with_unit!(yes.element_type(), U => chosen_units::<U>(condition, yes, no))
+}
+
+fn chosen_units<U: Unit>(condition: &Tensor, yes: &Tensor, no: &Tensor) -> Result<Tensor> {
     let shape = shapes::broadcast(&[condition.shape(), yes.shape(), no.shape()])?;
-    let mut made = zeros(element_type, &shape)?;
+    let mut made = Tensor::unset_of(yes.element_type(), &shape)?;
     if made.is_empty() {
         return Ok(made);
     }
-    let size = element_type.size_of();
+    // As in C, each byte that is not 0 is true.
+    let conditions = condition.as_units::<u8>()?;
+    let (yes_units, no_units) = (yes.as_units::<U>()?, no.as_units::<U>()?);
+    let work = [made.len() as u64, ELEMENTS];
+    // Calls `choose` for the elements at `places`, which are `steps` apart.
+    let line = |places: [usize; 3], steps: [usize; 3], to: &mut [U], pace: &mut Pace| {
+        for (part, to) in to.chunks_mut(PART).enumerate() {
+            pace.spend(to.len() as u64)?;
+            let at = |value: usize| places[value] + part * PART * steps[value];
+            choose(
+                Side::new(conditions, at(0), steps[0], to.len()),
+                Side::new(yes_units, at(1), steps[1], to.len()),
+                Side::new(no_units, at(2), steps[2], to.len()),
+                to,
+            );
+        }
+        Ok(())
+    };
+    let is_flat = |value: &Tensor| value.len() == 1 || *value.shape() == *shape;
+    let units = made.as_units_mut::<U>()?;
+    if [condition, yes, no].into_iter().all(is_flat) {
+        let steps = [condition, yes, no].map(|value| usize::from(value.len() != 1));
+        split::lines(units, LINE, work, |first, to, pace| {
+            line(steps.map(|step| step * first * LINE), steps, to, pace)
+        })?;
+        return Ok(made);
+    }
     let all = [condition, yes, no].map(|value| steps(value.shape(), &shape));
     let last = all.each_ref().map(|steps| steps.last().copied().unwrap_or(0));
     let width = shape.last().copied().unwrap_or(1);
-    let conditions = elements::<bool>(condition)?;
-    let (yes, no) = (yes.as_bytes()?, no.as_bytes()?);
-    let line = |[at, at_yes, at_no]: [usize; 3], to: &mut [u8]| {
-        macro_rules! chosen {
-            ($size:literal) => {{
-                let (yes, no) = (yes.as_chunks::<$size>().0, no.as_chunks::<$size>().0);
-                for (place, to) in to.as_chunks_mut::<$size>().0.iter_mut().enumerate() {
-                    *to = match conditions[at + place * last[0]] {
-                        true => yes[at_yes + place * last[1]],
-                        false => no[at_no + place * last[2]],
-                    };
-                }
-            }};
-        }
-        match size {
-            1 => chosen!(1),
-            2 => chosen!(2),
-            4 => chosen!(4),
-            8 => chosen!(8),
-            _ => {
-                for (place, to) in to.chunks_exact_mut(size).enumerate() {
-                    let from = match conditions[at + place * last[0]] {
-                        true => &yes[(at_yes + place * last[1]) * size..],
-                        false => &no[(at_no + place * last[2]) * size..],
-                    };
-                    to.copy_from_slice(&from[..size]);
-                }
-            }
-        }
-    };
-    let work = [made.len() as u64, ELEMENTS];
-    split::lines(made.as_bytes_mut()?, width * size, work, |first, made, pace| {
-        let wanted = first..first + made.len() / (width * size);
+    split::lines(units, width, work, |first, made, pace| {
+        let wanted = first..first + made.len() / width;
         lines(&all, &shape, wanted, |places, number| {
-            let to = &mut made[(number - first) * width * size..][..width * size];
             pace.spend(1)?;
-            for (part, to) in to.chunks_mut(PART * size).enumerate() {
-                pace.spend((to.len() / size) as u64)?;
-                line(
-                    std::array::from_fn(|value| places[value] + part * PART * last[value]),
-                    to,
-                );
-            }
-            Ok(())
+            line(places, last, &mut made[(number - first) * width..][..width], pace)
         })
     })?;
     Ok(made)
+}
+
+/// Writes a line of elements of `yes` where the condition is not 0, and of `no` elsewhere.
+fn choose<U: Unit>(conditions: Side<'_, u8>, yes: Side<'_, U>, no: Side<'_, U>, to: &mut [U]) {
+    // Loops over slices, without a branch for each element, are vectorized.
+    match (conditions, yes, no) {
+        (Side::Same(condition), yes, no) => match if *condition == 0 { no } else { yes } {
+            Side::Each(from) => to.clone_from_slice(from),
+            Side::Same(one) => to.fill(one.clone()),
+        },
+        (Side::Each(conditions), Side::Each(yes), Side::Each(no)) => {
+            for (((to, condition), yes), no) in to.iter_mut().zip(conditions).zip(yes).zip(no) {
+                *to = if *condition == 0 { no.clone() } else { yes.clone() };
+            }
+        }
+        (Side::Each(conditions), Side::Each(yes), Side::Same(no)) => {
+            for ((to, condition), yes) in to.iter_mut().zip(conditions).zip(yes) {
+                *to = if *condition == 0 { no.clone() } else { yes.clone() };
+            }
+        }
+        (Side::Each(conditions), Side::Same(yes), Side::Each(no)) => {
+            for ((to, condition), no) in to.iter_mut().zip(conditions).zip(no) {
+                *to = if *condition == 0 { no.clone() } else { yes.clone() };
+            }
+        }
+        (Side::Each(conditions), Side::Same(yes), Side::Same(no)) => {
+            for (to, condition) in to.iter_mut().zip(conditions) {
+                *to = if *condition == 0 { no.clone() } else { yes.clone() };
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use onnx_gemm::{LineFilter, LineGemm, pack_rows, packed_len, unpack_rows};
+use onnx_gemm::{LineFilter, LineGemm, PlaneFilter, pack_rows, packed_len, unpack_rows};
 use onnx_tensor::prelude::*;
 
 use crate::{
@@ -32,6 +32,8 @@ pub(crate) struct Convolution {
     activation: Option<Activation>,
     /// Shape of the result.
     shape: ShortVec<usize>,
+    /// Computes a channel of a depthwise convolution without a copy of the image.
+    plane_filter: Option<PlaneFilter>,
 }
 
 impl Convolution {
@@ -43,6 +45,7 @@ impl Convolution {
         shape: &[usize],
     ) -> Self {
         Self {
+            plane_filter: geometry.plane_filter(),
             geometry,
             layout,
             bias,
@@ -93,6 +96,13 @@ const LEAST_LINES: usize = 4;
 const ROWS: usize = 8;
 
 impl Geometry {
+    /// Returns the filter of each channel if the convolution is depthwise and has no strides.
+    fn plane_filter(&self) -> Option<PlaneFilter> {
+        let is_depthwise = [self.channels, self.rows] == [1, 1] && self.strides == [1, 1];
+        let new = || PlaneFilter::new(self.input, self.output, self.kernel, self.dilations, self.before);
+        is_depthwise.then(new).flatten()
+    }
+
     /// Splits the output channels of a group into about `parts` ranges, each of at least two channels, since
     /// the packed weights of a single channel have a different order.
     fn blocks_of_rows(&self, parts: usize) -> impl Iterator<Item = Range<usize>> + use<> {
@@ -157,6 +167,10 @@ impl Convolution {
             split::lines(output, made, work, |first, output, pace| {
                 let mut scratch = Scratch::default();
                 for (index, output) in (first..).zip(output.chunks_exact_mut(made)) {
+                    if let Some(filter) = &self.plane_filter {
+                        self.filter(filter, images, index, group(index), output, pace)?;
+                        continue;
+                    }
                     let mut block = self.whole(output);
                     self.compute(&self.layout, group(index), &mut block, &mut scratch, pace)?;
                 }
@@ -226,6 +240,34 @@ impl Convolution {
         Ok(())
     }
 
+    /// Computes the channel `index` of a depthwise convolution of `images`.
+    fn filter(
+        &self,
+        filter: &PlaneFilter,
+        images: &[f32],
+        index: usize,
+        group: Group<'_>,
+        output: &mut [f32],
+        pace: &mut Pace,
+    ) -> Result<()> {
+        let [height, width] = self.geometry.output;
+        let lines = match filter.is_whole() {
+            true => height,
+            false => (FILTERED / width / group.weights.len()).max(1),
+        };
+        let start = index * self.geometry.image();
+        for (part, output) in output.chunks_mut(lines * width).enumerate() {
+            let first = part * lines;
+            pace.spend((output.len() * group.weights.len() / FILTERED_PER_STEP) as u64 + 1)?;
+            let lines = first..height.min(first + lines);
+            filter.run(images, start, group.weights, group.bias[0], lines, output);
+            if let Some(activation) = &self.activation {
+                activation.apply(output);
+            }
+        }
+        Ok(())
+    }
+
     /// Computes one block of the result.
     fn compute(
         &self,
@@ -289,6 +331,12 @@ impl Convolution {
     }
 }
 
+/// Number of multiplications of a filter between two calls of [`Pace::spend`].
+const FILTERED: usize = 1 << 18;
+
+/// Multiplications of a filter per step.
+const FILTERED_PER_STEP: usize = 16;
+
 /// Computes the sums of a single filter in parts of about the same work, and passes each to `finish`.
 fn filter_in_parts(
     filter: LineFilter<'_>,
@@ -297,23 +345,19 @@ fn filter_in_parts(
     finish: impl Fn(&mut [f32]),
     pace: &mut Pace,
 ) -> Result<()> {
-    /// Number of multiplications between two calls of [`Pace::spend`].
-    const PART: usize = 1 << 18;
-    /// Multiplications per step.
-    const PER_STEP: usize = 16;
-    let columns = (PART / filter.weights.len().max(1)).max(64);
+    let columns = (FILTERED / filter.weights.len().max(1)).max(64);
     let lines = (columns / filter.width).max(1);
     for (part, output) in output.chunks_mut(lines * filter.width).enumerate() {
         let values = &values[part * lines * filter.pitch..];
         if filter.width <= columns {
-            pace.spend((output.len() * filter.weights.len() / PER_STEP) as u64 + 1)?;
+            pace.spend((output.len() * filter.weights.len() / FILTERED_PER_STEP) as u64 + 1)?;
             filter.run(values, output);
             finish(output);
             continue;
         }
         // A long line is computed in parts.
         for (part, output) in output.chunks_mut(columns).enumerate() {
-            pace.spend((output.len() * filter.weights.len() / PER_STEP) as u64 + 1)?;
+            pace.spend((output.len() * filter.weights.len() / FILTERED_PER_STEP) as u64 + 1)?;
             let filter = LineFilter {
                 width: output.len(),
                 ..filter

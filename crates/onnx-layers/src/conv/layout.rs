@@ -207,20 +207,33 @@ impl pulp::WithSimd for Spread<'_> {
     type Output = Result<()>;
 
     #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) -> Result<()> {
+    fn with_simd<S: pulp::Simd>(self, simd: S) -> Result<()> {
         let [height, width] = self.geometry.input;
         let [plane_height, plane_width] = self.layout.plane;
-        let mut planes = self.planes.chunks_exact_mut(plane_height * plane_width);
-        for &first_row in &self.layout.phases[0] {
-            for (columns, plane) in self.columns.iter().zip(&mut planes) {
-                for (row, line) in plane.chunks_exact_mut(plane_width).enumerate() {
-                    let y = (self.first_line + row) * self.geometry.strides[0] + first_row;
-                    match y.checked_sub(self.geometry.before[0]).filter(|&y| y < height) {
-                        Some(y) => {
-                            columns.copy(&self.channel[y * width..(y + 1) * width], line, self.pace)?;
-                        }
-                        None => self.pace.over(line, |line| line.fill(0.0))?,
+        let size = plane_height * plane_width;
+        let planes_of_row = self.planes.chunks_exact_mut(size * self.columns.len());
+        for (&first_row, planes) in self.layout.phases[0].iter().zip(planes_of_row) {
+            for row in 0..plane_height {
+                let y = (self.first_line + row) * self.geometry.strides[0] + first_row;
+                let at = row * plane_width;
+                let Some(y) = y.checked_sub(self.geometry.before[0]).filter(|&y| y < height) else {
+                    for plane in planes.chunks_exact_mut(size) {
+                        self.pace
+                            .over(&mut plane[at..][..plane_width], |line| line.fill(0.0))?;
                     }
+                    continue;
+                };
+                let from = &self.channel[y * width..][..width];
+                if let [first, second] = self.columns
+                    && first.stride == 2
+                {
+                    let (one, two) = planes.split_at_mut(size);
+                    let lines = [&mut one[at..][..plane_width], &mut two[at..][..plane_width]];
+                    first.copy_halves(*second, from, lines, self.pace)?;
+                    continue;
+                }
+                for (columns, plane) in self.columns.iter().zip(planes.chunks_exact_mut(size)) {
+                    columns.copy(simd, from, &mut plane[at..][..plane_width], self.pace)?;
                 }
             }
         }
@@ -254,14 +267,14 @@ impl Columns {
 
     /// Copies the columns of an image line into `line` after the padding, which the caller has zeroed.
     #[inline(always)]
-    fn copy(self, from: &[f32], line: &mut [f32], pace: &mut Pace) -> Result<()> {
+    fn copy<S: pulp::Simd>(self, simd: S, from: &[f32], line: &mut [f32], pace: &mut Pace) -> Result<()> {
         let (Some(line), Some(from)) = (line.get_mut(self.skipped..), from.get(self.start..)) else {
             return Ok(());
         };
         for (from, line) in from.chunks(PART * self.stride).zip(line.chunks_mut(PART)) {
             pace.spend(line.len() as u64 / 4 + 1)?;
             match self.stride {
-                1 => copy_line(from, line),
+                1 => copy_vectors(simd, from, line),
                 2 => copy_every_second(from, line),
                 stride => {
                     let from = from.iter().step_by(stride);
@@ -270,6 +283,70 @@ impl Columns {
             }
         }
         Ok(())
+    }
+
+    /// Copies a line of an image with stride 2: its columns to the first of `lines`, and the `others` to the
+    /// second.
+    #[inline(always)]
+    fn copy_halves(
+        self,
+        others: Self,
+        from: &[f32],
+        [line, other]: [&mut [f32]; 2],
+        pace: &mut Pace,
+    ) -> Result<()> {
+        let (line, other) = match (line.get_mut(self.skipped..), other.get_mut(others.skipped..)) {
+            (Some(line), Some(other)) => (line, other),
+            (line, other) => (line.unwrap_or_default(), other.unwrap_or_default()),
+        };
+        // One of them begins with the first element of the image, the other with the second.
+        let (even, odd) = match self.start {
+            0 => (line, other),
+            _ => (other, line),
+        };
+        let parts = from.chunks(2 * PART);
+        for ((from, even), odd) in parts.zip(even.chunks_mut(PART)).zip(odd.chunks_mut(PART)) {
+            pace.spend(from.len() as u64 / 4 + 1)?;
+            halves(from, even, odd);
+        }
+        Ok(())
+    }
+}
+
+/// Copies up to the end of the shorter slice, in whole vectors.
+#[inline(always)]
+fn copy_vectors<S: pulp::Simd>(simd: S, from: &[f32], to: &mut [f32]) {
+    let count = from.len().min(to.len());
+    let (from, to) = (&from[..count], &mut to[..count]);
+    let ((vectors, rest), (to_vectors, to_rest)) = (S::as_simd_f32s(from), S::as_mut_simd_f32s(to));
+    for (to, from) in to_vectors.iter_mut().zip(vectors) {
+        *to = *from;
+    }
+    if !rest.is_empty() {
+        simd.partial_store_f32s(to_rest, simd.partial_load_f32s(rest));
+    }
+}
+
+/// Copies elements with even indices to `even`, and those with odd indices to `odd`, each up to the end of the
+/// shorter slice.
+#[inline(always)]
+fn halves(from: &[f32], even: &mut [f32], odd: &mut [f32]) {
+    // Blocks of constant length are vectorized.
+    const BLOCK: usize = 16;
+    let (blocks, _) = from.as_chunks::<{ 2 * BLOCK }>();
+    let done = blocks.len().min(even.len() / BLOCK).min(odd.len() / BLOCK);
+    let (evens, odds) = (even.as_chunks_mut::<BLOCK>().0, odd.as_chunks_mut::<BLOCK>().0);
+    for (from, (even, odd)) in blocks[..done].iter().zip(evens.iter_mut().zip(odds)) {
+        *even = std::array::from_fn(|at| from[2 * at]);
+        *odd = std::array::from_fn(|at| from[2 * at + 1]);
+    }
+    let from = &from[2 * done * BLOCK..];
+    let (even, odd) = (&mut even[done * BLOCK..], &mut odd[done * BLOCK..]);
+    for (to, from) in even.iter_mut().zip(from.iter().step_by(2)) {
+        *to = *from;
+    }
+    for (to, from) in odd.iter_mut().zip(from.iter().skip(1).step_by(2)) {
+        *to = *from;
     }
 }
 
@@ -326,7 +403,9 @@ mod tests {
         let filled = |first: usize, stride: usize, before: usize| {
             let mut line = [0.0; 6];
             let columns = Columns::of(first, stride, before);
-            columns.copy(&from, &mut line, &mut Pace::default()).unwrap();
+            columns
+                .copy(pulp::Scalar, &from, &mut line, &mut Pace::default())
+                .unwrap();
             line
         };
         assert_eq!(filled(0, 1, 0), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
@@ -393,6 +472,55 @@ mod tests {
                 let mut found = vec![-1.0; destination];
                 copy_every_second(&from, &mut found);
                 assert_eq!(found, expected, "{source} to {destination}");
+            }
+        }
+    }
+
+    #[test]
+    fn halves_are_copied_up_to_the_ends_of_the_slices() {
+        for source in [0, 1, 2, 31, 32, 33, 64, 65, 100] {
+            for [evens, odds] in [[0, 0], [1, 0], [16, 16], [17, 15], [33, 32], [51, 60]] {
+                let from: Vec<f32> = (1..=source).map(|at| at as f32).collect();
+                let expected = |count: usize, first: usize| {
+                    let elements = from.iter().copied().skip(first).step_by(2);
+                    let padded = elements.chain(std::iter::repeat(-1.0));
+                    padded.take(count).collect::<Vec<f32>>()
+                };
+                let (mut even, mut odd) = (vec![-1.0; evens], vec![-1.0; odds]);
+                halves(&from, &mut even, &mut odd);
+                assert_eq!(
+                    [even, odd],
+                    [expected(evens, 0), expected(odds, 1)],
+                    "{source} to {evens} and {odds}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn images_with_stride_2_are_spread_over_four_planes() {
+        for (height, width) in [(1, 1), (5, 7), (8, 70), (9, 33)] {
+            for before in [0, 1, 2, 3] {
+                let mut geometry = geometry([height, width], [3, 3]);
+                (geometry.strides, geometry.before) = ([2, 2], [before, before]);
+                geometry.output = [height, width].map(|size| (size + 2 * before).div_ceil(2));
+                let image: Vec<f32> = (1..).map(|at| at as f32).take(2 * height * width).collect();
+                let layout = geometry.layout().unwrap();
+                let mut scratch = Scratch::default();
+                for first_line in (0..geometry.output[0]).step_by(layout.band) {
+                    let found =
+                        layout.values(&geometry, first_line, &image, &mut scratch, &mut Pace::default());
+                    let size = layout.plane[0] * layout.plane[1];
+                    for (at, &found) in found.unwrap()[..2 * layout.channel()].iter().enumerate() {
+                        let (channel, phase) = (at / layout.channel(), at % layout.channel() / size);
+                        let (row, column) = (at % size / layout.pitch(), at % layout.pitch());
+                        let y = (2 * (first_line + row) + phase / 2).checked_sub(before);
+                        let x = (2 * column + phase % 2).checked_sub(before);
+                        let place = y.zip(x).filter(|&(y, x)| y < height && x < width);
+                        let expected = place.map_or(0.0, |(y, x)| image[(channel * height + y) * width + x]);
+                        assert_eq!(found, expected, "{geometry:?}: {at} of {first_line}");
+                    }
+                }
             }
         }
     }
