@@ -51,7 +51,7 @@ impl Tensor {
         } else if (from, to) == (ElementType::F16, ElementType::F32) {
             let from = self.as_slice::<f16>()?;
             let mut singles = vec![0.0; from.len()];
-            Pace::default().pairs(from, &mut singles, |from, to| from.convert_to_f32_slice(to))?;
+            Pace::default().pairs(from, &mut singles, HalfFloatSliceExt::convert_to_f32_slice)?;
             Self::from_vec(self.shape(), singles)
         } else if from == ElementType::Bool {
             with_number!(to, T => self.mapped(|&element: &bool| T::cast_from(u8::from(element))))

@@ -26,7 +26,7 @@ pub(crate) fn atan(values: &mut [f32]) {
             let y = above / below;
             let square = y * y;
             let tail = ((8.053_744_5e-2 * square - 1.387_768_6e-1) * square + 1.997_771_1e-1) * square
-                - 3.333_294_9e-1;
+                - 3.333_295e-1;
             (start + (tail * square * y + y)).copysign(x)
         }
     );
@@ -71,7 +71,7 @@ fn asin_parts(x: f32) -> [f32; 2] {
         size * size
     };
     let root = if size > 0.5 { square.sqrt() } else { size };
-    let tail = ((4.216_32e-2 * square + 2.418_131_1e-2) * square + 4.547_002_6e-2) * square + 7.495_300_3e-2;
+    let tail = ((4.216_32e-2 * square + 2.418_131e-2) * square + 4.547_002_6e-2) * square + 7.495_300_3e-2;
     let tail = tail * square + 1.666_675_2e-1;
     [tail * square * root + root, 1.0f32.copysign(x)]
 }
