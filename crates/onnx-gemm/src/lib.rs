@@ -1,7 +1,7 @@
 //! Matrix products for neural networks on the CPU, independent of operators, tensors and files.
 //!
 //! All matrices are slices in row-major order. The microkernels are vectorized at run time (AVX2, AVX-512,
-//! NEON, or scalar code) by the crate `pulp`, without `unsafe`. Two modules use `unsafe`, for what `pulp`
+//! NEON, or scalar code) by the crate `pulp`, without `unsafe`. Three modules use `unsafe`, for what `pulp`
 //! lacks: AVX-512 VNNI intrinsics, after run-time detection, and prefetching.
 //!
 //! | product | for |
@@ -13,6 +13,7 @@
 //! | [`LineGemm`], [`LineFilter`] | FP32, the same for the pixels of lines, written in place: dense and depthwise convolution without im2col |
 //! | [`add_gemm`] | FP64 and integers; adds the product to a matrix |
 //! | [`PackedIntegers`], [`integer_gemm`] | 8-bit integers minus zero points, exact; uses VNNI where supported |
+//! | [`IntegerFilters`] | 8-bit convolution without im2col, exact; uses VNNI where supported |
 //! | [`BlockQuantized`] | weights of 2, 4 or 8 bits with a scale for each block |
 //!
 //! ```
@@ -55,7 +56,7 @@ pub use gemm::{gemm, gemm_nt};
 pub use gemv::{gemv, indirect_gemv};
 pub use generic::{Number, add_gemm};
 pub use indirect::{BlockedGemm, IndirectGemm};
-pub use int8::{PackedIntegers, integer_gemm};
+pub use int8::{IntegerFilters, PackedIntegers, Quad, SumTile, Windows, integer_gemm};
 pub use line_filter::{LineFilter, SLACK};
 pub use line_gemm::LineGemm;
 pub use nbits::BlockQuantized;
