@@ -1,0 +1,360 @@
+//! 8-bit convolutions in one and two dimensions, with exact sums, whose bias and requantization are in the
+//! epilogue.
+
+use std::ops::Range;
+
+use onnx_gemm::{IntegerFilters, Quad, SumTile, Windows};
+use onnx_tensor::prelude::*;
+
+use crate::{
+    conv::{
+        byte_layout::{ByteImage, ByteLayout, quads, steps},
+        geometry::Geometry,
+    },
+    least_work::PRODUCTS,
+    matmul::zero_points::rounded,
+    split_products::products,
+};
+use onnx_tensor::{
+    cancelling::{Pace, in_parts},
+    elements::written,
+    size, split, threads,
+};
+
+/// Packs the weights of all groups, whose zero points are already subtracted.
+pub(super) fn packed(weights: &[i16], groups: usize, channels: usize, kernel: [usize; 2]) -> IntegerFilters {
+    let quads = quads(weights, channels, kernel);
+    let steps = steps(channels, kernel);
+    let rows = quads.len() / (groups * steps);
+    IntegerFilters::new(&quads, [groups, rows, steps])
+}
+
+/// Returns the bytes of packed weights for `rows` output channels per group.
+pub(super) fn packed_bytes(groups: usize, rows: usize, channels: usize, kernel: [usize; 2]) -> u64 {
+    IntegerFilters::bytes([groups, rows, steps(channels, kernel)])
+}
+
+/// Computes elements of a result from sums.
+pub(super) trait Epilogue<T>: Sync {
+    /// Writes the elements of an output channel.
+    fn finish(&self, channel: usize, sums: &[i32], to: &mut [T]);
+}
+
+/// The sums themselves.
+pub(super) struct Sums;
+
+impl Epilogue<i32> for Sums {
+    #[inline(always)]
+    fn finish(&self, _: usize, sums: &[i32], to: &mut [i32]) {
+        to.copy_from_slice(sums);
+    }
+}
+
+/// Requantizes sums to 8 bits.
+pub(super) struct Requantization<N> {
+    /// The scale of each output channel.
+    pub(super) scales: Vec<f32>,
+    pub(super) zero_point: i32,
+    /// The minimum of the 8-bit type.
+    pub(super) least: i32,
+    /// Converts a number in the range of the 8-bit type.
+    pub(super) narrow: N,
+}
+
+impl<T, N: Fn(i32) -> T + Sync> Epilogue<T> for Requantization<N> {
+    #[inline(always)]
+    fn finish(&self, channel: usize, sums: &[i32], to: &mut [T]) {
+        let (scale, zero_point, least) = (self.scales[channel], self.zero_point, self.least);
+        for (to, &sum) in to.iter_mut().zip(sums) {
+            *to = (self.narrow)(rounded(sum, scale, zero_point, least));
+        }
+    }
+}
+
+/// Writes the elements of the channels of a tile to `results`, whose channels are `stride` elements apart.
+struct Finish<'f, T, E> {
+    epilogue: &'f E,
+    /// The first channel.
+    channel: usize,
+    tile: &'f SumTile<'f>,
+    results: &'f mut [T],
+    stride: usize,
+}
+
+impl<T, E: Epilogue<T>> pulp::WithSimd for Finish<'_, T, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        for row in 0..self.tile.rows.len() {
+            let to = &mut self.results[row * self.stride..][self.tile.positions.clone()];
+            self.epilogue.finish(self.channel + row, self.tile.row(row), to);
+        }
+    }
+}
+
+/// An 8-bit convolution with packed weights.
+pub(super) struct ByteConvolution<'c, E> {
+    pub(super) geometry: Geometry,
+    pub(super) filters: &'c IntegerFilters,
+    pub(super) bias: Option<&'c [i32]>,
+    /// The image of all batches and groups, and its zero point.
+    pub(super) image: ByteImage<'c>,
+    pub(super) epilogue: E,
+}
+
+/// A range of output lines of a range of channels.
+struct Block<'b, T> {
+    /// Index of the group in the batch, and range of channels within the group.
+    index: usize,
+    rows: Range<usize>,
+    lines: Range<usize>,
+    /// For each channel of the block, its lines.
+    output: ShortVec<&'b mut [T]>,
+}
+
+/// Buffers that tiles reuse.
+struct Scratch<T> {
+    planes: Vec<Quad>,
+    pixels: Vec<u8>,
+    results: Vec<T>,
+}
+
+impl<T> Default for Scratch<T> {
+    fn default() -> Self {
+        Self {
+            planes: Vec::new(),
+            pixels: Vec::new(),
+            results: Vec::new(),
+        }
+    }
+}
+
+/// Minimum number of lines per block. Lines at the border of two blocks are copied for both blocks.
+const LEAST_LINES: usize = 4;
+
+/// Minimum number of terms per sum in the cost estimate, since copying the image and writing the results
+/// dominate short sums.
+const LEAST_TERMS: usize = 32;
+
+/// The number of multiplications of bytes that take as long as one of FP32.
+const PER_FLOAT: u64 = 4;
+
+impl<E> ByteConvolution<'_, E> {
+    /// Computes the convolution into a tensor of shape `shape`; `None` if the layout of the image would take
+    /// too much memory.
+    pub(super) fn run<T: Element + Copy + Default>(&self, shape: &[usize]) -> Result<Option<Tensor>>
+    where
+        E: Epilogue<T>,
+    {
+        let geometry = &self.geometry;
+        let Some(layout) = geometry.byte_layout(geometry.output[0]) else {
+            return Ok(None);
+        };
+        let count = geometry.batch * geometry.groups;
+        ensure!(
+            self.image.pixels.len() == count * geometry.image(),
+            "a convolution of {} pixels, not {}",
+            self.image.pixels.len(),
+            count * geometry.image()
+        );
+        let made = geometry.rows * geometry.positions();
+        let scratch = 4 * layout.quads(geometry.channels) as u64;
+        size::admit_now(scratch.saturating_add((size_of::<T>() * made * count) as u64))?;
+        let terms = geometry.depth().max(LEAST_TERMS);
+        let each = products([terms, geometry.rows, geometry.positions()]) / PER_FLOAT;
+        let work = [each.saturating_mul(count as u64), PRODUCTS];
+        let made = written(shape, |output: &mut [T]| {
+            let parts = threads::parts(each, PRODUCTS);
+            if parts > 1 && 2 * count < threads::parts(work[0], PRODUCTS) {
+                for (index, output) in output.chunks_exact_mut(made).enumerate() {
+                    self.split(&layout, index, output, parts)?;
+                }
+                return Ok(());
+            }
+            split::lines(output, made, work, |first, output, pace| {
+                let mut scratch = Scratch::default();
+                for (index, output) in (first..).zip(output.chunks_exact_mut(made)) {
+                    let mut block = Block {
+                        index,
+                        rows: 0..geometry.rows,
+                        lines: 0..geometry.output[0],
+                        output: output.chunks_exact_mut(geometry.positions()).collect(),
+                    };
+                    self.compute(&layout, &mut block, &mut scratch, pace)?;
+                }
+                Ok(())
+            })
+        })?;
+        Ok(Some(made))
+    }
+
+    /// Computes a group of an image on several threads: splits it by lines, or by channels if there are more
+    /// channels than positions or few lines.
+    fn split<T: Copy + Default + Send>(
+        &self,
+        layout: &ByteLayout,
+        index: usize,
+        output: &mut [T],
+        parts: usize,
+    ) -> Result<()>
+    where
+        E: Epilogue<T>,
+    {
+        let geometry = &self.geometry;
+        let ([height, width], positions) = (geometry.output, geometry.positions());
+        let lines = height.div_ceil(parts).max(LEAST_LINES);
+        if positions >= geometry.rows && lines < height {
+            let layout = geometry
+                .byte_layout(lines)
+                .context("the sizes are those of a layout")?;
+            let mut blocks: Vec<Block<'_, T>> = (0..height)
+                .step_by(lines)
+                .map(|first| Block {
+                    index,
+                    rows: 0..geometry.rows,
+                    lines: first..height.min(first + lines),
+                    output: ShortVec::with_capacity(geometry.rows),
+                })
+                .collect();
+            for channel in output.chunks_exact_mut(positions) {
+                let strips = channel.chunks_mut(lines * width);
+                let pairs = blocks.iter_mut().zip(strips);
+                pairs.for_each(|(block, strip)| block.output.push(strip));
+            }
+            return in_parts(blocks, |mut block, pace| {
+                self.compute(&layout, &mut block, &mut Scratch::default(), pace)
+            });
+        }
+        let rows = geometry
+            .rows
+            .div_ceil(parts)
+            .next_multiple_of(self.filters.height());
+        let strips = output.chunks_mut(rows * positions).enumerate();
+        let mut blocks: Vec<Block<'_, T>> = strips
+            .map(|(part, strip)| Block {
+                index,
+                rows: part * rows..geometry.rows.min((part + 1) * rows),
+                lines: 0..height,
+                output: strip.chunks_exact_mut(positions).collect(),
+            })
+            .collect();
+        let (mut planes, mut pixels) = (Vec::new(), Vec::new());
+        for first in tiles(layout, &(0..height), width) {
+            let lines = layout.tile[0].min(height - first[0]);
+            let buffers = (&mut planes, &mut pixels);
+            self.fill(layout, index, first, lines, buffers, &mut Pace::default())?;
+            in_parts(blocks.iter_mut().collect(), |block: &mut Block<'_, T>, pace| {
+                self.multiply(layout, block, first, &planes, &mut Vec::new(), pace)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Computes one block of the result.
+    fn compute<T: Copy + Default>(
+        &self,
+        layout: &ByteLayout,
+        block: &mut Block<'_, T>,
+        scratch: &mut Scratch<T>,
+        pace: &mut Pace,
+    ) -> Result<()>
+    where
+        E: Epilogue<T>,
+    {
+        for first in tiles(layout, &block.lines, self.geometry.output[1]) {
+            let lines = layout.tile[0].min(block.lines.end - first[0]);
+            let buffers = (&mut scratch.planes, &mut scratch.pixels);
+            self.fill(layout, block.index, first, lines, buffers, pace)?;
+            self.multiply(layout, block, first, &scratch.planes, &mut scratch.results, pace)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the part of the image that a tile reads.
+    fn fill(
+        &self,
+        layout: &ByteLayout,
+        index: usize,
+        first: [usize; 2],
+        lines: usize,
+        (planes, pixels): (&mut Vec<Quad>, &mut Vec<u8>),
+        pace: &mut Pace,
+    ) -> Result<()> {
+        let geometry = &self.geometry;
+        planes.resize(layout.quads(geometry.channels), Quad::default());
+        let image = ByteImage {
+            pixels: &self.image.pixels[index * geometry.image()..][..geometry.image()],
+            ..self.image
+        };
+        layout.fill(geometry, image, first, lines, (planes, pixels), pace)
+    }
+
+    /// Computes one tile of a block from the planes of the image.
+    fn multiply<T: Copy + Default>(
+        &self,
+        layout: &ByteLayout,
+        block: &mut Block<'_, T>,
+        first: [usize; 2],
+        planes: &[Quad],
+        results: &mut Vec<T>,
+        pace: &mut Pace,
+    ) -> Result<()>
+    where
+        E: Epilogue<T>,
+    {
+        let (geometry, pitch, height) = (&self.geometry, layout.pitch(), self.filters.height());
+        let width = geometry.output[1];
+        let lines = layout.tile[0].min(block.lines.end - first[0]);
+        let columns = layout.tile[1].min(width - first[1]);
+        let windows = Windows {
+            image: planes,
+            offsets: &layout.offsets,
+            // Positions between two lines are computed as well, and not used.
+            positions: (lines - 1) * pitch + columns,
+            zero_point: self.image.zero_point,
+        };
+        let group = block.index % geometry.groups;
+        let start = (first[0] - block.lines.start) * width + first[1];
+        results.resize(height * lines * pitch, T::default());
+        for row in block.rows.clone().step_by(height) {
+            let rows = row..block.rows.end.min(row + height);
+            let channels = group * geometry.rows + rows.start..group * geometry.rows + rows.end;
+            let bias = self.bias.map(|bias| &bias[channels.clone()]);
+            let mut take = |tile: &SumTile<'_>| {
+                pulp::Arch::new().dispatch(Finish {
+                    epilogue: &self.epilogue,
+                    channel: channels.start,
+                    tile,
+                    results,
+                    stride: lines * pitch,
+                });
+            };
+            self.filters
+                .convolve(group, rows.clone(), &windows, bias, &mut take, pace)?;
+            let strips = &mut block.output[rows.start - block.rows.start..][..rows.len()];
+            for (strip, results) in strips.iter_mut().zip(results.chunks_exact(lines * pitch)) {
+                let strip = &mut strip[start..];
+                if pitch == width {
+                    strip[..lines * width].copy_from_slice(&results[..lines * width]);
+                    continue;
+                }
+                for (strip, results) in strip.chunks_mut(width).zip(results.chunks_exact(pitch)) {
+                    strip[..columns].copy_from_slice(&results[..columns]);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the first line and column of each tile of the lines `lines`.
+fn tiles(
+    layout: &ByteLayout,
+    lines: &Range<usize>,
+    width: usize,
+) -> impl Iterator<Item = [usize; 2]> + use<> {
+    let [tall, wide] = layout.tile;
+    let lines = lines.clone().step_by(tall);
+    lines.flat_map(move |line| (0..width).step_by(wide).map(move |column| [line, column]))
+}

@@ -1,0 +1,436 @@
+//! Memory layout of an 8-bit image for convolution without im2col.
+//!
+//! The padded image is copied once, tile by tile, into planes of [`Quad`]s: one plane per offset within a
+//! stride and per four channels. A depthwise convolution has no four channels to sum, so its quads hold four
+//! columns of a window instead.
+
+use onnx_gemm::{Quad, Windows};
+use onnx_tensor::prelude::*;
+
+use crate::conv::geometry::Geometry;
+use onnx_tensor::cancelling::Pace;
+
+/// The number of terms in a quad.
+const TERMS: usize = 4;
+
+/// The number of quads of a tile's planes, so that they stay in the L2 cache.
+const TILE: usize = if cfg!(test) { 1 << 6 } else { 1 << 17 };
+
+/// The number of positions of a tile, so that the results of a few channels stay in the L1 cache.
+const POSITIONS: usize = if cfg!(test) { 1 << 5 } else { 1 << 12 };
+
+/// What the four terms of a quad are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Terms {
+    /// Four channels of one pixel.
+    Channels,
+    /// Four adjacent columns of a window.
+    Columns,
+}
+
+impl Terms {
+    /// Returns the terms with fewer quads per window.
+    fn of(channels: usize, [_, width]: [usize; 2]) -> Self {
+        let of_channels = channels.div_ceil(TERMS).saturating_mul(width);
+        match channels.saturating_mul(width.div_ceil(TERMS)) < of_channels {
+            true => Self::Columns,
+            false => Self::Channels,
+        }
+    }
+
+    /// Returns the number of planes per offset within a stride.
+    fn units(self, channels: usize) -> usize {
+        match self {
+            Self::Channels => channels.div_ceil(TERMS),
+            Self::Columns => channels,
+        }
+    }
+
+    /// Returns the number of quads per line of a window.
+    fn steps(self, width: usize) -> usize {
+        match self {
+            Self::Channels => width,
+            Self::Columns => width.div_ceil(TERMS),
+        }
+    }
+
+    /// Returns the column of a window where a quad starts.
+    fn column(self, step: usize) -> usize {
+        match self {
+            Self::Channels => step,
+            Self::Columns => step * TERMS,
+        }
+    }
+}
+
+/// Returns the number of quads of a filter.
+pub(super) fn steps(channels: usize, kernel: [usize; 2]) -> usize {
+    let terms = Terms::of(channels, kernel);
+    let of_lines = kernel[0].saturating_mul(terms.steps(kernel[1]));
+    terms.units(channels).saturating_mul(of_lines)
+}
+
+/// Returns filters as quads, in the order of [`ByteLayout`]'s offsets.
+pub(super) fn quads(weights: &[i16], channels: usize, [height, width]: [usize; 2]) -> Vec<[i16; TERMS]> {
+    let terms = Terms::of(channels, [height, width]);
+    let window = height * width;
+    let mut quads =
+        Vec::with_capacity(weights.len() / (channels * window) * steps(channels, [height, width]));
+    for filter in weights.chunks_exact(channels * window) {
+        for unit in 0..terms.units(channels) {
+            for line in filter[..window]
+                .chunks_exact(width)
+                .enumerate()
+                .map(|(line, _)| line)
+            {
+                for step in 0..terms.steps(width) {
+                    quads.push(std::array::from_fn(|term| {
+                        let (channel, column) = match terms {
+                            Terms::Channels => (unit * TERMS + term, step),
+                            Terms::Columns => (unit, step * TERMS + term),
+                        };
+                        match channel < channels && column < width {
+                            true => filter[channel * window + line * width + column],
+                            false => 0,
+                        }
+                    }));
+                }
+            }
+        }
+    }
+    quads
+}
+
+/// Memory layout of the image for one tile of the result.
+#[derive(Debug)]
+pub(super) struct ByteLayout {
+    terms: Terms,
+    /// Maximum height and width of a tile of the result.
+    pub(super) tile: [usize; 2],
+    /// Height and width of a plane.
+    plane: [usize; 2],
+    /// The number of pixels that the quads of a line come from.
+    padded: usize,
+    /// The distance of two terms in a line of pixels.
+    shift: usize,
+    is_strided: bool,
+    /// Offsets within a stride that any quad has.
+    phases: [Vec<usize>; 2],
+    /// For each quad of a filter, its distance from the position.
+    pub(super) offsets: Vec<usize>,
+}
+
+impl Geometry {
+    /// Returns the layout for parts of at most `lines` lines; `None` if it would take far more memory than
+    /// the image and the result.
+    pub(super) fn byte_layout(&self, lines: usize) -> Option<ByteLayout> {
+        let terms = Terms::of(self.channels, self.kernel);
+        let counts = [self.kernel[0], terms.steps(self.kernel[1])];
+        // Returns how far a quad of a window is from the window's first element.
+        let ahead = |axis: usize, step: usize| {
+            let step = if axis == 1 { terms.column(step) } else { step };
+            step.checked_mul(self.dilations[axis])
+        };
+        let is_strided = self.strides != [1, 1];
+        let reach = |axis: usize| match is_strided {
+            true => Some(ahead(axis, counts[axis] - 1)? / self.strides[axis]),
+            // The planes have the width of the padded image, so that all lines are copied at once.
+            false => (self.kernel[axis] - 1).checked_mul(self.dilations[axis]),
+        };
+        let reach = [reach(0)?, reach(1)?];
+        let phases = |axis: usize| {
+            let steps = (0..counts[axis]).filter_map(|step| ahead(axis, step));
+            let mut phases: Vec<usize> = steps.map(|ahead| ahead % self.strides[axis]).collect();
+            phases.sort_unstable();
+            phases.dedup();
+            phases
+        };
+        let phases = [phases(0), phases(1)];
+        let planes = phases[0].len() * phases[1].len() * terms.units(self.channels);
+        let size = |[height, width]: [usize; 2], count: usize| height.checked_mul(width)?.checked_mul(count);
+        let whole = [
+            self.output[0].checked_add(reach[0])?,
+            self.output[1].checked_add(reach[1])?,
+        ];
+        // A line of pixels is copied with its padding.
+        let shift = match terms {
+            Terms::Channels => 0,
+            Terms::Columns => self.dilations[1],
+        };
+        let padded = |columns: usize| {
+            let last = (columns - 1).checked_mul(self.strides[1])?;
+            let term = (TERMS - 1).checked_mul(shift)?;
+            last.checked_add(phases[1].last()?.checked_add(term)?)?
+                .checked_add(1)
+        };
+        let all = size(whole, planes)?.checked_add(padded(whole[1])?)?;
+        let given = size(self.input, self.channels)?;
+        let made = size(self.output, self.rows.max(self.channels))?;
+        if all > given.checked_add(made)?.checked_mul(4)?.checked_add(1 << 16)? {
+            return None;
+        }
+        let width = self.output[1].min((TILE / planes).saturating_sub(reach[1]).max(4 * reach[1] + 64));
+        let line = (width + reach[1]) * planes;
+        let height = (TILE / line)
+            .saturating_sub(reach[0])
+            .min(POSITIONS / (width + reach[1]));
+        let tile = [height.max(4 * reach[0] + 4).min(lines), width];
+        let plane = [tile[0] + reach[0], tile[1] + reach[1]];
+        let mut offsets = Vec::with_capacity(steps(self.channels, self.kernel));
+        let count = phases[0].len() * phases[1].len();
+        for unit in 0..terms.units(self.channels) {
+            for y in 0..counts[0] {
+                for x in 0..counts[1] {
+                    let (y, x) = (ahead(0, y)?, ahead(1, x)?);
+                    let row = phases[0].binary_search(&(y % self.strides[0])).ok()?;
+                    let column = phases[1].binary_search(&(x % self.strides[1])).ok()?;
+                    let index = unit * count + row * phases[1].len() + column;
+                    let place = y / self.strides[0] * plane[1] + x / self.strides[1];
+                    offsets.push(index * plane[0] * plane[1] + place);
+                }
+            }
+        }
+        Some(ByteLayout {
+            terms,
+            tile,
+            plane,
+            padded: padded(plane[1])?,
+            shift,
+            is_strided,
+            phases,
+            offsets,
+        })
+    }
+}
+
+/// An 8-bit image whose planes are copied.
+#[derive(Clone, Copy)]
+pub(super) struct ByteImage<'i> {
+    /// The pixels of one group.
+    pub(super) pixels: &'i [u8],
+    /// The bits that differ between pixels and their unsigned form.
+    pub(super) flip: u8,
+    /// The zero point in the unsigned form, which pads the image.
+    pub(super) zero_point: u8,
+}
+
+impl ByteLayout {
+    /// Returns the distance between the beginnings of two lines.
+    pub(super) fn pitch(&self) -> usize {
+        self.plane[1]
+    }
+
+    /// Returns the number of quads in the planes of a tile.
+    pub(super) fn quads(&self, channels: usize) -> usize {
+        let planes = self.terms.units(channels) * self.phases[0].len() * self.phases[1].len();
+        planes * self.plane[0] * self.plane[1] + Windows::slack()
+    }
+
+    /// Writes the planes of the tile that starts at `first` and has `lines` lines. `pixels` is a buffer.
+    ///
+    /// # Errors
+    /// Fails if the request is cancelled.
+    pub(super) fn fill(
+        &self,
+        geometry: &Geometry,
+        image: ByteImage<'_>,
+        first: [usize; 2],
+        lines: usize,
+        (to, pixels): (&mut [Quad], &mut Vec<u8>),
+        pace: &mut Pace,
+    ) -> Result<()> {
+        let lines = self.plane[0] - (self.tile[0] - lines);
+        let count = self.phases[0].len() * self.phases[1].len() * self.plane[0] * self.plane[1];
+        let length = match self.is_strided {
+            true => self.padded,
+            false => lines * self.plane[1] + (TERMS - 1) * self.shift,
+        };
+        pixels.resize(TERMS * length, 0);
+        let units = to
+            .chunks_exact_mut(count)
+            .take(self.terms.units(geometry.channels));
+        for (unit, to) in units.enumerate() {
+            pace.spend(1 + to.len() as u64)?;
+            let [height, width] = geometry.input;
+            let channels = std::array::from_fn(|term| {
+                let channel = match self.terms {
+                    // The filters are 0 for channels that do not exist.
+                    Terms::Channels if unit * TERMS + term < geometry.channels => unit * TERMS + term,
+                    Terms::Channels => unit * TERMS,
+                    Terms::Columns => unit,
+                };
+                &image.pixels[channel * height * width..][..height * width]
+            });
+            pulp::Arch::new().dispatch(Unit {
+                layout: self,
+                geometry,
+                image,
+                channels,
+                first,
+                lines,
+                pixels,
+                to,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// The planes for four channels, or for one.
+struct Unit<'u> {
+    layout: &'u ByteLayout,
+    geometry: &'u Geometry,
+    image: ByteImage<'u>,
+    /// The channel that each of the four terms comes from.
+    channels: [&'u [u8]; TERMS],
+    /// The first line and column of the tile.
+    first: [usize; 2],
+    /// The number of lines of each plane.
+    lines: usize,
+    /// Four buffers for pixels and their padding.
+    pixels: &'u mut [u8],
+    to: &'u mut [Quad],
+}
+
+impl pulp::WithSimd for Unit<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        match self.layout.is_strided {
+            true => self.write_strided(),
+            false => self.write_at_once(),
+        }
+    }
+}
+
+impl Unit<'_> {
+    /// Writes the only plane of a convolution without strides.
+    #[inline(always)]
+    fn write_at_once(self) {
+        let Self {
+            layout,
+            geometry,
+            channels,
+            lines,
+            ..
+        } = self;
+        let (pitch, [height, width]) = (layout.plane[1], geometry.input);
+        let to = &mut self.to[..lines * pitch];
+        let is_whole = geometry.before == [0, 0] && pitch == width && self.first[0] + lines <= height;
+        if is_whole && layout.shift == 0 {
+            let sources = channels.map(|channel| &channel[self.first[0] * width..][..lines * width]);
+            return interleave(to, sources, self.image.flip);
+        }
+        let length = self.pixels.len() / TERMS;
+        let mut buffers = self.pixels.chunks_exact_mut(length);
+        let count = if layout.shift == 0 { TERMS } else { 1 };
+        for (channel, buffer) in channels.iter().take(count).zip(&mut buffers) {
+            for (line, buffer) in buffer.chunks_exact_mut(pitch).enumerate() {
+                copy_line(
+                    geometry,
+                    channel,
+                    [self.first[0] + line, self.first[1]],
+                    self.image,
+                    buffer,
+                );
+            }
+        }
+        let pixels = &self.pixels;
+        let sources: [&[u8]; TERMS] = std::array::from_fn(|term| match layout.shift {
+            0 => &pixels[term * length..][..lines * pitch],
+            shift => &pixels[term * shift..][..lines * pitch],
+        });
+        interleave(to, sources, self.image.flip);
+    }
+
+    #[inline(always)]
+    fn write_strided(self) {
+        let Self { layout, geometry, .. } = self;
+        let (size, pitch, stride) = (
+            layout.plane[0] * layout.plane[1],
+            layout.plane[1],
+            geometry.strides[1],
+        );
+        let [rows, columns] = &layout.phases;
+        let column = self.first[1] * stride;
+        for (row, planes) in rows.iter().zip(self.to.chunks_exact_mut(columns.len() * size)) {
+            for line in 0..self.lines {
+                let place = [(self.first[0] + line) * geometry.strides[0] + row, column];
+                let count = if layout.shift == 0 { TERMS } else { 1 };
+                let buffers = self.pixels.chunks_exact_mut(layout.padded);
+                for (channel, buffer) in self.channels.iter().take(count).zip(buffers) {
+                    copy_line(geometry, channel, place, self.image, buffer);
+                }
+                for (column, plane) in columns.iter().zip(planes.chunks_exact_mut(size)) {
+                    let to = &mut plane[line * pitch..][..pitch];
+                    let sources: [&[u8]; TERMS] = std::array::from_fn(|term| {
+                        let start = match layout.shift {
+                            0 => term * layout.padded + column,
+                            shift => term * shift + column,
+                        };
+                        &self.pixels[start..][..(pitch - 1) * stride + 1]
+                    });
+                    match stride {
+                        1 => interleave(to, sources, self.image.flip),
+                        2 => interleave_every_second(to, sources, self.image.flip),
+                        stride => {
+                            for (index, to) in to.iter_mut().enumerate() {
+                                *to = sources.map(|source| source[index * stride] ^ self.image.flip);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Copies a line of the padded image from `column` on.
+#[inline(always)]
+fn copy_line(
+    geometry: &Geometry,
+    channel: &[u8],
+    [line, column]: [usize; 2],
+    image: ByteImage<'_>,
+    to: &mut [u8],
+) {
+    let ([height, width], padding) = (geometry.input, image.zero_point ^ image.flip);
+    let Some(line) = line.checked_sub(geometry.before[0]).filter(|&line| line < height) else {
+        to.fill(padding);
+        return;
+    };
+    let line = &channel[line * width..][..width];
+    let start = geometry.before[1].saturating_sub(column).min(to.len());
+    let from = &line[(column + start).saturating_sub(geometry.before[1]).min(width)..];
+    let (before, rest) = to.split_at_mut(start);
+    let count = rest.len().min(from.len());
+    let (inside, after) = rest.split_at_mut(count);
+    before.fill(padding);
+    inside.copy_from_slice(&from[..count]);
+    after.fill(padding);
+}
+
+/// Writes quads of elements of the four sources.
+#[inline(always)]
+fn interleave(to: &mut [Quad], [a, b, c, d]: [&[u8]; TERMS], flip: u8) {
+    let (ab, cd) = (a.iter().zip(b), c.iter().zip(d));
+    for (to, ((a, b), (c, d))) in to.iter_mut().zip(ab.zip(cd)) {
+        let [a, b, c, d] = [*a, *b, *c, *d].map(|term| u32::from(term ^ flip));
+        *to = (a | b << 8 | c << 16 | d << 24).to_le_bytes();
+    }
+}
+
+/// Writes quads of every second element of the four sources.
+#[inline(always)]
+fn interleave_every_second(to: &mut [Quad], sources: [&[u8]; TERMS], flip: u8) {
+    let [a, b, c, d] = sources.map(|source| source.as_chunks::<2>().0);
+    let (ab, cd) = (a.iter().zip(b), c.iter().zip(d));
+    for (to, ((a, b), (c, d))) in to.iter_mut().zip(ab.zip(cd)) {
+        let [a, b, c, d] = [a[0], b[0], c[0], d[0]].map(|term| u32::from(term ^ flip));
+        *to = (a | b << 8 | c << 16 | d << 24).to_le_bytes();
+    }
+    if let Some(to) = to.last_mut() {
+        *to = sources.map(|source| source.last().map_or(0, |pixel| pixel ^ flip));
+    }
+}
