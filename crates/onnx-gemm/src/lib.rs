@@ -56,7 +56,7 @@ pub use gemm::{gemm, gemm_nt};
 pub use gemv::{gemv, indirect_gemv};
 pub use generic::{Number, add_gemm};
 pub use indirect::{BlockedGemm, IndirectGemm};
-pub use int8::{IntegerFilters, PackedIntegers, Quad, SumTile, Windows, integer_gemm};
+pub use int8::{IntegerFilters, PackedIntegers, Quad, SumBuffer, SumTile, Windows, integer_gemm};
 pub use line_filter::{LineFilter, SLACK};
 pub use line_gemm::LineGemm;
 pub use nbits::BlockQuantized;

@@ -17,15 +17,14 @@ pub(super) const TERMS: usize = 4;
 /// Four terms of an image: unsigned bytes, whose zero point is the one of [`Windows`].
 pub type Quad = [u8; TERMS];
 
-/// The number of positions that a kernel reads at once. An image has up to this many quads after those of
-/// the last position; see [`Windows::slack`].
+/// The number of positions that a kernel reads at once; see [`Windows::slack`].
 pub(super) const LANES: usize = 16;
 
 /// The maximum number of rows that are computed together.
 pub(super) const HEIGHT: usize = 8;
 
-/// The number of sums in a tile.
-const TILE: usize = HEIGHT * 3 * LANES;
+/// The number of sums in a tile, for which 3 and 4 vectors are whole parts of its rows.
+const TILE: usize = HEIGHT * 12 * LANES;
 
 /// The number of multiplications in one step of [`Pace`].
 const PER_STEP: usize = 64;
@@ -34,7 +33,7 @@ const PER_STEP: usize = 64;
 /// reads them.
 ///
 /// ```
-/// use onnx_gemm::{IntegerFilters, Unpaced, Windows};
+/// use onnx_gemm::{IntegerFilters, SumBuffer, SumTile, Unpaced, Windows};
 ///
 /// // One filter, whose window has two adjacent pixels of four channels.
 /// let filters = IntegerFilters::new(&[[1, -1, 2, 0], [3, 0, 0, 0]], [1, 1, 2]);
@@ -42,10 +41,9 @@ const PER_STEP: usize = 64;
 /// image.resize(3 + Windows::slack(), [0; 4]);
 /// let windows = Windows { image: &image, offsets: &[0, 1], positions: 2, zero_point: 0 };
 /// let mut found = vec![];
-/// let (bias, mut take) = (Some(&[1000][..]), |tile: &onnx_gemm::SumTile<'_>| {
-///     found.extend_from_slice(tile.row(0));
-/// });
-/// filters.convolve(0, 0..1, &windows, bias, &mut take, &mut Unpaced).unwrap();
+/// let mut take = |tile: &SumTile<'_>| found.extend_from_slice(tile.row(0));
+/// let results = (&mut SumBuffer::default(), &mut take);
+/// filters.convolve(0, 0..1, &windows, Some(&[1000]), results, &mut Unpaced).unwrap();
 /// assert_eq!(found, [1000 + 50 + 150, 1000 + 130 + 270]);
 /// ```
 #[derive(Debug)]
@@ -92,6 +90,16 @@ impl Windows<'_> {
     }
 }
 
+/// A buffer for the sums of a tile.
+#[derive(Debug)]
+pub struct SumBuffer([i32; TILE]);
+
+impl Default for SumBuffer {
+    fn default() -> Self {
+        Self([0; TILE])
+    }
+}
+
 /// The sums of a few rows at adjacent positions.
 #[derive(Debug)]
 pub struct SumTile<'t> {
@@ -109,10 +117,19 @@ impl SumTile<'_> {
     /// # Panics
     /// Panics if there is no such row.
     #[must_use]
-    #[inline(always)]
     pub fn row(&self, row: usize) -> &[i32] {
+        &self.vectors(row)[..self.positions.len()]
+    }
+
+    /// Returns the sums of row `rows.start + row`, and arbitrary numbers up to the end of the last vector.
+    ///
+    /// # Panics
+    /// Panics if there is no such row.
+    #[must_use]
+    #[inline(always)]
+    pub fn vectors(&self, row: usize) -> &[i32] {
         assert!(row < self.rows.len(), "row {row} of {}", self.rows.len());
-        &self.sums[row * self.stride..][..self.positions.len()]
+        &self.sums[row * self.stride..][..self.positions.len().next_multiple_of(LANES)]
     }
 }
 
@@ -201,7 +218,7 @@ impl IntegerFilters {
     }
 
     /// Computes the sums of `rows` of a group at all positions, and passes tiles of them to `take`, in the
-    /// order of the positions. The rows are in one block of [`height`](Self::height) rows. A
+    /// order of the positions. The buffer's numbers do not matter. The rows are in one block of [`height`](Self::height) rows. A
     /// sum is that of the products of the filter with the image minus its zero point, plus the bias of its
     /// row, modulo 2^32. `bias` has one element for each of `rows`.
     ///
@@ -217,7 +234,7 @@ impl IntegerFilters {
         rows: Range<usize>,
         windows: &Windows<'_>,
         bias: Option<&[i32]>,
-        take: &mut impl FnMut(&SumTile<'_>),
+        (SumBuffer(sums), take): (&mut SumBuffer, &mut impl FnMut(&SumTile<'_>)),
         pace: &mut P,
     ) -> Result<(), P::Stopped> {
         let (height, steps, positions) = (self.height, self.steps, windows.positions);
@@ -241,15 +258,11 @@ impl IntegerFilters {
             let bias = bias.map_or(0, |bias| bias[index]);
             first[row] = bias.wrapping_sub(total.wrapping_mul(windows.zero_point.into()));
         }
-        let mut sums = [0; TILE];
         let stride = TILE / height;
         for position in (0..positions).step_by(stride) {
             let width = stride.min(positions - position);
             pace.spend((rows.len() * width * steps * TERMS / PER_STEP + 1) as u64)?;
-            let mut output = Output {
-                sums: &mut sums,
-                stride,
-            };
+            let mut output = Output { sums, stride };
             let block = Part {
                 row,
                 within: within.clone(),
@@ -395,7 +408,7 @@ mod tests {
     ) -> Vec<i32> {
         let positions = windows.positions;
         let mut found = vec![1; filters.rows * positions];
-        let mut start = 0;
+        let (mut start, mut buffer) = (0, SumBuffer::default());
         while start < filters.rows {
             let end = (start / filters.height + 1) * filters.height;
             let rows = start..end.min(filters.rows).min(start + step);
@@ -407,7 +420,7 @@ mod tests {
                     to.copy_from_slice(tile.row(index));
                 }
             };
-            let all = filters.convolve(group, rows, windows, bias, &mut take, &mut Unpaced);
+            let all = filters.convolve(group, rows, windows, bias, (&mut buffer, &mut take), &mut Unpaced);
             all.unwrap();
         }
         found
@@ -418,7 +431,7 @@ mod tests {
         let rows = 1 + random.pick(&[0, 1, 2, 3, 6, 7, 8, 12, 20]);
         let (steps, positions) = (
             1 + random.below(12),
-            random.pick(&[1, 2, 15, 16, 17, 47, 49, 96, 500]),
+            random.pick(&[1, 2, 15, 16, 17, 47, 49, 96, 193, 2000]),
         );
         let zero_point = random.pick(&[0, 1, 128, 255]);
         let zeros: Vec<usize> = (0..groups * rows)
@@ -510,7 +523,8 @@ mod tests {
         };
         let mut tiles = 0;
         let mut take = |_: &SumTile<'_>| tiles += 1;
-        let stopped = filters.convolve(0, 0..1, &windows, None, &mut take, &mut Budget(10_000));
+        let results = (&mut SumBuffer::default(), &mut take);
+        let stopped = filters.convolve(0, 0..1, &windows, None, results, &mut Budget(10_000));
         assert_eq!(stopped, Err(Exhausted));
         assert!(tiles > 0 && tiles < 10);
     }
@@ -525,6 +539,7 @@ mod tests {
             positions: 16,
             zero_point: 0,
         };
-        let _ = filters.convolve(0, 0..1, &windows, None, &mut |_| {}, &mut Unpaced);
+        let results = (&mut SumBuffer::default(), &mut |_: &SumTile<'_>| {});
+        let _ = filters.convolve(0, 0..1, &windows, None, results, &mut Unpaced);
     }
 }

@@ -12,7 +12,7 @@ mod vnni;
 #[cfg(target_arch = "x86_64")]
 mod vnni_filters;
 
-pub use filters::{IntegerFilters, Quad, SumTile, Windows};
+pub use filters::{IntegerFilters, Quad, SumBuffer, SumTile, Windows};
 
 use std::ops::Range;
 

@@ -3,12 +3,12 @@
 
 use std::ops::Range;
 
-use onnx_gemm::{IntegerFilters, Quad, SumTile, Windows};
+use onnx_gemm::{IntegerFilters, Quad, SumBuffer, SumTile, Windows};
 use onnx_tensor::prelude::*;
 
 use crate::{
     conv::{
-        byte_layout::{ByteImage, ByteLayout, quads, steps},
+        byte_layout::{ByteImage, ByteLayout, Planes, copy_short, quads, steps},
         geometry::Geometry,
     },
     least_work::PRODUCTS,
@@ -87,8 +87,9 @@ impl<T, E: Epilogue<T>> pulp::WithSimd for Finish<'_, T, E> {
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, _: S) {
         for row in 0..self.tile.rows.len() {
-            let to = &mut self.results[row * self.stride..][self.tile.positions.clone()];
-            self.epilogue.finish(self.channel + row, self.tile.row(row), to);
+            let sums = self.tile.vectors(row);
+            let to = &mut self.results[row * self.stride + self.tile.positions.start..][..sums.len()];
+            self.epilogue.finish(self.channel + row, sums, to);
         }
     }
 }
@@ -113,19 +114,21 @@ struct Block<'b, T> {
     output: ShortVec<&'b mut [T]>,
 }
 
-/// Buffers that tiles reuse.
-struct Scratch<T> {
-    planes: Vec<Quad>,
-    pixels: Vec<u8>,
-    results: Vec<T>,
+/// The number of sums in a vector.
+const LANES: usize = Windows::slack() + 1;
+
+/// Buffers for the results of a few channels of a tile.
+struct Results<T> {
+    sums: SumBuffer,
+    /// The results, including those of positions between two lines.
+    elements: Vec<T>,
 }
 
-impl<T> Default for Scratch<T> {
+impl<T> Default for Results<T> {
     fn default() -> Self {
         Self {
-            planes: Vec::new(),
-            pixels: Vec::new(),
-            results: Vec::new(),
+            sums: SumBuffer::default(),
+            elements: Vec::new(),
         }
     }
 }
@@ -173,7 +176,7 @@ impl<E> ByteConvolution<'_, E> {
                 return Ok(());
             }
             split::lines(output, made, work, |first, output, pace| {
-                let mut scratch = Scratch::default();
+                let (mut planes, mut results) = (Planes::new(&layout, geometry)?, Results::default());
                 for (index, output) in (first..).zip(output.chunks_exact_mut(made)) {
                     let mut block = Block {
                         index,
@@ -181,7 +184,7 @@ impl<E> ByteConvolution<'_, E> {
                         lines: 0..geometry.output[0],
                         output: output.chunks_exact_mut(geometry.positions()).collect(),
                     };
-                    self.compute(&layout, &mut block, &mut scratch, pace)?;
+                    self.compute(&layout, &mut block, &mut planes, &mut results, pace)?;
                 }
                 Ok(())
             })
@@ -223,7 +226,8 @@ impl<E> ByteConvolution<'_, E> {
                 pairs.for_each(|(block, strip)| block.output.push(strip));
             }
             return in_parts(blocks, |mut block, pace| {
-                self.compute(&layout, &mut block, &mut Scratch::default(), pace)
+                let mut planes = Planes::new(&layout, geometry)?;
+                self.compute(&layout, &mut block, &mut planes, &mut Results::default(), pace)
             });
         }
         let rows = geometry
@@ -239,13 +243,19 @@ impl<E> ByteConvolution<'_, E> {
                 output: strip.chunks_exact_mut(positions).collect(),
             })
             .collect();
-        let (mut planes, mut pixels) = (Vec::new(), Vec::new());
+        let mut planes = Planes::new(layout, geometry)?;
         for first in tiles(layout, &(0..height), width) {
             let lines = layout.tile[0].min(height - first[0]);
-            let buffers = (&mut planes, &mut pixels);
-            self.fill(layout, index, first, lines, buffers, &mut Pace::default())?;
+            self.fill(layout, index, first, lines, &mut planes, &mut Pace::default())?;
             in_parts(blocks.iter_mut().collect(), |block: &mut Block<'_, T>, pace| {
-                self.multiply(layout, block, first, &planes, &mut Vec::new(), pace)
+                self.multiply(
+                    layout,
+                    block,
+                    first,
+                    planes.quads(),
+                    &mut Results::default(),
+                    pace,
+                )
             })?;
         }
         Ok(())
@@ -256,7 +266,8 @@ impl<E> ByteConvolution<'_, E> {
         &self,
         layout: &ByteLayout,
         block: &mut Block<'_, T>,
-        scratch: &mut Scratch<T>,
+        planes: &mut Planes,
+        results: &mut Results<T>,
         pace: &mut Pace,
     ) -> Result<()>
     where
@@ -264,9 +275,8 @@ impl<E> ByteConvolution<'_, E> {
     {
         for first in tiles(layout, &block.lines, self.geometry.output[1]) {
             let lines = layout.tile[0].min(block.lines.end - first[0]);
-            let buffers = (&mut scratch.planes, &mut scratch.pixels);
-            self.fill(layout, block.index, first, lines, buffers, pace)?;
-            self.multiply(layout, block, first, &scratch.planes, &mut scratch.results, pace)?;
+            self.fill(layout, block.index, first, lines, planes, pace)?;
+            self.multiply(layout, block, first, planes.quads(), results, pace)?;
         }
         Ok(())
     }
@@ -278,16 +288,15 @@ impl<E> ByteConvolution<'_, E> {
         index: usize,
         first: [usize; 2],
         lines: usize,
-        (planes, pixels): (&mut Vec<Quad>, &mut Vec<u8>),
+        planes: &mut Planes,
         pace: &mut Pace,
     ) -> Result<()> {
         let geometry = &self.geometry;
-        planes.resize(layout.quads(geometry.channels), Quad::default());
         let image = ByteImage {
             pixels: &self.image.pixels[index * geometry.image()..][..geometry.image()],
             ..self.image
         };
-        layout.fill(geometry, image, first, lines, (planes, pixels), pace)
+        layout.fill(geometry, image, first, lines, planes, pace)
     }
 
     /// Computes one tile of a block from the planes of the image.
@@ -297,7 +306,7 @@ impl<E> ByteConvolution<'_, E> {
         block: &mut Block<'_, T>,
         first: [usize; 2],
         planes: &[Quad],
-        results: &mut Vec<T>,
+        results: &mut Results<T>,
         pace: &mut Pace,
     ) -> Result<()>
     where
@@ -316,7 +325,9 @@ impl<E> ByteConvolution<'_, E> {
         };
         let group = block.index % geometry.groups;
         let start = (first[0] - block.lines.start) * width + first[1];
-        results.resize(height * lines * pitch, T::default());
+        let stride = (lines * pitch).next_multiple_of(LANES);
+        let Results { sums, elements } = results;
+        elements.resize(height * stride, T::default());
         for row in block.rows.clone().step_by(height) {
             let rows = row..block.rows.end.min(row + height);
             let channels = group * geometry.rows + rows.start..group * geometry.rows + rows.end;
@@ -326,21 +337,21 @@ impl<E> ByteConvolution<'_, E> {
                     epilogue: &self.epilogue,
                     channel: channels.start,
                     tile,
-                    results,
-                    stride: lines * pitch,
+                    results: elements,
+                    stride,
                 });
             };
             self.filters
-                .convolve(group, rows.clone(), &windows, bias, &mut take, pace)?;
+                .convolve(group, rows.clone(), &windows, bias, (sums, &mut take), pace)?;
             let strips = &mut block.output[rows.start - block.rows.start..][..rows.len()];
-            for (strip, results) in strips.iter_mut().zip(results.chunks_exact(lines * pitch)) {
+            for (strip, results) in strips.iter_mut().zip(elements.chunks_exact(stride)) {
                 let strip = &mut strip[start..];
                 if pitch == width {
                     strip[..lines * width].copy_from_slice(&results[..lines * width]);
                     continue;
                 }
                 for (strip, results) in strip.chunks_mut(width).zip(results.chunks_exact(pitch)) {
-                    strip[..columns].copy_from_slice(&results[..columns]);
+                    copy_short(&results[..columns], &mut strip[..columns]);
                 }
             }
         }

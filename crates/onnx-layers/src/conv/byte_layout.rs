@@ -203,6 +203,40 @@ impl Geometry {
     }
 }
 
+/// Buffers for the planes of a tile.
+pub(super) struct Planes {
+    /// The quads as bytes, in memory that the values of a run reuse.
+    quads: Option<Tensor>,
+    /// Lines of pixels and their padding.
+    pixels: Vec<u8>,
+    /// The first line and column of the tile whose padding is in `pixels`, and its number of lines.
+    padded: Option<([usize; 2], usize)>,
+}
+
+impl Planes {
+    pub(super) fn new(layout: &ByteLayout, geometry: &Geometry) -> Result<Self> {
+        let bytes = size_of::<Quad>() * layout.quads(geometry.channels);
+        Ok(Self {
+            quads: Some(Tensor::unset_of(ElementType::U8, &[bytes])?),
+            pixels: Vec::new(),
+            padded: None,
+        })
+    }
+
+    pub(super) fn quads(&self) -> &[Quad] {
+        let bytes = self.quads.as_ref().and_then(|quads| quads.as_slice::<u8>().ok());
+        bytes.unwrap_or_default().as_chunks().0
+    }
+}
+
+impl Drop for Planes {
+    fn drop(&mut self) {
+        if let Some(quads) = self.quads.take() {
+            quads.into_arc().release();
+        }
+    }
+}
+
 /// An 8-bit image whose planes are copied.
 #[derive(Clone, Copy)]
 pub(super) struct ByteImage<'i> {
@@ -220,13 +254,18 @@ impl ByteLayout {
         self.plane[1]
     }
 
+    /// Returns the number of lines of pixels from which the four terms of a quad come.
+    fn sources(&self) -> usize {
+        if self.shift == 0 { TERMS } else { 1 }
+    }
+
     /// Returns the number of quads in the planes of a tile.
     pub(super) fn quads(&self, channels: usize) -> usize {
         let planes = self.terms.units(channels) * self.phases[0].len() * self.phases[1].len();
         planes * self.plane[0] * self.plane[1] + Windows::slack()
     }
 
-    /// Writes the planes of the tile that starts at `first` and has `lines` lines. `pixels` is a buffer.
+    /// Writes the planes of the tile that starts at `first` and has `lines` lines.
     ///
     /// # Errors
     /// Fails if the request is cancelled.
@@ -236,22 +275,33 @@ impl ByteLayout {
         image: ByteImage<'_>,
         first: [usize; 2],
         lines: usize,
-        (to, pixels): (&mut [Quad], &mut Vec<u8>),
+        planes: &mut Planes,
         pace: &mut Pace,
     ) -> Result<()> {
         let lines = self.plane[0] - (self.tile[0] - lines);
         let count = self.phases[0].len() * self.phases[1].len() * self.plane[0] * self.plane[1];
-        let length = match self.is_strided {
-            true => self.padded,
-            false => lines * self.plane[1] + (TERMS - 1) * self.shift,
-        };
-        pixels.resize(TERMS * length, 0);
-        let units = to
-            .chunks_exact_mut(count)
-            .take(self.terms.units(geometry.channels));
-        for (unit, to) in units.enumerate() {
+        let [height, width] = geometry.input;
+        let Planes {
+            quads,
+            pixels,
+            padded,
+        } = planes;
+        if *padded != Some((first, lines)) {
+            // All units have the same padding, so that only pixels inside of the image are copied again.
+            let length = match self.is_strided {
+                true => self.padded,
+                false => lines * self.plane[1] + (TERMS - 1) * self.shift,
+            };
+            pixels.clear();
+            pixels.resize(TERMS * length, image.zero_point ^ image.flip);
+            *padded = Some((first, lines));
+        }
+        let to = quads
+            .as_mut()
+            .context("planes have memory until they are dropped")?;
+        let units = to.as_slice_mut::<u8>()?.as_chunks_mut().0.chunks_exact_mut(count);
+        for (unit, to) in units.take(self.terms.units(geometry.channels)).enumerate() {
             pace.spend(1 + to.len() as u64)?;
-            let [height, width] = geometry.input;
             let channels = std::array::from_fn(|term| {
                 let channel = match self.terms {
                     // The filters are 0 for channels that do not exist.
@@ -287,7 +337,7 @@ struct Unit<'u> {
     first: [usize; 2],
     /// The number of lines of each plane.
     lines: usize,
-    /// Four buffers for pixels and their padding.
+    /// Four buffers for pixels, which contain the padding.
     pixels: &'u mut [u8],
     to: &'u mut [Quad],
 }
@@ -308,13 +358,7 @@ impl Unit<'_> {
     /// Writes the only plane of a convolution without strides.
     #[inline(always)]
     fn write_at_once(self) {
-        let Self {
-            layout,
-            geometry,
-            channels,
-            lines,
-            ..
-        } = self;
+        let (layout, geometry, channels, lines) = (self.layout, self.geometry, self.channels, self.lines);
         let (pitch, [height, width]) = (layout.plane[1], geometry.input);
         let to = &mut self.to[..lines * pitch];
         let is_whole = geometry.before == [0, 0] && pitch == width && self.first[0] + lines <= height;
@@ -323,17 +367,11 @@ impl Unit<'_> {
             return interleave(to, sources, self.image.flip);
         }
         let length = self.pixels.len() / TERMS;
-        let mut buffers = self.pixels.chunks_exact_mut(length);
-        let count = if layout.shift == 0 { TERMS } else { 1 };
-        for (channel, buffer) in channels.iter().take(count).zip(&mut buffers) {
+        let buffers = self.pixels.chunks_exact_mut(length);
+        let inside = Inside::new(geometry, self.first[1], pitch);
+        for (channel, buffer) in channels.iter().take(layout.sources()).zip(buffers) {
             for (line, buffer) in buffer.chunks_exact_mut(pitch).enumerate() {
-                copy_line(
-                    geometry,
-                    channel,
-                    [self.first[0] + line, self.first[1]],
-                    self.image,
-                    buffer,
-                );
+                inside.copy(channel, self.first[0] + line, buffer);
             }
         }
         let pixels = &self.pixels;
@@ -346,24 +384,28 @@ impl Unit<'_> {
 
     #[inline(always)]
     fn write_strided(self) {
-        let Self { layout, geometry, .. } = self;
+        let (layout, geometry, flip) = (self.layout, self.geometry, self.image.flip);
         let (size, pitch, stride) = (
             layout.plane[0] * layout.plane[1],
             layout.plane[1],
             geometry.strides[1],
         );
         let [rows, columns] = &layout.phases;
-        let column = self.first[1] * stride;
+        let inside = Inside::new(geometry, self.first[1] * stride, layout.padded);
         for (row, planes) in rows.iter().zip(self.to.chunks_exact_mut(columns.len() * size)) {
             for line in 0..self.lines {
-                let place = [(self.first[0] + line) * geometry.strides[0] + row, column];
-                let count = if layout.shift == 0 { TERMS } else { 1 };
+                let from = (self.first[0] + line) * geometry.strides[0] + row;
                 let buffers = self.pixels.chunks_exact_mut(layout.padded);
-                for (channel, buffer) in self.channels.iter().take(count).zip(buffers) {
-                    copy_line(geometry, channel, place, self.image, buffer);
+                let mut is_inside = true;
+                for (channel, buffer) in self.channels.iter().take(layout.sources()).zip(buffers) {
+                    is_inside &= inside.copy(channel, from, buffer);
                 }
                 for (column, plane) in columns.iter().zip(planes.chunks_exact_mut(size)) {
                     let to = &mut plane[line * pitch..][..pitch];
+                    if !is_inside {
+                        to.fill([self.image.zero_point; TERMS]);
+                        continue;
+                    }
                     let sources: [&[u8]; TERMS] = std::array::from_fn(|term| {
                         let start = match layout.shift {
                             0 => term * layout.padded + column,
@@ -372,11 +414,11 @@ impl Unit<'_> {
                         &self.pixels[start..][..(pitch - 1) * stride + 1]
                     });
                     match stride {
-                        1 => interleave(to, sources, self.image.flip),
-                        2 => interleave_every_second(to, sources, self.image.flip),
+                        1 => interleave(to, sources, flip),
+                        2 => interleave_every_second(to, sources, flip),
                         stride => {
                             for (index, to) in to.iter_mut().enumerate() {
-                                *to = sources.map(|source| source[index * stride] ^ self.image.flip);
+                                *to = sources.map(|source| source[index * stride] ^ flip);
                             }
                         }
                     }
@@ -386,29 +428,68 @@ impl Unit<'_> {
     }
 }
 
-/// Copies a line of the padded image from `column` on.
+/// The part of a line of the padded image that is inside of the image.
+struct Inside<'g> {
+    geometry: &'g Geometry,
+    /// Where the part begins in the line's buffer, and in the line.
+    start: usize,
+    from: usize,
+    count: usize,
+}
+
+impl<'g> Inside<'g> {
+    /// Returns the part for buffers of `length` pixels from `column` of the padded image on.
+    fn new(geometry: &'g Geometry, column: usize, length: usize) -> Self {
+        let (before, width) = (geometry.before[1], geometry.input[1]);
+        let start = before.saturating_sub(column).min(length);
+        let from = (column + start).saturating_sub(before).min(width);
+        Self {
+            geometry,
+            start,
+            from,
+            count: (length - start).min(width - from),
+        }
+    }
+
+    /// Copies the part of a line of the padded image. Returns false if the line is outside of the image.
+    #[inline(always)]
+    fn copy(&self, channel: &[u8], line: usize, to: &mut [u8]) -> bool {
+        let [height, width] = self.geometry.input;
+        let line = line.checked_sub(self.geometry.before[0]);
+        let Some(line) = line.filter(|&line| line < height) else {
+            return false;
+        };
+        let from = &channel[line * width + self.from..][..self.count];
+        copy_short(from, &mut to[self.start..][..self.count]);
+        true
+    }
+}
+
+/// Copies a slice. Short ones are copied without a call.
 #[inline(always)]
-fn copy_line(
-    geometry: &Geometry,
-    channel: &[u8],
-    [line, column]: [usize; 2],
-    image: ByteImage<'_>,
-    to: &mut [u8],
-) {
-    let ([height, width], padding) = (geometry.input, image.zero_point ^ image.flip);
-    let Some(line) = line.checked_sub(geometry.before[0]).filter(|&line| line < height) else {
-        to.fill(padding);
-        return;
-    };
-    let line = &channel[line * width..][..width];
-    let start = geometry.before[1].saturating_sub(column).min(to.len());
-    let from = &line[(column + start).saturating_sub(geometry.before[1]).min(width)..];
-    let (before, rest) = to.split_at_mut(start);
-    let count = rest.len().min(from.len());
-    let (inside, after) = rest.split_at_mut(count);
-    before.fill(padding);
-    inside.copy_from_slice(&from[..count]);
-    after.fill(padding);
+pub(super) fn copy_short<T: Copy>(from: &[T], to: &mut [T]) {
+    match (from.len(), to.len()) {
+        (8..=16, 8..=16) => copy_ends::<T, 8>(from, to),
+        (4..8, 4..8) => copy_ends::<T, 4>(from, to),
+        _ => to.copy_from_slice(from),
+    }
+}
+
+/// Copies a slice of `COUNT` to twice as many elements as two arrays, which may overlap.
+#[inline(always)]
+fn copy_ends<T: Copy, const COUNT: usize>(from: &[T], to: &mut [T]) {
+    assert!(
+        from.len() == to.len(),
+        "slices of {} and {} elements",
+        from.len(),
+        to.len()
+    );
+    if let (Some(from), Some(to)) = (from.first_chunk::<COUNT>(), to.first_chunk_mut()) {
+        *to = *from;
+    }
+    if let (Some(from), Some(to)) = (from.last_chunk::<COUNT>(), to.last_chunk_mut()) {
+        *to = *from;
+    }
 }
 
 /// Writes quads of elements of the four sources.
