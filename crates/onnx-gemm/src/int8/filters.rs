@@ -39,7 +39,7 @@ const PER_STEP: usize = 64;
 /// let filters = IntegerFilters::new(&[[1, -1, 2, 0], [3, 0, 0, 0]], [1, 1, 2]);
 /// let mut image = vec![[10, 20, 30, 40], [50, 60, 70, 80], [90, 10, 10, 10]];
 /// image.resize(3 + Windows::slack(), [0; 4]);
-/// let windows = Windows { image: &image, offsets: &[0, 1], positions: 2, zero_point: 0 };
+/// let windows = Windows { image: &image, offsets: &[0, 1], positions: 2, row_stride: 0, zero_point: 0 };
 /// let mut found = vec![];
 /// let mut take = |tile: &SumTile<'_>| found.extend_from_slice(tile.row(0));
 /// let results = (&mut SumBuffer::default(), &mut take);
@@ -78,6 +78,8 @@ pub struct Windows<'w> {
     pub offsets: &'w [usize],
     /// The number of positions, from 0 on.
     pub positions: usize,
+    /// The distance between the images of two adjacent rows; 0 if all rows have the same image.
+    pub row_stride: usize,
     /// The number that is subtracted from all terms of the image.
     pub zero_point: u8,
 }
@@ -220,7 +222,7 @@ impl IntegerFilters {
     /// Computes the sums of `rows` of a group at all positions, and passes tiles of them to `take`, in the
     /// order of the positions. The buffer's numbers do not matter. The rows are in one block of [`height`](Self::height) rows. A
     /// sum is that of the products of the filter with the image minus its zero point, plus the bias of its
-    /// row, modulo 2^32. `bias` has one element for each of `rows`.
+    /// row, modulo 2^32. The image of the first one of `rows` starts at 0. `bias` has one element for each of `rows`.
     ///
     /// # Errors
     /// Returns the error of [`Pace::spend`].
@@ -263,15 +265,25 @@ impl IntegerFilters {
             let width = stride.min(positions - position);
             pace.spend((rows.len() * width * steps * TERMS / PER_STEP + 1) as u64)?;
             let mut output = Output { sums, stride };
-            let block = Part {
-                row,
-                within: within.clone(),
-                windows,
-                position,
-                positions: width.next_multiple_of(LANES),
-                first: &first,
+            let mut compute = |within: Range<usize>, start: usize| {
+                let part = Part {
+                    row,
+                    within,
+                    windows,
+                    start,
+                    positions: width.next_multiple_of(LANES),
+                    first: &first,
+                };
+                self.compute(&part, &mut output);
             };
-            self.compute(&block, &mut output);
+            match windows.row_stride {
+                0 => compute(within.clone(), position),
+                row_stride => {
+                    for (index, row) in within.clone().enumerate() {
+                        compute(row..row + 1, index * row_stride + position);
+                    }
+                }
+            }
             take(&SumTile {
                 sums: &sums[within.start * stride..],
                 stride,
@@ -301,7 +313,7 @@ impl IntegerFilters {
             height: self.height,
             rows: part.within.clone(),
             offsets: part.windows.offsets,
-            image: &part.windows.image[part.position..],
+            image: &part.windows.image[part.start..],
             positions: part.positions,
             first: part.first,
         }
@@ -314,7 +326,8 @@ struct Part<'p> {
     row: usize,
     within: Range<usize>,
     windows: &'p Windows<'p>,
-    position: usize,
+    /// Where the first position is in the image.
+    start: usize,
     positions: usize,
     first: &'p [i32; HEIGHT],
 }
@@ -414,6 +427,10 @@ mod tests {
             let rows = start..end.min(filters.rows).min(start + step);
             start = rows.end;
             let bias = bias.map(|bias| &bias[rows.clone()]);
+            let windows = &Windows {
+                image: &windows.image[rows.start * windows.row_stride..],
+                ..*windows
+            };
             let mut take = |tile: &SumTile<'_>| {
                 for (index, row) in tile.rows.clone().enumerate() {
                     let to = &mut found[row * positions..][tile.positions.clone()];
@@ -446,7 +463,8 @@ mod tests {
         let terms = (0..terms).map(|at| byte(random) as i16 - zeros[at / (steps * TERMS)] as i16);
         let filters: Vec<[i16; TERMS]> = terms.collect::<Vec<_>>().as_chunks().0.to_vec();
         let offsets: Vec<usize> = (0..steps).map(|_| random.below(40)).collect();
-        let length = 39 + positions + Windows::slack();
+        let row_stride = random.pick(&[0, 0, 7, 61]);
+        let length = (rows - 1) * row_stride + 39 + positions + Windows::slack();
         let image: Vec<Quad> = (0..length)
             .map(|_| [(); TERMS].map(|()| byte(random) as u8))
             .collect();
@@ -454,6 +472,7 @@ mod tests {
             image: &image,
             offsets: &offsets,
             positions,
+            row_stride,
             zero_point,
         };
         let bias: Vec<i32> = (0..rows)
@@ -467,7 +486,8 @@ mod tests {
         for (at, expected) in expected.iter_mut().enumerate() {
             let (row, position) = (at / positions, at % positions);
             let filter = &filters[(group * rows + row) * steps..][..steps];
-            let quads = offsets.iter().map(|offset| image[position + offset]);
+            let start = row * row_stride + position;
+            let quads = offsets.iter().map(|offset| image[start + offset]);
             let terms = filter.as_flattened().iter().zip(quads.flatten());
             *expected = terms.fold(bias.map_or(0, |bias| bias[row]), |sum, (&filter, term)| {
                 sum.wrapping_add(i32::from(filter) * (i32::from(term) - i32::from(zero_point)))
@@ -502,6 +522,7 @@ mod tests {
                 image: &quads,
                 offsets: &vec![0; steps],
                 positions: 1,
+                row_stride: 0,
                 zero_point,
             };
             for filters in packed(&vec![[filter; TERMS]; steps], [1, 1, steps]) {
@@ -519,6 +540,7 @@ mod tests {
             image: &image,
             offsets: &[0; 100],
             positions: 10_000,
+            row_stride: 0,
             zero_point: 0,
         };
         let mut tiles = 0;
@@ -537,6 +559,7 @@ mod tests {
             image: &[[1; TERMS]; 16],
             offsets: &[0, 1],
             positions: 16,
+            row_stride: 0,
             zero_point: 0,
         };
         let results = (&mut SumBuffer::default(), &mut |_: &SumTile<'_>| {});

@@ -26,12 +26,23 @@ pub(super) fn packed(weights: &[i16], groups: usize, channels: usize, kernel: [u
     let quads = quads(weights, channels, kernel);
     let steps = steps(channels, kernel);
     let rows = quads.len() / (groups * steps);
+    let [groups, rows, _] = merged([groups, rows, channels]);
     IntegerFilters::new(&quads, [groups, rows, steps])
 }
 
 /// Returns the bytes of packed weights for `rows` output channels per group.
 pub(super) fn packed_bytes(groups: usize, rows: usize, channels: usize, kernel: [usize; 2]) -> u64 {
+    let [groups, rows, _] = merged([groups, rows, channels]);
     IntegerFilters::bytes([groups, rows, steps(channels, kernel)])
+}
+
+/// Merges the groups of a depthwise convolution into one, where each channel of the image has one filter.
+/// Takes and returns the number of groups, and the numbers of output and of input channels of each.
+fn merged([groups, rows, channels]: [usize; 3]) -> [usize; 3] {
+    match (rows, channels) {
+        (1, 1) => [1, groups, groups],
+        _ => [groups, rows, channels],
+    }
 }
 
 /// Computes elements of a result from sums.
@@ -96,11 +107,12 @@ impl<T, E: Epilogue<T>> pulp::WithSimd for Finish<'_, T, E> {
 
 /// An 8-bit convolution with packed weights.
 pub(super) struct ByteConvolution<'c, E> {
-    pub(super) geometry: Geometry,
-    pub(super) filters: &'c IntegerFilters,
-    pub(super) bias: Option<&'c [i32]>,
-    /// The image of all batches and groups, and its zero point.
-    pub(super) image: ByteImage<'c>,
+    /// The sizes, for one group if the convolution is depthwise.
+    geometry: Geometry,
+    is_depthwise: bool,
+    filters: &'c IntegerFilters,
+    bias: Option<&'c [i32]>,
+    image: ByteImage<'c>,
     pub(super) epilogue: E,
 }
 
@@ -143,7 +155,28 @@ const LEAST_TERMS: usize = 32;
 /// The number of multiplications of bytes that take as long as one of FP32.
 const PER_FLOAT: u64 = 4;
 
-impl<E> ByteConvolution<'_, E> {
+impl<'c, E> ByteConvolution<'c, E> {
+    /// Creates a convolution with weights from [`packed`]. `image` is that of all batches and groups.
+    pub(super) fn new(
+        mut geometry: Geometry,
+        filters: &'c IntegerFilters,
+        bias: Option<&'c [i32]>,
+        image: ByteImage<'c>,
+        epilogue: E,
+    ) -> Self {
+        let is_depthwise = geometry.rows == 1 && geometry.channels == 1;
+        [geometry.groups, geometry.rows, geometry.channels] =
+            merged([geometry.groups, geometry.rows, geometry.channels]);
+        Self {
+            geometry,
+            is_depthwise,
+            filters,
+            bias,
+            image,
+            epilogue,
+        }
+    }
+
     /// Computes the convolution into a tensor of shape `shape`; `None` if the layout of the image would take
     /// too much memory.
     pub(super) fn run<T: Element + Copy + Default>(&self, shape: &[usize]) -> Result<Option<Tensor>>
@@ -151,7 +184,7 @@ impl<E> ByteConvolution<'_, E> {
         E: Epilogue<T>,
     {
         let geometry = &self.geometry;
-        let Some(layout) = geometry.byte_layout(geometry.output[0]) else {
+        let Some(layout) = geometry.byte_layout(geometry.output[0], self.is_depthwise) else {
             return Ok(None);
         };
         let count = geometry.batch * geometry.groups;
@@ -162,9 +195,13 @@ impl<E> ByteConvolution<'_, E> {
             count * geometry.image()
         );
         let made = geometry.rows * geometry.positions();
-        let scratch = 4 * layout.quads(geometry.channels) as u64;
+        let scratch = 8 * layout.quads() as u64;
         size::admit_now(scratch.saturating_add((size_of::<T>() * made * count) as u64))?;
-        let terms = geometry.depth().max(LEAST_TERMS);
+        let depth = match self.is_depthwise {
+            true => geometry.kernel[0] * geometry.kernel[1],
+            false => geometry.depth(),
+        };
+        let terms = depth.max(LEAST_TERMS);
         let each = products([terms, geometry.rows, geometry.positions()]) / PER_FLOAT;
         let work = [each.saturating_mul(count as u64), PRODUCTS];
         let made = written(shape, |output: &mut [T]| {
@@ -176,7 +213,7 @@ impl<E> ByteConvolution<'_, E> {
                 return Ok(());
             }
             split::lines(output, made, work, |first, output, pace| {
-                let (mut planes, mut results) = (Planes::new(&layout, geometry)?, Results::default());
+                let (mut planes, mut results) = (Planes::new(&layout)?, Results::default());
                 for (index, output) in (first..).zip(output.chunks_exact_mut(made)) {
                     let mut block = Block {
                         index,
@@ -209,7 +246,7 @@ impl<E> ByteConvolution<'_, E> {
         let lines = height.div_ceil(parts).max(LEAST_LINES);
         if positions >= geometry.rows && lines < height {
             let layout = geometry
-                .byte_layout(lines)
+                .byte_layout(lines, self.is_depthwise)
                 .context("the sizes are those of a layout")?;
             let mut blocks: Vec<Block<'_, T>> = (0..height)
                 .step_by(lines)
@@ -226,7 +263,7 @@ impl<E> ByteConvolution<'_, E> {
                 pairs.for_each(|(block, strip)| block.output.push(strip));
             }
             return in_parts(blocks, |mut block, pace| {
-                let mut planes = Planes::new(&layout, geometry)?;
+                let mut planes = Planes::new(&layout)?;
                 self.compute(&layout, &mut block, &mut planes, &mut Results::default(), pace)
             });
         }
@@ -243,19 +280,26 @@ impl<E> ByteConvolution<'_, E> {
                 output: strip.chunks_exact_mut(positions).collect(),
             })
             .collect();
-        let mut planes = Planes::new(layout, geometry)?;
+        if self.is_depthwise {
+            return in_parts(blocks, |mut block, pace| {
+                let mut planes = Planes::new(layout)?;
+                self.compute(layout, &mut block, &mut planes, &mut Results::default(), pace)
+            });
+        }
+        let mut planes = Planes::new(layout)?;
         for first in tiles(layout, &(0..height), width) {
             let lines = layout.tile[0].min(height - first[0]);
-            self.fill(layout, index, first, lines, &mut planes, &mut Pace::default())?;
+            self.fill(
+                layout,
+                index,
+                0,
+                (first, lines),
+                &mut planes,
+                &mut Pace::default(),
+            )?;
             in_parts(blocks.iter_mut().collect(), |block: &mut Block<'_, T>, pace| {
-                self.multiply(
-                    layout,
-                    block,
-                    first,
-                    planes.quads(),
-                    &mut Results::default(),
-                    pace,
-                )
+                let (rows, quads) = (block.rows.clone(), planes.quads());
+                self.multiply(layout, block, (rows, quads), first, &mut Results::default(), pace)
             })?;
         }
         Ok(())
@@ -273,21 +317,32 @@ impl<E> ByteConvolution<'_, E> {
     where
         E: Epilogue<T>,
     {
-        for first in tiles(layout, &block.lines, self.geometry.output[1]) {
-            let lines = layout.tile[0].min(block.lines.end - first[0]);
-            self.fill(layout, block.index, first, lines, planes, pace)?;
-            self.multiply(layout, block, first, planes.quads(), results, pace)?;
+        let all = block.rows.clone();
+        let at_once = if self.is_depthwise {
+            layout.channels
+        } else {
+            all.len()
+        };
+        for first_row in all.clone().step_by(at_once) {
+            let rows = first_row..all.end.min(first_row + at_once);
+            let channel = if self.is_depthwise { first_row } else { 0 };
+            for first in tiles(layout, &block.lines, self.geometry.output[1]) {
+                let lines = layout.tile[0].min(block.lines.end - first[0]);
+                self.fill(layout, block.index, channel, (first, lines), planes, pace)?;
+                let source = (rows.clone(), planes.quads());
+                self.multiply(layout, block, source, first, results, pace)?;
+            }
         }
         Ok(())
     }
 
-    /// Copies the part of the image that a tile reads.
+    /// Copies the part of the image that a tile reads, from `channel` on.
     fn fill(
         &self,
         layout: &ByteLayout,
         index: usize,
-        first: [usize; 2],
-        lines: usize,
+        channel: usize,
+        tile: ([usize; 2], usize),
         planes: &mut Planes,
         pace: &mut Pace,
     ) -> Result<()> {
@@ -296,16 +351,16 @@ impl<E> ByteConvolution<'_, E> {
             pixels: &self.image.pixels[index * geometry.image()..][..geometry.image()],
             ..self.image
         };
-        layout.fill(geometry, image, first, lines, planes, pace)
+        layout.fill(geometry, image, channel, tile, planes, pace)
     }
 
-    /// Computes one tile of a block from the planes of the image.
+    /// Computes channels of one tile of a block from the planes that they read.
     fn multiply<T: Copy + Default>(
         &self,
         layout: &ByteLayout,
         block: &mut Block<'_, T>,
+        (all_rows, planes): (Range<usize>, &[Quad]),
         first: [usize; 2],
-        planes: &[Quad],
         results: &mut Results<T>,
         pace: &mut Pace,
     ) -> Result<()>
@@ -316,11 +371,12 @@ impl<E> ByteConvolution<'_, E> {
         let width = geometry.output[1];
         let lines = layout.tile[0].min(block.lines.end - first[0]);
         let columns = layout.tile[1].min(width - first[1]);
-        let windows = Windows {
+        let mut windows = Windows {
             image: planes,
             offsets: &layout.offsets,
             // Positions between two lines are computed as well, and not used.
             positions: (lines - 1) * pitch + columns,
+            row_stride: layout.row_stride,
             zero_point: self.image.zero_point,
         };
         let group = block.index % geometry.groups;
@@ -328,8 +384,9 @@ impl<E> ByteConvolution<'_, E> {
         let stride = (lines * pitch).next_multiple_of(LANES);
         let Results { sums, elements } = results;
         elements.resize(height * stride, T::default());
-        for row in block.rows.clone().step_by(height) {
-            let rows = row..block.rows.end.min(row + height);
+        for row in all_rows.clone().step_by(height) {
+            let rows = row..all_rows.end.min(row + height);
+            windows.image = &planes[(row - all_rows.start) * layout.row_stride..];
             let channels = group * geometry.rows + rows.start..group * geometry.rows + rows.end;
             let bias = self.bias.map(|bias| &bias[channels.clone()]);
             let mut take = |tile: &SumTile<'_>| {

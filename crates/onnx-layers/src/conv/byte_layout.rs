@@ -29,10 +29,10 @@ pub(super) enum Terms {
 }
 
 impl Terms {
-    /// Returns the terms with fewer quads per window.
+    /// Returns the terms with fewer quads per window; columns for a single channel.
     fn of(channels: usize, [_, width]: [usize; 2]) -> Self {
         let of_channels = channels.div_ceil(TERMS).saturating_mul(width);
-        match channels.saturating_mul(width.div_ceil(TERMS)) < of_channels {
+        match channels == 1 || channels.saturating_mul(width.div_ceil(TERMS)) < of_channels {
             true => Self::Columns,
             false => Self::Channels,
         }
@@ -78,11 +78,7 @@ pub(super) fn quads(weights: &[i16], channels: usize, [height, width]: [usize; 2
         Vec::with_capacity(weights.len() / (channels * window) * steps(channels, [height, width]));
     for filter in weights.chunks_exact(channels * window) {
         for unit in 0..terms.units(channels) {
-            for line in filter[..window]
-                .chunks_exact(width)
-                .enumerate()
-                .map(|(line, _)| line)
-            {
+            for line in 0..height {
                 for step in 0..terms.steps(width) {
                     quads.push(std::array::from_fn(|term| {
                         let (channel, column) = match terms {
@@ -105,6 +101,11 @@ pub(super) fn quads(weights: &[i16], channels: usize, [height, width]: [usize; 2
 #[derive(Debug)]
 pub(super) struct ByteLayout {
     terms: Terms,
+    /// The number of channels of the image whose planes are in memory at once: all, or a part of those of a
+    /// depthwise convolution.
+    pub(super) channels: usize,
+    /// The distance of the planes of two filters; 0 if all filters read the same planes.
+    pub(super) row_stride: usize,
     /// Maximum height and width of a tile of the result.
     pub(super) tile: [usize; 2],
     /// Height and width of a plane.
@@ -122,9 +123,10 @@ pub(super) struct ByteLayout {
 
 impl Geometry {
     /// Returns the layout for parts of at most `lines` lines; `None` if it would take far more memory than
-    /// the image and the result.
-    pub(super) fn byte_layout(&self, lines: usize) -> Option<ByteLayout> {
-        let terms = Terms::of(self.channels, self.kernel);
+    /// the image and the result. In a depthwise convolution, each channel of the image has one filter.
+    pub(super) fn byte_layout(&self, lines: usize, is_depthwise: bool) -> Option<ByteLayout> {
+        let channels = if is_depthwise { 1 } else { self.channels };
+        let terms = Terms::of(channels, self.kernel);
         let counts = [self.kernel[0], terms.steps(self.kernel[1])];
         // Returns how far a quad of a window is from the window's first element.
         let ahead = |axis: usize, step: usize| {
@@ -146,7 +148,8 @@ impl Geometry {
             phases
         };
         let phases = [phases(0), phases(1)];
-        let planes = phases[0].len() * phases[1].len() * terms.units(self.channels);
+        let count = phases[0].len() * phases[1].len();
+        let planes = count * terms.units(channels);
         let size = |[height, width]: [usize; 2], count: usize| height.checked_mul(width)?.checked_mul(count);
         let whole = [
             self.output[0].checked_add(reach[0])?,
@@ -163,7 +166,8 @@ impl Geometry {
             last.checked_add(phases[1].last()?.checked_add(term)?)?
                 .checked_add(1)
         };
-        let all = size(whole, planes)?.checked_add(padded(whole[1])?)?;
+        let all = size(whole, planes.checked_mul(self.channels / channels)?)?;
+        let all = all.checked_add(padded(whole[1])?)?;
         let given = size(self.input, self.channels)?;
         let made = size(self.output, self.rows.max(self.channels))?;
         if all > given.checked_add(made)?.checked_mul(4)?.checked_add(1 << 16)? {
@@ -176,9 +180,14 @@ impl Geometry {
             .min(POSITIONS / (width + reach[1]));
         let tile = [height.max(4 * reach[0] + 4).min(lines), width];
         let plane = [tile[0] + reach[0], tile[1] + reach[1]];
-        let mut offsets = Vec::with_capacity(steps(self.channels, self.kernel));
-        let count = phases[0].len() * phases[1].len();
-        for unit in 0..terms.units(self.channels) {
+        let size = plane[0] * plane[1];
+        let channels_at_once = match is_depthwise {
+            // A multiple of all block heights of the filters.
+            true => (TILE / (size * planes) / 8 * 8).max(8).min(self.channels),
+            false => self.channels,
+        };
+        let mut offsets = Vec::with_capacity(steps(channels, self.kernel));
+        for unit in 0..terms.units(channels) {
             for y in 0..counts[0] {
                 for x in 0..counts[1] {
                     let (y, x) = (ahead(0, y)?, ahead(1, x)?);
@@ -186,12 +195,14 @@ impl Geometry {
                     let column = phases[1].binary_search(&(x % self.strides[1])).ok()?;
                     let index = unit * count + row * phases[1].len() + column;
                     let place = y / self.strides[0] * plane[1] + x / self.strides[1];
-                    offsets.push(index * plane[0] * plane[1] + place);
+                    offsets.push(index * size + place);
                 }
             }
         }
         Some(ByteLayout {
             terms,
+            channels: channels_at_once,
+            row_stride: if is_depthwise { size * count } else { 0 },
             tile,
             plane,
             padded: padded(plane[1])?,
@@ -214,8 +225,10 @@ pub(super) struct Planes {
 }
 
 impl Planes {
-    pub(super) fn new(layout: &ByteLayout, geometry: &Geometry) -> Result<Self> {
-        let bytes = size_of::<Quad>() * layout.quads(geometry.channels);
+    pub(super) fn new(layout: &ByteLayout) -> Result<Self> {
+        let bytes = size_of::<Quad>() * layout.quads();
+        // Similar sizes share memory.
+        let bytes = bytes.checked_next_power_of_two().unwrap_or(bytes);
         Ok(Self {
             quads: Some(Tensor::unset_of(ElementType::U8, &[bytes])?),
             pixels: Vec::new(),
@@ -260,12 +273,13 @@ impl ByteLayout {
     }
 
     /// Returns the number of quads in the planes of a tile.
-    pub(super) fn quads(&self, channels: usize) -> usize {
-        let planes = self.terms.units(channels) * self.phases[0].len() * self.phases[1].len();
+    pub(super) fn quads(&self) -> usize {
+        let planes = self.terms.units(self.channels) * self.phases[0].len() * self.phases[1].len();
         planes * self.plane[0] * self.plane[1] + Windows::slack()
     }
 
-    /// Writes the planes of the tile that starts at `first` and has `lines` lines.
+    /// Writes the planes of the tile that starts at `first` and has `lines` lines, for channels from `channel`
+    /// on.
     ///
     /// # Errors
     /// Fails if the request is cancelled.
@@ -273,8 +287,8 @@ impl ByteLayout {
         &self,
         geometry: &Geometry,
         image: ByteImage<'_>,
-        first: [usize; 2],
-        lines: usize,
+        channel: usize,
+        (first, lines): ([usize; 2], usize),
         planes: &mut Planes,
         pace: &mut Pace,
     ) -> Result<()> {
@@ -300,14 +314,15 @@ impl ByteLayout {
             .as_mut()
             .context("planes have memory until they are dropped")?;
         let units = to.as_slice_mut::<u8>()?.as_chunks_mut().0.chunks_exact_mut(count);
-        for (unit, to) in units.take(self.terms.units(geometry.channels)).enumerate() {
+        let end = geometry.channels.min(channel + self.channels);
+        for (unit, to) in (0..self.terms.units(end - channel)).zip(units) {
             pace.spend(1 + to.len() as u64)?;
             let channels = std::array::from_fn(|term| {
                 let channel = match self.terms {
                     // The filters are 0 for channels that do not exist.
-                    Terms::Channels if unit * TERMS + term < geometry.channels => unit * TERMS + term,
-                    Terms::Channels => unit * TERMS,
-                    Terms::Columns => unit,
+                    Terms::Channels if channel + unit * TERMS + term < end => channel + unit * TERMS + term,
+                    Terms::Channels => channel + unit * TERMS,
+                    Terms::Columns => channel + unit,
                 };
                 &image.pixels[channel * height * width..][..height * width]
             });

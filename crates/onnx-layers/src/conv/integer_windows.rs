@@ -119,17 +119,12 @@ impl IntegerConv {
             ElementType::I8 => 1 << 7,
             _ => 0,
         };
-        let convolution = ByteConvolution {
-            geometry,
-            filters,
-            bias,
-            image: ByteImage {
-                pixels: image.as_bytes()?,
-                flip,
-                zero_point: zero_point as u8 ^ flip,
-            },
-            epilogue,
+        let image_bytes = ByteImage {
+            pixels: image.as_bytes()?,
+            flip,
+            zero_point: zero_point as u8 ^ flip,
         };
+        let convolution = ByteConvolution::new(geometry, filters, bias, image_bytes, epilogue);
         match convolution.run(&sizes.shape)? {
             Some(made) => Ok(Arc::new(made)),
             None => {
