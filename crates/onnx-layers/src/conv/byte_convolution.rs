@@ -407,7 +407,8 @@ impl<'c, E> ByteConvolution<'c, E> {
                     strip[..lines * width].copy_from_slice(&results[..lines * width]);
                     continue;
                 }
-                for (strip, results) in strip.chunks_mut(width).zip(results.chunks_exact(pitch)) {
+                let pairs = strip.chunks_mut(width).zip(results.chunks_exact(pitch));
+                for (strip, results) in pairs.take(lines) {
                     copy_short(&results[..columns], &mut strip[..columns]);
                 }
             }
