@@ -1,7 +1,7 @@
 //! Matrix products for neural networks on the CPU, independent of operators, tensors and files.
 //!
 //! All matrices are slices in row-major order. The microkernels are vectorized at run time (AVX2, AVX-512,
-//! NEON, or scalar code) by the crate `pulp`, without `unsafe`. Two modules use `unsafe`, for what `pulp`
+//! NEON, or scalar code) by the crate `pulp`, without `unsafe`. Three modules use `unsafe`, for what `pulp`
 //! lacks: AVX-512 VNNI intrinsics, after run-time detection, and prefetching.
 //!
 //! | product | for |
@@ -14,6 +14,7 @@
 //! | [`PlaneFilter`] | FP32, depthwise convolution with stride 1, which reads the image in place |
 //! | [`add_gemm`] | FP64 and integers; adds the product to a matrix |
 //! | [`PackedIntegers`], [`integer_gemm`] | 8-bit integers minus zero points, exact; uses VNNI where supported |
+//! | [`IntegerFilters`] | 8-bit convolution without im2col, exact; uses VNNI where supported |
 //! | [`BlockQuantized`] | weights of 2, 4 or 8 bits with a scale for each block |
 //!
 //! ```
@@ -57,7 +58,7 @@ pub use gemm::{gemm, gemm_nt};
 pub use gemv::{gemv, indirect_gemv};
 pub use generic::{Number, add_gemm};
 pub use indirect::{BlockedGemm, IndirectGemm};
-pub use int8::{PackedIntegers, integer_gemm};
+pub use int8::{IntegerFilters, PackedIntegers, Quad, SumBuffer, SumTile, Windows, integer_gemm};
 pub use line_filter::{LineFilter, SLACK};
 pub use line_gemm::LineGemm;
 pub use nbits::BlockQuantized;

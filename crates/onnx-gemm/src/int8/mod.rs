@@ -1,10 +1,18 @@
 //! Exact products of 8-bit integers minus their zero points: factors are `i16`, sums are `i32` and wrap
 //! around.
 
+mod filters;
+#[cfg(target_arch = "x86_64")]
+mod pair_filters;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
+mod plain_filters;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
+#[cfg(target_arch = "x86_64")]
+mod vnni_filters;
+
+pub use filters::{IntegerFilters, Quad, SumBuffer, SumTile, Windows};
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! The sizes of an FP32 convolution in one or two dimensions.
+//! The sizes of a convolution in one or two dimensions.
 
 /// Sizes, strides, dilations and padding of a convolution.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,29 +2,32 @@
 
 use std::sync::Arc;
 
-use onnx_gemm::integer_gemm;
+use onnx_gemm::{IntegerFilters, integer_gemm};
 use onnx_tensor::prelude::*;
 
 use crate::{
-    conv::windows::{Shape, Sizes, expect_bias},
+    conv::{
+        byte_convolution::{ByteConvolution, Epilogue, Requantization, Sums, packed, packed_bytes},
+        byte_layout::ByteImage,
+        windows::{Shape, Sizes, expect_bias},
+    },
     least_work::ELEMENTS,
     matmul::integer_products::{expect_scales, expect_zero_point, list},
 };
 use crate::{
-    matmul::zero_points::{Line, expect_bytes, rounded, without_zero_points},
+    matmul::zero_points::{Line, expect_bytes, without_zero_points},
     quant::quantize,
 };
 use onnx_tensor::operator::Constants;
 use onnx_tensor::{
     cancelling::Pace,
-    elements::{elements, filled, tensor},
+    elements::{elements, tensor},
     faults::{Refusal, ensure_input},
     node::Attributes,
     node::Node,
     operator::{Compute, Fact},
     packs::{Order, Packs},
-    size,
-    split::{self, LINE},
+    size, split,
 };
 
 /// Builds the operator `ConvInteger`.
@@ -37,53 +40,12 @@ pub fn q_linear_conv(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(QLinearConv::of(Attributes(node))?))
 }
 
-/// Maximum number of products of 8-bit integers whose sum is exact in FP32. Up to this number, the FP32
-/// convolution computes the sums, since it needs no im2col buffer.
-const EXACT_DEPTH: usize = (1 << 24) / (255 * 255);
-
 /// The state that `ConvInteger` and `QLinearConv` share.
 #[derive(Debug)]
 struct IntegerConv {
     shape: Shape,
-    /// Weights with their zero points subtracted, if both are constants.
-    weights: Option<Arc<Weights>>,
-}
-
-/// Bytes that [`Weights`] take for each weight.
-const BYTES: u64 = 6;
-
-/// Weights of a convolution with their zero points subtracted.
-#[derive(Debug)]
-struct Weights {
-    numbers: Vec<i16>,
-    /// The weights packed as FP32, if sums are exact in FP32.
-    packed: Option<Arc<Tensor>>,
-}
-
-impl Weights {
-    fn new(shape: &Shape, weights: &Tensor, zero_points: Option<&Tensor>) -> Result<Self> {
-        let sizes = weights.shape().iter().skip(1);
-        let width = sizes.fold(1, |width: usize, &size| width.saturating_mul(size));
-        let line = Line::Row(width.max(1));
-        let numbers = without_zero_points(weights, zero_points, line, 1, &mut Pace::default())?;
-        let packed = match width <= EXACT_DEPTH {
-            true => shape.packed(&floats(weights.shape(), &numbers)?)?,
-            false => None,
-        };
-        Ok(Self { numbers, packed })
-    }
-}
-
-fn floats(shape: &[usize], numbers: &[i16]) -> Result<Tensor> {
-    filled(shape, |made: &mut [f32]| {
-        let work = [made.len() as u64, ELEMENTS];
-        split::lines(made, LINE, work, |first, made, pace| {
-            pace.pairs(&numbers[first * LINE..], made, |numbers, made| {
-                let pairs = made.iter_mut().zip(numbers);
-                pairs.for_each(|(made, &number)| *made = number.into());
-            })
-        })
-    })
+    /// The packed weights, if the weights and their zero points are constants of images of one or two axes.
+    filters: Option<Arc<IntegerFilters>>,
 }
 
 /// An image or weights, and their zero points.
@@ -92,21 +54,28 @@ type WithZeroPoint<'g> = (&'g Tensor, Option<&'g Tensor>);
 impl IntegerConv {
     fn of(attributes: Attributes<'_>) -> Result<Self> {
         let shape = Shape::of(attributes)?;
-        Ok(Self { shape, weights: None })
+        Ok(Self { shape, filters: None })
     }
 
-    /// Subtracts the zero points from constant weights once, shared by all nodes with the same weights, if
-    /// memory permits.
+    /// Packs constant weights once for all nodes with the same weights, if memory permits.
     fn keep(&mut self, weights: &Arc<Tensor>, zero_points: Option<&Arc<Tensor>>, packs: &mut Packs) {
-        let sources: Vec<&Arc<Tensor>> = [Some(weights), zero_points].into_iter().flatten().collect();
-        let order = Order::Windows {
-            groups: self.shape.groups,
+        let groups = self.shape.groups;
+        let (rows, channels, kernel) = match *weights.shape() {
+            [rows, channels, width] => (rows, channels, [1, width]),
+            [rows, channels, height, width] => (rows, channels, [height, width]),
+            _ => return,
         };
-        let kept = packs.shared(&sources, order, BYTES * weights.len() as u64, || {
-            Weights::new(&self.shape, weights, zero_points.map(|given| &**given))
+        if weights.is_empty() || !rows.is_multiple_of(groups) {
+            return;
+        }
+        let sources: Vec<&Arc<Tensor>> = [Some(weights), zero_points].into_iter().flatten().collect();
+        let bytes = packed_bytes(groups, rows / groups, channels, kernel);
+        let kept = packs.shared(&sources, Order::Windows { groups }, bytes, || {
+            let numbers = numbers(weights, zero_points.map(|given| &**given))?;
+            Ok(packed(&numbers, groups, channels, kernel))
         });
         // An error about wrong types or zero points is ignored here, since the node reports it when it runs.
-        self.weights = kept.ok().flatten();
+        self.filters = kept.ok().flatten();
     }
 
     fn dims(&self, image: &Fact, weights: &Fact) -> Result<Option<ShortVec<Dim>>> {
@@ -115,55 +84,96 @@ impl IntegerConv {
         self.shape.dims(&image.shape, &weights.shape)
     }
 
-    /// Computes the sums of products, initialized with the bias.
-    fn sums(
+    /// Computes the convolution: the sums of products, initialized with the bias, and passed to `epilogue`.
+    fn run<T: Element + Copy + Default>(
         &self,
         (image, image_zero): WithZeroPoint<'_>,
         (weights, weights_zero): WithZeroPoint<'_>,
         bias: Option<&[i32]>,
-    ) -> Result<(Sizes, Vec<i32>)> {
+        epilogue: impl Epilogue<T>,
+    ) -> Result<Arc<Tensor>> {
         let sizes = self.shape.sizes(image.shape(), weights.shape())?;
-        let count = sizes.shape.iter().product::<usize>();
-        size::admit_now(8 * count as u64 + 6 * image.len() as u64)?;
-        if image_zero.is_some_and(|zero_points| zero_points.len() != 1) {
-            bail!(Refusal(
+        let zero_point = match image_zero.map(quantize::integers).transpose()?.as_deref() {
+            None => 0,
+            Some(&[zero_point]) => zero_point,
+            Some(_) => bail!(Refusal(
                 "has several zero points for an image, expected one".to_owned()
-            ));
-        }
-        let mut pace = Pace::default();
-        let numbers = without_zero_points(image, image_zero, Line::Row(image.len().max(1)), 1, &mut pace)?;
+            )),
+        };
+        let Some(geometry) = sizes.geometry() else {
+            return sizes.unfolded_sums((image, image_zero), (weights, weights_zero), bias, &epilogue);
+        };
         let made;
-        let kept = match &self.weights {
+        let filters = match &self.filters {
             Some(kept) => &**kept,
             None => {
-                made = Weights::new(&self.shape, weights, weights_zero)?;
+                let bytes = packed_bytes(geometry.groups, geometry.rows, geometry.channels, geometry.kernel);
+                size::admit_now(bytes.saturating_mul(2))?;
+                let numbers = numbers(weights, weights_zero)?;
+                made = packed(&numbers, geometry.groups, geometry.channels, geometry.kernel);
                 &made
             }
         };
-        let mut sums = vec![0; count];
-        sizes.begin_with(&mut sums, bias, &mut pace)?;
-        if sizes.unfolded().depth() > EXACT_DEPTH {
-            let unfolded = sizes.unfolded();
-            unfolded.add(
-                &numbers,
-                &kept.numbers,
-                &mut sums,
-                integer_gemm,
-                i32::wrapping_add,
-            )?;
-            return Ok((sizes, sums));
+        // Signed pixels have the same distance from their zero point after adding 128 to both.
+        let flip = match image.element_type() {
+            ElementType::I8 => 1 << 7,
+            _ => 0,
+        };
+        let image_bytes = ByteImage {
+            pixels: image.as_bytes()?,
+            flip,
+            zero_point: zero_point as u8 ^ flip,
+        };
+        let convolution = ByteConvolution::new(geometry, filters, bias, image_bytes, epilogue);
+        match convolution.run(&sizes.shape)? {
+            Some(made) => Ok(Arc::new(made)),
+            None => {
+                let epilogue = &convolution.epilogue;
+                sizes.unfolded_sums((image, image_zero), (weights, weights_zero), bias, epilogue)
+            }
         }
-        let image = Arc::new(floats(image.shape(), &numbers)?);
-        let plain = || Ok(Arc::new(floats(weights.shape(), &kept.numbers)?));
-        let found = sizes.of_floats(&image, plain, kept.packed.as_ref(), None, None)?;
-        let (found, work) = (elements::<f32>(&found)?, [count as u64, ELEMENTS]);
-        split::lines(&mut sums, LINE, work, |first, sums, pace| {
-            pace.pairs(&found[first * LINE..], sums, |found, sums| {
-                let pairs = sums.iter_mut().zip(found);
-                pairs.for_each(|(sum, &found)| *sum = sum.wrapping_add(found as i32));
-            })
+    }
+}
+
+/// Returns weights minus their zero points.
+fn numbers(weights: &Tensor, zero_points: Option<&Tensor>) -> Result<Vec<i16>> {
+    let sizes = weights.shape().iter().skip(1);
+    let width = sizes.fold(1, |width: usize, &size| width.saturating_mul(size));
+    let line = Line::Row(width.max(1));
+    without_zero_points(weights, zero_points, line, 1, &mut Pace::default())
+}
+
+impl Sizes {
+    /// Computes the convolution for any number of axes by im2col.
+    fn unfolded_sums<T: Element + Copy + Default>(
+        &self,
+        (image, image_zero): WithZeroPoint<'_>,
+        (weights, weights_zero): WithZeroPoint<'_>,
+        bias: Option<&[i32]>,
+        epilogue: &impl Epilogue<T>,
+    ) -> Result<Arc<Tensor>> {
+        let count = self.shape.iter().product::<usize>();
+        size::admit_now(8 * count as u64 + 2 * image.len() as u64 + 2 * weights.len() as u64)?;
+        let mut pace = Pace::default();
+        let pixels = without_zero_points(image, image_zero, Line::Row(image.len().max(1)), 1, &mut pace)?;
+        let numbers = numbers(weights, weights_zero)?;
+        let mut sums = vec![0; count];
+        self.begin_with(&mut sums, bias, &mut pace)?;
+        let unfolded = self.unfolded();
+        unfolded.add(&pixels, &numbers, &mut sums, integer_gemm, i32::wrapping_add)?;
+        let mut made = vec![T::default(); count];
+        let positions = self.axes.iter().map(|axis| axis.count).product::<usize>().max(1);
+        let (channels, work) = (self.shape[1].max(1), [made.len() as u64, ELEMENTS]);
+        split::lines(&mut made, positions, work, |first, made, pace| {
+            let sums = sums[first * positions..].chunks_exact(positions);
+            for (at, (sums, made)) in (first..).zip(sums.zip(made.chunks_exact_mut(positions))) {
+                pace.pairs(sums, made, |sums, made| {
+                    epilogue.finish(at % channels, sums, made);
+                })?;
+            }
+            Ok(())
         })?;
-        Ok((sizes, sums))
+        Ok(Arc::new(tensor(&self.shape, made)?))
     }
 }
 
@@ -210,8 +220,7 @@ impl Compute for ConvInteger {
     fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let [image_zero, weights_zero] = self.zero_points.map(|place| place.map(|place| &*inputs[place]));
         let (image, weights) = ((&*inputs[0], image_zero), (&*inputs[1], weights_zero));
-        let (sizes, sums) = self.convolution.sums(image, weights, None)?;
-        Ok(smallvec![Arc::new(tensor(&sizes.shape, sums)?)])
+        Ok(smallvec![self.convolution.run(image, weights, None, Sums)?])
     }
 }
 
@@ -255,8 +264,7 @@ impl Compute for QLinearConv {
     fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let bias = inputs.get(8).map(|bias| elements::<i32>(bias)).transpose()?;
         let (x, w) = ((&*inputs[0], Some(&*inputs[2])), (&*inputs[3], Some(&*inputs[5])));
-        let (sizes, sums) = self.convolution.sums(x, w, bias)?;
-        let channels = sizes.shape[1];
+        let channels = inputs[3].shape()[0];
         let [x_scale] = list::<f32>(&inputs[1], 1, "scales")?[..] else {
             bail!("expected one scale of the image");
         };
@@ -264,10 +272,8 @@ impl Compute for QLinearConv {
             bail!("expected one scale of the result");
         };
         let scales = list::<f32>(&inputs[4], channels, "scales")?;
-        let scales: Vec<f32> = scales
-            .into_iter()
-            .map(|of_weights| x_scale * of_weights / scale)
-            .collect();
+        let scales = scales.iter().map(|of_weights| x_scale * of_weights / scale);
+        let scales = scales.cycle().take(channels).collect();
         let zero_points = quantize::integers(&inputs[7])?;
         ensure_input!(
             zero_points.len() == 1,
@@ -275,44 +281,27 @@ impl Compute for QLinearConv {
             zero_points.len()
         );
         let made = match inputs[7].element_type() {
-            ElementType::I8 => scaled::<i8>(&sizes, &sums, &scales, zero_points[0], i8::MIN.into(), |x| {
-                x as i8
-            }),
-            _ => scaled::<u8>(&sizes, &sums, &scales, zero_points[0], u8::MIN.into(), |x| {
-                x as u8
-            }),
+            ElementType::I8 => {
+                let requantization = Requantization {
+                    scales,
+                    zero_point: zero_points[0],
+                    least: i8::MIN.into(),
+                    narrow: |number| number as i8,
+                };
+                self.convolution.run(x, w, bias, requantization)
+            }
+            _ => {
+                let requantization = Requantization {
+                    scales,
+                    zero_point: zero_points[0],
+                    least: u8::MIN.into(),
+                    narrow: |number| number as u8,
+                };
+                self.convolution.run(x, w, bias, requantization)
+            }
         };
-        Ok(smallvec![Arc::new(made?)])
+        Ok(smallvec![made?])
     }
-}
-
-/// Requantizes the sums with the scales of their channels.
-fn scaled<T: Element + Copy + Default>(
-    sizes: &Sizes,
-    sums: &[i32],
-    scales: &[f32],
-    zero_point: i32,
-    least: i32,
-    narrow: impl Fn(i32) -> T + Copy + Sync,
-) -> Result<Tensor> {
-    let mut made = vec![T::default(); sums.len()];
-    let positions = sizes.axes.iter().map(|axis| axis.count).product::<usize>().max(1);
-    let work = [made.len() as u64, ELEMENTS];
-    split::lines(&mut made, positions, work, |first, made, pace| {
-        let sums = sums[first * positions..].chunks_exact(positions);
-        let scales = scales.iter().cycle().skip(first % scales.len().max(1));
-        for ((sums, made), &scale) in sums.zip(made.chunks_exact_mut(positions)).zip(scales) {
-            pace.pairs(sums, made, |sums, made| {
-                pulp::Arch::new().dispatch(|| {
-                    for (made, &sum) in made.iter_mut().zip(sums) {
-                        *made = narrow(rounded(sum, scale, zero_point, least));
-                    }
-                });
-            })?;
-        }
-        Ok(())
-    })?;
-    tensor(&sizes.shape, made)
 }
 
 #[cfg(test)]
@@ -320,9 +309,10 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+    use onnx_tensor::cancelling::is_cancelled;
     use onnx_tensor::node::Node;
     use onnx_tensor::testing::node;
-    use onnx_tensor::testing::with;
+    use onnx_tensor::testing::{expect_same_with, while_cancelled, with};
 
     fn bytes(element_type: ElementType, shape: &[usize], step: usize) -> Arc<Tensor> {
         let count: usize = shape.iter().product();
@@ -462,6 +452,127 @@ mod tests {
         }
     }
 
+    /// Checks random sizes, attributes and zero points, with constant weights and with others.
+    #[test]
+    fn sums_are_exact_for_all_geometries() {
+        let mut seed = 1u64;
+        let mut below = |end: usize| {
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) as usize % end
+        };
+        for _ in 0..300 {
+            let axes = 1 + below(2);
+            let groups = [1, 1, 2, 5][below(4)];
+            let (channels, rows) = ([1, 1, 2, 3, 4, 9][below(6)], [1, 2, 3, 8, 9, 17][below(6)]);
+            let kernel: Vec<usize> = (0..axes).map(|_| 1 + below(6)).collect();
+            let strides: Vec<i64> = (0..axes).map(|_| 1 + below(3) as i64).collect();
+            let dilations: Vec<i64> = (0..axes).map(|_| [1, 1, 2, 3][below(4)]).collect();
+            let pads: Vec<i64> = (0..2 * axes).map(|_| below(4) as i64).collect();
+            let sizes = kernel.iter().zip(&dilations);
+            let sizes = sizes.map(|(&kernel, &dilation)| (kernel - 1) * dilation as usize + 1 + below(20));
+            let sizes: Vec<usize> = sizes.collect();
+            let image: Vec<usize> = [1 + below(2), groups * channels]
+                .into_iter()
+                .chain(sizes)
+                .collect();
+            let weights = [&[groups * rows, channels], &kernel[..]].concat();
+            let types = [TYPES[below(2)], TYPES[below(2)]];
+            let lists = [("strides", strides), ("dilations", dilations), ("pads", pads)];
+            let mut node = node("ConvInteger", &lists, &[("group", groups as i64)], 1);
+            node.input = (0..4).map(|at| format!("x{at}")).collect();
+            let extreme = |element_type: ElementType, count: usize, below: &mut dyn FnMut(usize) -> usize| {
+                let numbers: Vec<u8> = (0..count).map(|_| [0, 1, 127, 128, 255][below(5)]).collect();
+                Arc::new(match element_type {
+                    ElementType::I8 => tensor(&[count], numbers.iter().map(|&x| x as i8).collect()).unwrap(),
+                    _ => tensor(&[count], numbers).unwrap(),
+                })
+            };
+            let x = match below(2) {
+                0 => bytes(types[0], &image, 37),
+                _ => {
+                    let count = image.iter().product();
+                    Arc::new(
+                        (*extreme(types[0], count, &mut below))
+                            .clone()
+                            .into_shape(&image)
+                            .unwrap(),
+                    )
+                }
+            };
+            let w = bytes(types[1], &weights, 91);
+            let zeros = [
+                extreme(types[0], 1, &mut below),
+                extreme(types[1], [1, groups * rows][below(2)], &mut below),
+            ];
+            let expected = plainly(&node, [&x, &w], [&zeros[0], &zeros[1]]);
+            let inputs = [x.clone(), w.clone(), zeros[0].clone(), zeros[1].clone()];
+            let known = [None, Some(w.clone()), None, Some(zeros[1].clone())];
+            for constants in [&[][..], &known] {
+                let op = with(ConvInteger::of(Attributes(&node)).unwrap(), constants);
+                assert_eq!(op.convolution.filters.is_some(), !constants.is_empty());
+                let found = run(&op, &inputs).unwrap();
+                assert_eq!(
+                    elements::<i32>(&found).unwrap(),
+                    expected,
+                    "{node:?} {image:?} {weights:?}"
+                );
+            }
+        }
+    }
+
+    /// Checks a convolution whose planes would take far more memory than the image.
+    #[test]
+    fn windows_far_apart_are_computed_by_im2col() {
+        let lists = [("dilations", vec![5000, 5000]), ("pads", vec![5000; 4])];
+        let mut node = node("ConvInteger", &lists, &[], 1);
+        node.input = (0..4).map(|at| format!("x{at}")).collect();
+        let (x, w) = (
+            bytes(ElementType::I8, &[1, 2, 2, 2], 37),
+            bytes(ElementType::U8, &[3, 2, 3, 3], 91),
+        );
+        let zeros = [bytes(ElementType::I8, &[], 1), bytes(ElementType::U8, &[], 1)];
+        let expected = plainly(&node, [&x, &w], [&zeros[0], &zeros[1]]);
+        let inputs = [x, w.clone(), zeros[0].clone(), zeros[1].clone()];
+        let op = with(
+            ConvInteger::of(Attributes(&node)).unwrap(),
+            &[None, Some(w), None, Some(zeros[1].clone())],
+        );
+        assert_eq!(elements::<i32>(&run(&op, &inputs).unwrap()).unwrap(), expected);
+    }
+
+    #[test]
+    fn all_threads_compute_the_same_sums() {
+        let shapes: [(&[usize], &[usize], i64); 5] = [
+            (&[1, 6, 40, 9], &[20, 6, 3, 3], 1),
+            (&[1, 12, 3, 3], &[70, 12, 3, 3], 1),
+            (&[2, 24, 12, 12], &[24, 1, 3, 3], 24),
+            (&[1, 8, 500], &[16, 8, 5], 1),
+            (&[7, 8, 6, 6], &[16, 4, 1, 1], 2),
+        ];
+        for (image, weights, groups) in shapes {
+            let node = made_node("ConvInteger", image.len() - 2, groups, 2);
+            let inputs = [
+                bytes(ElementType::U8, image, 37),
+                bytes(ElementType::I8, weights, 91),
+            ];
+            expect_same_with(|| conv_integer(&node).unwrap(), &inputs);
+        }
+    }
+
+    #[test]
+    fn a_cancelled_convolution_stops() {
+        let node = made_node("ConvInteger", 2, 1, 2);
+        let inputs = [
+            bytes(ElementType::U8, &[1, 16, 128, 128], 37),
+            bytes(ElementType::I8, &[16, 16, 3, 3], 91),
+        ];
+        let op = conv_integer(&node).unwrap();
+        let stopped = while_cancelled(|| op.run(&mut inputs[..].into()));
+        assert!(is_cancelled(&stopped.unwrap_err()));
+    }
+
     #[test]
     fn nodes_that_share_weights_keep_them_once() {
         let node = made_node("ConvInteger", 2, 1, 2);
@@ -470,7 +581,7 @@ mod tests {
         let kept = [(); 2].map(|()| {
             let mut op = ConvInteger::of(Attributes(&node)).unwrap();
             op.take_over(&constants, &mut packs).unwrap();
-            op.convolution.weights.unwrap()
+            op.convolution.filters.unwrap()
         });
         assert!(Arc::ptr_eq(&kept[0], &kept[1]));
     }

@@ -1,6 +1,8 @@
 //! Operators for convolutions of floats and of 8-bit integers, transposed and deformable convolutions, and
 //! `Col2Im`.
 
+pub(crate) mod byte_convolution;
+pub(crate) mod byte_layout;
 pub(crate) mod columns;
 pub(crate) mod conv_transpose;
 pub(crate) mod convolution;

@@ -140,13 +140,6 @@ impl Shape {
         sizes.geometry()
     }
 
-    /// Packs the weights, if `packing` supports kernels of their shape.
-    pub(crate) fn packed(&self, weights: &Tensor) -> Result<Option<Arc<Tensor>>> {
-        let geometry = self.packing(weights.shape());
-        let packed = geometry.map(|geometry| packed(&geometry, elements::<f32>(weights)?));
-        Ok(packed.transpose()?.map(Arc::new))
-    }
-
     /// Packs the weights once for all nodes that share them.
     fn packed_once(&self, weights: &Arc<Tensor>, packs: &mut Packs) -> Result<Option<Arc<Tensor>>> {
         let Some(geometry) = self.packing(weights.shape()) else {
@@ -171,8 +164,9 @@ fn plane(axes: &[Axis], number: impl Fn(&Axis) -> usize, other: usize) -> Option
 }
 
 impl Sizes {
-    /// Returns the geometry for the FP32 kernels; `None` for other ranks and for empty images.
-    fn geometry(&self) -> Option<Geometry> {
+    /// Returns the geometry for the kernels of one and two dimensions; `None` for other ranks and for empty
+    /// images.
+    pub(super) fn geometry(&self) -> Option<Geometry> {
         let axes = &*self.axes;
         let is_empty =
             axes.iter().any(|axis| axis.size == 0) || self.shape.contains(&0) || self.channels == 0;

@@ -94,8 +94,13 @@ pub(crate) fn without_zero_points(
 /// whose minimum is `least`.
 #[inline(always)]
 pub(crate) fn rounded(sum: i32, scale: f32, zero_point: i32, least: i32) -> i32 {
+    // At this magnitude the last mantissa bit is 1, so that adding the number rounds ties to even. A checked
+    // conversion would not be vectorized.
+    const ONES: f32 = (3 << 22) as f32;
     let (below, above) = ((least - zero_point) as f32, (least + 255 - zero_point) as f32);
-    (sum as f32 * scale).clamp(below, above).round_ties_even() as i32 + zero_point
+    let scaled = (sum as f32 * scale).clamp(below, above);
+    let scaled = if scaled.is_nan() { 0.0 } else { scaled };
+    ((scaled + ONES).to_bits() as i32).wrapping_sub(ONES.to_bits() as i32 - zero_point)
 }
 
 #[cfg(test)]
@@ -126,5 +131,19 @@ mod tests {
         assert_eq!(found, [10, 12, 12, 255, 0]);
         let found = [1, 3, -3, 1000, -1000].map(|sum| rounded(sum, 0.5, -10, -128));
         assert_eq!(found, [-10, -8, -12, 127, -128]);
+        assert_eq!([0, 1].map(|sum| rounded(sum, f32::NAN, 7, 0)), [7; 2]);
+        assert_eq!(
+            [0, 1, -1].map(|sum| rounded(sum, f32::INFINITY, 7, 0)),
+            [7, 255, 0]
+        );
+        for (zero_point, least) in [(0, 0), (255, 0), (-128, -128), (127, -128)] {
+            for sum in -2000..2000 {
+                let expected = (sum as f32 * 0.25).round_ties_even() as i32 + zero_point;
+                assert_eq!(
+                    rounded(sum, 0.25, zero_point, least),
+                    expected.clamp(least, least + 255)
+                );
+            }
+        }
     }
 }

@@ -308,7 +308,7 @@ fn widened(all: (f32, f32), part: (f32, f32)) -> (f32, f32) {
 /// Returns the low bits of an integral float from -32768 to 65535. Avoids the checked conversion, half of
 /// whose instructions handle values that are not integers.
 #[inline(always)]
-fn low_bits(whole: f32) -> u32 {
+pub(crate) fn low_bits(whole: f32) -> u32 {
     // At this magnitude the last mantissa bit is 1.
     const ONES: f32 = (3 << 22) as f32;
     (whole + ONES).to_bits()

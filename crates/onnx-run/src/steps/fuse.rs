@@ -11,6 +11,7 @@ use onnx_tensor::prelude::*;
 
 use crate::steps::{
     body::Step,
+    quantized::Dequantized,
     scales::Scales,
     values::{Slot, Wires},
 };
@@ -30,8 +31,8 @@ pub(crate) type StepWithNode = (Step, Option<Node>);
 pub(crate) struct Fused {
     pub(crate) node: Node,
     pub(crate) wires: Wires,
-    /// New constants that the fused node reads, each with the index of its input.
-    pub(crate) constants: Vec<(usize, Tensor)>,
+    /// Constants that the fused node reads, each with the index of its input.
+    pub(crate) constants: Vec<(usize, Arc<Tensor>)>,
     /// The steps that the fused node replaces. The fused node takes the position of the last step.
     pub(crate) steps: Vec<usize>,
     /// Whether the fused node multiplies its input by the result of `node`.
@@ -44,9 +45,10 @@ pub(crate) fn fused(
     steps: &[StepWithNode],
     outputs: &[Slot],
     constants: &HashMap<Slot, Arc<Tensor>>,
+    dequantized: &HashMap<Slot, Dequantized>,
     packs: &mut Packs,
 ) -> Result<Vec<Fused>> {
-    let graph = Graph::of(steps, outputs, constants);
+    let graph = Graph::of(steps, outputs, constants, dequantized);
     let mut found: Vec<Fused> = Vec::new();
     let mut taken: HashSet<usize> = HashSet::new();
     for at in 0..steps.len() {
@@ -55,7 +57,14 @@ pub(crate) fn fused(
             "Erf" => graph.gelu(at),
             "HardSigmoid" | "Sigmoid" => graph.gated(at),
             "Sqrt" => graph.layer_normalization(at),
-            "Conv" => graph.scaled_convolution(at, packs)?,
+            "Conv" => match graph.quantized_convolution(at) {
+                Some(one) => Some(one),
+                None => graph.scaled_convolution(at, packs)?,
+            },
+            "Add" => graph.quantized_sum(at),
+            "Concat" | "Flatten" | "MaxPool" | "Reshape" | "Squeeze" | "Transpose" | "Unsqueeze" => {
+                graph.quantized_movement(at)
+            }
             _ => None,
         };
         if let Some(one) = one.filter(|one| graph.is_closed(&one.steps))
@@ -68,16 +77,23 @@ pub(crate) fn fused(
     Ok(found)
 }
 
-struct Graph<'g> {
+pub(super) struct Graph<'g> {
     steps: &'g [StepWithNode],
-    constants: &'g HashMap<Slot, Arc<Tensor>>,
+    pub(super) constants: &'g HashMap<Slot, Arc<Tensor>>,
+    /// Constants that a `DequantizeLinear` computes.
+    pub(super) dequantized: &'g HashMap<Slot, Dequantized>,
     makers: HashMap<Slot, usize>,
     readers: HashMap<Slot, Vec<usize>>,
     outputs: HashSet<Slot>,
 }
 
 impl<'g> Graph<'g> {
-    fn of(steps: &'g [StepWithNode], outputs: &[Slot], constants: &'g HashMap<Slot, Arc<Tensor>>) -> Self {
+    fn of(
+        steps: &'g [StepWithNode],
+        outputs: &[Slot],
+        constants: &'g HashMap<Slot, Arc<Tensor>>,
+        dequantized: &'g HashMap<Slot, Dequantized>,
+    ) -> Self {
         let (mut makers, mut readers) = (HashMap::new(), HashMap::<Slot, Vec<usize>>::new());
         for (at, (step, _)) in steps.iter().enumerate() {
             makers.extend(step.makes().into_iter().map(|slot| (slot, at)));
@@ -88,13 +104,14 @@ impl<'g> Graph<'g> {
         Self {
             steps,
             constants,
+            dequantized,
             makers,
             readers,
             outputs: outputs.iter().copied().collect(),
         }
     }
 
-    fn node(&self, at: usize) -> Option<&'g Node> {
+    pub(super) fn node(&self, at: usize) -> Option<&'g Node> {
         self.steps[at].1.as_ref()
     }
 
@@ -102,29 +119,29 @@ impl<'g> Graph<'g> {
         self.node(at).map_or("", |node| node.op_type.as_str())
     }
 
-    fn wires(&self, at: usize) -> Option<&'g Wires> {
+    pub(super) fn wires(&self, at: usize) -> Option<&'g Wires> {
         match &self.steps[at].0 {
             Step::Node(node) => Some(&node.wires),
             _ => None,
         }
     }
 
-    fn input(&self, at: usize, place: usize) -> Option<Slot> {
+    pub(super) fn input(&self, at: usize, place: usize) -> Option<Slot> {
         self.wires(at)?.input(place)
     }
 
-    fn output(&self, at: usize) -> Option<Slot> {
+    pub(super) fn output(&self, at: usize) -> Option<Slot> {
         self.wires(at)?.outputs.first().copied()
     }
 
     /// Returns the node that computes a value, if its operator is `op_type`.
-    fn maker(&self, slot: Slot, op_type: &str) -> Option<usize> {
+    pub(super) fn maker(&self, slot: Slot, op_type: &str) -> Option<usize> {
         let at = *self.makers.get(&slot)?;
         (self.op_type(at) == op_type).then_some(at)
     }
 
     /// Returns the only reader of a node's output, if its operator is `op_type`.
-    fn reader(&self, at: usize, op_type: &str) -> Option<usize> {
+    pub(super) fn reader(&self, at: usize, op_type: &str) -> Option<usize> {
         match self.readers.get(&self.output(at)?)?.as_slice() {
             &[reader] if self.op_type(reader) == op_type => Some(reader),
             _ => None,
@@ -176,7 +193,13 @@ impl<'g> Graph<'g> {
         }
     }
 
-    fn fused(&self, op_type: &str, opset: i64, inputs: Vec<Slot>, steps: Vec<usize>) -> Option<Fused> {
+    pub(super) fn fused(
+        &self,
+        op_type: &str,
+        opset: i64,
+        inputs: Vec<Slot>,
+        steps: Vec<usize>,
+    ) -> Option<Fused> {
         let last = *steps.last()?;
         let node = self.node(last)?;
         let (label, _) = node.name.rsplit_once('~')?;
@@ -420,9 +443,9 @@ impl<'g> Graph<'g> {
                 ..fused.node
             },
             constants: weights
-                .map(|weights| (1, weights))
+                .map(|weights| (1, weights.into_arc()))
                 .into_iter()
-                .chain([(2, bias)])
+                .chain([(2, bias.into_arc())])
                 .collect(),
             ..fused
         }))

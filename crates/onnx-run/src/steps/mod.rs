@@ -1,7 +1,7 @@
 //! Executes a graph as a list of nodes, which run for inputs of any shape.
 //!
 //! [`prepare`] builds the list once per model, [`folding`] bounds folded constants, [`layout`] cancels
-//! Transposes, [`fuse`] fuses nodes, and [`infer`] infers facts about the values before a run. [`direct`]
+//! Transposes, [`fuse`] and [`quantized`] fuse nodes, and [`infer`] infers facts about the values before a run. [`direct`]
 //! runs a node, [`control`] runs loops and branches, whose bodies are lists of nodes as well, and
 //! [`sequence`] operates on sequences.
 
@@ -13,6 +13,7 @@ mod fuse;
 mod infer;
 mod layout;
 mod prepare;
+mod quantized;
 mod rows;
 mod scales;
 mod sequence;

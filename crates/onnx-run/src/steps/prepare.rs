@@ -13,6 +13,7 @@ use crate::steps::{
     direct::DirectNode,
     folding::Folding,
     fuse, infer, layout,
+    quantized::Dequantized,
     values::{Slot, Wires},
 };
 use crate::{
@@ -55,6 +56,7 @@ pub(crate) fn prepare(lowered: &Lowered, inputs: &[Port]) -> Result<PreparedGrap
         is_bounded: true,
         packs: Packs::beside(bytes),
         folding: Folding::beside(bytes),
+        dequantized: HashMap::new(),
     };
     preparer.count_readers(graph);
     let slots: Vec<Slot> = graph
@@ -93,6 +95,8 @@ struct Preparer {
     is_bounded: bool,
     packs: Packs,
     folding: Folding,
+    /// Folded constants whose 8-bit integers a fused node may read.
+    dequantized: HashMap<Slot, Dequantized>,
 }
 
 /// The type, the shape and the bytes of a small constant.
@@ -183,6 +187,18 @@ fn join_functions(steps: &mut Vec<Step>, outputs: &[Slot]) {
     }
     let mut joined = is_joined.into_iter();
     steps.retain(|_| !joined.next().unwrap_or(false));
+}
+
+/// Removes `DequantizeLinear` nodes whose results no step reads.
+fn drop_dequantizations(steps: &mut Vec<Step>, outputs: &[Slot]) {
+    let mut read: HashSet<Slot> = outputs.iter().copied().collect();
+    read.extend(steps.iter().flat_map(Step::reads));
+    steps.retain(|step| match step {
+        Step::Node(node) if node.direct().op_type() == "DequantizeLinear" => {
+            step.makes().iter().any(|slot| read.contains(slot))
+        }
+        _ => true,
+    });
 }
 
 impl Preparer {
@@ -285,7 +301,13 @@ impl Preparer {
         let rank = |slot: Slot| self.facts.get(&slot).map(Fact::rank);
         let nodes = layout::without_transposes(nodes, outputs, rank, &mut space)?;
         let mut steps: Vec<Option<Step>> = Vec::with_capacity(nodes.len());
-        let found = fuse::fused(&nodes, outputs, &self.constants, &mut self.packs)?;
+        let found = fuse::fused(
+            &nodes,
+            outputs,
+            &self.constants,
+            &self.dequantized,
+            &mut self.packs,
+        )?;
         steps.extend(nodes.into_iter().map(|(step, _)| Some(step)));
         for fuse::Fused {
             node,
@@ -297,7 +319,7 @@ impl Preparer {
         {
             for (place, constant) in constants {
                 let slot = self.new_slot();
-                self.constants.insert(slot, Arc::new(constant));
+                self.constants.insert(slot, constant);
                 wires.inputs.resize(wires.inputs.len().max(place + 1), None);
                 wires.inputs[place] = Some(slot);
             }
@@ -311,6 +333,7 @@ impl Preparer {
             }
         }
         let mut steps: Vec<Step> = steps.into_iter().flatten().collect();
+        drop_dequantizations(&mut steps, outputs);
         join_functions(&mut steps, outputs);
         for step in &mut steps {
             if let Step::Node(node) = step {
@@ -349,6 +372,10 @@ impl Preparer {
         let outputs = wires.outputs.clone();
         let direct = DirectNode::new(node, wires, &self.constants).with_context(|| node.name.clone())?;
         let limit = self.folding.limit(direct.wires.inputs.iter().flatten());
+        let inputs = direct.wires.inputs.iter();
+        let inputs = inputs.map(|slot| self.constants.get(slot.as_ref()?).cloned());
+        let dequantized = Dequantized::of(node, &inputs.collect::<Vec<_>>());
+        let mut made = Vec::new();
         match direct.folded(&self.constants, limit)? {
             Some(folded) => {
                 let inputs = direct.wires.inputs.iter().flatten();
@@ -357,10 +384,13 @@ impl Preparer {
                     if self.folding.is_read(slot) {
                         let slot = self.keep(name, value.clone());
                         self.folding.count(slot, &value);
+                        made.push(slot);
                     }
                 }
+                self.dequantized.extend(made.pop().zip(dequantized));
             }
             None => {
+                self.dequantized.extend(outputs.first().copied().zip(dequantized));
                 self.learn(&direct);
                 self.twins.extend(
                     twin.filter(|_| direct.direct().is_pure())
