@@ -44,15 +44,21 @@ impl Tensor {
         }
         let cast = if (from, to) == (ElementType::F32, ElementType::F16) {
             // The crate `half` converts slices with the instructions of the processor.
-            let from = self.as_slice::<f32>()?;
-            let mut halves = vec![f16::ZERO; from.len()];
-            Pace::default().pairs(from, &mut halves, |from, to| to.convert_from_f32_slice(from))?;
-            Self::from_vec(self.shape(), halves)
+            let mut halves = Self::unset_of(to, self.shape())?;
+            let to = halves.as_slice_mut::<f16>()?;
+            Pace::default().pairs(self.as_slice::<f32>()?, to, |from, to| {
+                to.convert_from_f32_slice(from)
+            })?;
+            Ok(halves)
         } else if (from, to) == (ElementType::F16, ElementType::F32) {
-            let from = self.as_slice::<f16>()?;
-            let mut singles = vec![0.0; from.len()];
-            Pace::default().pairs(from, &mut singles, HalfFloatSliceExt::convert_to_f32_slice)?;
-            Self::from_vec(self.shape(), singles)
+            let mut singles = Self::unset_of(to, self.shape())?;
+            let to = singles.as_slice_mut::<f32>()?;
+            Pace::default().pairs(
+                self.as_slice::<f16>()?,
+                to,
+                HalfFloatSliceExt::convert_to_f32_slice,
+            )?;
+            Ok(singles)
         } else if from == ElementType::Bool {
             with_number!(to, T => self.mapped(|&element: &bool| T::cast_from(u8::from(element))))
         } else if to == ElementType::Bool {

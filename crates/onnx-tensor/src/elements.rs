@@ -92,10 +92,15 @@ pub fn tensor<T: Element>(shape: &[usize], elements: Vec<T>) -> Result<Tensor> {
 /// # Errors
 /// Returns the error of `fill`, and an error if there are more elements than addresses in memory.
 pub fn filled<T: Element>(shape: &[usize], fill: impl FnOnce(&mut [T]) -> Result<()>) -> Result<Tensor> {
-    // A slice of a tensor of BOOL would check each element first.
-    let mut elements = vec![T::default(); Tensor::count::<T>(shape)?];
-    fill(&mut elements)?;
-    Tensor::from_vec(shape, elements)
+    if T::ELEMENT_TYPE == ElementType::Bool {
+        // A slice of a tensor of BOOL would check each element first.
+        let mut elements = vec![T::default(); Tensor::count::<T>(shape)?];
+        fill(&mut elements)?;
+        return Tensor::from_vec(shape, elements);
+    }
+    let mut tensor = Tensor::zero::<T>(shape)?;
+    fill(tensor.as_slice_mut()?)?;
+    Ok(tensor)
 }
 
 /// Creates a tensor whose elements `write` sets. `write` must set every element, because the elements are

@@ -94,7 +94,7 @@ impl Compute for Compare {
             (ElementType::String, Self::Equal) => equal::<String>(a, b, &shape),
             (ElementType::F32, _) => self.compared::<f32, false>(a, b, &shape),
             (ElementType::I32, _) => self.compared::<i32, false>(a, b, &shape),
-            // The baseline of x86-64 does not compare vectors of 64-bit integers.
+            // Unlike sums, comparisons of 64-bit integers are not in the baseline of x86-64.
             (ElementType::I64, _) => self.compared::<i64, true>(a, b, &shape),
             (ElementType::U8, _) => self.compared::<u8, false>(a, b, &shape),
             (number, _) => with_number!(number, T => self.compared_apart::<T>(a, b, &shape)),

@@ -91,7 +91,7 @@ impl Compute for Function {
     }
 }
 
-/// Functions that Rust's standard library computes.
+/// Functions of floats that are not fused into other nodes.
 #[derive(Clone, Copy, Debug)]
 enum Plain {
     Abs,
@@ -273,6 +273,7 @@ impl Compute for Truth {
         }
         let made = match (self, input.element_type()) {
             (Self::Not, ElementType::Bool) => each!(input.as_units::<u8>()?, |x: u8| x == 0),
+            (Self::Not, other) => bail!("Not of {other:?}"),
             (_, ElementType::F16) => each!(elements::<f16>(&input)?, |x: f16| self.of_float(x.to_f64())),
             (_, ElementType::F32) => each!(elements::<f32>(&input)?, |x: f32| self.of_float(x.into())),
             (_, _) => each!(elements::<f64>(&input)?, |x: f64| self.of_float(x)),

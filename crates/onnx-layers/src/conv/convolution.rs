@@ -167,7 +167,10 @@ impl Convolution {
             split::lines(output, made, work, |first, output, pace| {
                 let mut scratch = Scratch::default();
                 for (index, output) in (first..).zip(output.chunks_exact_mut(made)) {
-                    if let Some(filter) = &self.plane_filter {
+                    // The product of the padding and a weight that is not finite is not left out.
+                    if let Some(filter) = &self.plane_filter
+                        && group(index).weights.iter().all(|weight| weight.is_finite())
+                    {
                         self.filter(filter, images, index, group(index), output, pace)?;
                         continue;
                     }

@@ -295,19 +295,24 @@ impl Columns {
         [line, other]: [&mut [f32]; 2],
         pace: &mut Pace,
     ) -> Result<()> {
-        let (line, other) = match (line.get_mut(self.skipped..), other.get_mut(others.skipped..)) {
-            (Some(line), Some(other)) => (line, other),
-            (line, other) => (line.unwrap_or_default(), other.unwrap_or_default()),
-        };
+        let line = line.get_mut(self.skipped..).unwrap_or_default();
+        let other = other.get_mut(others.skipped..).unwrap_or_default();
         // One of them begins with the first element of the image, the other with the second.
         let (even, odd) = match self.start {
             0 => (line, other),
             _ => (other, line),
         };
-        let parts = from.chunks(2 * PART);
-        for ((from, even), odd) in parts.zip(even.chunks_mut(PART)).zip(odd.chunks_mut(PART)) {
+        for (part, from) in from.chunks(2 * PART).enumerate() {
             pace.spend(from.len() as u64 / 4 + 1)?;
-            halves(from, even, odd);
+            // One of them can end before the other.
+            let part_of = |line: &mut [f32]| part * PART..line.len().min((part + 1) * PART);
+            let parts = [part_of(even), part_of(odd)];
+            let [even_part, odd_part] = parts;
+            halves(
+                from,
+                even.get_mut(even_part).unwrap_or_default(),
+                odd.get_mut(odd_part).unwrap_or_default(),
+            );
         }
         Ok(())
     }
@@ -499,7 +504,15 @@ mod tests {
 
     #[test]
     fn images_with_stride_2_are_spread_over_four_planes() {
-        for (height, width) in [(1, 1), (5, 7), (8, 70), (9, 33)] {
+        for (height, width) in [
+            (1, 1),
+            (1, 2),
+            (5, 7),
+            (8, 70),
+            (9, 33),
+            (1, 2 * PART + 1),
+            (2, 2 * PART),
+        ] {
             for before in [0, 1, 2, 3] {
                 let mut geometry = geometry([height, width], [3, 3]);
                 (geometry.strides, geometry.before) = ([2, 2], [before, before]);
