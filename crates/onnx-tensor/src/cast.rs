@@ -47,7 +47,7 @@ impl Tensor {
             let mut halves = Self::unset_of(to, self.shape())?;
             let to = halves.as_slice_mut::<f16>()?;
             Pace::default().pairs(self.as_slice::<f32>()?, to, |from, to| {
-                to.convert_from_f32_slice(from)
+                to.convert_from_f32_slice(from);
             })?;
             Ok(halves)
         } else if (from, to) == (ElementType::F16, ElementType::F32) {

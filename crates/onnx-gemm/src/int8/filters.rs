@@ -480,7 +480,17 @@ mod tests {
             .collect();
         let bias = (random.below(2) == 0).then_some(&bias[..]);
         let all = packed(&filters, [groups, rows, steps]);
-        assert!(size_of_val(&filters[..]) as u64 <= IntegerFilters::bytes([groups, rows, steps]));
+        for one in &all {
+            let terms = match &one.kind {
+                #[cfg(target_arch = "x86_64")]
+                Kind::Bytes(_, filters) => size_of_val(&filters.terms[..]) + size_of_val(&filters.shifts[..]),
+                #[cfg(target_arch = "x86_64")]
+                Kind::Pairs(_, terms) => size_of_val(&terms[..]),
+                Kind::Plain(terms) => size_of_val(&terms[..]),
+            };
+            let taken = terms + size_of_val(&one.totals[..]);
+            assert!(taken as u64 <= IntegerFilters::bytes([groups, rows, steps]));
+        }
         let group = random.below(groups);
         let mut expected = vec![0i32; rows * positions];
         for (at, expected) in expected.iter_mut().enumerate() {

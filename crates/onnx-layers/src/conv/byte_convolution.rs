@@ -195,8 +195,6 @@ impl<'c, E> ByteConvolution<'c, E> {
             count * geometry.image()
         );
         let made = geometry.rows * geometry.positions();
-        let scratch = 8 * layout.quads() as u64;
-        size::admit_now(scratch.saturating_add((size_of::<T>() * made * count) as u64))?;
         let depth = match self.is_depthwise {
             true => geometry.kernel[0] * geometry.kernel[1],
             false => geometry.depth(),
@@ -204,6 +202,11 @@ impl<'c, E> ByteConvolution<'c, E> {
         let terms = depth.max(LEAST_TERMS);
         let each = products([terms, geometry.rows, geometry.positions()]) / PER_FLOAT;
         let work = [each.saturating_mul(count as u64), PRODUCTS];
+        let positions = (layout.tile[0] * layout.pitch()).next_multiple_of(LANES);
+        let of_results = (size_of::<i32>() + size_of::<T>()) * self.filters.height() * positions;
+        let scratch = layout.scratch_bytes().saturating_add(of_results as u64);
+        let scratch = scratch.saturating_mul(threads::parts(work[0], PRODUCTS).max(1) as u64);
+        size::admit_now(scratch.saturating_add((size_of::<T>() * made * count) as u64))?;
         let made = written(shape, |output: &mut [T]| {
             let parts = threads::parts(each, PRODUCTS);
             if parts > 1 && 2 * count < threads::parts(work[0], PRODUCTS) {
@@ -292,7 +295,7 @@ impl<'c, E> ByteConvolution<'c, E> {
             self.fill(
                 layout,
                 index,
-                0,
+                0..geometry.channels,
                 (first, lines),
                 &mut planes,
                 &mut Pace::default(),
@@ -325,10 +328,20 @@ impl<'c, E> ByteConvolution<'c, E> {
         };
         for first_row in all.clone().step_by(at_once) {
             let rows = first_row..all.end.min(first_row + at_once);
-            let channel = if self.is_depthwise { first_row } else { 0 };
+            let channels = match self.is_depthwise {
+                true => rows.clone(),
+                false => 0..self.geometry.channels,
+            };
             for first in tiles(layout, &block.lines, self.geometry.output[1]) {
                 let lines = layout.tile[0].min(block.lines.end - first[0]);
-                self.fill(layout, block.index, channel, (first, lines), planes, pace)?;
+                self.fill(
+                    layout,
+                    block.index,
+                    channels.clone(),
+                    (first, lines),
+                    planes,
+                    pace,
+                )?;
                 let source = (rows.clone(), planes.quads());
                 self.multiply(layout, block, source, first, results, pace)?;
             }
@@ -336,12 +349,12 @@ impl<'c, E> ByteConvolution<'c, E> {
         Ok(())
     }
 
-    /// Copies the part of the image that a tile reads, from `channel` on.
+    /// Copies the part of `channels` of the image that a tile reads.
     fn fill(
         &self,
         layout: &ByteLayout,
         index: usize,
-        channel: usize,
+        channels: Range<usize>,
         tile: ([usize; 2], usize),
         planes: &mut Planes,
         pace: &mut Pace,
@@ -351,7 +364,7 @@ impl<'c, E> ByteConvolution<'c, E> {
             pixels: &self.image.pixels[index * geometry.image()..][..geometry.image()],
             ..self.image
         };
-        layout.fill(geometry, image, channel, tile, planes, pace)
+        layout.fill(geometry, image, channels, tile, planes, pace)
     }
 
     /// Computes channels of one tile of a block from the planes that they read.
@@ -403,7 +416,7 @@ impl<'c, E> ByteConvolution<'c, E> {
             let strips = &mut block.output[rows.start - block.rows.start..][..rows.len()];
             for (strip, results) in strips.iter_mut().zip(elements.chunks_exact(stride)) {
                 let strip = &mut strip[start..];
-                if pitch == width {
+                if columns == width && pitch == width {
                     strip[..lines * width].copy_from_slice(&results[..lines * width]);
                     continue;
                 }

@@ -4,6 +4,8 @@
 //! stride and per four channels. A depthwise convolution has no four channels to sum, so its quads hold four
 //! columns of a window instead.
 
+use std::ops::Range;
+
 use onnx_gemm::{Quad, Windows};
 use onnx_tensor::prelude::*;
 
@@ -18,6 +20,9 @@ const TILE: usize = if cfg!(test) { 1 << 6 } else { 1 << 17 };
 
 /// The number of positions of a tile, so that the results of a few channels stay in the L1 cache.
 const POSITIONS: usize = if cfg!(test) { 1 << 5 } else { 1 << 12 };
+
+/// Minimum width of a tile, in addition to four times the distance from the first to the last column of a window.
+const NARROWEST: usize = if cfg!(test) { 3 } else { 64 };
 
 /// What the four terms of a quad are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +128,7 @@ pub(super) struct ByteLayout {
 
 impl Geometry {
     /// Returns the layout for parts of at most `lines` lines; `None` if it would take far more memory than
-    /// the image and the result. In a depthwise convolution, each channel of the image has one filter.
+    /// the image and the result, or far more products than the result has. In a depthwise convolution, each channel of the image has one filter.
     pub(super) fn byte_layout(&self, lines: usize, is_depthwise: bool) -> Option<ByteLayout> {
         let channels = if is_depthwise { 1 } else { self.channels };
         let terms = Terms::of(channels, self.kernel);
@@ -173,7 +178,15 @@ impl Geometry {
         if all > given.checked_add(made)?.checked_mul(4)?.checked_add(1 << 16)? {
             return None;
         }
-        let width = self.output[1].min((TILE / planes).saturating_sub(reach[1]).max(4 * reach[1] + 64));
+        // Positions between two lines are computed as well.
+        if self.output[0] > 1 && whole[1] > self.output[1].saturating_mul(2).saturating_add(8) {
+            return None;
+        }
+        let width = self.output[1].min(
+            (TILE / planes)
+                .saturating_sub(reach[1])
+                .max(4 * reach[1] + NARROWEST),
+        );
         let line = (width + reach[1]) * planes;
         let height = (TILE / line)
             .saturating_sub(reach[0])
@@ -278,8 +291,16 @@ impl ByteLayout {
         planes * self.plane[0] * self.plane[1] + Windows::slack()
     }
 
-    /// Writes the planes of the tile that starts at `first` and has `lines` lines, for channels from `channel`
-    /// on.
+    /// Returns the bytes of memory of the planes of a tile, and of its pixels.
+    pub(super) fn scratch_bytes(&self) -> u64 {
+        let plane = self.plane[0] * self.plane[1] + (TERMS - 1) * self.shift;
+        let bytes = TERMS.saturating_mul(self.padded.max(plane));
+        let quads = size_of::<Quad>() * self.quads();
+        let quads = quads.checked_next_power_of_two().unwrap_or(quads);
+        quads.saturating_add(bytes) as u64
+    }
+
+    /// Writes the planes of `channels` for the tile that starts at `first` and has `lines` lines.
     ///
     /// # Errors
     /// Fails if the request is cancelled.
@@ -287,7 +308,7 @@ impl ByteLayout {
         &self,
         geometry: &Geometry,
         image: ByteImage<'_>,
-        channel: usize,
+        channels: Range<usize>,
         (first, lines): ([usize; 2], usize),
         planes: &mut Planes,
         pace: &mut Pace,
@@ -314,7 +335,7 @@ impl ByteLayout {
             .as_mut()
             .context("planes have memory until they are dropped")?;
         let units = to.as_slice_mut::<u8>()?.as_chunks_mut().0.chunks_exact_mut(count);
-        let end = geometry.channels.min(channel + self.channels);
+        let (channel, end) = (channels.start, channels.end);
         for (unit, to) in (0..self.terms.units(end - channel)).zip(units) {
             pace.spend(1 + to.len() as u64)?;
             let channels = std::array::from_fn(|term| {
@@ -376,7 +397,10 @@ impl Unit<'_> {
         let (layout, geometry, channels, lines) = (self.layout, self.geometry, self.channels, self.lines);
         let (pitch, [height, width]) = (layout.plane[1], geometry.input);
         let to = &mut self.to[..lines * pitch];
-        let is_whole = geometry.before == [0, 0] && pitch == width && self.first[0] + lines <= height;
+        let is_whole = geometry.before == [0, 0]
+            && pitch == width
+            && self.first[1] == 0
+            && self.first[0] + lines <= height;
         if is_whole && layout.shift == 0 {
             let sources = channels.map(|channel| &channel[self.first[0] * width..][..lines * width]);
             return interleave(to, sources, self.image.flip);

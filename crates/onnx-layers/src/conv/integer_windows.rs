@@ -462,7 +462,7 @@ mod tests {
                 .wrapping_add(1_442_695_040_888_963_407);
             (seed >> 33) as usize % end
         };
-        for _ in 0..300 {
+        for _ in 0..2000 {
             let axes = 1 + below(2);
             let groups = [1, 1, 2, 5][below(4)];
             let (channels, rows) = ([1, 1, 2, 3, 4, 9][below(6)], [1, 2, 3, 8, 9, 17][below(6)]);

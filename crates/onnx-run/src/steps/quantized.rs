@@ -32,7 +32,9 @@ impl Dequantized {
         let attributes = Attributes(node);
         let constant = |place: usize| inputs.get(place).cloned().flatten();
         let numbers = constant(0).filter(|_| node.op_type == "DequantizeLinear")?;
-        let is_plain = is_byte(&numbers) && attributes.int("block_size", 0) == 0;
+        let has_zero_point = node.input.get(2).is_some_and(|name| !name.is_empty());
+        let is_constant = !has_zero_point || constant(2).is_some();
+        let is_plain = is_byte(&numbers) && is_constant && attributes.int("block_size", 0) == 0;
         is_plain.then(|| {
             Some(Self {
                 numbers,
@@ -129,6 +131,13 @@ const SCALES: std::ops::RangeInclusive<f32> = 1e-9..=1e9;
 /// Sums of products and the bias are below this number, so that they do not wrap around.
 const LIMIT: f64 = (1u64 << 31) as f64;
 
+/// Rounding a bias adds at most one of this many parts of a step of the result.
+const BIAS_PARTS: f64 = 16.0;
+
+/// Maximum quotient of the scales of a term and of the sum, so that the terms' zero points do not take the digits
+/// of the sum.
+const MOST_RATIO: f32 = 1024.0;
+
 impl Graph<'_> {
     /// Returns the 8-bit value that a `DequantizeLinear` reads to compute `slot`, and its quantization.
     fn bytes(&self, slot: Slot) -> Option<(Slot, Quantization)> {
@@ -203,13 +212,17 @@ impl Graph<'_> {
             Some(slot) => {
                 let bias = elements::<f32>(self.constants.get(&slot)?).ok()?;
                 (bias.len() == channels).then_some(())?;
+                let step = f64::from(of_result.number()?);
                 let all = bias.iter().zip(units.iter().cycle());
                 let all: Vec<f64> = all
-                    .map(|(&bias, unit)| (f64::from(bias) / unit).round())
-                    .collect();
-                let greatest = all.iter().map(|bias| bias.abs()).fold(0.0, f64::max);
-                greatest.is_finite().then_some(())?;
-                most += greatest;
+                    .map(|(&bias, unit)| {
+                        let whole = (f64::from(bias) / unit).round();
+                        // A bias in FP32 that is not a multiple of the unit may add little to the error.
+                        let is_close = (f64::from(bias) - whole * unit).abs() <= step / BIAS_PARTS;
+                        is_close.then_some(whole)
+                    })
+                    .collect::<Option<_>>()?;
+                most += all.iter().map(|bias| bias.abs()).fold(0.0, f64::max);
                 Some(all.iter().map(|&bias| bias as i32).collect::<Vec<i32>>())
             }
         };
@@ -245,6 +258,8 @@ impl Graph<'_> {
         let (a, of_a) = self.bytes(self.input(sum, 0)?)?;
         let (b, of_b) = self.bytes(self.input(sum, 1)?)?;
         let (steps, of_result) = self.quantized_result(sum)?;
+        let most = of_result.number()? * MOST_RATIO;
+        (of_a.number()? <= most && of_b.number()? <= most).then_some(())?;
         let types = [&of_a, &of_b, &of_result].map(|one| one.zero_point.element_type());
         types.iter().all(|&one| one == types[0]).then_some(())?;
         let mut fused = self.fused("com.microsoft/QLinearAdd", 1, vec![a, b], steps)?;
@@ -529,5 +544,51 @@ mod tests {
         constants[4] = floats("bias", &[4], &[0.5; 4]);
         let [one, _] = both(nodes, &constants);
         assert!(operators(&one).contains(&"QLinearConv"));
+    }
+
+    #[test]
+    fn zero_points_that_are_not_constant_stay_unfused() {
+        let mut nodes = vec![
+            with(
+                node("ReduceMin", &["bytes"], "least"),
+                [crate::test_models::int("keepdims", 0)],
+            ),
+            with(
+                node("Cast", &["least"], "w_zero_of_run"),
+                [crate::test_models::int("to", (DataType::Int8 as i32).into())],
+            ),
+        ];
+        nodes.extend(convolution(false));
+        nodes[2].input[2] = "w_zero_of_run".to_owned();
+        nodes[3].output = vec!["made".to_owned()];
+        let constants = [parameters((0.0317, 128), (0.5, 100)), weights(&[0.0173])].concat();
+        let [one, other] = both(nodes, &constants);
+        assert!(!operators(&one).contains(&"QLinearConv"));
+        assert!(steps([&one, &other], 1.0) == 0.0);
+    }
+
+    #[test]
+    fn biases_between_two_integers_stay_in_fp32() {
+        let mut nodes = convolution(true);
+        nodes[1].output = vec!["made".to_owned()];
+        for (bias, is_fused) in [
+            (0.4, false),
+            (f32::NAN, false),
+            (f32::INFINITY, false),
+            (2.0, true),
+        ] {
+            let mut constants = [parameters((1.0, 120), (0.01, 3)), weights(&[1.0])].concat();
+            constants[4] = floats("bias", &[4], &[0.0, 0.0, bias, 0.0]);
+            let [one, _] = both(nodes.clone(), &constants);
+            assert_eq!(operators(&one).contains(&"QLinearConv"), is_fused, "{bias}");
+        }
+    }
+
+    #[test]
+    fn sums_of_coarse_terms_stay_in_fp32() {
+        let dequantize = node("DequantizeLinear", &["bytes", "x_scale", "x_zero"], "b");
+        let add = vec![dequantize, node("Add", &["a", "b"], "made")];
+        let [one, _] = both(add, &parameters((70_000.1, 201), (0.01, 0)));
+        assert!(!operators(&one).contains(&"com.microsoft/QLinearAdd"));
     }
 }
