@@ -1,6 +1,7 @@
 //! Exact products of 8-bit integers minus their zero points: factors are `i16`, sums are `i32` and wrap
 //! around.
 
+mod filter_block;
 mod filters;
 #[cfg(target_arch = "x86_64")]
 mod pair_filters;
@@ -12,7 +13,8 @@ mod vnni;
 #[cfg(target_arch = "x86_64")]
 mod vnni_filters;
 
-pub use filters::{IntegerFilters, Quad, SumBuffer, SumTile, Windows};
+pub use filter_block::Quad;
+pub use filters::{IntegerFilters, SumBuffer, SumTile, Windows};
 
 use std::ops::Range;
 

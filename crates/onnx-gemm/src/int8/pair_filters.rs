@@ -3,7 +3,7 @@
 
 use pulp::{NullaryFnOnce, x86::V3};
 
-use crate::int8::filters::{Block, Output, Quad, TERMS};
+use crate::int8::filter_block::{Block, Output, Quad, TERMS};
 
 /// The number of positions in a vector.
 const WIDTH: usize = 8;

@@ -1,6 +1,6 @@
 //! Integer convolution in portable code, which the compiler vectorizes.
 
-use crate::int8::filters::{Block, LANES, Output, Quad, TERMS};
+use crate::int8::filter_block::{Block, LANES, Output, Quad, TERMS};
 
 /// The number of positions whose sums are in registers.
 const WIDTH: usize = 8;

@@ -13,7 +13,7 @@ use std::arch::x86_64::{
 };
 
 use crate::int8::{
-    filters::{Block, HEIGHT, LANES, Output, TERMS},
+    filter_block::{Block, HEIGHT, LANES, Output, TERMS},
     vnni::Vnni,
 };
 

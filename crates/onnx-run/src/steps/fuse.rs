@@ -11,7 +11,7 @@ use onnx_tensor::prelude::*;
 
 use crate::steps::{
     body::Step,
-    quantized::Dequantized,
+    dequantized::Dequantized,
     scales::Scales,
     values::{Slot, Wires},
 };

@@ -7,6 +7,7 @@
 
 mod body;
 mod control;
+mod dequantized;
 mod direct;
 mod folding;
 mod fuse;

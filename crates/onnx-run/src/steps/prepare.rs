@@ -10,10 +10,10 @@ use onnx_tensor::prelude::*;
 
 use crate::steps::{
     body::{Body, Control, ControlNode, Step, dropped},
+    dequantized::Dequantized,
     direct::DirectNode,
     folding::Folding,
     fuse, infer, layout,
-    quantized::Dequantized,
     values::{Slot, Wires},
 };
 use crate::{
