@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-/// Minimum number of elements after the last one of a vector's line that may be read.
+/// The number of elements of the widest vector. Lines of masks are padded to whole vectors.
 const LANES: usize = 16;
 
 /// The number of vectors whose sums are computed together.

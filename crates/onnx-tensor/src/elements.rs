@@ -4,7 +4,7 @@ use std::ops::{Add, Mul};
 
 use crate::prelude::*;
 
-use crate::{cancelling::Pace, faults::BadInput};
+use crate::{cancelling::Pace, faults::BadInput, tensor::count};
 
 /// Returns a tensor's elements in row-major order.
 ///
@@ -94,7 +94,7 @@ pub fn tensor<T: Element>(shape: &[usize], elements: Vec<T>) -> Result<Tensor> {
 pub fn filled<T: Element>(shape: &[usize], fill: impl FnOnce(&mut [T]) -> Result<()>) -> Result<Tensor> {
     if T::ELEMENT_TYPE == ElementType::Bool {
         // A slice of a tensor of BOOL would check each element first.
-        let mut elements = vec![T::default(); Tensor::count::<T>(shape)?];
+        let mut elements = vec![T::default(); count(T::ELEMENT_TYPE, shape)?];
         fill(&mut elements)?;
         return Tensor::from_vec(shape, elements);
     }

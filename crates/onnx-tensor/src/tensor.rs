@@ -123,14 +123,6 @@ impl Tensor {
         Self::zero_of(T::ELEMENT_TYPE, shape)
     }
 
-    /// Returns the number of elements of type `T` of a tensor.
-    ///
-    /// # Errors
-    /// Fails if there are more elements than addresses in memory.
-    pub fn count<T: Element>(shape: &[usize]) -> Result<usize> {
-        count(T::ELEMENT_TYPE, shape)
-    }
-
     /// Creates a tensor of numbers whose elements are unspecified, for kernels that write each of them. Takes
     /// the memory of a value that was dropped in the same run, if there is one.
     ///
@@ -432,7 +424,7 @@ impl AsRef<[u8]> for Owner {
 }
 
 /// Returns the number of elements of a shape, after checking that their bytes fit into memory.
-fn count(element_type: ElementType, shape: &[usize]) -> Result<usize> {
+pub(crate) fn count(element_type: ElementType, shape: &[usize]) -> Result<usize> {
     if shape.contains(&0) {
         return Ok(0);
     }

@@ -187,10 +187,12 @@ impl IntegerFilters {
         self.height
     }
 
-    /// Computes the sums of `rows` of a group at all positions, and passes tiles of them to `take`, in the
-    /// order of the positions. The buffer's numbers do not matter. The rows are in one block of [`height`](Self::height) rows. A
-    /// sum is that of the products of the filter with the image minus its zero point, plus the bias of its
-    /// row, modulo 2^32. The image of the first one of `rows` starts at 0. `bias` has one element for each of `rows`.
+    /// Computes the sums of `rows` of a group at all positions, and passes tiles of them to `take`, in the order
+    /// of the positions. The rows are in one block of [`height`](Self::height) rows. The image of the first of
+    /// them begins at the first quad.
+    ///
+    /// A sum is that of the products of a filter and the image minus its zero point, plus the bias of the row,
+    /// modulo 2^32. `bias` has one element for each of `rows`. The contents of the buffer are overwritten.
     ///
     /// # Errors
     /// Returns the error of [`Pace::spend`].

@@ -127,13 +127,13 @@ fn computed<T: Element + Copy, const IS_WIDE: bool>(
     a: Arc<Tensor>,
     b: &Tensor,
     shape: &[usize],
-    function: impl Fn(T, T) -> T + Sync,
+    function: impl Fn(T, T) -> T + Copy + Sync,
 ) -> Result<Tensor> {
     let a = match a.shape() == shape {
         true => Arc::try_unwrap(a),
         false => Err(a),
     };
-    let (arch, function) = (pulp::Arch::new(), &function);
+    let arch = pulp::Arch::new();
     match a {
         Ok(a) => replaced(a, b, shape, &|a, b| {
             run::<IS_WIDE>(arch, InPlace { a, b, function });
@@ -171,7 +171,7 @@ fn replaced<T: Element>(
 pub fn broadcast<T: Element + Copy, const IS_WIDE: bool>(
     a: &Tensor,
     b: &Tensor,
-    function: impl Fn(T, T) -> T + Sync,
+    function: impl Fn(T, T) -> T + Copy + Sync,
 ) -> Result<Tensor> {
     let shape = shapes::broadcast(&[a.shape(), b.shape()])?;
     pairs::<T, T, IS_WIDE>(a, b, &shape, |a, b| function(*a, *b))
@@ -183,9 +183,9 @@ pub(crate) fn pairs<T: Element, R: Element + Copy, const IS_WIDE: bool>(
     a: &Tensor,
     b: &Tensor,
     shape: &[usize],
-    function: impl Fn(&T, &T) -> R + Sync,
+    function: impl Fn(&T, &T) -> R + Copy + Sync,
 ) -> Result<Tensor> {
-    let (arch, function) = (pulp::Arch::new(), &function);
+    let arch = pulp::Arch::new();
     met(a, b, shape, &|a, b, made| {
         run::<IS_WIDE>(arch, OutOfPlace { a, b, made, function });
     })
@@ -351,10 +351,12 @@ impl<'v, T> Side<'v, T> {
     }
 }
 
+/// A loop that writes over its first operand. It owns the function: numbers that the function captures by
+/// reference would be read again for each element, because elements that are bytes may overlap them.
 struct InPlace<'v, T, F> {
     a: &'v mut [T],
     b: Side<'v, T>,
-    function: &'v F,
+    function: F,
 }
 
 impl<T: Copy, F: Fn(T, T) -> T> pulp::WithSimd for InPlace<'_, T, F> {
@@ -370,11 +372,12 @@ impl<T: Copy, F: Fn(T, T) -> T> pulp::WithSimd for InPlace<'_, T, F> {
     }
 }
 
+/// A loop that writes its results elsewhere. It owns the function as [`InPlace`] does.
 struct OutOfPlace<'v, T, R, F> {
     a: Side<'v, T>,
     b: Side<'v, T>,
     made: &'v mut [R],
-    function: &'v F,
+    function: F,
 }
 
 impl<T, R: Copy, F: Fn(&T, &T) -> R> pulp::WithSimd for OutOfPlace<'_, T, R, F> {

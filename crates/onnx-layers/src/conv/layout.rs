@@ -306,12 +306,11 @@ impl Columns {
             pace.spend(from.len() as u64 / 4 + 1)?;
             // One of them can end before the other.
             let part_of = |line: &mut [f32]| part * PART..line.len().min((part + 1) * PART);
-            let parts = [part_of(even), part_of(odd)];
-            let [even_part, odd_part] = parts;
+            let (of_even, of_odd) = (part_of(even), part_of(odd));
             halves(
                 from,
-                even.get_mut(even_part).unwrap_or_default(),
-                odd.get_mut(odd_part).unwrap_or_default(),
+                even.get_mut(of_even).unwrap_or_default(),
+                odd.get_mut(of_odd).unwrap_or_default(),
             );
         }
         Ok(())

@@ -427,6 +427,29 @@ mod tests {
         })
     }
 
+    /// Checks that the product of the padding and an infinite weight is not left out, in images of any size.
+    #[test]
+    fn infinite_weights_times_the_padding_are_nan() {
+        let mut weights = vec![0.0f32; 18];
+        [weights[1], weights[10]] = [f32::INFINITY; 2];
+        let weights = tensor(&[2, 1, 3, 3], weights).unwrap().into_arc();
+        let lists = [("pads", vec![1; 4])];
+        let node = node("Conv", &lists, &[("group", 2)], 1);
+        for [height, width] in [[2, 7], [2, 100], [40, 40]] {
+            let image = tensor(&[1, 2, height, width], vec![1.0f32; 2 * height * width]);
+            let inputs = [image.unwrap().into_arc(), weights.clone()];
+            let found = run(&Conv::of(Attributes(&node)).unwrap(), &inputs).unwrap();
+            for channel in elements::<f32>(&found).unwrap().chunks(height * width) {
+                let (first, others) = channel.split_at(width);
+                assert!(first.iter().all(|sum| sum.is_nan()), "{height} x {width}");
+                assert!(
+                    others.iter().all(|&sum| sum == f32::INFINITY),
+                    "{height} x {width}"
+                );
+            }
+        }
+    }
+
     #[test]
     fn convolutions_along_any_axes_are_those_of_plain_loops() {
         let cases: [(&[usize], &[usize], i64); 12] = [

@@ -2,7 +2,10 @@
 
 use onnx_tensor::prelude::*;
 
-use crate::{least_work::ELEMENTS, quant::quantize};
+use crate::{
+    least_work::ELEMENTS,
+    quant::quantize::{self, low_bits},
+};
 use onnx_tensor::elements::elements;
 use onnx_tensor::{
     cancelling::Pace,
@@ -94,13 +97,10 @@ pub(crate) fn without_zero_points(
 /// whose minimum is `least`.
 #[inline(always)]
 pub(crate) fn rounded(sum: i32, scale: f32, zero_point: i32, least: i32) -> i32 {
-    // At this magnitude the last mantissa bit is 1, so that adding the number rounds ties to even. A checked
-    // conversion would not be vectorized.
-    const ONES: f32 = (3 << 22) as f32;
     let (below, above) = ((least - zero_point) as f32, (least + 255 - zero_point) as f32);
     let scaled = (sum as f32 * scale).clamp(below, above);
     let scaled = if scaled.is_nan() { 0.0 } else { scaled };
-    ((scaled + ONES).to_bits() as i32).wrapping_sub(ONES.to_bits() as i32 - zero_point)
+    i32::from(low_bits(scaled) as i16) + zero_point
 }
 
 #[cfg(test)]

@@ -305,13 +305,13 @@ fn widened(all: (f32, f32), part: (f32, f32)) -> (f32, f32) {
     (all.0.min(part.0), all.1.max(part.1))
 }
 
-/// Returns the low bits of an integral float from -32768 to 65535. Avoids the checked conversion, half of
-/// whose instructions handle values that are not integers.
+/// Rounds a number from -32768 to 65535, with ties to even, and returns the low bits of the integer. A checked
+/// conversion has twice as many instructions.
 #[inline(always)]
-pub(crate) fn low_bits(whole: f32) -> u32 {
-    // At this magnitude the last mantissa bit is 1.
+pub(crate) fn low_bits(number: f32) -> u32 {
+    // At this magnitude the last mantissa bit is 1, so that the sum is rounded to an integer.
     const ONES: f32 = (3 << 22) as f32;
-    (whole + ONES).to_bits()
+    (number + ONES).to_bits()
 }
 
 /// Returns the minimum and the maximum of `values` and zero, like [`Ends`].

@@ -5,14 +5,12 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::{least_work::ELEMENTS, quant::quantize::low_bits};
+use crate::quant::quantize::low_bits;
 use onnx_kernels::elementwise::broadcast;
 use onnx_tensor::{
-    cancelling::PART,
-    elements::{elements, written},
+    elements::elements,
     node::Attributes,
     operator::{Fact, Kernel, kernel},
-    split::{self, LINE},
 };
 use onnx_tensor::{node::Node, operator::Compute};
 
@@ -78,21 +76,19 @@ impl Kernel for QuantizedPair {
                 let [(a_scale, a_zero), (b_scale, b_zero), (scale, zero)] = numbers;
                 // NaN becomes zero.
                 let rounded = |x: f32| {
-                    let whole = x
-                        .clamp(<$T>::MIN.into(), <$T>::MAX.into())
-                        .round_ties_even();
-                    low_bits(if whole.is_nan() { 0.0 } else { whole }) as $T
+                    let inside = x.clamp(<$T>::MIN.into(), <$T>::MAX.into());
+                    low_bits(if inside.is_nan() { 0.0 } else { inside }) as $T
                 };
                 let (a, b) = (&inputs[0], &inputs[self.b]);
                 if self.is_product {
                     let ratio = a_scale * b_scale / scale;
-                    combined::<$T>(a, b, move |a, b| {
+                    broadcast::<$T, true>(a, b, move |a, b| {
                         rounded((f32::from(a) - a_zero) * (f32::from(b) - b_zero) * ratio + zero)
                     })?
                 } else {
                     let (a_ratio, b_ratio) = (a_scale / scale, b_scale / scale);
                     let fixed = zero - (a_ratio * a_zero + b_ratio * b_zero);
-                    combined::<$T>(a, b, move |a, b| {
+                    broadcast::<$T, true>(a, b, move |a, b| {
                         rounded(f32::from(a).mul_add(a_ratio, f32::from(b).mul_add(b_ratio, fixed)))
                     })?
                 }
@@ -102,48 +98,5 @@ impl Kernel for QuantizedPair {
             ElementType::U8 => computed!(u8),
             _ => computed!(i8),
         }])
-    }
-}
-
-/// Computes one number per pair of elements of two tensors, which are broadcast together.
-fn combined<T: Element + Copy>(
-    a: &Tensor,
-    b: &Tensor,
-    function: impl Fn(T, T) -> T + Copy + Sync,
-) -> Result<Tensor> {
-    if a.shape() != b.shape() {
-        return broadcast::<T, true>(a, b, function);
-    }
-    let (shape, a, b) = (a.shape(), elements::<T>(a)?, elements::<T>(b)?);
-    written(shape, |made: &mut [T]| {
-        let work = [made.len() as u64, ELEMENTS];
-        split::lines(made, LINE, work, |first, made, pace| {
-            let b = &b[first * LINE..][..made.len()];
-            let mut parts = b.chunks(PART);
-            pace.pairs(&a[first * LINE..], made, |a, made| {
-                let b = parts.next().unwrap_or_default();
-                pulp::Arch::new().dispatch(Pairs { a, b, made, function });
-            })
-        })
-    })
-}
-
-/// A loop over elements of two tensors. It owns the function, so that its captured numbers stay in registers.
-struct Pairs<'p, T, F> {
-    a: &'p [T],
-    b: &'p [T],
-    made: &'p mut [T],
-    function: F,
-}
-
-impl<T: Copy, F: Fn(T, T) -> T> pulp::WithSimd for Pairs<'_, T, F> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) {
-        let Self { a, b, made, function } = self;
-        for ((made, &a), &b) in made.iter_mut().zip(a).zip(b) {
-            *made = function(a, b);
-        }
     }
 }

@@ -22,7 +22,7 @@ use onnx_tensor::{
 use crate::steps::{
     body::Step,
     direct::DirectNode,
-    fuse::StepWithNode,
+    fusion_graph::StepWithNode,
     values::{Slot, Wires},
 };
 

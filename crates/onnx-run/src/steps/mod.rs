@@ -11,6 +11,7 @@ mod dequantized;
 mod direct;
 mod folding;
 mod fuse;
+mod fusion_graph;
 mod infer;
 mod layout;
 mod prepare;

@@ -13,7 +13,9 @@ use crate::steps::{
     dequantized::Dequantized,
     direct::DirectNode,
     folding::Folding,
-    fuse, infer, layout,
+    fuse,
+    fusion_graph::{Fused, StepWithNode},
+    infer, layout,
     values::{Slot, Wires},
 };
 use crate::{
@@ -292,7 +294,7 @@ impl Preparer {
     }
 
     /// Rewrites and fuses the nodes of a graph into steps.
-    fn fused(&mut self, nodes: Vec<fuse::StepWithNode>, outputs: &mut [Slot]) -> Result<Vec<Step>> {
+    fn fused(&mut self, nodes: Vec<StepWithNode>, outputs: &mut [Slot]) -> Result<Vec<Step>> {
         let mut space = layout::Space {
             constants: &mut self.constants,
             packs: &mut self.packs,
@@ -309,7 +311,7 @@ impl Preparer {
             &mut self.packs,
         )?;
         steps.extend(nodes.into_iter().map(|(step, _)| Some(step)));
-        for fuse::Fused {
+        for Fused {
             node,
             mut wires,
             constants,
@@ -346,7 +348,7 @@ impl Preparer {
     }
 
     /// Prepares a node, unless an equal one exists.
-    fn step(&mut self, lowered: &OnnxNode) -> Result<Option<fuse::StepWithNode>> {
+    fn step(&mut self, lowered: &OnnxNode) -> Result<Option<StepWithNode>> {
         let node = &lowered.node;
         let given = node.input.iter();
         let given = given.map(|name| (!name.is_empty()).then(|| self.slot(name)));

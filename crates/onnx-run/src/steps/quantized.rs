@@ -14,7 +14,7 @@ use onnx_tensor::{
 
 use crate::steps::{
     dequantized::{Dequantized, is_byte},
-    fuse::{Fused, Graph},
+    fusion_graph::{Fused, Graph},
     values::Slot,
 };
 
