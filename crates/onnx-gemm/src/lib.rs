@@ -11,7 +11,7 @@
 //! | [`gemv`], [`indirect_gemv`] | FP32, one row |
 //! | [`IndirectGemm`], [`BlockedGemm`] | FP32, rows of the second factor at any offsets of one slice: unpacked `gemm` and transposed convolution, through `BlockedGemm` |
 //! | [`LineGemm`], [`LineFilter`] | FP32, the same for the pixels of lines, written in place: dense and depthwise convolution without im2col |
-//! | [`PlaneFilter`] | FP32, depthwise convolution with stride 1, which reads the image in place |
+//! | [`PlaneFilter`] | FP32, depthwise convolution of 3x3, 5x5 or 7x7 with stride 1 |
 //! | [`add_gemm`] | FP64 and integers; adds the product to a matrix |
 //! | [`PackedIntegers`], [`integer_gemm`] | 8-bit integers minus zero points, exact; uses VNNI where supported |
 //! | [`IntegerFilters`] | 8-bit convolution without im2col, exact; uses VNNI where supported |
@@ -52,6 +52,7 @@ mod panel_product;
 mod plane_filter;
 mod prefetch;
 mod shapes;
+mod subnormals;
 mod transpose;
 
 pub use gemm::{gemm, gemm_nt};
@@ -65,5 +66,6 @@ pub use nbits::BlockQuantized;
 pub use pace::{Pace, Unpaced};
 pub use pack::{copy_line, pack_columns, pack_rows, packed_len, unpack_rows};
 pub use packed::{Order, PackedMatrix};
-pub use plane_filter::PlaneFilter;
+pub use plane_filter::{PlaneBuffer, PlaneFilter};
+pub use subnormals::clear_subnormals;
 pub use transpose::transpose;

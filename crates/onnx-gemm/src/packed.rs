@@ -9,6 +9,7 @@ use crate::{
     pack::aligned,
     panel_product::{FEW, Lines, PanelProduct},
     shapes::{expect_matrix, expect_rows},
+    subnormals::clear_subnormals,
 };
 
 /// The memory order of a matrix.
@@ -66,6 +67,7 @@ impl PackedMatrix {
                 lines.for_each(|(to, line)| to[..used].copy_from_slice(&line[first..][..used]));
             }
         }
+        clear_subnormals(&mut numbers);
         Self {
             numbers,
             start,

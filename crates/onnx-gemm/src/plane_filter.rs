@@ -1,197 +1,117 @@
-//! Depthwise filters with stride 1, which read their image in place.
+//! Depthwise filters of 3x3, 5x5 and 7x7 taps with stride 1.
 //!
-//! Padding is not copied around the image: a tap that lies in the padding reads the element next to the image
-//! in memory, and a mask clears it. A vector that needs no mask is a plain sum of products.
+//! A band of the image is copied into a buffer with its padding. Each vector that is loaded from the buffer is
+//! multiplied by the weights of all output lines that read it, whose sums stay in registers.
 
 use std::ops::Range;
 
-/// The number of elements of the widest vector. Lines of masks are padded to whole vectors.
+/// The number of elements of the widest vector. Lines of the buffer consist of whole vectors.
 const LANES: usize = 16;
 
-/// The number of vectors whose sums are computed together.
-const VECTORS: usize = 4;
+/// The approximate number of elements in a buffer, which stays in the L1 cache.
+const BUFFERED: usize = 6 << 10;
 
-/// Maximum number of masks, so that they stay in the L1 cache.
-const MOST_MASKS: usize = 1 << 13;
+/// Minimum number of output lines for which an image that has as many is copied at once.
+const LEAST_BAND: usize = 8;
 
-/// Maximum number of products of a line, which is not divided.
-const MOST_PRODUCTS: usize = 1 << 18;
-
-/// Maximum width of a line: masks are stored for whole lines.
+/// Maximum width of a line.
 const MOST_WIDTH: usize = 1 << 12;
 
 /// A filter that is moved over an image with stride 1: for each pixel `[y, x]` of the output, the bias plus the
-/// sum over the taps `[i, j]` of `weights[i][j]` times the image's pixel
-/// `[y + i * dilations[0] - before[0], x + j * dilations[1] - before[1]]`, or zero outside of the image.
+/// sum over the taps `[i, j]` of `weights[i][j]` times the image's pixel `[y + i - before[0], x + j - before[1]]`,
+/// or times zero outside of the image.
 ///
 /// ```
 /// use onnx_gemm::PlaneFilter;
 ///
 /// // Each pixel plus its left neighbour.
-/// let filter = PlaneFilter::new([2, 3], [2, 3], [1, 2], [1, 1], [0, 1]).unwrap();
+/// let filter = PlaneFilter::new([2, 3], [2, 3], [3, 3], [1, 1]).unwrap();
+/// let weights = [0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0];
 /// let mut sums = [0.0; 6];
-/// filter.run(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 0, &[1.0, 1.0], 0.5, 0..2, &mut sums);
+/// filter.run(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &weights, 0.5, 0..2, &mut filter.buffer(), &mut sums);
 /// assert_eq!(sums, [1.5, 3.5, 5.5, 4.5, 9.5, 11.5]);
 /// ```
 #[derive(Clone, Debug)]
 pub struct PlaneFilter {
     input: [usize; 2],
     output: [usize; 2],
-    kernel: [usize; 2],
-    dilations: [usize; 2],
+    /// The height and the width of the filter.
+    taps: usize,
     before: [usize; 2],
-    /// The numbers of elements before and after an image that may be read.
-    margins: [usize; 2],
-    masks: Masks,
+    /// The distance between two lines in the buffer.
+    pitch: usize,
+    /// The number of output lines for which the buffer has room.
+    band: usize,
 }
 
-/// Masks with all bits set where a tap lies in the image.
-#[derive(Clone, Debug)]
-enum Masks {
-    /// One for each tap and pixel. The lines of the output are as wide as those of the image, so that all
-    /// pixels are computed as a single line.
-    Pixels(Lines),
-    /// One for each column of the filter and each pixel of a line.
-    Columns {
-        masks: Lines,
-        /// The pixels of a line that need no mask.
-        unmasked: Range<usize>,
-    },
-}
-
-/// Masks in lines of whole vectors.
-#[derive(Clone, Debug)]
-struct Lines {
-    masks: Vec<f32>,
-    width: usize,
-}
-
-impl Lines {
-    /// Creates lines of `width` pixels without a mask.
-    fn new(lines: usize, width: usize) -> Self {
-        let width = width.next_multiple_of(LANES);
-        Self {
-            masks: vec![0.0; lines * width],
-            width,
-        }
-    }
-
-    /// Sets the masks of `pixels` of a line.
-    fn set(&mut self, line: usize, pixels: Range<usize>) {
-        self.masks[line * self.width..][pixels].fill(f32::from_bits(u32::MAX));
-    }
-}
+/// Padded lines of an image. See [`PlaneFilter::buffer`].
+#[derive(Debug)]
+pub struct PlaneBuffer(Vec<f32>);
 
 impl PlaneFilter {
     /// Prepares filters of the height and width `kernel` for images of the height and width `input`. Returns
-    /// `None` if [`LineFilter`](crate::LineFilter) is to be used: for lines that are very long or fill their
-    /// vectors badly, and for padding that is larger than the filter or far larger than the image.
+    /// `None` if [`LineFilter`](crate::LineFilter) is to be used: for other filters, for very long lines, and for
+    /// padding that is larger than the filter.
     #[must_use]
     pub fn new(
         input: [usize; 2],
         output: [usize; 2],
         kernel: [usize; 2],
-        dilations: [usize; 2],
         before: [usize; 2],
     ) -> Option<Self> {
-        let reach = |axis: usize| kernel[axis].checked_sub(1)?.checked_mul(dilations[axis]);
-        let reaches = [reach(0)?, reach(1)?];
+        let [taps, width] = kernel;
+        if taps != width || ![3, 5, 7].contains(&taps) {
+            return None;
+        }
         let fits = |axis: usize| {
-            let end = output[axis].checked_add(reaches[axis]);
-            // All sizes stay small.
-            before[axis] <= reaches[axis]
-                && end.is_some_and(|end| end <= input[axis].saturating_add(reaches[axis].saturating_mul(2)))
+            let end = input[axis].checked_add(2 * (taps - 1));
+            let reach = output[axis].checked_add(taps - 1);
+            before[axis] < taps && end.zip(reach).is_some_and(|(end, reach)| reach <= end)
         };
         if input.contains(&0) || output.contains(&0) || !fits(0) || !fits(1) || output[1] > MOST_WIDTH {
             return None;
         }
-        let taps = kernel[0].checked_mul(kernel[1])?;
-        let pixels = output[0].checked_mul(output[1])?;
-        let masks = taps.checked_mul(pixels.checked_next_multiple_of(LANES)?)?;
-        // The pixels of the output for which a tap lies in the image.
-        let inside = |axis: usize, tap: usize| {
-            let tap = tap * dilations[axis];
-            let end = (input[axis] + before[axis]).saturating_sub(tap).min(output[axis]);
-            before[axis].saturating_sub(tap).min(end)..end
-        };
-        let width = output[1];
-        let is_flat =
-            width == input[1] && !width.is_multiple_of(LANES) && width < 4 * LANES && masks <= MOST_MASKS;
-        let (masks, margin) = if is_flat {
-            let mut masks = Lines::new(taps, pixels);
-            for tap in 0..taps {
-                let columns = inside(1, tap % kernel[1]);
-                for y in inside(0, tap / kernel[1]) {
-                    masks.set(tap, y * width + columns.start..y * width + columns.end);
-                }
-            }
-            let margin = before[0].checked_mul(width)?.checked_add(before[1])?;
-            (Masks::Pixels(masks), margin)
-        } else {
-            let padded = width.next_multiple_of(LANES);
-            let is_filled = 4 * width >= 3 * padded;
-            if !is_filled || taps.checked_mul(padded)? > MOST_PRODUCTS {
-                return None;
-            }
-            let mut masks = Lines::new(kernel[1], width);
-            (0..kernel[1]).for_each(|tap| masks.set(tap, inside(1, tap)));
-            let (first, last) = (inside(1, 0), inside(1, kernel[1] - 1));
-            let unmasked = first.start.max(last.start)..first.end.min(last.end);
-            (Masks::Columns { masks, unmasked }, before[1])
-        };
-        // The elements from the first one that a vector reads to the last one, without those of its line that
-        // do not count.
-        let read = match &masks {
-            Masks::Pixels(_) => {
-                let lines = output[0].checked_add(reaches[0])?;
-                lines.checked_mul(width)?.checked_add(reaches[1])?
-            }
-            Masks::Columns { .. } => {
-                let lines = (input[0] - 1).checked_mul(input[1])?;
-                lines.checked_add(width + reaches[1])?
-            }
-        };
-        let image = input[0].checked_mul(input[1])?;
-        let after = read
-            .saturating_sub(image.checked_add(margin)?)
-            .checked_add(LANES)?;
-        if margin.max(after) > image.saturating_add(MOST_MASKS) {
-            return None;
-        }
+        let pitch = (output[1] + taps - 1 + LANES).next_multiple_of(LANES);
+        let band = (BUFFERED / pitch).saturating_sub(taps - 1);
         Some(Self {
             input,
             output,
-            kernel,
-            dilations,
+            taps,
             before,
-            margins: [margin, after],
-            masks,
+            pitch,
+            band: band.max(LEAST_BAND).min(output[0]),
         })
     }
 
-    /// Returns whether [`run`](Self::run) computes all lines at once, whichever it is asked for.
+    /// Returns the number of lines that are copied and computed together.
     #[must_use]
-    pub fn is_whole(&self) -> bool {
-        matches!(self.masks, Masks::Pixels(_))
+    pub fn band(&self) -> usize {
+        self.band
     }
 
-    /// Writes the sums of `lines` to `sums`, for the image that begins at `start` in `values`. The elements
-    /// around the image do not affect the result.
+    /// Returns a buffer for [`run`](Self::run), which can be used for any number of images.
+    #[must_use]
+    pub fn buffer(&self) -> PlaneBuffer {
+        // Columns that the image does not fill stay zero. The last vectors extend past the last line.
+        PlaneBuffer(vec![0.0; (self.band + self.taps - 1) * self.pitch + 4 * LANES])
+    }
+
+    /// Writes the sums of `lines` to `sums`.
     ///
     /// # Panics
-    /// Panics if the image extends past the end of `values`, if there is not one weight for each tap, if `sums`
-    /// does not have the size of `lines`, or if `lines` are not all lines where
-    /// [`is_whole`](Self::is_whole) is true.
+    /// Panics if `image` or `weights` do not have the sizes of the filter, if `sums` does not have the size of
+    /// `lines`, or if `buffer` is of a filter of other sizes.
     pub fn run(
         &self,
-        values: &[f32],
-        start: usize,
+        image: &[f32],
         weights: &[f32],
         bias: f32,
         lines: Range<usize>,
+        buffer: &mut PlaneBuffer,
         sums: &mut [f32],
     ) {
-        self.run_on(pulp::Arch::new(), values, start, weights, bias, lines, sums);
+        let arch = pulp::Arch::new();
+        self.run_on(arch, image, weights, bias, lines, buffer, sums);
     }
 
     #[allow(
@@ -201,263 +121,214 @@ impl PlaneFilter {
     fn run_on(
         &self,
         arch: pulp::Arch,
-        values: &[f32],
-        start: usize,
+        image: &[f32],
         weights: &[f32],
         bias: f32,
         lines: Range<usize>,
+        PlaneBuffer(buffer): &mut PlaneBuffer,
         sums: &mut [f32],
     ) {
-        let image = self.input[0] * self.input[1];
-        let [before, after] = self.margins;
+        let width = self.output[1];
         assert_eq!(
-            weights.len(),
-            self.kernel[0] * self.kernel[1],
-            "one weight for each tap"
+            image.len(),
+            self.input[0] * self.input[1],
+            "an image of {:?}",
+            self.input
         );
+        assert_eq!(weights.len(), self.taps * self.taps, "one weight for each tap");
         assert!(
-            lines.end <= self.output[0] && sums.len() == lines.len() * self.output[1],
+            lines.end <= self.output[0] && sums.len() == lines.len() * width,
             "{} sums for the lines {lines:?} of {:?}",
             sums.len(),
             self.output
         );
-        assert!(
-            !self.is_whole() || lines == (0..self.output[0]),
-            "all lines at once"
-        );
-        assert!(
-            values.len() >= start && values.len() - start >= image,
-            "an image of {image} from {start} on in {} values",
-            values.len()
-        );
-        let rows = self.rows_read(&lines);
-        let first = start + rows.start * self.input[1];
-        let count = rows.len() * self.input[1];
-        let copy;
-        let values = match first.checked_sub(before).and_then(|first| {
-            let values = values.get(first..)?;
-            values.get(..before + count + after)
-        }) {
-            Some(values) => values,
-            None => {
-                // At the beginning and at the end of `values`, there are no elements around the rows.
-                let mut padded = vec![0.0; before + count + after];
-                padded[before..][..count].copy_from_slice(&values[first..][..count]);
-                copy = padded;
-                &copy
-            }
-        };
-        arch.dispatch(Run {
-            filter: self,
-            values,
-            first_row: rows.start,
-            weights,
-            bias,
-            lines,
-            sums,
-        });
-    }
-
-    /// Returns the rows of the image that are read for `lines`.
-    fn rows_read(&self, lines: &Range<usize>) -> Range<usize> {
-        if self.is_whole() {
-            return 0..self.input[0];
+        for (band, sums) in sums.chunks_mut(self.band * width).enumerate() {
+            arch.dispatch(Band {
+                filter: self,
+                image,
+                first: lines.start + band * self.band,
+                weights,
+                bias,
+                buffer,
+                sums,
+            });
         }
-        let reach = (self.kernel[0] - 1) * self.dilations[0];
-        let end = (lines.end + reach)
-            .saturating_sub(self.before[0])
-            .min(self.input[0]);
-        lines.start.saturating_sub(self.before[0]).min(end)..end
-    }
-
-    /// Returns the rows of the filter that lie in the image for the output line `y`.
-    fn rows(&self, y: usize) -> Range<usize> {
-        let dilation = self.dilations[0].max(1);
-        let first = self.before[0].saturating_sub(y).div_ceil(dilation);
-        let end = (self.input[0] + self.before[0])
-            .saturating_sub(y)
-            .div_ceil(dilation);
-        let end = end.min(self.kernel[0]);
-        first.min(end)..end
     }
 }
 
-struct Run<'r> {
-    filter: &'r PlaneFilter,
-    /// Rows of the image, with margins before the first one and after the last one.
-    values: &'r [f32],
-    /// The row of the image with which `values` begins.
-    first_row: usize,
-    weights: &'r [f32],
+/// A band of output lines.
+struct Band<'b> {
+    filter: &'b PlaneFilter,
+    image: &'b [f32],
+    /// The index of the first line.
+    first: usize,
+    weights: &'b [f32],
     bias: f32,
-    lines: Range<usize>,
-    sums: &'r mut [f32],
+    buffer: &'b mut [f32],
+    sums: &'b mut [f32],
 }
 
-impl pulp::WithSimd for Run<'_> {
+impl pulp::WithSimd for Band<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, simd: S) {
-        match &self.filter.masks {
-            Masks::Pixels(masks) => self.pixels(simd, masks),
-            Masks::Columns { masks, unmasked } => self.columns(simd, masks, unmasked.clone()),
+    fn with_simd<S: pulp::Simd>(mut self, simd: S) {
+        self.fill();
+        match self.filter.taps {
+            3 => self.filter::<S, 3>(simd),
+            5 => self.filter::<S, 5>(simd),
+            _ => self.filter::<S, 7>(simd),
         }
     }
 }
 
-impl<'r> Run<'r> {
-    /// Computes all pixels as a single line.
+impl Band<'_> {
+    /// Copies the lines of the image that are read for the band to the buffer.
     #[inline(always)]
-    fn pixels<S: pulp::Simd>(self, simd: S, masks: &Lines) {
-        let [_, columns] = self.filter.kernel;
-        let taps = self.taps(masks, [columns * masks.width, masks.width]);
-        let mut first = 0;
-        while first < self.sums.len() {
-            first += taps.masked_at(simd, first, &mut self.sums[first..]);
-        }
-    }
-
-    /// Computes one line after another.
-    #[inline(always)]
-    fn columns<S: pulp::Simd>(self, simd: S, masks: &Lines, unmasked: Range<usize>) {
+    fn fill(&mut self) {
         let PlaneFilter {
-            input,
+            input: [height, width],
             output,
-            kernel,
-            dilations,
-            before,
+            taps,
+            before: [above, left],
+            pitch,
             ..
         } = *self.filter;
-        let taps = self.taps(masks, [0, masks.width]);
-        for (y, sums) in self.lines.zip(self.sums.chunks_exact_mut(output[1])) {
-            let rows = self.filter.rows(y);
-            // Without a row in the image, nothing is read.
-            let line = match rows.is_empty() {
-                true => 0,
-                false => (y + rows.start * dilations[0] - before[0] - self.first_row) * input[1],
-            };
-            let taps = Taps {
-                weights: &taps.weights[rows.start * kernel[1]..rows.end * kernel[1]],
-                values: &taps.values[line..],
-                ..taps
-            };
-            let mut first = 0;
-            while first < sums.len() {
-                let end = first + VECTORS * S::F32_LANES;
-                first = if unmasked.start <= first && end <= unmasked.end {
-                    taps.plain(simd, first, &mut sums[first..end]);
-                    end
-                } else {
-                    first + taps.masked_at(simd, first, &mut sums[first..])
-                };
+        let count = self.sums.len() / output[1] + taps - 1;
+        // Columns that no tap reads are left out.
+        let columns = width.min(output[1] + taps - 1 - left);
+        let lines = self.buffer.chunks_exact_mut(pitch).take(count);
+        for (y, line) in (self.first..).zip(lines) {
+            let line = &mut line[left..];
+            match y.checked_sub(above).filter(|&y| y < height) {
+                Some(y) => copy_padded(&self.image[y * width..], &mut line[..columns + LANES], columns),
+                None => line[..columns].fill(0.0),
             }
         }
     }
 
     #[inline(always)]
-    fn taps<'t>(&self, masks: &'t Lines, mask_steps: [usize; 2]) -> Taps<'t>
-    where
-        'r: 't,
-    {
-        let PlaneFilter {
-            input,
-            kernel,
-            dilations,
-            ..
-        } = *self.filter;
-        Taps {
-            weights: self.weights,
-            columns: kernel[1],
-            values: self.values,
-            steps: [dilations[0] * input[1], dilations[1]],
-            masks: &masks.masks,
-            mask_steps,
+    fn filter<S: pulp::Simd, const TAPS: usize>(self, simd: S) {
+        let width = self.filter.output[1];
+        let weights: [[f32; TAPS]; TAPS] =
+            std::array::from_fn(|row| std::array::from_fn(|column| self.weights[row * TAPS + column]));
+        let mut lines = Lines {
+            values: self.buffer,
+            pitch: self.filter.pitch,
+            weights: &weights,
             bias: self.bias,
+            width,
+            sums: self.sums,
+        };
+        let mut x = 0;
+        while x < width {
+            let left = (width - x).div_ceil(S::F32_LANES);
+            // The sums of 3 x 4 vectors and the weights of 3x3 taps take 21 of AVX-512's 32 registers.
+            let most = match TAPS {
+                3 if S::F32_LANES >= 16 => 4,
+                7 if S::F32_LANES < 16 => 1,
+                _ => 2,
+            };
+            x += S::F32_LANES
+                * match left.min(most) {
+                    1 => lines.column::<S, 1>(simd, x),
+                    2 => lines.column::<S, 2>(simd, x),
+                    3 => lines.column::<S, 3>(simd, x),
+                    _ => lines.column::<S, 4>(simd, x),
+                };
         }
     }
 }
 
-/// The taps of rows of a filter.
-#[derive(Clone, Copy)]
-struct Taps<'t> {
-    weights: &'t [f32],
-    /// The number of taps in a row.
-    columns: usize,
-    /// The values of the first tap.
-    values: &'t [f32],
-    /// The distances in `values` to the next row and column.
-    steps: [usize; 2],
-    /// The masks of the first tap.
-    masks: &'t [f32],
-    /// The distances in `masks` to the next row and column.
-    mask_steps: [usize; 2],
+/// Copies `columns` elements, and zeros the [`LANES`] elements after them.
+#[inline(always)]
+fn copy_padded(from: &[f32], to: &mut [f32], columns: usize) {
+    let whole = columns / LANES * LANES;
+    for (to, from) in to[..whole]
+        .as_chunks_mut::<LANES>()
+        .0
+        .iter_mut()
+        .zip(from.as_chunks::<LANES>().0)
+    {
+        *to = *from;
+    }
+    match from[whole..].first_chunk::<LANES>() {
+        Some(last) => to[whole..][..LANES].copy_from_slice(last),
+        None => to[whole..columns].copy_from_slice(&from[whole..columns]),
+    }
+    to[columns..][..LANES].fill(0.0);
+}
+
+/// Output lines that are computed from buffered lines of the image.
+struct Lines<'l, const TAPS: usize> {
+    values: &'l [f32],
+    pitch: usize,
+    weights: &'l [[f32; TAPS]; TAPS],
     bias: f32,
+    width: usize,
+    sums: &'l mut [f32],
 }
 
-impl Taps<'_> {
-    /// Writes the sums of [`VECTORS`] vectors from the pixel `first` on.
+impl<const TAPS: usize> Lines<'_, TAPS> {
+    /// Writes the sums of `VECTORS` vectors of each line from the pixel `x` on, and returns `VECTORS`.
     #[inline(always)]
-    fn plain<S: pulp::Simd>(&self, simd: S, first: usize, sums: &mut [f32]) {
-        let mut registers = [simd.splat_f32s(self.bias); VECTORS];
-        for (row, weights) in self.weights.chunks_exact(self.columns).enumerate() {
-            let mut at = row * self.steps[0] + first;
-            for &weight in weights {
-                let (values, _) = S::as_simd_f32s(&self.values[at..at + VECTORS * S::F32_LANES]);
-                let weight = simd.splat_f32s(weight);
-                for vector in 0..VECTORS {
-                    registers[vector] = simd.mul_add_e_f32s(weight, values[vector], registers[vector]);
-                }
-                at += self.steps[1];
+    #[allow(
+        clippy::needless_range_loop,
+        reason = "the sums stay in registers only where every index is a constant"
+    )]
+    fn column<S: pulp::Simd, const VECTORS: usize>(&mut self, simd: S, x: usize) -> usize {
+        let bias = simd.splat_f32s(self.bias);
+        let mut weights = [[bias; TAPS]; TAPS];
+        for row in 0..TAPS {
+            for column in 0..TAPS {
+                weights[row][column] = simd.splat_f32s(self.weights[row][column]);
             }
         }
-        let (vectors, _) = S::as_mut_simd_f32s(sums);
-        vectors.copy_from_slice(&registers);
-    }
-
-    /// Writes the sums of at most [`VECTORS`] vectors from the pixel `first` on, and returns their number of
-    /// elements.
-    #[inline(always)]
-    fn masked_at<S: pulp::Simd>(&self, simd: S, first: usize, sums: &mut [f32]) -> usize {
-        match sums.len().div_ceil(S::F32_LANES) {
-            1 => self.masked::<S, 1>(simd, first, sums),
-            2 => self.masked::<S, 2>(simd, first, sums),
-            3 => self.masked::<S, 3>(simd, first, sums),
-            _ => self.masked::<S, VECTORS>(simd, first, sums),
-        }
-    }
-
-    /// Writes the sums of `COUNT` vectors from the pixel `first` on, the last of which may be incomplete, and
-    /// returns their number of elements. Values without a mask are left out.
-    #[inline(always)]
-    fn masked<S: pulp::Simd, const COUNT: usize>(&self, simd: S, first: usize, sums: &mut [f32]) -> usize {
-        let count = COUNT * S::F32_LANES;
-        let mut registers = [simd.splat_f32s(self.bias); COUNT];
-        for (row, weights) in self.weights.chunks_exact(self.columns).enumerate() {
-            let mut at = row * self.steps[0] + first;
-            let mut mask = row * self.mask_steps[0] + first;
-            for &weight in weights {
-                let (values, _) = S::as_simd_f32s(&self.values[at..at + count]);
-                let (masks, _) = S::as_simd_f32s(&self.masks[mask..mask + count]);
-                let weight = simd.splat_f32s(weight);
-                for vector in 0..COUNT {
-                    let value = simd.and_f32s(values[vector], masks[vector]);
-                    registers[vector] = simd.mul_add_e_f32s(weight, value, registers[vector]);
+        let end = self.width.min(x + VECTORS * S::F32_LANES);
+        let count = self.sums.len() / self.width;
+        // Those of the next lines, the first of which is complete after a line of the image.
+        let mut sums = [[bias; VECTORS]; TAPS];
+        for row in 0..count + TAPS - 1 {
+            let values = &self.values[row * self.pitch + x..][..VECTORS * S::F32_LANES + TAPS - 1];
+            for column in 0..TAPS {
+                let (values, _) = S::as_simd_f32s(&values[column..column + VECTORS * S::F32_LANES]);
+                for line in 0..TAPS {
+                    let weight = weights[TAPS - 1 - line][column];
+                    for vector in 0..VECTORS {
+                        sums[line][vector] = simd.mul_add_e_f32s(weight, values[vector], sums[line][vector]);
+                    }
                 }
-                at += self.steps[1];
-                mask += self.mask_steps[1];
             }
+            if let Some(line) = row.checked_sub(TAPS - 1) {
+                store(simd, sums[0], &mut self.sums[line * self.width..][x..end]);
+            }
+            for line in 0..TAPS - 1 {
+                sums[line] = sums[line + 1];
+            }
+            sums[TAPS - 1] = [bias; VECTORS];
         }
-        let used = count.min(sums.len());
-        let (vectors, rest) = S::as_mut_simd_f32s(&mut sums[..used]);
-        for (to, register) in vectors.iter_mut().zip(registers) {
-            *to = register;
-        }
-        if !rest.is_empty() {
-            simd.partial_store_f32s(rest, registers[COUNT - 1]);
-        }
-        used
+        VECTORS
     }
+}
+
+/// Writes `vectors` to `sums`, of which the last may be incomplete.
+#[inline(always)]
+#[allow(
+    clippy::needless_range_loop,
+    reason = "the sums stay in registers only where every index is a constant"
+)]
+fn store<S: pulp::Simd, const VECTORS: usize>(simd: S, vectors: [S::f32s; VECTORS], sums: &mut [f32]) {
+    let (whole, rest) = S::as_mut_simd_f32s(sums);
+    if whole.len() == VECTORS {
+        for vector in 0..VECTORS {
+            whole[vector] = vectors[vector];
+        }
+        return;
+    }
+    for vector in 0..VECTORS - 1 {
+        whole[vector] = vectors[vector];
+    }
+    simd.partial_store_f32s(rest, vectors[VECTORS - 1]);
 }
 
 #[cfg(test)]
@@ -465,53 +336,34 @@ mod tests {
     use super::*;
     use crate::microkernel::architectures;
 
-    /// Compares the sums of three images with those of plain loops. Returns whether the sizes are supported.
-    fn check(
-        input: [usize; 2],
-        kernel: [usize; 2],
-        dilations: [usize; 2],
-        before: [usize; 2],
-        after: [usize; 2],
-    ) -> bool {
-        let output = [0, 1].map(|axis| {
-            let padded = input[axis] + before[axis] + after[axis];
-            padded.saturating_sub((kernel[axis] - 1) * dilations[axis])
-        });
-        let Some(filter) = PlaneFilter::new(input, output, kernel, dilations, before) else {
+    /// Compares the sums of two images with those of plain loops. Returns whether the sizes are supported.
+    fn check(input: [usize; 2], taps: usize, before: [usize; 2], after: [usize; 2]) -> bool {
+        let output = [0, 1].map(|axis| (input[axis] + before[axis] + after[axis]).saturating_sub(taps - 1));
+        let Some(filter) = PlaneFilter::new(input, output, [taps, taps], before) else {
             return false;
         };
-        // Small integers have exact sums in any order. What is not a number may only be around the images.
+        // Small integers have exact sums in any order.
         let number = |index: usize| (index * 7919 % 17) as f32 - 8.0;
-        let image = input[0] * input[1];
-        let mut values = vec![0.0; 3 * image];
-        let weights: Vec<f32> = (0..kernel[0] * kernel[1]).map(number).collect();
-        for start in [0, image, 2 * image] {
-            let at = |y: usize, x: usize| -> f32 {
-                let sum = |(tap, weight): (usize, &f32)| {
-                    let y = (y + tap / kernel[1] * dilations[0]).checked_sub(before[0])?;
-                    let x = (x + tap % kernel[1] * dilations[1]).checked_sub(before[1])?;
-                    (y < input[0] && x < input[1])
-                        .then(|| weight * number(3 * (start + y * input[1] + x) + 1))
+        let weights: Vec<f32> = (0..taps * taps).map(number).collect();
+        for arch in architectures() {
+            let mut buffer = filter.buffer();
+            for seed in [1, 1000] {
+                let image: Vec<f32> = (seed..).map(number).take(input[0] * input[1]).collect();
+                let at = |y: usize, x: usize| -> f32 {
+                    let product = |(tap, weight): (usize, &f32)| {
+                        let y = (y + tap / taps).checked_sub(before[0])?;
+                        let x = (x + tap % taps).checked_sub(before[1])?;
+                        (y < input[0] && x < input[1]).then(|| weight * image[y * input[1] + x])
+                    };
+                    3.0 + weights.iter().enumerate().filter_map(product).sum::<f32>()
                 };
-                3.0 + weights.iter().enumerate().filter_map(sum).sum::<f32>()
-            };
-            values.fill(f32::NAN);
-            let numbers = (start..).map(|index| number(3 * index + 1));
-            values[start..][..image]
-                .iter_mut()
-                .zip(numbers)
-                .for_each(|(value, number)| *value = number);
-            for arch in architectures() {
-                let middle = if filter.is_whole() { 0 } else { output[0] / 2 };
-                for lines in [0..middle, middle..output[0]]
-                    .into_iter()
-                    .filter(|lines| !lines.is_empty())
-                {
+                let middle = output[0] / 2;
+                for lines in [0..middle, middle..output[0]] {
                     let mut sums = vec![f32::NAN; lines.len() * output[1]];
-                    filter.run_on(arch, &values, start, &weights, 3.0, lines.clone(), &mut sums);
+                    filter.run_on(arch, &image, &weights, 3.0, lines.clone(), &mut buffer, &mut sums);
                     for (index, found) in sums.into_iter().enumerate() {
                         let [y, x] = [lines.start + index / output[1], index % output[1]];
-                        assert_eq!(found, at(y, x), "{arch:?}, image {start}: {y}, {x} of {filter:?}");
+                        assert_eq!(found, at(y, x), "{arch:?}: {y}, {x} of {filter:?}");
                     }
                 }
             }
@@ -521,7 +373,7 @@ mod tests {
 
     #[test]
     fn sums_are_those_of_plain_loops() {
-        let (mut whole, mut by_lines) = (0, 0);
+        let mut checked = 0;
         for size in [
             [1, 1],
             [1, 9],
@@ -529,67 +381,72 @@ mod tests {
             [5, 14],
             [14, 14],
             [3, 16],
-            [20, 20],
+            [20, 17],
             [24, 24],
             [4, 31],
             [9, 80],
-            [2, 150],
+            [40, 150],
+            [120, 33],
         ] {
-            for kernel in [[1, 1], [3, 3], [1, 5], [5, 1], [7, 7]] {
-                for dilations in [[1, 1], [2, 3]] {
-                    let reach = [0, 1].map(|axis: usize| (kernel[axis] - 1) * dilations[axis]);
-                    let half = reach.map(|reach: usize| reach / 2);
-                    for (before, after) in [
-                        (half, half),
-                        ([0, 0], [0, 0]),
-                        (reach, [0, 0]),
-                        ([0, 0], reach),
-                        (reach, reach),
-                    ] {
-                        let output = [0, 1].map(|axis: usize| {
-                            (size[axis] + before[axis] + after[axis]).saturating_sub(reach[axis])
-                        });
-                        let is_supported = check(size, kernel, dilations, before, after);
-                        let is_filled = 4 * output[1] >= 3 * output[1].next_multiple_of(LANES);
-                        assert!(!is_supported || !output.contains(&0), "{size:?}, {kernel:?}");
-                        assert!(
-                            is_supported || !is_filled || output.contains(&0),
-                            "{size:?}, {kernel:?}"
-                        );
-                        match PlaneFilter::new(size, output, kernel, dilations, before) {
-                            Some(filter) if filter.is_whole() => whole += 1,
-                            Some(_) => by_lines += 1,
-                            None => {}
-                        }
-                    }
+            for taps in [3, 5, 7] {
+                let (half, all) = ([taps / 2; 2], [taps - 1; 2]);
+                for (before, after) in [
+                    (half, half),
+                    ([0, 0], [0, 0]),
+                    (all, [0, 0]),
+                    ([0, 0], all),
+                    (all, all),
+                    // The image is wider than what is read of it.
+                    ([1, 1], [0, 0]),
+                ] {
+                    checked += usize::from(check(size, taps, before, after));
                 }
             }
         }
-        assert!(
-            whole > 50 && by_lines > 30,
-            "{whole} at once, {by_lines} by lines"
+        assert!(checked > 150, "{checked} sizes");
+    }
+
+    #[test]
+    fn a_filter_needs_no_column_on_the_right() {
+        // Fewer output columns than the image has.
+        let filter = PlaneFilter::new([3, 40], [3, 4], [3, 3], [1, 1]).expect("a filter");
+        let mut sums = [0.0; 12];
+        let image: Vec<f32> = (0..120u8).map(f32::from).collect();
+        let identity = [0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0];
+        filter.run(&image, &identity, 0.0, 0..3, &mut filter.buffer(), &mut sums);
+        assert_eq!(
+            sums,
+            [0.0, 1.0, 2.0, 3.0, 40.0, 41.0, 42.0, 43.0, 80.0, 81.0, 82.0, 83.0]
         );
     }
 
     #[test]
     fn sizes_that_are_not_supported_are_left_to_others() {
-        let new = |input, before| PlaneFilter::new(input, input, [3, 3], [1, 1], before);
+        let new = |input, before| PlaneFilter::new(input, input, [3, 3], before);
         assert!(new([4, 4], [1, 1]).is_some());
         // Larger padding than the filter, and long lines.
         assert!(new([4, 4], [3, 1]).is_none());
         assert!(new([4, 4], [1, 3]).is_none());
         assert!(new([1, MOST_WIDTH + 1], [1, 1]).is_none());
         assert!(new([0, 4], [1, 1]).is_none());
-        assert!(PlaneFilter::new([4, 4], [4, 4], [3, 3], [usize::MAX, 1], [1, 1]).is_none());
-        assert!(PlaneFilter::new([4, 4], [9, 4], [3, 3], [1, 1], [1, 1]).is_none());
-        assert!(PlaneFilter::new([usize::MAX, 4], [usize::MAX, 4], [3, 3], [1, 1], [1, 1]).is_none());
+        for kernel in [[3, 5], [1, 1], [9, 9], [4, 4]] {
+            assert!(PlaneFilter::new([40, 40], [32, 32], kernel, [1, 1]).is_none());
+        }
+        assert!(PlaneFilter::new([4, 4], [9, 4], [3, 3], [1, 1]).is_none());
+        assert!(PlaneFilter::new([usize::MAX, 4], [usize::MAX, 4], [3, 3], [1, 1]).is_none());
     }
 
     #[test]
-    #[should_panic(expected = "all lines at once")]
-    fn whole_images_are_not_split() {
-        let filter = PlaneFilter::new([4, 4], [4, 4], [3, 3], [1, 1], [1, 1]);
-        let Some(filter) = filter else { return };
-        filter.run(&[0.0; 16], 0, &[0.0; 9], 0.0, 0..2, &mut [0.0; 8]);
+    #[should_panic(expected = "one weight for each tap")]
+    fn weights_are_those_of_the_filter() {
+        let filter = PlaneFilter::new([4, 4], [4, 4], [3, 3], [1, 1]).expect("a filter");
+        filter.run(
+            &[0.0; 16],
+            &[0.0; 8],
+            0.0,
+            0..4,
+            &mut filter.buffer(),
+            &mut [0.0; 16],
+        );
     }
 }

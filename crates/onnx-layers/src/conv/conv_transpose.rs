@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use onnx_gemm::{BlockedGemm, add_gemm, pack_columns, transpose};
+use onnx_gemm::{BlockedGemm, add_gemm, clear_subnormals, pack_columns, transpose};
 use onnx_tensor::prelude::*;
 
 use crate::{
@@ -109,7 +109,9 @@ fn packed(weights: &Tensor, groups: usize) -> Result<Vec<f32>> {
     let rows: usize = weights.shape()[1..].iter().product();
     let weights = elements::<f32>(weights)?;
     let groups = weights.chunks_exact((weights.len() / groups).max(1));
-    Ok(groups.flat_map(|weights| pack_columns(rows, weights)).collect())
+    let mut packed: Vec<f32> = groups.flat_map(|weights| pack_columns(rows, weights)).collect();
+    clear_subnormals(&mut packed);
+    Ok(packed)
 }
 
 /// Returns `list[axis]`, or `default` if the list is empty.

@@ -4,7 +4,9 @@
 
 use std::ops::Range;
 
-use onnx_gemm::{LineFilter, LineGemm, PlaneFilter, pack_rows, packed_len, unpack_rows};
+use onnx_gemm::{
+    LineFilter, LineGemm, PlaneBuffer, PlaneFilter, clear_subnormals, pack_rows, packed_len, unpack_rows,
+};
 use onnx_tensor::prelude::*;
 
 use crate::{
@@ -55,11 +57,12 @@ impl Convolution {
     }
 }
 
-/// Packs the weights of all groups.
+/// Packs the weights of all groups, and clears weights that are too small to matter.
 pub(crate) fn packed(geometry: &Geometry, weights: &[f32]) -> Result<Tensor> {
     let groups = weights.chunks_exact(geometry.rows * geometry.depth());
     let mut packed = Vec::with_capacity(groups.len() * packed_len(geometry.rows, geometry.depth()));
     groups.for_each(|group| packed.extend(pack_rows(geometry.rows, group)));
+    clear_subnormals(&mut packed);
     tensor(&[packed.len()], packed)
 }
 
@@ -96,11 +99,12 @@ const LEAST_LINES: usize = 4;
 const ROWS: usize = 8;
 
 impl Geometry {
-    /// Returns the filter of each channel if the convolution is depthwise and has no strides.
+    /// Returns the filter of each channel if the convolution is depthwise and has neither strides nor dilations.
     fn plane_filter(&self) -> Option<PlaneFilter> {
-        let is_depthwise = [self.channels, self.rows] == [1, 1] && self.strides == [1, 1];
-        let new = || PlaneFilter::new(self.input, self.output, self.kernel, self.dilations, self.before);
-        is_depthwise.then(new).flatten()
+        let is_depthwise = [self.channels, self.rows] == [1, 1];
+        let is_dense = [self.strides, self.dilations] == [[1, 1]; 2];
+        let new = || PlaneFilter::new(self.input, self.output, self.kernel, self.before);
+        (is_depthwise && is_dense).then(new).flatten()
     }
 
     /// Splits the output channels of a group into about `parts` ranges, each of at least two channels, since
@@ -165,17 +169,18 @@ impl Convolution {
                 return Ok(());
             }
             split::lines(output, made, work, |first, output, pace| {
-                let mut scratch = Scratch::default();
-                for (index, output) in (first..).zip(output.chunks_exact_mut(made)) {
-                    // The product of the padding and a weight that is not finite is not left out.
-                    if let Some(filter) = &self.plane_filter
-                        && group(index).weights.iter().all(|weight| weight.is_finite())
-                    {
-                        self.filter(filter, images, index, group(index), output, pace)?;
-                        continue;
+                let outputs = output.chunks_exact_mut(made).zip((first..).map(group));
+                if let Some(filter) = &self.plane_filter {
+                    let mut buffer = filter.buffer();
+                    for (output, group) in outputs {
+                        self.filter(filter, group, &mut buffer, output, pace)?;
                     }
+                    return Ok(());
+                }
+                let mut scratch = Scratch::default();
+                for (output, group) in outputs {
                     let mut block = self.whole(output);
-                    self.compute(&self.layout, group(index), &mut block, &mut scratch, pace)?;
+                    self.compute(&self.layout, group, &mut block, &mut scratch, pace)?;
                 }
                 Ok(())
             })
@@ -243,27 +248,21 @@ impl Convolution {
         Ok(())
     }
 
-    /// Computes the channel `index` of a depthwise convolution of `images`.
+    /// Computes a channel of a depthwise convolution.
     fn filter(
         &self,
         filter: &PlaneFilter,
-        images: &[f32],
-        index: usize,
         group: Group<'_>,
+        buffer: &mut PlaneBuffer,
         output: &mut [f32],
         pace: &mut Pace,
     ) -> Result<()> {
         let [height, width] = self.geometry.output;
-        let lines = match filter.is_whole() {
-            true => height,
-            false => (FILTERED / width / group.weights.len()).max(1),
-        };
-        let start = index * self.geometry.image();
-        for (part, output) in output.chunks_mut(lines * width).enumerate() {
-            let first = part * lines;
+        for (part, output) in output.chunks_mut(filter.band() * width).enumerate() {
+            let first = part * filter.band();
             pace.spend((output.len() * group.weights.len() / FILTERED_PER_STEP) as u64 + 1)?;
-            let lines = first..height.min(first + lines);
-            filter.run(images, start, group.weights, group.bias[0], lines, output);
+            let lines = first..height.min(first + filter.band());
+            filter.run(group.image, group.weights, group.bias[0], lines, buffer, output);
             if let Some(activation) = &self.activation {
                 activation.apply(output);
             }
