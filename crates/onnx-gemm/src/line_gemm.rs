@@ -93,6 +93,9 @@ impl<P: Pace, F: FnMut(&mut [f32])> LineGemm<'_, '_, P, F> {
         }
         let mut bias = vec![[0.0; BLOCK]; rows.div_ceil(BLOCK)];
         bias.as_flattened_mut()[..rows].copy_from_slice(self.bias);
+        if columns == 1 {
+            return self.run_column(arch, weights.as_chunks::<BLOCK>().0, &bias);
+        }
         let part = terms.div_ceil(terms.div_ceil(DEPTH).max(1)).max(1);
         let panels = self.panels(lanes(arch), columns);
         let mut copy = CopiedPanel::new(part, panels.widest);
@@ -128,6 +131,41 @@ impl<P: Pace, F: FnMut(&mut [f32])> LineGemm<'_, '_, P, F> {
                     (self.finish)(&mut row[range.clone()]);
                 }
                 unfinished = first;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the sums of a single column. The weights are read once, which takes most of the time.
+    fn run_column(
+        self,
+        arch: pulp::Arch,
+        weights: &[[f32; BLOCK]],
+        bias: &[[f32; BLOCK]],
+    ) -> Result<(), P::Stopped> {
+        let terms = self.offsets.len();
+        let numbers: Vec<[f32; BLOCK]> = self
+            .offsets
+            .iter()
+            .map(|&offset| [self.values[offset]; BLOCK])
+            .collect();
+        let Self {
+            output,
+            first,
+            pace,
+            mut finish,
+            ..
+        } = self;
+        for (block, rows) in output.chunks_mut(BLOCK).enumerate() {
+            pace.spend((BLOCK * terms) as u64 / PER_STEP + 1)?;
+            let sums = arch.dispatch(BlockOfColumn {
+                weights: weights[block * terms..][..terms].as_flattened(),
+                numbers: numbers.as_flattened(),
+                bias: bias[block],
+            });
+            for (row, sum) in rows.iter_mut().zip(sums) {
+                row[first] = sum;
+                finish(&mut row[first..=first]);
             }
         }
         Ok(())
@@ -402,6 +440,61 @@ impl CopySegments<'_> {
     }
 }
 
+/// The products of a block of rows and a single column, all terms of which are repeated for each row.
+struct BlockOfColumn<'b> {
+    weights: &'b [f32],
+    numbers: &'b [f32],
+    bias: [f32; BLOCK],
+}
+
+impl pulp::WithSimd for BlockOfColumn<'_> {
+    type Output = [f32; BLOCK];
+
+    #[inline(always)]
+    #[allow(
+        clippy::needless_range_loop,
+        reason = "the sums stay in registers only where every index is a constant"
+    )]
+    fn with_simd<S: pulp::Simd>(self, simd: S) -> [f32; BLOCK] {
+        // As many independent sums as hide the latency of an addition.
+        const SUMS: usize = 8;
+        let zero = simd.splat_f32s(0.0);
+        let mut sums = [zero; SUMS];
+        // Vectors consist of whole blocks, except without vector instructions.
+        let whole = match S::F32_LANES.is_multiple_of(BLOCK) {
+            true => self.weights.len() / S::F32_LANES * S::F32_LANES,
+            false => 0,
+        };
+        let ((weights, last_weights), (numbers, last_numbers)) =
+            (self.weights.split_at(whole), self.numbers.split_at(whole));
+        let (weights, numbers) = (S::as_simd_f32s(weights).0, S::as_simd_f32s(numbers).0);
+        let ((weights, other_weights), (numbers, other_numbers)) =
+            (weights.as_chunks::<SUMS>(), numbers.as_chunks::<SUMS>());
+        for (weights, numbers) in weights.iter().zip(numbers) {
+            for at in 0..SUMS {
+                sums[at] = simd.mul_add_e_f32s(weights[at], numbers[at], sums[at]);
+            }
+        }
+        for (&weights, &numbers) in other_weights.iter().zip(other_numbers) {
+            sums[0] = simd.mul_add_e_f32s(weights, numbers, sums[0]);
+        }
+        let mut of_rows = self.bias;
+        let sum = sums
+            .into_iter()
+            .fold(zero, |sum, other| simd.add_f32s(sum, other));
+        let mut lanes = [0.0; 16];
+        let (vectors, _) = S::as_mut_simd_f32s(&mut lanes);
+        vectors[0] = sum;
+        for (at, lane) in lanes.iter().enumerate() {
+            of_rows[at % BLOCK] += lane;
+        }
+        for (at, (weight, number)) in last_weights.iter().zip(last_numbers).enumerate() {
+            of_rows[at % BLOCK] += weight * number;
+        }
+        of_rows
+    }
+}
+
 /// The product of all rows and a panel, for a range of terms.
 struct Tiles<'t, 'o> {
     weights: &'t [[f32; BLOCK]],
@@ -431,8 +524,8 @@ impl pulp::WithSimd for Tiles<'_, '_> {
         while vector < vectors {
             let left = vectors - vector;
             let column = vector * S::F32_LANES;
-            // A tile of 8 rows by 3 vectors takes 24 of AVX-512's 32 registers, one of 4 by 4 takes 16. With
-            // AVX2's 16 registers, a tile has 6 rows by 2 vectors.
+            // A tile of 8 rows by 3 vectors, or of 6 by 4, takes 24 of AVX-512's 32 registers. With AVX2's 16
+            // registers, a tile has 6 rows by 2 vectors.
             vector += match if S::F32_LANES >= 16 { left } else { left.min(2) } {
                 1 => self.columns::<S, 1>(simd, column),
                 2 => self.columns::<S, 2>(simd, column),
@@ -455,7 +548,7 @@ impl Tiles<'_, '_> {
             block += if S::F32_LANES >= 16 && VECTORS < 4 && left >= 2 {
                 self.tile::<S, 0, 8, VECTORS>(simd, block, column);
                 2
-            } else if S::F32_LANES < 16 && left >= 3 {
+            } else if left >= 3 && (S::F32_LANES < 16 || VECTORS == 4) {
                 self.tile::<S, 0, 6, VECTORS>(simd, block, column);
                 self.tile::<S, 2, 6, VECTORS>(simd, block + 1, column);
                 3
