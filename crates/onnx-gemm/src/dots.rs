@@ -148,6 +148,36 @@ mod tests {
         }
     }
 
+    /// Multiplies integers, whose sums are exact in any order, with narrower vectors.
+    #[test]
+    fn narrower_vectors_have_the_same_results() {
+        let [depth, rows, columns] = [35, 7, 9];
+        let whole = |count: usize| {
+            (0..count)
+                .map(|at| (at * 37 % 19) as f32 - 9.0)
+                .collect::<Vec<_>>()
+        };
+        let (a, b) = (whole(rows * depth), whole(columns * depth));
+        let mut expected = vec![f32::NAN; rows * columns];
+        dot_products(&a, &b, depth, &mut expected);
+        check_narrower(pulp::Scalar::new(), [&a, &b], depth, &expected);
+        #[cfg(target_arch = "x86_64")]
+        if let Some(simd) = pulp::x86::V3::try_new() {
+            check_narrower(simd, [&a, &b], depth, &expected);
+        }
+    }
+
+    fn check_narrower<S: pulp::Simd>(simd: S, [a, b]: [&[f32]; 2], depth: usize, expected: &[f32]) {
+        let mut c = vec![f32::NAN; expected.len()];
+        simd.vectorize(Dots {
+            a,
+            b,
+            depth,
+            c: &mut c,
+        });
+        assert_eq!(c, expected);
+    }
+
     #[test]
     #[should_panic(expected = "4 and 3 elements in rows of 2, and 2 products")]
     fn matrices_consist_of_whole_rows() {
