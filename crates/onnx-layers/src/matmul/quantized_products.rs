@@ -221,6 +221,10 @@ const BLOCK: usize = 1 << 16;
 /// The minimum row count of a block, since each block reads the whole second factor.
 const LEAST_BLOCK: usize = 64;
 
+fn rows_of_block(columns: usize) -> usize {
+    (BLOCK / columns).max(LEAST_BLOCK).next_multiple_of(LEAST_ROWS)
+}
+
 impl Factors<'_> {
     /// Multiplies the factors and scales the sums.
     fn scaled<T: Element + Copy + Default>(
@@ -238,10 +242,15 @@ impl Factors<'_> {
             sizes.outer = [smallvec![], smallvec![]];
         }
         let are_many = sizes.rows >= 2 * LEAST_ROWS && count > 0 && depth > 0;
-        let mut made = vec![T::default(); count];
+        let mut made;
         match are_many && self.has_one_zero_point() {
             true => {
-                size::admit_now(PackedIntegers::bytes([depth, columns]))?;
+                // The result, the sums of a block, and one matrix of 16 bits and packed.
+                let block = rows_of_block(columns).min(sizes.rows) * columns;
+                let made_and_sums = (count * size_of::<T>() + block * size_of::<i32>()) as u64;
+                let matrix = PackedIntegers::bytes([depth, columns]).saturating_mul(2);
+                size::admit_now(made_and_sums.saturating_add(matrix))?;
+                made = vec![T::default(); count];
                 let work = [products([count, depth, 1]), PRODUCTS];
                 lines(&mut made, columns, work, |first, made, pace| {
                     self.blocks(&sizes, first, made, pace, |first, sums, made, pace| {
@@ -252,6 +261,7 @@ impl Factors<'_> {
             false => {
                 let zero_points = self.zero_points.map(Some);
                 let Sums { numbers, .. } = sums([self.a, self.b], zero_points, self.packed)?;
+                made = vec![T::default(); count];
                 let work = [count as u64, ELEMENTS];
                 lines(&mut made, columns, work, |first, made, pace| {
                     let sums = &numbers[first * columns..][..made.len()];
@@ -281,7 +291,7 @@ impl Factors<'_> {
         let [of_a, of_b] = self.zero_points.map(quantize::integers);
         let zero_points = [of_a?[0], of_b?[0]];
         let results = first / rows + (first % rows + made.len() / columns).div_ceil(rows);
-        let block = (BLOCK / columns).max(LEAST_BLOCK).next_multiple_of(LEAST_ROWS);
+        let block = rows_of_block(columns);
         let mut sums = vec![0; block.min(made.len() / columns) * columns];
         let mut latest: Option<(usize, PackedIntegers)> = None;
         for [of_a, of_b] in matrices(&sizes.outer, results).skip(first / rows) {
