@@ -112,7 +112,7 @@ impl pulp::WithSimd for Dots<'_> {
 
 /// Multiplies the last elements of `a` and `b`, which do not fill a vector, and adds the products to `sums`.
 #[inline(always)]
-fn with_rest<S: pulp::Simd>(simd: S, a: &[f32], b: &[f32], sums: S::f32s) -> S::f32s {
+pub(crate) fn with_rest<S: pulp::Simd>(simd: S, a: &[f32], b: &[f32], sums: S::f32s) -> S::f32s {
     if a.is_empty() {
         return sums;
     }

@@ -9,6 +9,7 @@
 //! | [`PackedMatrix`] | FP32; the second factor is packed once and shared by many products (weights) |
 //! | [`gemm`], [`gemm_nt`] | FP32, neither factor is constant; `gemm_nt` transposes the second |
 //! | [`gemv`], [`indirect_gemv`] | FP32, one row |
+//! | [`dot_products`] | FP32, few rows; neither factor is packed, the second is transposed |
 //! | [`IndirectGemm`], [`BlockedGemm`] | FP32, rows of the second factor at any offsets of one slice: unpacked `gemm` and transposed convolution, through `BlockedGemm` |
 //! | [`LineGemm`], [`LineFilter`] | FP32, the same for the pixels of lines, written in place: dense and depthwise convolution without im2col |
 //! | [`PlaneFilter`] | FP32, depthwise convolution of 3x3, 5x5 or 7x7 with stride 1 |
@@ -36,6 +37,7 @@
 //! `rten-gemm`, `gemm` and `matrixmultiply`, depending on the size (one thread, Zen 4);
 //! docs/measured/operators.md has the table.
 
+mod dots;
 mod gemm;
 mod gemv;
 mod generic;
@@ -55,6 +57,7 @@ mod shapes;
 mod subnormals;
 mod transpose;
 
+pub use dots::dot_products;
 pub use gemm::{gemm, gemm_nt};
 pub use gemv::{gemv, indirect_gemv};
 pub use generic::{Number, add_gemm};

@@ -83,10 +83,10 @@ pub(crate) fn multiply_integers(
 }
 
 /// A range of columns of a product, and the slices of all rows for these columns.
-type Strips<'m, T> = (Range<usize>, Vec<&'m mut [T]>);
+pub(crate) type Strips<'m, T> = (Range<usize>, Vec<&'m mut [T]>);
 
 /// Splits the rows of a product at the column ranges `parts`, which are consecutive and cover all `columns`.
-fn strips<T>(
+pub(crate) fn strips<T>(
     parts: impl Iterator<Item = Range<usize>>,
     made: &mut [T],
     columns: usize,

@@ -10,7 +10,10 @@
 )]
 
 use std::{
-    arch::x86_64::{__m512i, _mm512_dpbusd_epi32, _mm512_set1_epi32, _mm512_setzero_si512},
+    arch::x86_64::{
+        __m512i, _mm512_add_epi32, _mm512_dpbusd_epi32, _mm512_mullo_epi32, _mm512_set1_epi32,
+        _mm512_setzero_si512,
+    },
     ops::Range,
 };
 
@@ -349,11 +352,16 @@ fn multiply_tile<const HEIGHT: usize, const COUNT: usize>(
     c: &mut [i32],
 ) -> usize {
     let groups = vectors.len();
-    let lines: [&[[u8; TERMS]]; HEIGHT] =
-        std::array::from_fn(|row| &rows.bytes[(first + row) * groups..][..groups]);
+    let mut lines: [&[[u8; TERMS]]; HEIGHT] = [&[]; HEIGHT];
+    for row in 0..HEIGHT {
+        lines[row] = &rows.bytes[(first + row) * groups..][..groups];
+    }
     let mut registers: [[__m512i; COUNT]; HEIGHT] = [[_mm512_setzero_si512(); COUNT]; HEIGHT];
     for group in 0..groups {
-        let elements: [__m512i; COUNT] = vectors[group].map(|vector| pulp::cast(vector.0));
+        let mut elements = [_mm512_setzero_si512(); COUNT];
+        for vector in 0..COUNT {
+            elements[vector] = pulp::cast(vectors[group][vector].0);
+        }
         for row in 0..HEIGHT {
             let factor = _mm512_set1_epi32(i32::from_le_bytes(lines[row][group]));
             for vector in 0..COUNT {
@@ -362,20 +370,27 @@ fn multiply_tile<const HEIGHT: usize, const COUNT: usize>(
             }
         }
     }
+    let (shifts, sums) = (
+        panel.shifts.as_chunks::<LANES>().0,
+        panel.sums.as_chunks::<LANES>().0,
+    );
     for row in 0..HEIGHT {
-        let (shift, sum) = (rows.shifts[first + row], rows.sums[first + row]);
-        let width = (COUNT * LANES).min(panel.columns - panel.first);
-        let c = &mut c[(first + row) * panel.columns + panel.first..][..width];
-        let found: [[i32; LANES]; COUNT] = registers[row].map(pulp::cast);
-        let of_columns = panel.shifts.iter().zip(panel.sums);
-        for ((c, found), (&shift_of_column, &sum_of_column)) in
-            c.iter_mut().zip(found.as_flattened()).zip(of_columns)
-        {
+        let shift = _mm512_set1_epi32(rows.shifts[first + row]);
+        let sum = _mm512_set1_epi32(rows.sums[first + row]);
+        let c = &mut c[(first + row) * panel.columns + panel.first..];
+        for vector in 0..COUNT {
             // The result is the sum of (a + row shift) * (b + column shift), with the converted elements a
             // and b.
-            *c = found
-                .wrapping_add(shift.wrapping_mul(sum_of_column))
-                .wrapping_add(shift_of_column.wrapping_mul(sum));
+            let of_row = _mm512_mullo_epi32(shift, pulp::cast(sums[vector]));
+            let of_columns = _mm512_mullo_epi32(sum, pulp::cast(shifts[vector]));
+            let corrections = _mm512_add_epi32(of_row, of_columns);
+            let found: [i32; LANES] = pulp::cast(_mm512_add_epi32(registers[row][vector], corrections));
+            let column = vector * LANES;
+            let width = LANES.min(panel.columns - panel.first - column);
+            match c[column..].first_chunk_mut() {
+                Some(c) if width == LANES => *c = found,
+                _ => c[column..][..width].copy_from_slice(&found[..width]),
+            }
         }
     }
     first + HEIGHT

@@ -55,10 +55,12 @@ impl Kernel for Pow {
     }
 }
 
+/// Raises a number to a power. The usual exponents are multiplications, as in ONNX Runtime.
 fn raised(base: f64, exponent: f64) -> f64 {
-    match exponent == 2.0 {
-        true => base * base,
-        false => base.powf(exponent),
+    match exponent {
+        2.0 => base * base,
+        3.0 => base * base * base,
+        _ => base.powf(exponent),
     }
 }
 

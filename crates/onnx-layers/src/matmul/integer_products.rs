@@ -1,4 +1,4 @@
-//! 8-bit matrix products: `MatMulInteger` and `QLinearMatMul`.
+//! Sums of 8-bit matrix products, and the operator `MatMulInteger`.
 
 use std::sync::Arc;
 
@@ -7,17 +7,16 @@ use onnx_tensor::prelude::*;
 
 use crate::matmul::products::fitting;
 use crate::{
-    least_work::{ELEMENTS, PRODUCTS},
+    least_work::PRODUCTS,
     matmul::{
         matrices::matrices,
-        zero_points::{Line, expect_bytes, rounded, without_zero_points},
+        zero_points::{Line, expect_bytes, without_zero_points},
     },
-    quant::quantize,
     split_products::{multiply_integers, products},
 };
 use onnx_tensor::operator::Constants;
 use onnx_tensor::{
-    cancelling::{PART, Pace},
+    cancelling::Pace,
     elements::{copied, elements, tensor},
     faults::{Refusal, Unsupported, ensure_input},
     node::Attributes,
@@ -34,14 +33,9 @@ pub fn mat_mul_integer(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(MatMulInteger::of(Attributes(node))))
 }
 
-/// Builds the operator `QLinearMatMul`.
-pub fn q_linear_mat_mul(_: &Node) -> Result<Box<dyn Compute>> {
-    Ok(Box::new(QLinearMatMul::default()))
-}
-
 /// Packs a constant right-hand matrix once for all nodes that share it and its zero points, if memory
 /// permits.
-fn packed(
+pub(crate) fn packed(
     b: Option<&Arc<Tensor>>,
     zero_points: Option<&Arc<Tensor>>,
     packs: &mut Packs,
@@ -67,16 +61,14 @@ fn packed(
     packed.ok().flatten()
 }
 
-/// The sums of a product: their shape, the numbers of rows and columns of each matrix, and the elements.
-struct Sums {
-    shape: ShortVec<usize>,
-    rows: usize,
-    columns: usize,
-    numbers: Vec<i32>,
+/// The sums of a product: their shape and the elements.
+pub(crate) struct Sums {
+    pub(crate) shape: ShortVec<usize>,
+    pub(crate) numbers: Vec<i32>,
 }
 
 /// Multiplies two factors with their zero points subtracted.
-fn sums(
+pub(crate) fn sums(
     [a, b]: [&Tensor; 2],
     zero_points: [Option<&Tensor>; 2],
     packed: Option<&Vec<PackedIntegers>>,
@@ -148,8 +140,6 @@ fn sums(
     }
     Ok(Sums {
         shape: sizes.shape,
-        rows,
-        columns,
         numbers,
     })
 }
@@ -234,104 +224,17 @@ pub(crate) fn list<T: Element + Copy>(tensor: &Tensor, lines: usize, what: &str)
     copied::<T>(tensor)
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct QLinearMatMul {
-    packed: Option<Arc<Vec<PackedIntegers>>>,
-}
-
-impl Compute for QLinearMatMul {
-    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
-        let [a, a_scale, a_zero, b, b_scale, b_zero, scale, zero] = inputs else {
-            bail!("expected 8 inputs, found {}", inputs.len());
-        };
-        for fact in [a, b, zero] {
-            expect_bytes(fact.element_type)?;
-        }
-        expect_zero_point(a, a_zero)?;
-        expect_zero_point(b, b_zero)?;
-        expect_scales(&[a_scale, b_scale, scale])?;
-        let sizes = fitting(&a.shape, &b.shape)?;
-        Ok(Some(vec![Fact::new(zero.element_type, sizes.shape)]))
-    }
-
-    fn take_over(&mut self, constants: Constants<'_>, packs: &mut Packs) -> Result<Option<usize>> {
-        if let (Some(Some(b)), Some(Some(zero_points))) = (constants.get(3), constants.get(5)) {
-            self.packed = packed(Some(b), Some(zero_points), packs);
-        }
-        Ok(None)
-    }
-
-    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
-        let zero_points = [Some(&*inputs[2]), Some(&*inputs[5])];
-        let sums = sums([&inputs[0], &inputs[3]], zero_points, self.packed.as_deref())?;
-        let scales = [
-            list::<f32>(&inputs[1], sums.rows, "scales")?,
-            list::<f32>(&inputs[4], sums.columns, "scales")?,
-            list::<f32>(&inputs[6], sums.rows, "scales")?,
-        ];
-        let zero_points = quantize::integers(&inputs[7])?;
-        ensure_input!(
-            zero_points.len() == 1 || zero_points.len() == sums.rows,
-            "{} zero points for {} rows of a result",
-            zero_points.len(),
-            sums.rows
-        );
-        let made = match inputs[7].element_type() {
-            ElementType::I8 => scaled::<i8>(&sums, &scales, &zero_points, i8::MIN.into(), |x| x as i8),
-            _ => scaled::<u8>(&sums, &scales, &zero_points, u8::MIN.into(), |x| x as u8),
-        };
-        Ok(smallvec![Arc::new(made?)])
-    }
-}
-
-/// Requantizes the sums with the scales and zero points of their rows.
-fn scaled<T: Element + Copy + Default>(
-    sums: &Sums,
-    [a, b, result]: &[Vec<f32>; 3],
-    zero_points: &[i32],
-    least: i32,
-    narrow: impl Fn(i32) -> T + Copy + Sync,
-) -> Result<Tensor> {
-    let mut made = vec![T::default(); sums.numbers.len()];
-    let at = |list: &[f32], index: usize| list[index % list.len()];
-    let columns = sums.columns.max(1);
-    let work = [made.len() as u64, ELEMENTS];
-    lines(&mut made, columns, work, |first, made, pace| {
-        let mut scales = Vec::new();
-        let numbers = &sums.numbers[first * columns..];
-        let rows = numbers.chunks_exact(columns).zip(made.chunks_exact_mut(columns));
-        for (row, (sums_of_row, made)) in (first..).zip(rows) {
-            let row = row % sums.rows.max(1);
-            if scales.is_empty() || a.len() > 1 || result.len() > 1 {
-                let scale = |column| at(a, row) * at(b, column) / at(result, row);
-                scales = pace.indices(columns, scale)?;
-            }
-            let zero_point = zero_points[row % zero_points.len()];
-            let parts = sums_of_row.chunks(PART).zip(scales.chunks(PART));
-            for (made, (sums, scales)) in made.chunks_mut(PART).zip(parts) {
-                pace.spend(made.len() as u64)?;
-                pulp::Arch::new().dispatch(|| {
-                    for ((made, &sum), &scale) in made.iter_mut().zip(sums).zip(scales) {
-                        *made = narrow(rounded(sum, scale, zero_point, least));
-                    }
-                });
-            }
-        }
-        Ok(())
-    })?;
-    tensor(&sums.shape, made)
-}
-
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+    use crate::quant::quantize;
     use onnx_tensor::testing::node;
     use onnx_tensor::testing::with;
     use onnx_tensor::{faults::Misfit, node::Node};
 
-    fn factor(element_type: ElementType, shape: &[usize], step: usize) -> Arc<Tensor> {
+    pub(crate) fn factor(element_type: ElementType, shape: &[usize], step: usize) -> Arc<Tensor> {
         let count: usize = shape.iter().product();
         let bytes: Vec<u8> = (0..count).map(|at| (at * step % 256) as u8).collect();
         Arc::new(match element_type {
@@ -340,7 +243,7 @@ mod tests {
         })
     }
 
-    fn numbers(tensor: &Tensor) -> Vec<i32> {
+    pub(crate) fn numbers(tensor: &Tensor) -> Vec<i32> {
         quantize::integers(tensor).unwrap()
     }
 
@@ -349,7 +252,7 @@ mod tests {
         node
     }
 
-    fn run(op: &dyn Compute, inputs: &[Arc<Tensor>]) -> Result<Arc<Tensor>> {
+    pub(crate) fn run(op: &dyn Compute, inputs: &[Arc<Tensor>]) -> Result<Arc<Tensor>> {
         let facts = op.outputs(&Fact::of_values(inputs))?.unwrap();
         let made = op.run(&mut inputs.into())?;
         let shape: ShortVec<Dim> = made[0].shape().iter().map(ToDim::to_dim).collect();
@@ -363,7 +266,7 @@ mod tests {
     const TYPES: [ElementType; 2] = [ElementType::U8, ElementType::I8];
 
     /// Reference implementation for a batch of two matrices times one or two matrices.
-    fn plainly(
+    pub(crate) fn plainly(
         a: &Tensor,
         b: &Tensor,
         zero_points: [&Tensor; 2],
@@ -374,7 +277,7 @@ mod tests {
         let of = |list: &[i32], at: usize| list[at % list.len()];
         let at = |at: usize| -> i32 {
             let (row, column) = (at / columns, at % columns);
-            let second = if b.rank() == 3 { row / rows } else { 0 };
+            let second = if b.len() > depth * columns { row / rows } else { 0 };
             let terms = (0..depth).map(|term| {
                 let a = x[row * depth + term] - of(&zeros[0], row);
                 let b =
@@ -428,55 +331,6 @@ mod tests {
                         }
                     }
                 }
-            }
-        }
-    }
-
-    #[test]
-    fn results_are_scaled_and_rounded_to_the_type_of_their_zero_point() {
-        let sizes @ [rows, depth, columns] = [3, 5, 4];
-        for (of_b, of_result) in [
-            (ElementType::U8, ElementType::U8),
-            (ElementType::I8, ElementType::I8),
-        ] {
-            let (a, b) = (
-                factor(ElementType::U8, &[2, rows, depth], 37),
-                factor(of_b, &[depth, columns], 91),
-            );
-            let zeros = [
-                factor(ElementType::U8, &[], 0),
-                factor(of_b, &[columns], 3),
-                factor(of_result, &[], 0),
-            ];
-            let scales: [Vec<f32>; 3] = [vec![0.01], vec![0.02, 0.5, 0.001, 0.1], vec![0.1]];
-            let sums = plainly(&a, &b, [&zeros[0], &zeros[1]], sizes);
-            let least = if of_result == ElementType::I8 { -128 } else { 0 };
-            let expected = sums.iter().enumerate().map(|(at, &sum)| {
-                let scale = scales[0][0] * scales[1][at % columns] / scales[2][0];
-                ((sum as f32 * scale).round_ties_even() as i32).clamp(least, least + 255)
-            });
-            let expected: Vec<i32> = expected.collect();
-            let scales = scales.map(|scales| match scales[..] {
-                [scale] => Arc::new(Tensor::scalar(scale)),
-                _ => Arc::new(Tensor::vector(&scales)),
-            });
-            let inputs = [
-                a.clone(),
-                scales[0].clone(),
-                zeros[0].clone(),
-                b.clone(),
-                scales[1].clone(),
-                zeros[1].clone(),
-                scales[2].clone(),
-                zeros[2].clone(),
-            ];
-            let mut constants = vec![None; 8];
-            for place in [3, 5] {
-                constants[place] = Some(inputs[place].clone());
-            }
-            for constants in [&[][..], &constants] {
-                let found = run(&with(QLinearMatMul::default(), constants), &inputs).unwrap();
-                assert_eq!(numbers(&found), expected);
             }
         }
     }

@@ -12,12 +12,14 @@ pub(crate) mod matrices;
 pub(crate) mod packed_columns;
 pub(crate) mod packed_product;
 pub(crate) mod products;
+pub(crate) mod quantized_products;
 pub(crate) mod zero_points;
 
 pub use determinant::determinant;
 pub use einsum::{einsum, einsum_output};
 pub use experts::{experts, packed_experts};
 pub use four_bit_floats::four_bit_floats;
-pub use integer_products::{mat_mul_integer, q_linear_mat_mul};
+pub use integer_products::mat_mul_integer;
 pub use packed_product::packed_product;
 pub use products::{gemm_of, mat_mul};
+pub use quantized_products::{dequantized_mat_mul, q_linear_mat_mul};

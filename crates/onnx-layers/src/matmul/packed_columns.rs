@@ -1,9 +1,27 @@
 //! Products with block-quantized columns. A column is unpacked once for all rows; the whole matrix is never
 //! unpacked to floats.
 
-use crate::{least_work::PRODUCTS, split_products::products};
-use onnx_gemm::{BlockQuantized, gemv, transpose};
-use onnx_tensor::{cancelling::Pace, prelude::*, split};
+use std::ops::Range;
+
+use crate::{
+    least_work::PRODUCTS,
+    split_products::{Strips, products, strips},
+};
+use onnx_gemm::{BlockQuantized, dot_products};
+use onnx_tensor::{
+    cancelling::{Pace, in_parts},
+    prelude::*,
+    threads,
+};
+
+/// The minimum number of columns that are unpacked at once.
+const LEAST: usize = 4;
+
+/// The number of rows that are multiplied at once.
+const MANY_ROWS: usize = 64;
+
+/// The number of multiplications in one step of [`Pace`].
+const PER_STEP: u64 = 8;
 
 /// The columns of a matrix with their scales and zero points.
 pub(crate) struct PackedColumns<'p> {
@@ -25,48 +43,86 @@ pub(crate) struct PackedColumns<'p> {
 impl PackedColumns<'_> {
     /// Writes the product of the row-major matrix `rows` and this matrix to the row-major matrix `made`.
     pub(crate) fn multiply(&self, rows: &[f32], made: &mut [f32], pace: &mut Pace) -> Result<()> {
-        let (blocks, bytes) = (self.layout.blocks(self.depth), self.layout.block_bytes());
-        let columns = self.scales.len() / blocks;
+        let columns = self.scales.len() / self.layout.blocks(self.depth);
         let count = rows.len() / self.depth;
         let rows = match self.groups {
             Some(_) => rows.into(),
             None => self.layout.ordered(rows, self.depth),
         };
-        // The sums are transposed: each column of the product is contiguous.
-        let mut sums = vec![0.0; count * columns];
         // Unpacking a column takes as long as multiplying the column by this number of rows.
-        const UNPACKED: usize = 8;
-        let work = [products([count + UNPACKED, self.depth, columns]), PRODUCTS];
-        split::lines(&mut sums, count, work, |first, sums, pace| {
-            let mut column = vec![0.0; self.depth];
-            for (at, sums) in (first..).zip(sums.chunks_exact_mut(count.max(1))) {
-                pace.spend((self.depth + count * self.depth / 8) as u64)?;
-                let blocks = at * blocks..(at + 1) * blocks;
-                let packed = &self.packed[blocks.start * bytes..blocks.end * bytes];
-                let (scales, zero_points) = (&self.scales[blocks.clone()], &self.zero_points[blocks]);
-                match self.groups {
-                    None => self.layout.unpack(packed, scales, zero_points, &mut column),
-                    Some(groups) => {
-                        let whole = self.layout.block();
-                        for (index, (number, &group)) in column.iter_mut().zip(groups).enumerate() {
-                            let packed = &packed[index / whole * bytes..];
-                            let found = f32::from(self.layout.number(packed, index % whole));
-                            *number = (found - zero_points[group]) * scales[group];
+        const UNPACKED: usize = 2;
+        let parts = threads::parts(products([count + UNPACKED, self.depth, columns]), PRODUCTS);
+        let width = columns.div_ceil(parts).next_multiple_of(LEAST).max(LEAST);
+        let parts = (0..columns).step_by(width);
+        let parts = parts.map(|first| first..columns.min(first + width));
+        let items = strips(parts, made, columns);
+        let multiply = |(columns, strips): Strips<'_, f32>, pace: &mut Pace| {
+            self.multiply_part(&rows, columns, strips, pace)
+        };
+        match <[_; 1]>::try_from(items) {
+            Ok([all]) => multiply(all, pace),
+            Err(items) => in_parts(items, multiply),
+        }
+    }
+
+    /// Writes the columns `columns` of a product, whose rows are `made`.
+    fn multiply_part(
+        &self,
+        rows: &[f32],
+        columns: Range<usize>,
+        mut made: Vec<&mut [f32]>,
+        pace: &mut Pace,
+    ) -> Result<()> {
+        let depth = self.depth;
+        // As many columns are unpacked at once as the L1 cache holds beside few rows, or as the L2 cache holds
+        // for many rows, which are read for each group of columns.
+        let cached = if made.len() < MANY_ROWS { 1 << 13 } else { 1 << 16 };
+        let group = (cached / depth).clamp(LEAST, 64) / LEAST * LEAST;
+        let mut unpacked = vec![0.0; group * depth];
+        let mut sums = vec![0.0; group * made.len().min(MANY_ROWS)];
+        for first in columns.clone().step_by(group) {
+            let count = group.min(columns.end - first);
+            let unpacked = &mut unpacked[..count * depth];
+            for (column, at) in unpacked.chunks_exact_mut(depth).zip(first..) {
+                pace.spend(depth as u64)?;
+                self.unpack(at, column);
+            }
+            let blocks = rows.chunks(MANY_ROWS * depth);
+            for (rows, made) in blocks.zip(made.chunks_mut(MANY_ROWS)) {
+                pace.spend((made.len() * unpacked.len()) as u64 / PER_STEP)?;
+                let sums = &mut sums[..count * made.len()];
+                dot_products(rows, unpacked, depth, sums);
+                for (made, sums) in made.iter_mut().zip(sums.chunks_exact(count)) {
+                    let made = &mut made[first - columns.start..][..count];
+                    match self.bias.get(first..first + count) {
+                        None => made.copy_from_slice(sums),
+                        Some(bias) => {
+                            let pairs = sums.iter().zip(bias);
+                            made.iter_mut()
+                                .zip(pairs)
+                                .for_each(|(made, (sum, bias))| *made = sum + bias);
                         }
                     }
                 }
-                gemv(&column, &rows, self.depth, sums);
-                let bias = self.bias.get(at).copied().unwrap_or(0.0);
-                pace.over(sums, |sums| sums.iter_mut().for_each(|sum| *sum += bias))?;
             }
-            Ok(())
-        })?;
-        match count {
-            1 => pace.pairs(&sums, made, |sums, made| made.copy_from_slice(sums)),
-            _ => {
-                let sums = transpose(columns, &sums, pace)?;
-                pace.pairs(&sums, made, |sums, made| made.copy_from_slice(sums))
-            }
+        }
+        Ok(())
+    }
+
+    /// Writes the elements of the column `at`.
+    fn unpack(&self, at: usize, column: &mut [f32]) {
+        let (blocks, bytes) = (self.layout.blocks(self.depth), self.layout.block_bytes());
+        let blocks = at * blocks..(at + 1) * blocks;
+        let packed = &self.packed[blocks.start * bytes..blocks.end * bytes];
+        let (scales, zero_points) = (&self.scales[blocks.clone()], &self.zero_points[blocks]);
+        let Some(groups) = self.groups else {
+            return self.layout.unpack(packed, scales, zero_points, column);
+        };
+        let whole = self.layout.block();
+        for (index, (number, &group)) in column.iter_mut().zip(groups).enumerate() {
+            let packed = &packed[index / whole * bytes..];
+            let found = f32::from(self.layout.number(packed, index % whole));
+            *number = (found - zero_points[group]) * scales[group];
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Subtracts zero points from 8-bit factors, and rounds results to 8 bits.
 
+use std::ops::Range;
+
 use onnx_tensor::prelude::*;
 
 use crate::{
@@ -93,13 +95,37 @@ pub(crate) fn without_zero_points(
     Ok(numbers)
 }
 
+/// Subtracts a zero point from the elements `range` of a factor.
+pub(crate) fn less(
+    factor: &Tensor,
+    range: Range<usize>,
+    zero_point: i32,
+    pace: &mut Pace,
+) -> Result<Vec<i16>> {
+    let mut numbers = vec![0i16; range.len()];
+    // `zero_point` has 8 bits.
+    let zero_point = zero_point as i16;
+    match factor.element_type() {
+        ElementType::I8 => pace.pairs(&elements::<i8>(factor)?[range], &mut numbers, |from, to| {
+            quantize::each_to(from, to, |number| i16::from(number) - zero_point);
+        })?,
+        _ => pace.pairs(&elements::<u8>(factor)?[range], &mut numbers, |from, to| {
+            quantize::each_to(from, to, |number| i16::from(number) - zero_point);
+        })?,
+    }
+    Ok(numbers)
+}
+
 /// Requantizes a sum: scales it, rounds ties to even, adds the zero point, and saturates to the 8-bit type
 /// whose minimum is `least`.
 #[inline(always)]
 pub(crate) fn rounded(sum: i32, scale: f32, zero_point: i32, least: i32) -> i32 {
     let (below, above) = ((least - zero_point) as f32, (least + 255 - zero_point) as f32);
-    let scaled = (sum as f32 * scale).clamp(below, above);
+    let scaled = sum as f32 * scale;
     let scaled = if scaled.is_nan() { 0.0 } else { scaled };
+    // `clamp` would check its bounds, which prevents vectorization.
+    let scaled = if scaled < below { below } else { scaled };
+    let scaled = if scaled > above { above } else { scaled };
     i32::from(low_bits(scaled) as i16) + zero_point
 }
 

@@ -1,7 +1,7 @@
 //! Rows of the operator table for matrix products.
 
 use crate::{
-    operator::{Operator, contributed, op},
+    operator::{Operator, contributed, inner, op},
     types::Types,
 };
 
@@ -62,4 +62,5 @@ pub(super) const ROWS: &[Operator] = &[
         "use_sparse_mixer",
         "weights_prepacked",
     ]),
+    inner("DequantizedMatMul"),
 ];

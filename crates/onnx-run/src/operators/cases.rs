@@ -647,6 +647,15 @@ pub(super) fn case(operator: &'static Operator) -> Option<Case> {
         // Only the shape of the input is read, and only half of the mask is written.
         (_, "CausalMask") => given(vec![floats(&[1, 1, 1024, 1024])]).work(COUNT),
         (_, "CoarseSigmoid" | "CoarseTanh") => given(vec![row()]),
+        (_, "DequantizedMatMul") => given(vec![
+            of(&[256, 256], 3u8),
+            one(),
+            of(&[], 0u8),
+            of(&[256, 256], 3u8),
+            one(),
+            of(&[], 0u8),
+        ])
+        .products(1 << 24),
         (_, "Requantize") => given(vec![row(), one(), of(&[], 0u8)]),
         (_, "SplitHeads") => given(vec![floats(&[1, 4096, 1024])]).int("num_heads", 8),
         (_, "TransposeLast") => given(vec![floats(&[1, 1, 1024, 1024])]),

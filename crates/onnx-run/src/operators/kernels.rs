@@ -125,6 +125,10 @@ pub(super) const KERNELS: &[(Build, &[&str])] = &[
     (Node(image::non_max_suppression), &["NonMaxSuppression"]),
     (Node(image::resize), &["Resize", "Upsample"]),
     (Node(image::roi_align), &["RoiAlign"]),
+    (
+        Node(matmul::dequantized_mat_mul),
+        &["tensorferry/DequantizedMatMul"],
+    ),
     (Node(matmul::determinant), &["Det"]),
     (Node(matmul::einsum), &["Einsum"]),
     (Node(matmul::experts), &["com.microsoft/MoE"]),

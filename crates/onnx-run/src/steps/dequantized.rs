@@ -39,10 +39,25 @@ impl Dequantized {
     /// Returns the scales and the zero points of weights with `channels` output channels, one for each
     /// channel or one for all; `None` if the scales belong to another axis.
     pub(crate) fn of_channels(&self, channels: usize) -> Option<[Arc<Tensor>; 2]> {
-        let scales = elements::<f32>(&self.scale).ok()?;
         let rank = self.numbers.rank() as i64;
-        let is_of_channels = scales.len() == channels && (self.axis == 0 || self.axis == -rank);
-        (scales.len() == 1 || is_of_channels).then_some(())?;
+        self.of_lines(channels, self.axis == 0 || self.axis == -rank)
+    }
+
+    /// Returns the scales and the zero points of matrices with `columns` columns, one for each column or one
+    /// for all; `None` if the scales belong to another axis.
+    pub(crate) fn of_columns(&self, columns: usize) -> Option<[Arc<Tensor>; 2]> {
+        let rank = self.numbers.rank() as i64;
+        self.of_lines(columns, self.axis == -1 || self.axis == rank - 1)
+    }
+
+    /// Returns the scale and the zero point, if there is one of each.
+    pub(crate) fn of_all(&self) -> Option<[Arc<Tensor>; 2]> {
+        self.of_lines(1, false)
+    }
+
+    fn of_lines(&self, lines: usize, is_their_axis: bool) -> Option<[Arc<Tensor>; 2]> {
+        let scales = elements::<f32>(&self.scale).ok()?;
+        (scales.len() == 1 || scales.len() == lines && is_their_axis).then_some(())?;
         let zero_point = match &self.zero_point {
             Some(given) => {
                 (given.len() == scales.len()).then_some(())?;

@@ -47,6 +47,7 @@ pub(crate) fn fused(
                 None => graph.scaled_convolution(at, packs)?,
             },
             "Add" => graph.quantized_sum(at),
+            "MatMul" => graph.quantized_product(at),
             "Concat" | "Flatten" | "MaxPool" | "Reshape" | "Squeeze" | "Transpose" | "Unsqueeze" => {
                 graph.quantized_movement(at)
             }

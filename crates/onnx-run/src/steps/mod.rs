@@ -16,6 +16,7 @@ mod infer;
 mod layout;
 mod prepare;
 mod quantized;
+mod quantized_products;
 mod rows;
 mod scales;
 mod sequence;

@@ -20,9 +20,9 @@ use crate::steps::{
 
 /// The scale and the zero point of a whole tensor of 8-bit integers.
 #[derive(Clone)]
-struct Quantization {
-    scale: Arc<Tensor>,
-    zero_point: Arc<Tensor>,
+pub(super) struct Quantization {
+    pub(super) scale: Arc<Tensor>,
+    pub(super) zero_point: Arc<Tensor>,
 }
 
 impl Quantization {
@@ -70,10 +70,10 @@ impl Quantization {
 }
 
 /// Scales whose products and quotients are normal FP32 numbers.
-const SCALES: std::ops::RangeInclusive<f32> = 1e-9..=1e9;
+pub(super) const SCALES: std::ops::RangeInclusive<f32> = 1e-9..=1e9;
 
 /// Sums of products and the bias are below this number, so that they do not wrap around.
-const LIMIT: f64 = (1u64 << 31) as f64;
+pub(super) const LIMIT: f64 = (1u64 << 31) as f64;
 
 /// Rounding a bias adds at most one of this many parts of a step of the result.
 const BIAS_PARTS: f64 = 16.0;
@@ -84,7 +84,7 @@ const MOST_RATIO: f32 = 1024.0;
 
 impl Graph<'_> {
     /// Returns the 8-bit value that a `DequantizeLinear` reads to compute `slot`, and its quantization.
-    fn bytes(&self, slot: Slot) -> Option<(Slot, Quantization)> {
+    pub(super) fn bytes(&self, slot: Slot) -> Option<(Slot, Quantization)> {
         let at = self.maker(slot, "DequantizeLinear")?;
         let constant = |place: usize| self.constants.get(&self.input(at, place)?);
         let quantization = Quantization::new(constant(1)?, constant(2)?)?;
@@ -100,7 +100,7 @@ impl Graph<'_> {
     }
 
     /// Returns the constant of a `DequantizeLinear` that computes `slot`, whether that is folded or not.
-    fn dequantized(&self, slot: Slot) -> Option<&Dequantized> {
+    pub(super) fn dequantized(&self, slot: Slot) -> Option<&Dequantized> {
         self.dequantized.get(&slot)
     }
 
@@ -126,7 +126,7 @@ impl Graph<'_> {
 
     /// Returns the `QuantizeLinear` behind a node, and the nodes from that node on. An activation in between
     /// must not change what the `QuantizeLinear` returns.
-    fn quantized_result(&self, at: usize) -> Option<(Vec<usize>, Quantization)> {
+    pub(super) fn quantized_result(&self, at: usize) -> Option<(Vec<usize>, Quantization)> {
         if let Some((quantize, quantization)) = self.quantize(at) {
             return Some((vec![at, quantize], quantization));
         }
@@ -252,7 +252,7 @@ impl Graph<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use onnx_graph::proto::{NodeProto, TensorProto, tensor_proto::DataType};
@@ -264,7 +264,7 @@ mod tests {
         test_models::{constant, ints, model, node, with},
     };
 
-    fn floats(name: &str, dims: &[i64], numbers: &[f32]) -> TensorProto {
+    pub(crate) fn floats(name: &str, dims: &[i64], numbers: &[f32]) -> TensorProto {
         let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
         TensorProto {
             raw_data: bytes.collect::<Vec<u8>>().into(),
@@ -273,7 +273,7 @@ mod tests {
         }
     }
 
-    fn signed(name: &str, dims: &[i64], numbers: impl Iterator<Item = i8>) -> TensorProto {
+    pub(crate) fn signed(name: &str, dims: &[i64], numbers: impl Iterator<Item = i8>) -> TensorProto {
         TensorProto {
             data_type: DataType::Int8 as i32,
             dims: dims.to_vec(),
@@ -291,12 +291,12 @@ mod tests {
         }
     }
 
-    fn session(nodes: Vec<NodeProto>, constants: Vec<TensorProto>) -> Session {
+    pub(crate) fn session(nodes: Vec<NodeProto>, constants: Vec<TensorProto>) -> Session {
         let model = model(nodes, &[-1, 3, -1, -1], &[-1; 4], constants);
         Session::prepare(&model, |_| Ok(())).unwrap()
     }
 
-    fn operators(session: &Session) -> Vec<&str> {
+    pub(crate) fn operators(session: &Session) -> Vec<&str> {
         let operators = session.body.steps.iter().map(|step| match step {
             Step::Node(node) => node.direct().op_type(),
             Step::Control(_) => "",
@@ -356,7 +356,7 @@ mod tests {
         ]
     }
 
-    fn parameters(x: (f32, u8), y: (f32, u8)) -> Vec<TensorProto> {
+    pub(crate) fn parameters(x: (f32, u8), y: (f32, u8)) -> Vec<TensorProto> {
         vec![
             floats("x_scale", &[], &[x.0]),
             unsigned("x_zero", x.1),
@@ -367,7 +367,7 @@ mod tests {
     }
 
     /// Returns the greatest difference of two results in steps of `scale`.
-    fn steps([one, other]: [&Session; 2], scale: f32) -> f32 {
+    pub(crate) fn steps([one, other]: [&Session; 2], scale: f32) -> f32 {
         let (found, expected) = (answer(one), answer(other));
         assert_eq!(found.len(), expected.len());
         let pairs = found.iter().zip(&expected);
