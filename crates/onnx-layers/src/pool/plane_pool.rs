@@ -4,7 +4,7 @@
 use onnx_tensor::prelude::*;
 
 use crate::pool::pooling::Axis;
-use onnx_tensor::cancelling::Pace;
+use onnx_tensor::cancelling::{PART, Pace};
 
 /// Number of elements that are folded together.
 const LANES: usize = 16;
@@ -323,6 +323,51 @@ fn fold_lanes<T: Copy, const COUNT: usize>(
     *to = folded;
 }
 
+/// Folds all elements of an image.
+pub(crate) fn fold_all<T: Copy>(
+    image: &[T],
+    start: T,
+    take: impl Fn(T, T) -> T + Copy,
+    pace: &mut Pace,
+) -> Result<T> {
+    let mut folded = [start; LANES];
+    for elements in image.chunks(PART) {
+        pace.spend(elements.len() as u64)?;
+        pulp::Arch::new().dispatch(All {
+            elements,
+            folded: &mut folded,
+            take,
+        });
+    }
+    Ok(folded.into_iter().fold(start, take))
+}
+
+/// Elements that are folded into lanes.
+struct All<'e, T, F> {
+    elements: &'e [T],
+    folded: &'e mut [T; LANES],
+    take: F,
+}
+
+impl<T: Copy, F: Fn(T, T) -> T> pulp::WithSimd for All<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        let (chunks, rest) = self.elements.as_chunks::<LANES>();
+        let mut folded = *self.folded;
+        for chunk in chunks {
+            for lane in 0..LANES {
+                folded[lane] = (self.take)(folded[lane], chunk[lane]);
+            }
+        }
+        for (folded, &element) in folded.iter_mut().zip(rest) {
+            *folded = (self.take)(*folded, element);
+        }
+        *self.folded = folded;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -400,6 +445,18 @@ mod tests {
         check(|at| (at * 67 % 211) as f32 - 99.0, 0.0, |sum, x| sum + x);
         check(|at| (at * 67 % 211) as f64 - 99.0, f64::NEG_INFINITY, f64::max);
         check(|at| (at * 67 % 211) as u8, 0, Ord::max);
+    }
+
+    #[test]
+    fn one_window_of_a_whole_image_is_folded_in_lanes() {
+        for count in [1, 15, 16, 33, 2 * PART + 5] {
+            let image: Vec<f64> = (0..count).map(|at| (at * 67 % 211) as f64 - 99.0).collect();
+            let mut pace = Pace::default();
+            let sum = fold_all(&image, 0.0, |sum, x| sum + x, &mut pace).unwrap();
+            assert_eq!(sum, image.iter().sum::<f64>());
+            let most = fold_all(&image, f64::NEG_INFINITY, f64::max, &mut pace).unwrap();
+            assert_eq!(most, image.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+        }
     }
 
     #[test]

@@ -3,7 +3,10 @@
 
 use onnx_tensor::prelude::*;
 
-use crate::{least_work::ELEMENTS, pool::plane_pool::PlanePool};
+use crate::{
+    least_work::ELEMENTS,
+    pool::plane_pool::{PlanePool, fold_all},
+};
 
 use onnx_tensor::{
     cancelling::{PART, Pace},
@@ -82,6 +85,11 @@ impl Axis {
     /// the axis.
     fn growth(&self) -> f64 {
         self.count as f64 / self.size as f64
+    }
+
+    /// Returns whether there is one window, which covers the image.
+    fn is_covered(&self) -> bool {
+        self.count == 1 && self.pad == 0 && self.dilation == 1 && self.kernel >= self.size
     }
 
     /// Returns whether each window is exactly one element.
@@ -256,8 +264,17 @@ pub(crate) fn fold<T: Element + Copy>(
 ) -> Result<()> {
     let image = axes.iter().map(|axis| axis.size).product::<usize>() * depth;
     let result = axes.iter().map(|axis| axis.count).product::<usize>() * depth;
+    let work = [images.len() as u64 * COST, ELEMENTS];
+    if depth == 1 && image > 0 && axes.iter().all(Axis::is_covered) {
+        return split::lines(results, 1, work, |first, results, pace| {
+            let images = images[first * image..].chunks_exact(image);
+            for (image, result) in images.zip(results) {
+                *result = fold_all(image, start, take, pace)?;
+            }
+            Ok(())
+        });
+    }
     if let (Some(pool), 1) = (PlanePool::of(axes), depth) {
-        let work = [images.len() as u64 * COST, ELEMENTS];
         return split::lines(results, result, work, |first, results, pace| {
             pool.fold(&images[first * image..], results, start, take, pace)
         });
