@@ -66,6 +66,16 @@ pub fn zeros(element_type: ElementType, shape: &[usize]) -> Result<Tensor> {
     Tensor::zero_of(element_type, shape)
 }
 
+/// Creates a tensor for a kernel that writes each element, after checking its size against the limits; see
+/// [`Tensor::unset_of`].
+///
+/// # Errors
+/// Returns the errors of [`size::admit_shape`].
+pub fn unset(element_type: ElementType, shape: &[usize]) -> Result<Tensor> {
+    size::admit_shape(element_type, shape)?;
+    Tensor::unset_of(element_type, shape)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]

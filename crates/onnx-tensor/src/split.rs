@@ -5,7 +5,7 @@
 use crate::prelude::*;
 
 use crate::{
-    cancelling::{Pace, in_parts},
+    cancelling::{PART, Pace, in_parts},
     threads,
 };
 
@@ -47,38 +47,11 @@ fn lines_by<T: Send>(made: &mut [T], unit: usize, [work, least]: [u64; 2], run: 
     in_parts(items, |(first, made), pace| run(first, made, pace))
 }
 
-/// Copies `from`, calls `run` on the copy as [`lines`] does, and returns the copy. Each part is copied on the
-/// thread that computes it.
-///
-/// # Errors
-/// Returns the first error of `run`, and an error if the request is cancelled.
-pub fn copied<T: Copy + Default + Send + Sync>(
-    from: &[T],
-    unit: usize,
-    work: [u64; 2],
-    run: impl Fn(usize, &mut [T], &mut Pace) -> Result<()> + Sync,
-) -> Result<Vec<T>> {
-    if threads::parts(work[0], work[1]) == 1 {
-        let mut pace = Pace::default();
-        let mut made = pace.copy(from)?;
-        run(0, &mut made, &mut pace)?;
-        return Ok(made);
-    }
-    let mut made = vec![T::default(); from.len()];
-    lines(&mut made, unit, work, |first, made, pace| {
-        pace.pairs(&from[first * unit..][..made.len()], made, |from, made| {
-            made.copy_from_slice(from);
-        })?;
-        run(first, made, pace)
-    })?;
-    Ok(made)
-}
-
 /// Calls `run` on the elements of `tensor` as [`lines`] does, and returns the result. If there are other
-/// references to the tensor, its elements are copied first.
+/// references to the tensor, its elements are copied first, a part at a time.
 ///
 /// # Errors
-/// Returns the errors of [`copied`], and an error if the elements have another type.
+/// Returns the first error of `run`, and an error if the elements have another type.
 pub fn replaced<T: Element + Copy + Default>(
     mut tensor: Arc<Tensor>,
     unit: usize,
@@ -86,8 +59,23 @@ pub fn replaced<T: Element + Copy + Default>(
     run: impl Fn(usize, &mut [T], &mut Pace) -> Result<()> + Sync,
 ) -> Result<Arc<Tensor>> {
     let Some(owned) = Arc::get_mut(&mut tensor) else {
-        let made = copied(tensor.as_slice()?, unit, work, run)?;
-        return Ok(Tensor::from_vec(tensor.shape(), made)?.into_arc());
+        let (from, mut made) = (
+            tensor.as_slice()?,
+            Tensor::unset_of(T::ELEMENT_TYPE, tensor.shape())?,
+        );
+        // Copies a part at a time, which is then still in the processor's caches.
+        let unit = unit.max(1);
+        let together = (PART / unit).max(1);
+        lines(made.as_slice_mut()?, unit, work, |first, made, pace| {
+            let from = &from[first * unit..][..made.len()];
+            let parts = from.chunks(together * unit).zip(made.chunks_mut(together * unit));
+            for (part, (from, made)) in parts.enumerate() {
+                pace.pairs(from, made, |from, made| made.copy_from_slice(from))?;
+                run(first + part * together, made, pace)?;
+            }
+            Ok(())
+        })?;
+        return Ok(made.into_arc());
     };
     lines(owned.as_slice_mut()?, unit, work, run)?;
     Ok(tensor)

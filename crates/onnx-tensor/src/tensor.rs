@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use anyhow::{Context, Result, bail, ensure, format_err};
 use bytes::Bytes;
 
-use crate::{Element, ElementType, ShortVec, Unit, reuse, storage::Storage, with_number};
+use crate::{Element, ElementType, ShortVec, Unit, cancelling::Pace, reuse, storage::Storage, with_number};
 
 /// A dense tensor in row-major order.
 ///
@@ -279,12 +279,22 @@ impl Tensor {
         T::into_vec(self.storage).ok_or_else(|| invalid(self.element_type))
     }
 
-    /// Returns the tensor without a copy if there are no other references to it, otherwise a copy.
+    /// Returns the tensor without a copy if there are no other references to it, otherwise a copy, for which
+    /// memory of the run is reused.
     ///
     /// # Errors
     /// Fails if the run is cancelled while it copies.
     pub fn own(self: Arc<Self>) -> Result<Self> {
-        Arc::try_unwrap(self).or_else(|shared| shared.copied())
+        let shared = match Arc::try_unwrap(self) {
+            Ok(owned) => return Ok(owned),
+            Err(shared) => shared,
+        };
+        if !shared.element_type.is_copy() || matches!(shared.storage, Storage::Shared(_)) {
+            return shared.copied();
+        }
+        let mut made = Self::unset_of(shared.element_type, &shared.shape)?;
+        Pace::default().copy_bytes(shared.as_bytes()?, made.as_bytes_mut()?)?;
+        Ok(made)
     }
 
     /// Returns a copy. Shared bytes are not copied, but shared with the result.

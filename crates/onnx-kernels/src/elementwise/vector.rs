@@ -50,9 +50,21 @@ pub fn exp(x: f32) -> f32 {
     scale(1.0 + expm1_near_zero(rest), power)
 }
 
+/// Computes `e^x` for `x <= 0`. Returns 0 where the result is hardly a normal number (below -87).
+#[inline(always)]
+pub fn exp_or_zero(x: f32) -> f32 {
+    let bounded = if x < -87.0 { -87.0 } else { x };
+    let (power, rest) = split_bounded(bounded);
+    let power_of_two = f32::from_bits((power.wrapping_add(127) as u32) << 23);
+    let made = (1.0 + expm1_near_zero(rest)) * power_of_two;
+    if x < -87.0 { 0.0 } else { made }
+}
+
 /// Computes `e^x - 1`, which is also accurate near zero.
 #[inline(always)]
 pub fn expm1(x: f32) -> f32 {
+    // Below -40, the result is -1. Subnormal numbers are avoided: they take many times as long.
+    let x = if x < -40.0 { -40.0 } else { x };
     let (power, rest) = split(x);
     // Multiplies by half of the power twice: 2^128 is not an FP32 value although the product may be.
     let (first, second) = halves(power);
@@ -67,13 +79,18 @@ pub fn expm1(x: f32) -> f32 {
 /// just outside of the range of FP32.
 #[inline(always)]
 fn split(x: f32) -> (i32, f32) {
+    // Comparisons with NaN are false, so NaN stays NaN.
+    let x = if x > 89.0 { 89.0 } else { x };
+    split_bounded(if x < -104.0 { -104.0 } else { x })
+}
+
+/// Splits `x` like [`split`], without clamping it.
+#[inline(always)]
+fn split_bounded(x: f32) -> (i32, f32) {
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
     // 1.5 * 2^23: adding it moves the integer part into the lowest bits.
     const ROUND: f32 = 12_582_912.0;
-    // Comparisons with NaN are false, so NaN stays NaN.
-    let x = if x > 89.0 { 89.0 } else { x };
-    let x = if x < -104.0 { -104.0 } else { x };
     let rounded = x * std::f32::consts::LOG2_E + ROUND;
     let power = (rounded.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
     let whole = rounded - ROUND;
@@ -144,6 +161,8 @@ fn log1p_of_fraction(x: f32) -> f32 {
 pub fn sigmoid(x: f32) -> f32 {
     const LEAST: f32 = -50.0 * std::f32::consts::LN_2;
     let x = if x < LEAST { LEAST } else { x };
+    // Above 87, the exponential is a subnormal number, and the result is 1.
+    let x = if x > 87.0 { 87.0 } else { x };
     1.0 / (1.0 + exp(-x))
 }
 
@@ -238,7 +257,8 @@ mod tests {
     #[test]
     fn errors_are_a_few_units_in_the_last_place() {
         assert!(worst(exp, f64::exp, -87.0..88.7) < 2.0);
-        assert!(worst(expm1, f64::exp_m1, -80.0..88.7) < 4.0);
+        assert!(worst(exp_or_zero, f64::exp, -87.0..0.0) < 2.0);
+        assert!(worst(expm1, f64::exp_m1, -110.0..88.7) < 4.0);
         assert!(worst(expm1, f64::exp_m1, -0.5..0.5) < 3.0);
         assert!(worst(sigmoid, |x| 1.0 / (1.0 + (-x).exp()), -34.6..87.0) < 3.0);
         assert!(worst(tanh, f64::tanh, -12.0..12.0) < 4.0);
@@ -287,6 +307,12 @@ mod tests {
             (exp(infinity), exp(-infinity), exp(89.5)),
             (infinity, 0.0, infinity)
         );
+        assert!(exp_or_zero(f32::NAN).is_nan());
+        assert_eq!(
+            (exp_or_zero(0.0), exp_or_zero(-87.1), exp_or_zero(-infinity)),
+            (1.0, 0.0, 0.0)
+        );
+        assert_eq!((sigmoid(88.0), sigmoid(1e30)), (1.0, 1.0));
         assert_eq!((expm1(infinity), expm1(-infinity)), (infinity, -1.0));
         let least = sigmoid(-infinity);
         assert!((least - (-50.0f32).exp2()).abs() < 1e-20, "{least}");

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::least_work::{BYTES, ELEMENTS};
+use crate::{
+    gather::gather_elements::gathered,
+    least_work::{BYTES, ELEMENTS},
+};
 use tensor_core::QuotedName;
 
 use onnx_tensor::{
@@ -125,12 +128,7 @@ impl Naming {
         let mut pace = Pace::default();
         match self {
             Self::Elements { axis } => {
-                let axis = axis::axis(axis, data.len())?;
-                let mut others = given.iter().zip(data).enumerate();
-                ensure_input!(
-                    given.len() == data.len() && others.all(|(at, (given, dim))| at == axis || given <= dim),
-                    "indices of {given:?} for data of {data:?}, expected as many dimensions, none larger but that of axis {axis}"
-                );
+                let axis = expect_elements(given, data, axis)?;
                 let mut places = vec![0; indices.len()];
                 let last = given.len() - 1;
                 // The indices determine the coordinate along `axis`. If that is not the last axis, the
@@ -190,8 +188,19 @@ impl Naming {
     }
 }
 
+/// Checks the shape of element indices, and returns the axis that they index.
+fn expect_elements(given: &[usize], data: &[usize], axis: i64) -> Result<usize> {
+    let axis = axis::axis(axis, data.len())?;
+    let mut others = given.iter().zip(data).enumerate();
+    ensure_input!(
+        given.len() == data.len() && others.all(|(at, (given, dim))| at == axis || given <= dim),
+        "indices of {given:?} for data of {data:?}, expected as many dimensions, none larger but that of axis {axis}"
+    );
+    Ok(axis)
+}
+
 /// Returns the coordinates of a row-major index.
-fn coordinates(index: usize, shape: &[usize]) -> ShortVec<usize> {
+pub(crate) fn coordinates(index: usize, shape: &[usize]) -> ShortVec<usize> {
     let (mut at, mut left): (ShortVec<usize>, usize) = (smallvec![0; shape.len()], index);
     for (at, &size) in at.iter_mut().zip(shape).rev() {
         (*at, left) = (left % size.max(1), left / size.max(1));
@@ -200,7 +209,7 @@ fn coordinates(index: usize, shape: &[usize]) -> ShortVec<usize> {
 }
 
 /// Advances to the next coordinates in row-major order.
-fn advance(at: &mut [usize], shape: &[usize]) {
+pub(crate) fn advance(at: &mut [usize], shape: &[usize]) {
     for (at, &size) in at.iter_mut().zip(shape).rev() {
         *at += 1;
         if *at < size {
@@ -231,6 +240,12 @@ impl Kernel for Gather {
             return Ok(smallvec![Tensor::zero_of(data.element_type(), &shape)?]);
         }
         onnx_tensor::size::admit_shape(data.element_type(), &shape)?;
+        if let (Naming::Elements { axis }, true) = (self.0, data.element_type().is_copy()) {
+            let axis = expect_elements(indices.shape(), data.shape(), axis)?;
+            onnx_tensor::size::admit_now(indices.len() as u64 * 8)?;
+            let taken = with_unit!(data.element_type(), U => gathered::<U>(data, indices, axis));
+            return Ok(smallvec![taken?]);
+        }
         let named = self.0.named(data.shape(), indices)?;
         let taken = with_unit!(data.element_type(), U => blocks::<U>(data, &named, &shape));
         Ok(smallvec![taken?])

@@ -66,7 +66,7 @@ fn copy<U: Unit>(
     [block, inner]: [usize; 2],
     places: Places<'_>,
 ) -> Result<Tensor> {
-    let mut result = Tensor::zero_of(value.element_type(), shape)?;
+    let mut result = Tensor::unset_of(value.element_type(), shape)?;
     let value = value.as_units::<U>()?;
     match places {
         Places::List(places) => {
@@ -94,19 +94,68 @@ fn copy<U: Unit>(
     split::lines(made, count * inner, work, |first, made, pace| {
         let blocks = value[first * block..].chunks_exact(block);
         for (block, made) in blocks.zip(made.chunks_exact_mut(count * inner)) {
-            if is_doubled {
-                let (pairs, _) = made.as_chunks_mut::<2>();
-                pace.pairs(block, pairs, |block, pairs| {
-                    let both = pairs.iter_mut().zip(block);
-                    both.for_each(|(pair, element)| *pair = [element.clone(), element.clone()]);
-                })?;
-                continue;
+            match is_doubled {
+                true => double(block, made, pace)?,
+                false => copy_block(block, made, inner, places, pace)?,
             }
-            copy_block(block, made, inner, places, pace)?;
         }
         Ok(())
     })?;
     Ok(result)
+}
+
+/// Returns the numbers at the indices `rows` and `columns` along the last two axes of a value.
+pub(crate) fn picked_rows(value: &Tensor, rows: &[usize], columns: &[usize]) -> Result<Tensor> {
+    let rank = value.rank();
+    ensure!(
+        rank >= 2 && value.element_type().is_copy(),
+        "expected rows of numbers, found {} of rank {rank}",
+        value.element_type()
+    );
+    let mut shape: ShortVec<usize> = value.shape().into();
+    (shape[rank - 2], shape[rank - 1]) = (rows.len(), columns.len());
+    let mut made = Tensor::unset_of(value.element_type(), &shape)?;
+    if !made.is_empty() {
+        with_unit!(value.element_type(), U => copy_rows::<U>(value, &mut made, rows, columns))?;
+    }
+    Ok(made)
+}
+
+fn copy_rows<U: Unit>(value: &Tensor, made: &mut Tensor, rows: &[usize], columns: &[usize]) -> Result<()> {
+    let [height, width] = [2, 1].map(|from_end| value.shape()[value.rank() - from_end]);
+    let images = value.as_units::<U>()?;
+    let made = made.as_units_mut::<U>()?;
+    let (image, work) = (rows.len() * columns.len(), [size_of_val(made) as u64, BYTES]);
+    let is_doubled = is_doubled(columns, width, &mut Pace::default())?;
+    split::lines(made, image, work, |first, made, pace| {
+        let images = images[first * height * width..].chunks_exact(height * width);
+        for (from, to) in images.zip(made.chunks_exact_mut(image)) {
+            for (at, &row) in rows.iter().enumerate() {
+                let (before, to) = to.split_at_mut(at * columns.len());
+                let to = &mut to[..columns.len()];
+                if at > 0 && rows[at - 1] == row {
+                    let copied = &before[(at - 1) * columns.len()..];
+                    pace.pairs(copied, to, |from, to| to.clone_from_slice(from))?;
+                    continue;
+                }
+                let from = &from[row * width..][..width];
+                match is_doubled {
+                    true => double(from, to, pace)?,
+                    false => copy_block(from, to, 1, Places::List(columns), pace)?,
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Copies each element twice.
+fn double<T: Element>(from: &[T], to: &mut [T], pace: &mut Pace) -> Result<()> {
+    let (pairs, _) = to.as_chunks_mut::<2>();
+    pace.pairs(from, pairs, |from, pairs| {
+        let both = pairs.iter_mut().zip(from);
+        both.for_each(|(pair, element)| *pair = [element.clone(), element.clone()]);
+    })
 }
 
 /// Returns whether the list contains every index of the axis twice, in order.
@@ -206,6 +255,20 @@ mod tests {
         let doubled = picked(&value, 1, Places::List(&[0, 0, 1, 1, 2, 2])).unwrap();
         let expected = vec![1i16, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6];
         assert_eq!(doubled, tensor(&[2, 6], expected).unwrap());
+    }
+
+    #[test]
+    fn rows_and_columns_are_those_of_one_axis_after_the_other() {
+        let numbers: Vec<i32> = (0..2 * 3 * 5).collect();
+        let value = tensor(&[2, 3, 5], numbers).unwrap();
+        let doubled = [0, 0, 1, 1, 2, 2, 3, 3, 4, 4];
+        for rows in [&[2, 0, 0, 1][..], &[1], &[]] {
+            for columns in [&doubled[..], &[4, 0, 0], &[]] {
+                let expected = picked(&value, 1, Places::List(rows)).unwrap();
+                let expected = picked(&expected, 2, Places::List(columns)).unwrap();
+                assert_eq!(picked_rows(&value, rows, columns).unwrap(), expected);
+            }
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use onnx_tensor::{
     node::Attributes,
     node::Node,
     operator::{Compute, Fact},
-    shapes::{sizes, zeros},
+    shapes::{sizes, unset},
     split::{self, LINE},
 };
 
@@ -65,7 +65,7 @@ impl Compute for Concat {
             let axis = axis(self.0, inputs[0].rank())?;
             let mut shape: ShortVec<usize> = inputs[0].shape().into();
             shape[axis] = inputs.iter().map(|input| input.shape()[axis]).sum();
-            let mut made = zeros(inputs[0].element_type(), &shape)?;
+            let mut made = unset(inputs[0].element_type(), &shape)?;
             if made.is_empty() {
                 return Ok(smallvec![Arc::new(made)]);
             }
@@ -208,7 +208,7 @@ impl Compute for Split {
             for part in self.parts(given.as_deref(), axis, whole)? {
                 let mut of_part: ShortVec<usize> = shape.into();
                 of_part[axis] = part;
-                let mut tensor = zeros(input.element_type(), &of_part)?;
+                let mut tensor = unset(input.element_type(), &of_part)?;
                 if !tensor.is_empty() {
                     let (row, width, from) = (whole * inner, part * inner, input.as_bytes()?);
                     let bytes = tensor.as_bytes_mut()?;

@@ -17,7 +17,7 @@ const MAX_CHOICE: usize = 6;
 /// kernel.
 const FEW_TERMS: usize = 1 << 6;
 
-/// Adds a matrix product to zeroed sums. The arguments are both factors, `[rows, depth, columns]`, and the
+/// Writes a matrix product to sums. The arguments are both factors, `[rows, depth, columns]`, and the
 /// sums.
 pub(crate) type Multiply<T> = fn(&[T], &[T], [usize; 3], &mut [T], &mut Pace) -> Result<()>;
 
@@ -61,6 +61,19 @@ impl<'f, T: Factor> Operand<'f, T> {
 
     fn index(&self, letter: char) -> Option<Index> {
         self.indices.iter().copied().find(|index| index.letter == letter)
+    }
+
+    /// Returns whether the elements are contiguous in the order of `letters`, which are all letters of the
+    /// operand.
+    fn is_in_order(&self, letters: &[char]) -> bool {
+        let mut step = self.numbers.len();
+        let kept = letters.iter().filter_map(|&letter| self.index(letter));
+        let are_all = self.indices.iter().all(|index| letters.contains(&index.letter));
+        let mut in_order = kept.map(|index| {
+            step = step.checked_div(index.size).unwrap_or(0);
+            index.step == step
+        });
+        are_all && in_order.all(|in_order| in_order) && step <= 1
     }
 
     /// Returns the elements, contiguous in the order of `letters`, which must be letters of the operand. Sums
@@ -159,9 +172,12 @@ pub(crate) fn contracted<T: Factor>(
         factors[first] = made;
     }
     let factor = factors.pop().context("no factors")?;
-    let numbers = match factor.in_order(output, &mut pace)? {
-        Cow::Borrowed(numbers) => pace.copy(numbers)?,
-        Cow::Owned(numbers) => numbers,
+    let numbers = match (factor.is_in_order(output), factor.numbers) {
+        (true, Cow::Owned(numbers)) => numbers,
+        (_, numbers) => match (Operand { numbers, ..factor }).in_order(output, &mut pace)? {
+            Cow::Borrowed(numbers) => pace.copy(numbers)?,
+            Cow::Owned(numbers) => numbers,
+        },
     };
     tensor(shape, numbers)
 }
@@ -197,7 +213,10 @@ fn multiplied<T: Factor>(
     let sizes = [batch, rows, columns];
     size::admit_shape(T::element_type(), &sizes)?;
     let (a_numbers, b_numbers) = (a.in_order(&a_order, pace)?, b.in_order(&b_order, pace)?);
-    let mut made = vec![T::default(); batch * rows * columns];
+    let mut made = Tensor::unset_of(T::ELEMENT_TYPE, &sizes)?.into_vec::<T>()?;
+    if depth == 0 {
+        made.fill(T::default());
+    }
     if !made.is_empty() && depth > 0 {
         let a = a_numbers.chunks_exact(rows * depth);
         let b = b_numbers.chunks_exact(depth * columns);
@@ -208,6 +227,7 @@ fn multiplied<T: Factor>(
                 continue;
             }
             pace.spend((rows * depth * columns) as u64 / 2 + 1)?;
+            made.fill(T::default());
             for (a, made) in a.chunks_exact(depth).zip(made.chunks_exact_mut(columns)) {
                 for (&a, b) in a.iter().zip(b.chunks_exact(columns)) {
                     let pairs = made.iter_mut().zip(b);

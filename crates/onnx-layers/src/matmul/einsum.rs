@@ -166,9 +166,15 @@ impl Letters {
     }
 }
 
-/// Calls the FP32 kernel. The kernel overwrites the sums, which are zero, instead of adding to them.
+/// Calls the FP32 kernel.
 fn of_floats(a: &[f32], b: &[f32], sizes: [usize; 3], sums: &mut [f32], pace: &mut Pace) -> Result<()> {
     gemm(a, b, sizes, sums, pace)
+}
+
+/// Calls the kernel of other types, which adds to the sums.
+fn of_others<T: Factor>(a: &[T], b: &[T], sizes: [usize; 3], sums: &mut [T], pace: &mut Pace) -> Result<()> {
+    pace.over(sums, |sums| sums.fill(T::default()))?;
+    add_gemm(a, b, sizes, sums, pace)
 }
 
 impl Compute for Einsum {
@@ -189,9 +195,9 @@ impl Compute for Einsum {
     fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let made = match inputs[0].element_type() {
             ElementType::F32 => self.computed::<f32>(inputs, of_floats),
-            ElementType::F64 => self.computed::<f64>(inputs, add_gemm),
-            ElementType::I32 => self.computed::<i32>(inputs, add_gemm),
-            ElementType::I64 => self.computed::<i64>(inputs, add_gemm),
+            ElementType::F64 => self.computed::<f64>(inputs, of_others),
+            ElementType::I32 => self.computed::<i32>(inputs, of_others),
+            ElementType::I64 => self.computed::<i64>(inputs, of_others),
             other => return Err(unsupported(other)),
         };
         Ok(smallvec![Arc::new(made?)])

@@ -237,23 +237,28 @@ impl Normalize {
 
     /// Normalizes `group`; returns its mean, and the factor by which its elements were multiplied.
     fn center<T: Real>(&self, group: &mut [T], pace: &mut Pace) -> Result<(f64, f64)> {
-        pulp::Arch::new().dispatch(|| {
-            let count = group.len() as f64;
-            let mean = if self.keeps_mean {
-                0.0
-            } else {
-                sum(group, |x| x, pace)? / count
-            };
-            let variance = sum(group, |x| (x - mean) * (x - mean), pace)? / count;
-            let inverse = 1.0 / (variance + self.epsilon).sqrt();
-            for part in group.chunks_mut(PART) {
-                pace.spend(part.len() as u64)?;
-                for x in part {
-                    *x = T::of(((*x).into() - mean) * inverse);
-                }
-            }
-            Ok((mean, inverse))
-        })
+        let (mean, inverse) = self.statistics(group, pace)?;
+        adjust(group, |x| (x - mean) * inverse, pace)?;
+        Ok((mean, inverse))
+    }
+
+    /// Returns the mean of `group`, and the inverse of its standard deviation.
+    fn statistics<T: Real>(&self, group: &[T], pace: &mut Pace) -> Result<(f64, f64)> {
+        let count = group.len() as f64;
+        if self.keeps_mean {
+            let [_, squares] = sums(group, 0.0, pace)?;
+            return Ok((0.0, 1.0 / (squares / count + self.epsilon).sqrt()));
+        }
+        // Distances are measured from an element instead of the mean, so that one pass computes both sums. The
+        // square of the element's own distance is at most `count` times the variance, so the difference
+        // below loses no more digits than the sums do.
+        let origin = group.first().map_or(0.0, |&first| first.into());
+        let [sum, squares] = sums(group, origin, pace)?;
+        let distance = sum / count;
+        let variance = squares / count - distance * distance;
+        // Rounding must not make the variance negative. `max` would replace NaN.
+        let variance = if variance < 0.0 { 0.0 } else { variance };
+        Ok((origin + distance, 1.0 / (variance + self.epsilon).sqrt()))
     }
 
     /// Normalizes `parts` groups per example, with a scale and a bias per group or channel.
@@ -269,21 +274,25 @@ impl Normalize {
         if input.is_empty() {
             return Ok(smallvec![input]);
         }
-        let (size, work) = (channels / parts * inner, [input.len() as u64, ELEMENTS]);
-        let centered = split::replaced(input, size, [work[0] * COST, ELEMENTS], |_, y: &mut [T], pace| {
-            let mut groups = y.chunks_exact_mut(size);
-            groups.try_for_each(|group| self.center(group, pace).map(|_| ()))
-        })?;
+        let (of_group, work) = (channels / parts, [input.len() as u64 * COST, ELEMENTS]);
         let of = |values: Option<&[T]>, index: usize, default: f64| match values {
-            None => Ok(T::of(default)),
-            Some(values) => values.get(index).copied().context("a scale or bias is too short"),
+            None => Ok(default),
+            Some(values) => match values.get(index) {
+                Some(&value) => Ok(value.into()),
+                None => bail!("a scale or bias is too short"),
+            },
         };
-        let made = split::replaced(centered, inner, work, |first, y: &mut [T], pace| {
-            for (line, y) in (first..).zip(y.chunks_exact_mut(inner)) {
-                let channel = line % channels;
-                let place = index(channel / (channels / parts), channel);
-                let (scale, bias) = (of(scale, place, 1.0)?, of(bias, place, 0.0)?);
-                pace.over(y, |y| y.iter_mut().for_each(|y| *y = *y * scale + bias))?;
+        let size = of_group * inner;
+        let made = split::replaced(input, size, work, |first, y: &mut [T], pace| {
+            for (group, y) in (first..).zip(y.chunks_exact_mut(size)) {
+                let (mean, inverse) = self.statistics(y, pace)?;
+                let group = group % parts;
+                for (channel, y) in (group * of_group..).zip(y.chunks_exact_mut(inner)) {
+                    let place = index(group, channel);
+                    let factor = inverse * of(scale, place, 1.0)?;
+                    let bias = of(bias, place, 0.0)?;
+                    adjust(y, |x| (x - mean) * factor + bias, pace)?;
+                }
             }
             Ok(())
         })?;
@@ -297,52 +306,46 @@ impl Normalize {
         }
         let kept = shape.iter().zip(&reduced).filter(|(_, reduced)| !**reduced);
         let groups: usize = kept.map(|(&dim, _)| dim).product();
-        // Checks that there is enough memory for a group index per element, and for two sums per group.
-        size::admit_now(8 * x.len() as u64 + 16 * groups as u64)?;
-        let count = x.len().checked_div(groups).unwrap_or(0) as f64;
+        // Checks that there is enough memory for two sums per group.
+        size::admit_now(16 * groups as u64)?;
+        let mut made = Tensor::unset_of(T::ELEMENT_TYPE, shape)?;
+        if made.is_empty() {
+            return Ok(smallvec![made.into_arc()]);
+        }
+        let count = (x.len() / groups) as f64;
+        // Lines of `inner` consecutive elements belong to one group, or to one group each.
+        let is_reduced = reduced.last() == Some(&true);
+        let outer = reduced.iter().rposition(|&reduced| reduced != is_reduced);
+        let outer = outer.map_or(0, |last| last + 1);
+        let inner: usize = shape[outer..].iter().product();
+        let width = if is_reduced { 1 } else { inner };
+        let groups_of_lines = || {
+            let groups = onnx_kernels::reduce::groups(&shape[..outer], &reduced[..outer]);
+            groups.map(|group| group * width..(group + 1) * width)
+        };
         let mut pace = Pace::default();
-        let mut each = onnx_kernels::reduce::groups(shape, &reduced);
-        let mut places = vec![0; x.len()];
-        pace.over(&mut places, |places| {
-            places
-                .iter_mut()
-                .zip(&mut each)
-                .for_each(|(place, group)| *place = group);
-        })?;
         let mut means = vec![0.0; groups];
-        for (x, places) in parts(x, &places) {
-            pace.spend(x.len() as u64)?;
-            for (&x, &group) in x.iter().zip(places) {
-                means[group] += x.into();
-            }
+        for (line, of) in x.chunks_exact(inner).zip(groups_of_lines()) {
+            add(line, &mut means[of], &mut pace)?;
         }
         pace.over(&mut means, |means| {
             means.iter_mut().for_each(|mean| *mean /= count);
         })?;
         let mut deviations = vec![0.0; groups];
-        for (x, places) in parts(x, &places) {
-            pace.spend(x.len() as u64)?;
-            for (&x, &group) in x.iter().zip(places) {
-                deviations[group] += (x.into() - means[group]).powi(2);
-            }
+        for (line, of) in x.chunks_exact(inner).zip(groups_of_lines()) {
+            add_squares(line, &means[of.clone()], &mut deviations[of], &mut pace)?;
         }
         pace.over(&mut deviations, |sums: &mut [f64]| {
             let sums = sums.iter_mut();
-            sums.for_each(|sum| *sum = (*sum / count).sqrt() + self.epsilon);
+            sums.for_each(|sum| *sum = 1.0 / ((*sum / count).sqrt() + self.epsilon));
         })?;
-        let mut y = Vec::with_capacity(x.len());
-        for (x, places) in parts(x, &places) {
-            pace.spend(x.len() as u64)?;
-            let pairs = x.iter().zip(places);
-            y.extend(pairs.map(|(&x, &group)| T::of((x.into() - means[group]) / deviations[group])));
+        let y = made.as_slice_mut::<T>()?;
+        let lines = x.chunks_exact(inner).zip(y.chunks_exact_mut(inner));
+        for ((x, y), of) in lines.zip(groups_of_lines()) {
+            standardize(x, y, [&means[of.clone()], &deviations[of]], &mut pace)?;
         }
-        Ok(smallvec![tensor(shape, y)?.into_arc()])
+        Ok(smallvec![made.into_arc()])
     }
-}
-
-/// Iterates over `x` and its group indices in chunks of `PART` elements.
-fn parts<'p, T>(x: &'p [T], places: &'p [usize]) -> impl Iterator<Item = (&'p [T], &'p [usize])> {
-    x.chunks(PART).zip(places.chunks(PART))
 }
 
 /// Checks that scale and bias have one value per channel or group.
@@ -357,25 +360,126 @@ fn are_as_many<T>(given: [Option<&[T]>; 2], expected: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the sum of the terms in FP64. The lanes let the loop vectorize, with several sums in flight.
-#[inline(always)]
-fn sum<T: Real>(values: &[T], term: impl Fn(f64) -> f64, pace: &mut Pace) -> Result<f64> {
-    const LANES: usize = 32;
-    let (chunks, rest) = values.as_chunks::<LANES>();
-    let mut lanes = [0.0; LANES];
-    for chunks in chunks.chunks(PART / LANES) {
-        pace.spend((chunks.len() * LANES) as u64)?;
-        for chunk in chunks {
-            for (lane, &x) in lanes.iter_mut().zip(chunk) {
-                *lane += term(x.into());
-            }
+/// Replaces each element with a function of it that is computed in FP64.
+fn adjust<T: Real>(values: &mut [T], function: impl Fn(f64) -> f64 + Copy, pace: &mut Pace) -> Result<()> {
+    pace.over(values, |values| {
+        pulp::Arch::new().dispatch(Adjusted { values, function });
+    })
+}
+
+struct Adjusted<'v, T, F> {
+    values: &'v mut [T],
+    function: F,
+}
+
+impl<T: Real, F: Fn(f64) -> f64> pulp::WithSimd for Adjusted<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        for x in self.values {
+            *x = T::of((self.function)((*x).into()));
         }
     }
-    let mut sum: f64 = lanes.iter().sum();
-    for &x in rest {
-        sum += term(x.into());
+}
+
+/// Returns the sum of the distances from `origin`, and the sum of their squares, in FP64.
+fn sums<T: Real>(values: &[T], origin: f64, pace: &mut Pace) -> Result<[f64; 2]> {
+    let mut sums = [0.0; 2];
+    for values in values.chunks(PART) {
+        pace.spend(values.len() as u64)?;
+        let found = pulp::Arch::new().dispatch(Sums { values, origin });
+        sums.iter_mut().zip(found).for_each(|(sum, found)| *sum += found);
     }
-    Ok(sum)
+    Ok(sums)
+}
+
+struct Sums<'v, T> {
+    values: &'v [T],
+    origin: f64,
+}
+
+impl<T: Real> pulp::WithSimd for Sums<'_, T> {
+    type Output = [f64; 2];
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) -> [f64; 2] {
+        /// Number of sums that are in flight, so that the loop vectorizes.
+        const LANES: usize = 16;
+        let (chunks, rest) = self.values.as_chunks::<LANES>();
+        let (mut sums, mut squares) = ([0.0; LANES], [0.0; LANES]);
+        for chunk in chunks {
+            for lane in 0..LANES {
+                let distance = chunk[lane].into() - self.origin;
+                sums[lane] += distance;
+                squares[lane] += distance * distance;
+            }
+        }
+        for (lane, &x) in rest.iter().enumerate() {
+            let distance = x.into() - self.origin;
+            sums[lane] += distance;
+            squares[lane] += distance * distance;
+        }
+        [sums, squares].map(|lanes| lanes.iter().sum())
+    }
+}
+
+/// Adds the elements of a line to the sum of their group, or to one sum each.
+fn add<T: Real>(line: &[T], totals: &mut [f64], pace: &mut Pace) -> Result<()> {
+    if let [total] = totals {
+        *total += sums(line, 0.0, pace)?[0];
+        return Ok(());
+    }
+    pace.pairs(line, totals, |line, totals| {
+        let pairs = totals.iter_mut().zip(line);
+        pairs.for_each(|(total, &x)| *total += x.into());
+    })
+}
+
+/// Adds the squared distances of a line's elements from their means like [`add`].
+fn add_squares<T: Real>(line: &[T], means: &[f64], totals: &mut [f64], pace: &mut Pace) -> Result<()> {
+    if let ([mean], [total]) = (means, &mut *totals) {
+        *total += sums(line, *mean, pace)?[1];
+        return Ok(());
+    }
+    for ((line, means), totals) in line
+        .chunks(PART)
+        .zip(means.chunks(PART))
+        .zip(totals.chunks_mut(PART))
+    {
+        pace.spend(line.len() as u64)?;
+        for ((&x, mean), total) in line.iter().zip(means).zip(totals) {
+            *total += (x.into() - mean).powi(2);
+        }
+    }
+    Ok(())
+}
+
+/// Multiplies the distances of a line's elements from their means by the inverses of their standard
+/// deviations. There is one of each for all elements, or one for each element.
+fn standardize<T: Real>(
+    from: &[T],
+    to: &mut [T],
+    [means, inverses]: [&[f64]; 2],
+    pace: &mut Pace,
+) -> Result<()> {
+    if let ([mean], [inverse]) = (means, inverses) {
+        for (from, to) in from.chunks(PART).zip(to.chunks_mut(PART)) {
+            to.copy_from_slice(from);
+            adjust(to, |x| (x - mean) * inverse, pace)?;
+        }
+        return Ok(());
+    }
+    let lines = from.chunks(PART).zip(to.chunks_mut(PART));
+    let statistics = means.chunks(PART).zip(inverses.chunks(PART));
+    for ((from, to), (means, inverses)) in lines.zip(statistics) {
+        pace.spend(from.len() as u64)?;
+        let pairs = to.iter_mut().zip(from);
+        for ((y, &x), (mean, inverse)) in pairs.zip(means.iter().zip(inverses)) {
+            *y = T::of((x.into() - mean) * inverse);
+        }
+    }
+    Ok(())
 }
 
 /// Broadcasts a scale or bias to the elements of a group.

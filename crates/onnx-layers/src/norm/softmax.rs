@@ -141,31 +141,26 @@ impl pulp::WithSimd for Groups<'_> {
 /// become NaN. `PART` is a multiple of `LANES`, so the order of a sum does not depend on the parts.
 #[inline(always)]
 fn row(row: &mut [f32], are_logarithms: bool, pace: &mut Pace) -> Result<()> {
-    let greater = |a: f32, b: f32| if b > a { b } else { a };
     let (whole, rest) = row.split_at_mut(row.len() / LANES * LANES);
     // The last elements are one more vector, whose padding affects neither the maximum nor the sum.
     let mut last = [f32::NEG_INFINITY; LANES];
     last.iter_mut().zip(&*rest).for_each(|(last, x)| *last = *x);
     pace.spend(LANES as u64)?;
     let mut greatest = [f32::NEG_INFINITY; LANES];
-    let mut compare = |chunk: &[f32; LANES]| {
-        for (greatest, &x) in greatest.iter_mut().zip(chunk) {
-            *greatest = greater(*greatest, x);
-        }
-    };
     for part in whole.chunks(PART) {
         pace.spend(part.len() as u64)?;
-        part.as_chunks().0.iter().for_each(&mut compare);
+        part.as_chunks()
+            .0
+            .iter()
+            .for_each(|chunk| take_greater(&mut greatest, chunk));
     }
-    compare(&last);
-    let most = folded(greatest, greater);
-    // An exponential of minus infinity would cost much time: it underflows.
-    last[rest.len()..].fill(most);
+    take_greater(&mut greatest, &last);
+    let most = folded(greatest, |a, b| if b > a { b } else { a });
     let mut sums = [0.0f32; LANES];
     if are_logarithms {
         let mut add = |chunk: &[f32; LANES]| {
             for (sum, &x) in sums.iter_mut().zip(chunk) {
-                *sum += vector::exp(x - most);
+                *sum += vector::exp_or_zero(x - most);
             }
         };
         for part in whole.chunks(PART) {
@@ -184,7 +179,7 @@ fn row(row: &mut [f32], are_logarithms: bool, pace: &mut Pace) -> Result<()> {
     }
     let mut exponentiate = |chunk: &mut [f32; LANES]| {
         for (sum, x) in sums.iter_mut().zip(chunk) {
-            *x = vector::exp(*x - most);
+            *x = vector::exp_or_zero(*x - most);
             *sum += *x;
         }
     };
@@ -203,11 +198,19 @@ fn row(row: &mut [f32], are_logarithms: bool, pace: &mut Pace) -> Result<()> {
     Ok(())
 }
 
+/// Replaces each element with the one of `chunk` if that is greater.
+#[inline(always)]
+fn take_greater(greatest: &mut [f32; LANES], chunk: &[f32; LANES]) {
+    for (greatest, &x) in greatest.iter_mut().zip(chunk) {
+        *greatest = if x > *greatest { x } else { *greatest };
+    }
+}
+
 /// Returns the exponentials of the first `count` differences from `most`, and zeros.
 #[inline(always)]
 fn exponentials(values: &[f32; LANES], count: usize, most: f32) -> [f32; LANES] {
     std::array::from_fn(|at| {
-        let x = vector::exp(values[at] - most);
+        let x = vector::exp_or_zero(values[at] - most);
         if at < count { x } else { 0.0 }
     })
 }
@@ -252,7 +255,7 @@ fn columns(
             pace.spend((part.len() / inner * columns.len()) as u64)?;
             for row in part.chunks_exact(inner) {
                 for ((&x, sum), most) in row[columns.clone()].iter().zip(&mut sums).zip(&most) {
-                    *sum += vector::exp(x - most);
+                    *sum += vector::exp_or_zero(x - most);
                 }
             }
         }
@@ -272,7 +275,7 @@ fn columns(
         pace.spend((part.len() / inner * columns.len()) as u64)?;
         for row in part.chunks_exact_mut(inner) {
             for ((x, sum), most) in row[columns.clone()].iter_mut().zip(&mut sums).zip(&most) {
-                *x = vector::exp(*x - most);
+                *x = vector::exp_or_zero(*x - most);
                 *sum += *x;
             }
         }

@@ -4,7 +4,7 @@ use onnx_tensor::cancelling::{PART, Pace};
 use onnx_tensor::prelude::*;
 
 use crate::pool::pooling::{self, Axis};
-use onnx_tensor::elements::{Real, elements, tensor, with_real};
+use onnx_tensor::elements::{Real, elements, with_real};
 use onnx_tensor::size;
 
 /// Averages each window of images with `depth` elements at each position. The divisor of a window is the
@@ -26,13 +26,13 @@ fn averages_of<T: Real + Default + std::ops::DivAssign>(
     shape: &[usize],
     counted: impl Fn(usize, &Axis, usize) -> usize,
 ) -> Result<Tensor> {
-    let mut averages = vec![T::default(); shape.iter().product()];
-    if averages.is_empty() {
-        return tensor(shape, averages);
+    let mut made = Tensor::unset_of(T::ELEMENT_TYPE, shape)?;
+    if made.is_empty() {
+        return Ok(made);
     }
-    pooling::fold(axes, depth, elements::<T>(input)?, &mut averages, |sum, x| {
-        sum + x
-    })?;
+    let averages = made.as_slice_mut::<T>()?;
+    let images = elements::<T>(input)?;
+    pooling::fold(axes, depth, images, averages, T::default(), |sum, x| sum + x)?;
     // The number of windows of each image.
     let windows: usize = axes.iter().map(|axis| axis.count).product();
     size::admit_now(windows as u64 * 16)?;
@@ -74,5 +74,5 @@ fn averages_of<T: Real + Default + std::ops::DivAssign>(
             });
         }
     }
-    tensor(shape, averages)
+    Ok(made)
 }

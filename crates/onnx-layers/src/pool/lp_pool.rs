@@ -250,7 +250,7 @@ impl Kernel for LpPool {
         let mut pace = Pace::default();
         let powers = pace.map(elements::<f32>(&inputs[0])?, |&x| raised(x, self.power))?;
         let mut values = vec![0.0; shape.iter().product()];
-        pooling::fold(&axes, 1, &powers, &mut values, |sum, power| sum + power)?;
+        pooling::fold(&axes, 1, &powers, &mut values, 0.0, |sum, power| sum + power)?;
         pace.over(&mut values, |sums| {
             sums.iter_mut().for_each(|sum| *sum = root(*sum, self.power));
         })?;

@@ -4,7 +4,7 @@ use onnx_tensor::prelude::*;
 
 use crate::pool::pooling::{self, Axis};
 use onnx_tensor::cancelling::{PART, Pace};
-use onnx_tensor::elements::{elements, tensor};
+use onnx_tensor::elements::{elements, tensor, written};
 
 /// Returns the maximum of each window and, if `wants_places`, its index in the image. Each position of an
 /// image has `depth` elements.
@@ -38,16 +38,14 @@ fn pooled_from<T: Element + Copy + PartialOrd>(
     least: T,
 ) -> Result<(Tensor, Option<Vec<i64>>)> {
     let numbers = elements::<T>(input)?;
+    if !wants_places {
+        let greatest = written(shape, |greatest| {
+            pooling::fold(axes, depth, numbers, greatest, least, greater)
+        })?;
+        return Ok((greatest, None));
+    }
     let mut pace = Pace::default();
     let mut greatest = pace.repeat(&least, shape.iter().product())?;
-    if !wants_places {
-        let take = |greatest: T, number: T| match is_kept(greatest, number) {
-            true => greatest,
-            false => number,
-        };
-        pooling::fold(axes, depth, numbers, &mut greatest, take)?;
-        return Ok((tensor(shape, greatest)?, None));
-    }
     let mut places = pace.repeat(&-1, greatest.len())?;
     find_places(axes, depth, numbers, &mut greatest, &mut places)?;
     Ok((tensor(shape, greatest)?, Some(places)))
@@ -143,6 +141,15 @@ pub(crate) fn by_columns(mut place: usize, sizes: &[usize]) -> usize {
         place /= size.max(1);
     }
     result
+}
+
+/// Returns the maximum of two numbers, and NaN if one of them is NaN. The order of the comparisons lets the
+/// compiler use the processor's maximum.
+#[inline(always)]
+#[expect(clippy::eq_op, reason = "NaN")]
+fn greater<T: Copy + PartialOrd>(greatest: T, value: T) -> T {
+    let larger = if value > greatest { value } else { greatest };
+    if value != value { value } else { larger }
 }
 
 /// Returns whether `greatest` remains the maximum when compared with `value`. NaN always remains.

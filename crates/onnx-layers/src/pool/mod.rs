@@ -4,6 +4,7 @@ pub(crate) mod average_pool;
 pub(crate) mod lp_pool;
 pub(crate) mod max_pool;
 pub(crate) mod max_unpool;
+pub(crate) mod plane_pool;
 pub(crate) mod pooling;
 pub(crate) mod pools;
 

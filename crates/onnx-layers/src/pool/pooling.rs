@@ -3,7 +3,10 @@
 
 use onnx_tensor::prelude::*;
 
-use crate::least_work::ELEMENTS;
+use crate::{
+    least_work::ELEMENTS,
+    pool::plane_pool::{PlanePool, fold_all},
+};
 
 use onnx_tensor::{
     cancelling::{PART, Pace},
@@ -34,6 +37,16 @@ struct Span {
 }
 
 impl Axis {
+    /// An axis of size 1 with one window.
+    pub(crate) const ONE: Self = Self {
+        size: 1,
+        count: 1,
+        kernel: 1,
+        stride: 1,
+        dilation: 1,
+        pad: 0,
+    };
+
     /// Returns the image indices that window `at` covers.
     pub(crate) fn taken(&self, at: usize) -> impl ExactSizeIterator<Item = usize> {
         let Self {
@@ -72,6 +85,11 @@ impl Axis {
     /// the axis.
     fn growth(&self) -> f64 {
         self.count as f64 / self.size as f64
+    }
+
+    /// Returns whether there is one window, which covers the image.
+    fn is_covered(&self) -> bool {
+        self.count == 1 && self.pad == 0 && self.dilation == 1 && self.kernel >= self.size
     }
 
     /// Returns whether each window is exactly one element.
@@ -230,10 +248,8 @@ impl Pass {
     }
 }
 
-/// Folds the windows of contiguous images with `depth` elements at each position. The caller fills `results`
-/// with `start`, the neutral element, which windows without elements keep. The axis that shrinks most is
-/// folded first. Among axes that shrink equally, the outermost is folded first, because its stride skips
-/// whole lines.
+/// Folds the windows of contiguous images with `depth` elements at each position. Writes each element of
+/// `results`; windows without elements become `start`, the neutral element.
 ///
 /// # Errors
 /// Returns [`BadInput`](onnx_tensor::faults::BadInput) if the result of folding an axis is too large, and
@@ -243,13 +259,46 @@ pub(crate) fn fold<T: Element + Copy>(
     depth: usize,
     images: &[T],
     results: &mut [T],
+    start: T,
     take: impl Fn(T, T) -> T + Copy + Sync,
 ) -> Result<()> {
     let image = axes.iter().map(|axis| axis.size).product::<usize>() * depth;
     let result = axes.iter().map(|axis| axis.count).product::<usize>() * depth;
-    let (Some(&start), true) = (results.first(), image > 0) else {
+    let work = [images.len() as u64 * COST, ELEMENTS];
+    if depth == 1 && image > 0 && axes.iter().all(Axis::is_covered) {
+        return split::lines(results, 1, work, |first, results, pace| {
+            let images = images[first * image..].chunks_exact(image);
+            for (image, result) in images.zip(results) {
+                *result = fold_all(image, start, take, pace)?;
+            }
+            Ok(())
+        });
+    }
+    if let (Some(pool), 1) = (PlanePool::of(axes), depth) {
+        return split::lines(results, result, work, |first, results, pace| {
+            pool.fold(&images[first * image..], results, start, take, pace)
+        });
+    }
+    Pace::default().over(results, |results| results.fill(start))?;
+    if results.is_empty() || image == 0 {
         return Ok(());
-    };
+    }
+    fold_by_axes(axes, depth, images, results, start, take)
+}
+
+/// Folds the windows one axis after another. The caller fills `results` with `start`. The axis that shrinks
+/// most is folded first. Among axes that shrink equally, the outermost is folded first, because its stride
+/// skips whole lines.
+fn fold_by_axes<T: Element + Copy>(
+    axes: &[Axis],
+    depth: usize,
+    images: &[T],
+    results: &mut [T],
+    start: T,
+    take: impl Fn(T, T) -> T + Copy + Sync,
+) -> Result<()> {
+    let image = axes.iter().map(|axis| axis.size).product::<usize>() * depth;
+    let result = axes.iter().map(|axis| axis.count).product::<usize>() * depth;
     let mut order: Vec<usize> = (0..axes.len())
         .filter(|&axis| !axes[axis].is_identity())
         .collect();
@@ -371,7 +420,7 @@ mod tests {
                                 dilation: 1,
                                 pad: 0,
                             };
-                            fold(&[axis, other], 1, image, &mut found, |sum, x| sum + x).unwrap();
+                            fold(&[axis, other], 1, image, &mut found, 0.0, |sum, x| sum + x).unwrap();
                             for (at, &found) in found.iter().enumerate() {
                                 let (block, window) = (at / inner / axis.count, at / inner % axis.count);
                                 let expected: f64 = axis
@@ -401,7 +450,7 @@ mod tests {
         };
         let image = vec![1.0f32; SIZE * SIZE];
         let mut sums = vec![0.0; image.len()];
-        fold(&[axis; 2], 1, &image, &mut sums, |sum, x| sum + x).unwrap();
+        fold(&[axis; 2], 1, &image, &mut sums, 0.0, |sum, x| sum + x).unwrap();
         for (at, &sum) in sums.iter().enumerate() {
             assert_eq!(
                 sum as usize,

@@ -9,11 +9,17 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use self::attributes::{CoordinateMode, Method, Policy};
-use crate::gather::selection::{Places, picked};
+use self::{
+    attributes::{CoordinateMode, Method, Policy},
+    taps::Taps,
+};
+use crate::{
+    gather::selection::{Places, picked, picked_rows},
+    least_work::ELEMENTS,
+};
 use onnx_tensor::{
     axis,
-    elements::{copied, elements, of_type, tensor},
+    elements::{elements, of_type, tensor, written},
     node::Attributes,
     operator::{Fact, Kernel, kernel},
 };
@@ -22,7 +28,7 @@ use onnx_tensor::{
     faults::{BadInput, Unsupported, ensure_input},
     node::Node,
     operator::Compute,
-    size,
+    size, split,
 };
 
 /// Builds the operator `Resize` or `Upsample`, for all operator sets.
@@ -114,6 +120,36 @@ fn admit(plan: &[Axis]) -> Result<()> {
         )));
     }
     size::admit_now(bytes)
+}
+
+/// Cost per element, relative to a loop that reads and writes one element.
+const COST: u64 = 4;
+
+/// Resizing along one axis of an image.
+struct Pass {
+    taps: Taps,
+    /// Number of lines along the axis, each of `inner` elements at each index.
+    outer: usize,
+    /// The sizes of the axis before and after.
+    sizes: [usize; 2],
+    inner: usize,
+}
+
+impl Pass {
+    fn apply(&self, from: &[f32], to: &mut [f32], pace: &mut Pace) -> Result<()> {
+        let [before, after] = self.sizes;
+        if self.inner == 1 {
+            return self.taps.apply_to_rows(from, to, self.sizes, pace);
+        }
+        let blocks = from.chunks_exact(before * self.inner);
+        for (from, to) in blocks
+            .zip(to.chunks_exact_mut(after * self.inner))
+            .take(self.outer)
+        {
+            self.taps.apply(from, to, self.inner, pace)?;
+        }
+        Ok(())
+    }
 }
 
 /// Maximum size of a resized axis.
@@ -228,28 +264,44 @@ impl Resize {
     }
 
     fn interpolated(&self, input: &Tensor, plan: &[Axis]) -> Result<Tensor> {
-        let mut shape = input.shape().to_vec();
-        let mut values = copied::<f32>(input)?;
+        let shape: ShortVec<usize> = plan.iter().map(|axis| axis.to).collect();
+        let values = elements::<f32>(input)?;
+        let Some(first) = plan.iter().position(|axis| !self.is_unchanged(axis)) else {
+            return tensor(&shape, Pace::default().copy(values)?);
+        };
         // Resizes the last axis first, since the work is largest there, and values are contiguous.
-        for (index, axis) in plan
-            .iter()
-            .enumerate()
-            .rev()
-            .filter(|(_, axis)| !self.is_unchanged(axis))
-        {
-            let inner: usize = shape[index + 1..].iter().product();
-            let outer: usize = shape[..index].iter().product();
-            let taps = self.taps(axis)?;
-            let mut resized = vec![0f32; outer * axis.to * inner];
-            let blocks = values.chunks_exact(axis.from * inner);
-            let mut pace = Pace::default();
-            for (from, to) in blocks.zip(resized.chunks_exact_mut(axis.to * inner)) {
-                taps.apply(from, to, inner, &mut pace)?;
+        let mut passes = Vec::new();
+        for index in (first..plan.len()).rev() {
+            if !self.is_unchanged(&plan[index]) {
+                passes.push(Pass {
+                    taps: self.taps(&plan[index])?,
+                    outer: plan[first..index].iter().map(|axis| axis.from).product(),
+                    sizes: [plan[index].from, plan[index].to],
+                    inner: shape[index + 1..].iter().product(),
+                });
             }
-            values = resized;
-            shape[index] = axis.to;
         }
-        tensor(&shape, values)
+        let (last, passes) = passes.split_last().context("no axis is resized")?;
+        let from_size: usize = plan[first..].iter().map(|axis| axis.from).product();
+        let to_size: usize = shape[first..].iter().product();
+        written(&shape, |made| {
+            let work = [made.len() as u64 * COST, ELEMENTS];
+            split::lines(made, to_size, work, |first, made, pace| {
+                let (mut now, mut next) = (Vec::new(), Vec::new());
+                let blocks = values[first * from_size..].chunks_exact(from_size);
+                for (block, made) in blocks.zip(made.chunks_exact_mut(to_size)) {
+                    let mut from = block;
+                    for pass in passes {
+                        next.resize(pass.outer * pass.sizes[1] * pass.inner, 0.0);
+                        pass.apply(from, &mut next, pace)?;
+                        std::mem::swap(&mut now, &mut next);
+                        from = &now;
+                    }
+                    last.apply(from, made, pace)?;
+                }
+                Ok(())
+            })
+        })
     }
 
     /// Writes `extrapolation_value` to the elements whose source coordinate is outside of the image.
@@ -412,8 +464,17 @@ impl Kernel for Resize {
             return Ok(smallvec![of_type(output, element_type)?]);
         };
         let mut output = input.clone();
+        let mut left = plan.len();
+        if let [.., rows, columns] = &plan[..]
+            && element_type.is_copy()
+            && ![rows, columns].iter().any(|axis| self.is_unchanged(axis))
+        {
+            let [rows, columns] = [rows, columns].map(|axis| self.nearest(axis, rounding));
+            output = Arc::new(picked_rows(&output, &rows?, &columns?)?);
+            left -= 2;
+        }
         // Resizes the axes in reverse order, so that all but the last axis copy whole lines.
-        for (index, axis) in plan.iter().enumerate().rev() {
+        for (index, axis) in plan[..left].iter().enumerate().rev() {
             if !self.is_unchanged(axis) {
                 output = Arc::new(picked(
                     &output,

@@ -4,6 +4,9 @@ use onnx_tensor::prelude::*;
 
 use onnx_tensor::cancelling::{PART, Pace};
 
+/// Number of rows that are resized together, so that each tap is read once for all of them.
+const TOGETHER: usize = 4;
+
 /// A fixed number of taps (source indices and their weights) for each element of a resized axis.
 pub(crate) struct Taps {
     count: usize,
@@ -18,6 +21,33 @@ impl Taps {
             places: Vec::with_capacity(count * elements),
             weights: Vec::with_capacity(count * elements),
         }
+    }
+
+    /// Resizes rows from the first size to the second one.
+    ///
+    /// # Errors
+    /// Fails if the request is cancelled.
+    pub(crate) fn apply_to_rows(
+        &self,
+        mut from: &[f32],
+        mut to: &mut [f32],
+        sizes: [usize; 2],
+        pace: &mut Pace,
+    ) -> Result<()> {
+        let [before, after] = sizes;
+        let taps = (&self.places[..], &self.weights[..]);
+        while to.len() >= TOGETHER * after && matches!(self.count, 2 | 4) {
+            let (few, rest) = to.split_at_mut(TOGETHER * after);
+            match self.count {
+                2 => apply_to_few::<2>(taps, from, few, sizes, pace)?,
+                _ => apply_to_few::<4>(taps, from, few, sizes, pace)?,
+            }
+            (from, to) = (&from[TOGETHER * before..], rest);
+        }
+        for (from, to) in from.chunks_exact(before).zip(to.chunks_exact_mut(after)) {
+            self.apply(from, to, 1, pace)?;
+        }
+        Ok(())
     }
 
     /// Resizes an axis with `inner` contiguous elements at each index.
@@ -44,6 +74,37 @@ impl Taps {
         }
         Ok(())
     }
+}
+
+/// Resizes [`TOGETHER`] rows.
+fn apply_to_few<const COUNT: usize>(
+    (places, weights): (&[usize], &[f32]),
+    from: &[f32],
+    to: &mut [f32],
+    [before, after]: [usize; 2],
+    pace: &mut Pace,
+) -> Result<()> {
+    let rows: [&[f32]; TOGETHER] = std::array::from_fn(|row| &from[row * before..][..before]);
+    let (places, _) = places.as_chunks::<COUNT>();
+    let (weights, _) = weights.as_chunks::<COUNT>();
+    let parts = places.chunks(PART).zip(weights.chunks(PART));
+    for (part, (places, weights)) in parts.enumerate() {
+        pace.spend((places.len() * COUNT * TOGETHER) as u64)?;
+        let mut rows_of = to
+            .chunks_exact_mut(after)
+            .map(|to| &mut to[part * PART..][..places.len()]);
+        let to: [Option<&mut [f32]>; TOGETHER] = std::array::from_fn(|_| rows_of.next());
+        let [Some(a), Some(b), Some(c), Some(d)] = to else {
+            bail!("expected {TOGETHER} rows");
+        };
+        let columns = a.iter_mut().zip(b).zip(c.iter_mut().zip(d));
+        for (((a, b), (c, d)), (places, weights)) in columns.zip(places.iter().zip(weights)) {
+            for (to, row) in [a, b, c, d].into_iter().zip(rows) {
+                *to = (0..COUNT).map(|tap| weights[tap] * row[places[tap]]).sum();
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Computes the same `width` columns of several rows; `from` has rows of `inner` elements and begins at the
@@ -159,6 +220,27 @@ mod tests {
                     .unwrap();
                 assert_eq!(column_of(&made), expected, "{count} {column}");
             }
+        }
+    }
+
+    #[test]
+    fn rows_are_resized_together_as_one_by_one() {
+        let [before, after] = [5, PART + 3];
+        for (count, rows) in [(2, 9), (3, 5), (4, 4), (2, 1)] {
+            let from: Vec<f32> = (0..rows * before).map(|at| (at * 31 % 17) as f32 - 8.0).collect();
+            let taps = Taps {
+                count,
+                places: (0..after * count).map(|tap| tap * 7 % before).collect(),
+                weights: (0..after * count).map(|tap| (tap % 9) as f32 - 4.5).collect(),
+            };
+            let [mut found, mut expected] = [(); 2].map(|()| vec![0.0; rows * after]);
+            let mut pace = Pace::default();
+            taps.apply_to_rows(&from, &mut found, [before, after], &mut pace)
+                .unwrap();
+            for (from, to) in from.chunks(before).zip(expected.chunks_mut(after)) {
+                taps.apply(from, to, 1, &mut pace).unwrap();
+            }
+            assert!(found == expected, "{rows} rows of {count} taps");
         }
     }
 
