@@ -241,12 +241,13 @@ def features(random):
     for kind, shape in itertools.product(NUMBERS, [(6,), (5, 3), (2, 4, 3), (4, 1)]):
         width, values = shape[-1], rows_of(random, kind, int(np.prod(shape[:-1], dtype=int)), shape[-1], missing=True).reshape(shape)
         for count in {1, width}:
-            yield Case(f"{count} scales of {shape}", "Scaler", values, offset=signed(random, "+-", count).tolist(), scale=signed(random, "+-", count).tolist())
+            choice = "one value for each feature of a tensor with more than two axes" if count > 1 and len(shape) > 2 else None
+            yield Case(f"{count} scales of {shape}", "Scaler", values, choice=choice, offset=signed(random, "+-", count).tolist(), scale=signed(random, "+-", count).tolist())
             for replaced in (np.nan, 0.5, None, 0.0):
-                yield Case(f"{count} values for {replaced} of {shape}", "Imputer", values, outputs=(kind,), imputed_value_floats=signed(random, "+", count).tolist(),
+                yield Case(f"{count} values for {replaced} of {shape}", "Imputer", values, choice=choice, outputs=(kind,), imputed_value_floats=signed(random, "+", count).tolist(),
                            replaced_value_float=replaced)
             for replaced in (1, None):
-                yield Case(f"{count} integers for {replaced} of {shape}", "Imputer", values, outputs=(kind,), imputed_value_int64s=random.integers(5, 9, count).tolist(),
+                yield Case(f"{count} integers for {replaced} of {shape}", "Imputer", values, choice=choice, outputs=(kind,), imputed_value_int64s=random.integers(5, 9, count).tolist(),
                            replaced_value_int64=replaced)
         for norm in ("MAX", "L1", "L2", None):
             for sign in ("both", "negative", "zero"):

@@ -17,12 +17,17 @@ impl<'a> Rows<'a, f32> {
     /// Reads a tensor of any numeric type as FP32.
     pub(crate) fn read(tensor: &'a Tensor) -> Result<Self> {
         let (count, width) = shape(tensor)?;
-        let values = match tensor.element_type() {
-            ElementType::F32 => Cow::Borrowed(elements::elements::<f32>(tensor)?),
-            _ => Cow::Owned(tensor.cast_to::<f32>()?.into_owned().into_vec()?),
-        };
+        let values = floats(tensor)?;
         Ok(Self { count, width, values })
     }
+}
+
+/// Returns the elements of a tensor of any numeric type as FP32.
+pub(crate) fn floats(tensor: &Tensor) -> Result<Cow<'_, [f32]>> {
+    Ok(match tensor.element_type() {
+        ElementType::F32 => Cow::Borrowed(elements::elements::<f32>(tensor)?),
+        _ => Cow::Owned(tensor.cast_to::<f32>()?.into_owned().into_vec()?),
+    })
 }
 
 impl<'a> Rows<'a, f64> {
@@ -63,11 +68,17 @@ fn shape(tensor: &Tensor) -> Result<(usize, usize)> {
     }
 }
 
-/// Returns the row count of a numeric input as a dimension.
-pub(crate) fn count(input: &Fact) -> Result<Dim> {
+/// Checks that an input consists of numbers.
+pub(crate) fn expect_numbers(input: &Fact) -> Result<()> {
     if matches!(input.element_type, ElementType::String | ElementType::Bool) {
         bail!(Refusal("takes numbers only".to_owned()));
     }
+    Ok(())
+}
+
+/// Returns the row count of a numeric input as a dimension.
+pub(crate) fn count(input: &Fact) -> Result<Dim> {
+    expect_numbers(input)?;
     match &*input.shape {
         [_] => Ok(1.to_dim()),
         [count, _] => Ok(*count),

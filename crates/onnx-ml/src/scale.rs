@@ -74,21 +74,21 @@ struct Scaler {
 
 impl Kernel for Scaler {
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
-        rows::count(&inputs[0])?;
+        check_rank(self.scale.len(), &inputs[0])?;
         Ok(vec![inputs[0].with(ElementType::F32)])
     }
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
-        let rows = Rows::read(&inputs[0])?;
-        check_width(self.scale.len(), rows.width)?;
         let mut pace = Pace::default();
-        let mut out = pace.copy(&rows.values)?;
+        let mut out = pace.copy(&rows::floats(&inputs[0])?)?;
+        let width = inputs[0].shape().last().copied().unwrap_or(1);
+        check_width(self.scale.len(), width)?;
         if let (&[offset], &[scale]) = (&*self.offset, &*self.scale) {
             pace.over(&mut out, |out| {
                 out.iter_mut().for_each(|x| *x = (*x - offset) * scale);
             })?;
-        } else if rows.width > 0 {
-            for row in out.chunks_exact_mut(rows.width) {
+        } else if width > 0 {
+            for row in out.chunks_exact_mut(width) {
                 pace.spend(row.len() as u64)?;
                 for ((x, offset), scale) in row.iter_mut().zip(&self.offset).zip(&self.scale) {
                     *x = (*x - offset) * scale;
@@ -182,7 +182,11 @@ enum Imputer {
 
 impl Kernel for Imputer {
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
-        rows::count(&inputs[0])?;
+        let values = match self {
+            Self::Floats { values, .. } => values.len(),
+            Self::Ints { values, .. } => values.len(),
+        };
+        check_rank(values, &inputs[0])?;
         match (self, inputs[0].element_type) {
             (Self::Floats { .. }, ElementType::F32 | ElementType::F64)
             | (Self::Ints { .. }, ElementType::I64) => Ok(vec![inputs[0].with(inputs[0].element_type)]),
@@ -231,10 +235,63 @@ fn impute<T: Element + Copy, V>(
     elements::tensor(input.shape(), out)
 }
 
+/// Checks that the input consists of numbers and, if there is one value for each feature, that it is a vector or
+/// a matrix: for other tensors, ONNX does not say which axis has the features.
+fn check_rank(values: usize, input: &Fact) -> Result<()> {
+    match values {
+        1 => rows::expect_numbers(input),
+        _ => rows::count(input).map(|_| ()),
+    }
+}
+
 /// Checks that there is one value for each of `width` features, or one for all.
 fn check_width(values: usize, width: usize) -> Result<()> {
     if values == 1 || values == width {
         return Ok(());
     }
     bail!(BadInput(format!("{values} features are needed, found {width}")))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use onnx_tensor::node::Attribute;
+
+    use super::*;
+
+    fn attribute(name: &str, values: &[f32]) -> Attribute {
+        Attribute {
+            name: name.to_owned(),
+            floats: values.to_vec(),
+            ..Attribute::default()
+        }
+    }
+
+    /// Runs a Scaler with these factors on numbers of the shape `shape`.
+    fn scaled(factors: &[f32], shape: &[usize]) -> Result<Vec<f32>> {
+        let node = Node {
+            attribute: vec![attribute("offset", &vec![1.0; factors.len()]), attribute("scale", factors)],
+            ..Node::default()
+        };
+        let numbers: Vec<f32> = (0..shape.iter().product::<usize>()).map(|x| x as f32).collect();
+        let input = Tensor::from_shape(shape, &numbers)?.into_arc();
+        let facts = [Fact::new(ElementType::F32, shape.iter().map(|dim| dim.to_dim()))];
+        let scaler = scaler(&node).unwrap();
+        scaler.outputs(&facts)?;
+        let outputs = scaler.run(&mut smallvec![input])?;
+        assert_eq!(outputs[0].shape(), shape);
+        Ok(elements::elements::<f32>(&outputs[0])?.to_vec())
+    }
+
+    #[test]
+    fn one_factor_scales_tensors_of_any_rank() {
+        for shape in [&[4][..], &[2, 2], &[2, 1, 2]] {
+            assert_eq!(scaled(&[2.0], shape).unwrap(), [-2.0, 0.0, 2.0, 4.0]);
+        }
+        for shape in [&[4, 2][..], &[2, 2, 2]] {
+            let found = scaled(&[2.0, 3.0], shape);
+            assert_eq!(found.is_ok(), shape.len() == 2, "{shape:?}");
+        }
+    }
 }
