@@ -34,6 +34,7 @@ const FINISHED: usize = 1 << 14;
 ///     bias: &[0.0, 10.0],
 ///     values: &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
 ///     offsets: &[0, 1],
+///     is_column: false,
 ///     lines: 2,
 ///     width: 2,
 ///     pitch: 3,
@@ -55,6 +56,9 @@ pub struct LineGemm<'p, 'o, P, F> {
     pub values: &'p [f32],
     /// The index in `values` at which the lines of each term begin.
     pub offsets: &'p [usize],
+    /// Whether there is just one column, of which no other product computes a part. Its terms are summed in another
+    /// order, which is faster.
+    pub is_column: bool,
     /// The number of lines.
     pub lines: usize,
     /// The number of pixels of a line.
@@ -93,7 +97,7 @@ impl<P: Pace, F: FnMut(&mut [f32])> LineGemm<'_, '_, P, F> {
         }
         let mut bias = vec![[0.0; BLOCK]; rows.div_ceil(BLOCK)];
         bias.as_flattened_mut()[..rows].copy_from_slice(self.bias);
-        if columns == 1 {
+        if self.is_column && columns == 1 {
             return self.run_column(arch, weights.as_chunks::<BLOCK>().0, &bias);
         }
         let part = terms.div_ceil(terms.div_ceil(DEPTH).max(1)).max(1);
@@ -694,6 +698,7 @@ mod tests {
                 bias: &bias,
                 values: &values,
                 offsets: &offsets,
+                is_column: true,
                 lines,
                 width,
                 pitch,
@@ -755,6 +760,7 @@ mod tests {
                 bias: &vec![0.0; rows],
                 values: &vec![0.0; columns],
                 offsets: &vec![0; depth],
+                is_column: false,
                 lines: 1,
                 width: columns,
                 pitch: columns,
@@ -779,6 +785,7 @@ mod tests {
             bias: &[0.0; 2],
             values: &[0.0; 12],
             offsets,
+            is_column: false,
             lines,
             width,
             pitch,

@@ -1,10 +1,13 @@
 //! Weights that are too small to matter, but slow.
 
-/// If a weight has at least this magnitude, a product with a subnormal one is at most 2^-26 of the product with
-/// it, which the rounding of FP32 loses.
+/// If a weight has at least this magnitude, products with subnormal ones are at most 2^-26 of the product with it,
+/// for inputs of about the same magnitude: the rounding of FP32 loses them.
 const LEAST: f32 = f32::from_bits((127 - 100) << 23);
 
 /// Replaces subnormal weights, of magnitudes below 2^-126, with zeros, unless all weights are tiny.
+///
+/// A filter whose weights are all subnormal counts as zeros beside others that are not: it belongs to a channel that
+/// died in training.
 ///
 /// Training with weight decay leaves such weights behind, for example where a filter only ever saw padding.
 /// On many processors, a multiplication with a subnormal number takes about a hundred times as long.

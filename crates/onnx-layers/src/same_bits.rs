@@ -123,6 +123,7 @@ fn convolutions_have_the_same_bits_on_any_number_of_threads() {
         (&[5, 8, 9, 9], &[6, 4, 3, 3], 2),
         (&[1, 8, 100], &[12, 8, 5], 1),
         (&[1, 8, 32, 32], &[1, 8, 3, 3], 1),
+        (&[1, 64, 11, 1], &[8, 64, 3, 1], 1),
     ];
     for &(image, weights, groups) in cases {
         for (stride, pad) in [(1, 0), (1, 1), (2, 1)] {

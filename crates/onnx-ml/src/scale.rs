@@ -271,7 +271,10 @@ mod tests {
     /// Runs a Scaler with these factors on numbers of the shape `shape`.
     fn scaled(factors: &[f32], shape: &[usize]) -> Result<Vec<f32>> {
         let node = Node {
-            attribute: vec![attribute("offset", &vec![1.0; factors.len()]), attribute("scale", factors)],
+            attribute: vec![
+                attribute("offset", &vec![1.0; factors.len()]),
+                attribute("scale", factors),
+            ],
             ..Node::default()
         };
         let numbers: Vec<f32> = (0..shape.iter().product::<usize>()).map(|x| x as f32).collect();

@@ -315,7 +315,12 @@ mod tests {
         assert_eq!((sigmoid(88.0), sigmoid(1e30)), (1.0, 1.0));
         assert_eq!((expm1(infinity), expm1(-infinity)), (infinity, -1.0));
         assert_eq!(
-            (sigmoid(infinity), sigmoid(-infinity), sigmoid(-1e5), sigmoid(-35.0)),
+            (
+                sigmoid(infinity),
+                sigmoid(-infinity),
+                sigmoid(-1e5),
+                sigmoid(-35.0)
+            ),
             (1.0, 0.0, 0.0, 0.0)
         );
         assert_eq!(

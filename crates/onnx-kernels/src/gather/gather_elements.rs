@@ -20,6 +20,7 @@ pub(crate) fn gathered<U: Unit>(data: &Tensor, indices: &Tensor, axis: usize) ->
     let indices = elements::<i64>(&indices)?;
     let data = data.as_units::<U>()?;
     let step = |axis: usize| shape[axis + 1..].iter().product::<usize>();
+    let steps: ShortVec<usize> = (0..shape.len()).map(step).collect();
     let (last, size) = (given.len() - 1, shape[axis]);
     let (line, work) = (given[last], [indices.len() as u64 * COST, ELEMENTS]);
     split::lines(made.as_units_mut::<U>()?, line, work, |first, units, pace| {
@@ -27,12 +28,16 @@ pub(crate) fn gathered<U: Unit>(data: &Tensor, indices: &Tensor, axis: usize) ->
         let rows = indices[first * line..].chunks_exact(line);
         for (row, units) in rows.zip(units.chunks_exact_mut(line)) {
             let axes = (0..last).filter(|&other| other != axis);
-            let base: usize = axes.map(|other| at[other] * step(other)).sum();
+            let base: usize = axes.map(|other| at[other] * steps[other]).sum();
             for (part, (row, units)) in row.chunks(PART).zip(units.chunks_mut(PART)).enumerate() {
                 pace.spend(row.len() as u64)?;
                 match axis == last {
                     true => take(&data[base..][..size], [size, 1, 0], row, units)?,
-                    false => take(&data[base + part * PART..], [size, step(axis), 1], row, units)?,
+                    // Without elements along the axis, the index is out of range, wherever its row begins.
+                    false => {
+                        let data = data.get(base + part * PART..).unwrap_or_default();
+                        take(data, [size, steps[axis], 1], row, units)?;
+                    }
                 }
             }
             advance(&mut at, &given[..last]);
@@ -63,4 +68,25 @@ fn take<U: Unit>(
         unit.clone_from(&data[place * step + at * ahead]);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use onnx_tensor::threads::Threads;
+
+    #[test]
+    fn no_index_fits_an_axis_without_elements() {
+        let (data, indices) = (
+            Tensor::zero::<f32>(&[0, 200, 1000]).unwrap(),
+            Tensor::zero::<i64>(&[1, 200, 1000]).unwrap(),
+        );
+        for threads in [1, 2] {
+            let pool: &'static Threads = Box::leak(Box::new(Threads::new(threads)));
+            let _run = pool.start(0);
+            assert!(gathered::<u32>(&data, &indices, 0).is_err(), "{threads} threads");
+        }
+    }
 }

@@ -77,7 +77,7 @@ impl<T, N: Fn(i32) -> T + Sync> Epilogue<T> for Requantization<N> {
     fn finish(&self, channel: usize, sums: &[i32], to: &mut [T]) {
         let (scale, zero_point, least) = (self.scales[channel], self.zero_point, self.least);
         for (to, &sum) in to.iter_mut().zip(sums) {
-            *to = (self.narrow)(rounded(sum, scale, zero_point, least));
+            *to = (self.narrow)(rounded(sum as f32, scale, zero_point, least));
         }
     }
 }

@@ -321,6 +321,7 @@ impl Convolution {
             bias: &group.bias[rows],
             values,
             offsets: &layout.offsets,
+            is_column: self.geometry.positions() == 1,
             lines,
             width,
             pitch: layout.pitch(),

@@ -11,7 +11,7 @@ use crate::{
     matmul::{
         integer_products::{Sums, expect_scales, expect_zero_point, list, packed, sums},
         matrices::{Sizes, matrices},
-        products::fitting,
+        products::{MatMul, fitting},
         zero_points::{expect_bytes, less, rounded},
     },
     quant::quantize,
@@ -19,13 +19,14 @@ use crate::{
 };
 use onnx_tensor::{
     cancelling::{PART, Pace},
-    elements::tensor,
+    elements::{elements, tensor},
     faults::ensure_input,
     node::Node,
     operator::{Compute, Constants, Fact},
     packs::Packs,
     size,
     split::lines,
+    threads,
 };
 
 /// Builds the operator `QLinearMatMul`.
@@ -121,7 +122,7 @@ impl Compute for QuantizedProduct {
             zero_points,
         };
         let made = match (self.returns, inputs.get(7).map(|zero| zero.element_type())) {
-            (Returns::Floats, _) => factors.scaled(sizes, &scales, |sum, scale, _| sum as f32 * scale),
+            (Returns::Floats, _) => factors.scaled(sizes, &scales, |sum, scale, _| sum * scale),
             (Returns::Bytes, Some(ElementType::I8)) => {
                 factors.scaled(sizes, &scales, |sum, scale, zero_point| {
                     rounded(sum, scale, zero_point, i8::MIN.into()) as i8
@@ -152,12 +153,12 @@ struct Scales {
 impl Scales {
     /// Scales the sums of rows, the first of which is the row `first` of all matrices. `element` computes an
     /// element of the result from a sum, its scale, and the zero point.
-    fn apply<T>(
+    fn apply<N: Sum, T>(
         &self,
         first: usize,
-        sums: &[i32],
+        sums: &[N],
         made: &mut [T],
-        element: impl Fn(i32, f32, i32) -> T + Copy,
+        element: impl Fn(f32, f32, i32) -> T + Copy,
         pace: &mut Pace,
     ) -> Result<()> {
         let at = |list: &[f32], index: usize| list[index % list.len()];
@@ -186,22 +187,41 @@ impl Scales {
     }
 }
 
+/// A sum of products.
+trait Sum: Copy {
+    fn to_f32(self) -> f32;
+}
+
+impl Sum for i32 {
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self as f32
+    }
+}
+
+impl Sum for f32 {
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self
+    }
+}
+
 /// Computes elements of a result from sums and their scales.
-struct Scaled<'s, T, F> {
-    sums: &'s [i32],
+struct Scaled<'s, N, T, F> {
+    sums: &'s [N],
     scales: &'s [f32],
     made: &'s mut [T],
     element: F,
 }
 
-impl<T, F: Fn(i32, f32) -> T> pulp::WithSimd for Scaled<'_, T, F> {
+impl<N: Sum, T, F: Fn(f32, f32) -> T> pulp::WithSimd for Scaled<'_, N, T, F> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, _: S) {
         let pairs = self.sums.iter().zip(self.scales);
         for (made, (&sum, &scale)) in self.made.iter_mut().zip(pairs) {
-            *made = (self.element)(sum, scale);
+            *made = (self.element)(sum.to_f32(), scale);
         }
     }
 }
@@ -221,8 +241,14 @@ const BLOCK: usize = 1 << 16;
 /// The minimum row count of a block, since each block reads the whole second factor.
 const LEAST_BLOCK: usize = 64;
 
-fn rows_of_block(columns: usize) -> usize {
-    (BLOCK / columns).max(LEAST_BLOCK).next_multiple_of(LEAST_ROWS)
+/// Maximum number of terms of a sum that cannot leave the range of INT32: 255 times 255 fits that many times.
+const MOST_TERMS: usize = (i32::MAX as usize) / (255 * 255);
+
+/// Returns the row count of a block for factors of these sizes.
+fn rows_of_block([depth, columns]: [usize; 2]) -> usize {
+    (BLOCK / columns.max(depth).max(1))
+        .max(LEAST_BLOCK)
+        .next_multiple_of(LEAST_ROWS)
 }
 
 impl Factors<'_> {
@@ -231,45 +257,131 @@ impl Factors<'_> {
         &self,
         mut sizes: Sizes<usize>,
         scales: &Scales,
-        element: impl Fn(i32, f32, i32) -> T + Copy + Sync,
+        element: impl Fn(f32, f32, i32) -> T + Copy + Sync,
     ) -> Result<Tensor> {
         let shape = std::mem::take(&mut sizes.shape);
         let count: usize = shape.iter().product();
         let (columns, [depth, _]) = (sizes.columns.max(1), sizes.depth);
         // If there is only one right-hand matrix, all rows are multiplied by it at once.
-        if sizes.outer[1].iter().all(|&dim| dim == 1) {
+        let is_single = sizes.outer[1].iter().all(|&dim| dim == 1);
+        if is_single {
             sizes.rows = count / columns;
             sizes.outer = [smallvec![], smallvec![]];
         }
-        let are_many = sizes.rows >= 2 * LEAST_ROWS && count > 0 && depth > 0;
-        let mut made;
-        match are_many && self.has_one_zero_point() {
-            true => {
-                // The result, the sums of a block, and one matrix of 16 bits and packed.
-                let block = rows_of_block(columns).min(sizes.rows) * columns;
-                let made_and_sums = (count * size_of::<T>() + block * size_of::<i32>()) as u64;
-                let matrix = PackedIntegers::bytes([depth, columns]).saturating_mul(2);
-                size::admit_now(made_and_sums.saturating_add(matrix))?;
-                made = vec![T::default(); count];
-                let work = [products([count, depth, 1]), PRODUCTS];
-                lines(&mut made, columns, work, |first, made, pace| {
-                    self.blocks(&sizes, first, made, pace, |first, sums, made, pace| {
-                        scales.apply(first, sums, made, element, pace)
-                    })
-                })?;
+        if self.has_one_zero_point() && count > 0 && depth > 0 {
+            if self.packed.is_none() && depth > MOST_TERMS {
+                return self.scaled_floats(&shape, columns, scales, element);
             }
-            false => {
-                let zero_points = self.zero_points.map(Some);
-                let Sums { numbers, .. } = sums([self.a, self.b], zero_points, self.packed)?;
-                made = vec![T::default(); count];
-                let work = [count as u64, ELEMENTS];
-                lines(&mut made, columns, work, |first, made, pace| {
-                    let sums = &numbers[first * columns..][..made.len()];
-                    scales.apply(first, sums, made, element, pace)
-                })?;
+            if sizes.rows >= 2 * LEAST_ROWS {
+                let made = self.scaled_blocks(&sizes, is_single, count, scales, element)?;
+                return tensor(&shape, made);
             }
         }
+        let zero_points = self.zero_points.map(Some);
+        let Sums { numbers, .. } = sums([self.a, self.b], zero_points, self.packed)?;
+        let mut made = vec![T::default(); count];
+        let work = [count as u64, ELEMENTS];
+        lines(&mut made, columns, work, |first, made, pace| {
+            let sums = &numbers[first * columns..][..made.len()];
+            scales.apply(first, sums, made, element, pace)
+        })?;
         tensor(&shape, made)
+    }
+
+    /// Multiplies the factors and scales the sums in blocks of rows. Each factor has one zero point, or is packed
+    /// without.
+    fn scaled_blocks<T: Element + Copy + Default>(
+        &self,
+        sizes: &Sizes<usize>,
+        is_single: bool,
+        count: usize,
+        scales: &Scales,
+        element: impl Fn(f32, f32, i32) -> T + Copy + Sync,
+    ) -> Result<Vec<T>> {
+        let (columns, [depth, _]) = (sizes.columns, sizes.depth);
+        let work = [products([count, depth, 1]), PRODUCTS];
+        let bytes_of = |numbers: usize, size: usize| (numbers as u64).saturating_mul(size as u64);
+        // A matrix with 16 bits and packed.
+        let matrix = match self.packed {
+            Some(_) => 0,
+            None => PackedIntegers::bytes([depth, columns])
+                .saturating_add(bytes_of(depth * columns, size_of::<i16>())),
+        };
+        // Each part has the sums of a block and its rows with 16 bits, and its matrix unless there is just one.
+        let block = rows_of_block([depth, columns]).min(sizes.rows);
+        let of_part = bytes_of(block * columns, size_of::<i32>())
+            .saturating_add(bytes_of(block * depth, size_of::<i16>()))
+            .saturating_add(if is_single { 0 } else { matrix });
+        let parts = threads::parts(work[0], work[1]).min(threads::limit()).max(1) as u64;
+        let asked = of_part
+            .saturating_mul(parts)
+            .saturating_add(bytes_of(count, size_of::<T>()))
+            .saturating_add(if is_single { matrix } else { 0 });
+        size::admit_now(asked)?;
+        let only;
+        let packed = match self.packed {
+            Some(packed) => Some(&**packed),
+            None if is_single => {
+                only = [self.matrix(0, [depth, columns], &mut Pace::default())?];
+                Some(&only[..])
+            }
+            None => None,
+        };
+        // A part packs each matrix that it multiplies by, so no other part may have rows of the same one.
+        let together = if packed.is_some() { LEAST_ROWS } else { sizes.rows };
+        let mut made = vec![T::default(); count];
+        lines(&mut made, columns * together, work, |first, made, pace| {
+            let finish = |first, sums: &[i32], made: &mut [T], pace: &mut Pace| {
+                scales.apply(first, sums, made, element, pace)
+            };
+            self.blocks(sizes, packed, first * together, made, pace, finish)
+        })?;
+        Ok(made)
+    }
+
+    /// Multiplies the factors in FP32, for sums that could leave the range of INT32. Each factor has one zero
+    /// point.
+    fn scaled_floats<T: Element + Copy + Default>(
+        &self,
+        shape: &[usize],
+        columns: usize,
+        scales: &Scales,
+        element: impl Fn(f32, f32, i32) -> T + Copy + Sync,
+    ) -> Result<Tensor> {
+        size::admit_now(6 * (self.a.len() + self.b.len()) as u64)?;
+        let mut pace = Pace::default();
+        let mut floats = |factor: &Tensor, zero_point: &Tensor| -> Result<Arc<Tensor>> {
+            let zero_point = quantize::integers(zero_point)?[0];
+            let numbers = less(factor, 0..factor.len(), zero_point, &mut pace)?;
+            let numbers = pace.map(&numbers, |&number| f32::from(number))?;
+            Ok(tensor(factor.shape(), numbers)?.into_arc())
+        };
+        let mut factors = smallvec![
+            floats(self.a, self.zero_points[0])?,
+            floats(self.b, self.zero_points[1])?
+        ];
+        let product = MatMul::default().run(&mut factors)?;
+        let sums = elements::<f32>(&product[0])?;
+        let mut made = vec![T::default(); sums.len()];
+        lines(
+            &mut made,
+            columns,
+            [sums.len() as u64, ELEMENTS],
+            |first, made, pace| {
+                let sums = &sums[first * columns..][..made.len()];
+                scales.apply(first, sums, made, element, pace)
+            },
+        )?;
+        tensor(shape, made)
+    }
+
+    /// Packs a matrix of the second factor, which has one zero point.
+    fn matrix(&self, index: usize, [depth, columns]: [usize; 2], pace: &mut Pace) -> Result<PackedIntegers> {
+        let size = depth * columns;
+        let zero_point = quantize::integers(self.zero_points[1])?[0];
+        let b = less(self.b, index * size..(index + 1) * size, zero_point, pace)?;
+        pace.spend(b.len() as u64)?;
+        Ok(PackedIntegers::new(&b, [depth, columns]))
     }
 
     /// Returns whether each factor has one zero point, or is packed without.
@@ -278,32 +390,32 @@ impl Factors<'_> {
     }
 
     /// Multiplies rows in blocks, from the row `first` of all matrices on, and calls `finish` for the sums of
-    /// each block. Each factor has one zero point, or is packed without.
+    /// each block. `packed` has the matrices of the second factor; without, each is packed here.
     fn blocks<T>(
         &self,
         sizes: &Sizes<usize>,
+        packed: Option<&[PackedIntegers]>,
         mut first: usize,
         mut made: &mut [T],
         pace: &mut Pace,
         finish: impl Fn(usize, &[i32], &mut [T], &mut Pace) -> Result<()>,
     ) -> Result<()> {
         let (rows, columns, [depth, _]) = (sizes.rows, sizes.columns, sizes.depth);
-        let [of_a, of_b] = self.zero_points.map(quantize::integers);
-        let zero_points = [of_a?[0], of_b?[0]];
+        let zero_point = quantize::integers(self.zero_points[0])?[0];
         let results = first / rows + (first % rows + made.len() / columns).div_ceil(rows);
-        let block = rows_of_block(columns);
+        let block = rows_of_block([depth, columns]);
         let mut sums = vec![0; block.min(made.len() / columns) * columns];
         let mut latest: Option<(usize, PackedIntegers)> = None;
         for [of_a, of_b] in matrices(&sizes.outer, results).skip(first / rows) {
-            let matrix = match (self.packed, latest.take()) {
+            if packed.is_none() && latest.as_ref().is_none_or(|(index, _)| *index != of_b) {
+                // Frees the previous matrix before the next one takes memory.
+                drop(latest.take());
+                latest = Some((of_b, self.matrix(of_b, [depth, columns], pace)?));
+            }
+            let matrix = match (packed, &latest) {
                 (Some(packed), _) => &packed[of_b],
-                (None, Some(known)) if known.0 == of_b => &latest.insert(known).1,
-                (None, _) => {
-                    let size = depth * columns;
-                    let b = less(self.b, of_b * size..(of_b + 1) * size, zero_points[1], pace)?;
-                    pace.spend(b.len() as u64)?;
-                    &latest.insert((of_b, PackedIntegers::new(&b, [depth, columns]))).1
-                }
+                (None, Some((_, matrix))) => matrix,
+                (None, None) => bail!("a matrix is not packed"),
             };
             let count = (rows - first % rows).min(made.len() / columns);
             let (of_matrix, rest) = made.split_at_mut(count * columns);
@@ -311,7 +423,7 @@ impl Factors<'_> {
             for made in of_matrix.chunks_mut(block * columns) {
                 let count = made.len() / columns;
                 let sums = &mut sums[..made.len()];
-                let a = less(self.a, row * depth..(row + count) * depth, zero_points[0], pace)?;
+                let a = less(self.a, row * depth..(row + count) * depth, zero_point, pace)?;
                 matrix.multiply(&a, sums, pace)?;
                 finish(first, sums, made, pace)?;
                 (row, first) = (row + count, first + count);
@@ -378,6 +490,34 @@ mod tests {
             for constants in [&[][..], &constants] {
                 let found = run(&with(QuantizedProduct::new(Returns::Bytes), constants), &inputs).unwrap();
                 assert_eq!(numbers(&found), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn sums_that_leave_the_range_of_int32_are_computed_in_fp32() {
+        for depth in [MOST_TERMS, MOST_TERMS + 1, 40_000] {
+            for rows in [1, 2 * LEAST_ROWS] {
+                let bytes = |shape: &[usize]| {
+                    let count = shape.iter().product();
+                    Tensor::from_vec(shape, vec![u8::MAX; count]).unwrap().into_arc()
+                };
+                let (one, zero) = (Tensor::scalar(1.0f32).into_arc(), Tensor::scalar(0u8).into_arc());
+                let inputs = [
+                    bytes(&[rows, depth]),
+                    one.clone(),
+                    zero.clone(),
+                    bytes(&[depth, 1]),
+                    one,
+                    zero,
+                ];
+                let found = run(&QuantizedProduct::new(Returns::Floats), &inputs).unwrap();
+                let expected = 255.0 * 255.0 * depth as f32;
+                let found = elements::<f32>(&found).unwrap();
+                assert_eq!(found.len(), rows);
+                for found in found {
+                    assert!((found / expected - 1.0).abs() < 1e-4, "{found}, not {expected}");
+                }
             }
         }
     }

@@ -119,9 +119,9 @@ pub(crate) fn less(
 /// Requantizes a sum: scales it, rounds ties to even, adds the zero point, and saturates to the 8-bit type
 /// whose minimum is `least`.
 #[inline(always)]
-pub(crate) fn rounded(sum: i32, scale: f32, zero_point: i32, least: i32) -> i32 {
+pub(crate) fn rounded(sum: f32, scale: f32, zero_point: i32, least: i32) -> i32 {
     let (below, above) = ((least - zero_point) as f32, (least + 255 - zero_point) as f32);
-    let scaled = sum as f32 * scale;
+    let scaled = sum * scale;
     let scaled = if scaled.is_nan() { 0.0 } else { scaled };
     // `clamp` would check its bounds, which prevents vectorization.
     let scaled = if scaled < below { below } else { scaled };
@@ -153,20 +153,20 @@ mod tests {
 
     #[test]
     fn sums_are_rounded_to_even_and_kept_within_their_type() {
-        let found = [1, 3, 5, 1000, -1000].map(|sum| rounded(sum, 0.5, 10, 0));
+        let found = [1.0, 3.0, 5.0, 1000.0, -1000.0].map(|sum| rounded(sum, 0.5, 10, 0));
         assert_eq!(found, [10, 12, 12, 255, 0]);
-        let found = [1, 3, -3, 1000, -1000].map(|sum| rounded(sum, 0.5, -10, -128));
+        let found = [1.0, 3.0, -3.0, 1000.0, -1000.0].map(|sum| rounded(sum, 0.5, -10, -128));
         assert_eq!(found, [-10, -8, -12, 127, -128]);
-        assert_eq!([0, 1].map(|sum| rounded(sum, f32::NAN, 7, 0)), [7; 2]);
+        assert_eq!([0.0, 1.0].map(|sum| rounded(sum, f32::NAN, 7, 0)), [7; 2]);
         assert_eq!(
-            [0, 1, -1].map(|sum| rounded(sum, f32::INFINITY, 7, 0)),
+            [0.0, 1.0, -1.0].map(|sum| rounded(sum, f32::INFINITY, 7, 0)),
             [7, 255, 0]
         );
         for (zero_point, least) in [(0, 0), (255, 0), (-128, -128), (127, -128)] {
             for sum in -2000..2000 {
                 let expected = (sum as f32 * 0.25).round_ties_even() as i32 + zero_point;
                 assert_eq!(
-                    rounded(sum, 0.25, zero_point, least),
+                    rounded(sum as f32, 0.25, zero_point, least),
                     expected.clamp(least, least + 255)
                 );
             }

@@ -255,7 +255,10 @@ impl Normalize {
         let origin = group.first().map_or(0.0, |&first| first.into());
         let [sum, squares] = sums(group, origin, pace)?;
         let distance = sum / count;
-        let variance = squares / count - distance * distance;
+        let variance = match squares == f64::INFINITY {
+            true => squares,
+            false => squares / count - distance * distance,
+        };
         // Rounding must not make the variance negative. `max` would replace NaN.
         let variance = if variance < 0.0 { 0.0 } else { variance };
         Ok((origin + distance, 1.0 / (variance + self.epsilon).sqrt()))

@@ -15,6 +15,9 @@ const MAX_KERNEL: usize = 8;
 /// Maximum number of elements of a padded row.
 const MAX_WIDTH: usize = 1 << 16;
 
+/// Maximum padded width of rows that are divided into phases, in terms of the image's width.
+const WIDEST_PHASES: usize = 8;
+
 /// Number of padded elements that are computed together, which fit into the first-level cache.
 const BLOCK: usize = 1 << 12;
 
@@ -54,6 +57,10 @@ impl PlanePool {
             .checked_add(1)?;
         let width = reach.max(columns.pad.checked_add(columns.size.max(LANES))?);
         if !is_small(&rows) || !is_small(&columns) || width > MAX_WIDTH || columns.stride > MAX_WIDTH {
+            return None;
+        }
+        // Rows are divided into phases as a whole, which is slow where dilations or padding exceed the image.
+        if columns.stride > 1 && width > WIDEST_PHASES * (columns.size + LANES) {
             return None;
         }
         let width = width.next_multiple_of(columns.stride);
@@ -330,16 +337,19 @@ pub(crate) fn fold_all<T: Copy>(
     take: impl Fn(T, T) -> T + Copy,
     pace: &mut Pace,
 ) -> Result<T> {
-    let mut folded = [start; LANES];
+    let mut folded = start;
     for elements in image.chunks(PART) {
         pace.spend(elements.len() as u64)?;
+        // Sums of parts lose fewer digits than a single one.
+        let mut lanes = [start; LANES];
         pulp::Arch::new().dispatch(All {
             elements,
-            folded: &mut folded,
+            folded: &mut lanes,
             take,
         });
+        folded = take(folded, lanes.into_iter().fold(start, take));
     }
-    Ok(folded.into_iter().fold(start, take))
+    Ok(folded)
 }
 
 /// Elements that are folded into lanes.
@@ -466,6 +476,8 @@ mod tests {
         assert!(of(MAX_WIDTH, [2, 2, 1, 0]) && !of(MAX_WIDTH + 2, [2, 2, 1, 0]));
         assert!(!of(40, [2, MAX_WIDTH + 1, 1, 0]));
         assert!(PlanePool::of(&[axis(4, [2, 2, 1, 0]).unwrap(); 3]).is_none());
+        // Each row would be 1000 times as wide as the image.
+        assert!(of(40, [2, 2, 100, 100]) && !of(40, [2, 2, 60_000, 30_000]));
     }
 
     #[test]

@@ -32,8 +32,8 @@ impl Graph<'_> {
     /// Fuses a product of two dequantized values. If the result is quantized, the product becomes a
     /// `QLinearMatMul`, otherwise a product that returns FP32.
     ///
-    /// Sums of more than 33025 terms may wrap around, as in ONNX Runtime, if no factor is constant. The depth of
-    /// constant factors is known, so that they stay in FP32.
+    /// Sums of more than 33025 terms could leave the range of INT32. Constant factors of that depth are not fused;
+    /// the kernel computes products of other factors in FP32 then.
     pub(super) fn quantized_product(&self, product: usize) -> Option<Fused> {
         let [a, b] = [0, 1].map(|place| self.factor(product, place));
         let (a, b) = (a?, b?);
