@@ -28,7 +28,7 @@ from tritonclient.utils import np_to_triton_dtype
 import both
 import ort
 import zoo
-from served import Server
+from served import ONE_THREAD, Server
 
 # Seconds of runs over which the CPU time of one run is measured.
 MEASURED = 0.3
@@ -418,7 +418,7 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         for name, path, case in chosen(options):
             if server is None or not server.is_running():
-                server = Server(options.server, temporary)
+                server = Server(options.server, temporary, limits=ONE_THREAD)
             row = measured(server, pathlib.Path(temporary), name, path, case)
             rows.append(row)
             _, _, alone, ours, verdict, why = row

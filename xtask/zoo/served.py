@@ -32,6 +32,10 @@ def place(repository, name, model, runtime=None):
         (version.parent / "config.pbtxt").write_text(f'runtime: "{runtime}"\n')
 
 
+# Options of a server whose times are compared with those of ONNX Runtime on one thread.
+ONE_THREAD = ("--request-timeout", "4m", "--threads", "1")
+
+
 class Server:
     def __init__(self, program, repository, library=None, limits=("--request-timeout", "4m")):
         arguments = [
@@ -114,7 +118,7 @@ class ServedModel:
     def __init__(self, program, path, runtime):
         self.repository = tempfile.TemporaryDirectory()
         place(self.repository.name, "model", path, runtime)
-        self.server = Server(program, self.repository.name, ort.LIBRARY if runtime == "onnxruntime" else None)
+        self.server = Server(program, self.repository.name, ort.LIBRARY if runtime == "onnxruntime" else None, ONE_THREAD)
         self.idle = memory(self.server.process, "VmRSS")
         try:
             refusal = self.server.call("/v2/repository/models/model/load")

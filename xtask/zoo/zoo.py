@@ -31,7 +31,7 @@ import onnxruntime
 
 import both
 import ort
-from served import Server, place
+from served import ONE_THREAD, Server, place
 
 HERE = pathlib.Path(__file__).parent
 # Sizes for free dimensions: channels, height and width of images, and all others. The first one that ONNX Runtime
@@ -521,7 +521,7 @@ def main():
 
         def server(runtime):
             if runtime not in running or not running[runtime].is_running():
-                running[runtime] = Server(options.server, str(repository), ort.LIBRARY if runtime == "onnxruntime" else None)
+                running[runtime] = Server(options.server, str(repository), ort.LIBRARY if runtime == "onnxruntime" else None, ONE_THREAD)
             return running[runtime]
 
         servers = {runtime: functools.partial(server, runtime) for runtime in RUNTIMES}
