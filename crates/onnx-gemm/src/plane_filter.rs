@@ -314,6 +314,7 @@ impl<const TAPS: usize> Lines<'_, TAPS> {
 /// Writes `vectors` to `sums`, of which the last may be incomplete.
 #[inline(always)]
 #[allow(
+    clippy::manual_memcpy,
     clippy::needless_range_loop,
     reason = "the sums stay in registers only where every index is a constant"
 )]

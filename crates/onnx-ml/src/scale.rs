@@ -279,7 +279,10 @@ mod tests {
         };
         let numbers: Vec<f32> = (0..shape.iter().product::<usize>()).map(|x| x as f32).collect();
         let input = Tensor::from_shape(shape, &numbers)?.into_arc();
-        let facts = [Fact::new(ElementType::F32, shape.iter().map(|dim| dim.to_dim()))];
+        let facts = [Fact::new(
+            ElementType::F32,
+            shape.iter().map(onnx_tensor::ToDim::to_dim),
+        )];
         let scaler = scaler(&node).unwrap();
         scaler.outputs(&facts)?;
         let outputs = scaler.run(&mut smallvec![input])?;
