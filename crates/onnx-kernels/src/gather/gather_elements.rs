@@ -3,7 +3,7 @@
 use onnx_tensor::prelude::*;
 
 use crate::{
-    gather::indexed::{advance, coordinates},
+    gather::coordinates::{advance, coordinates},
     least_work::ELEMENTS,
 };
 use onnx_tensor::{cancelling::PART, elements::elements, input_check::within, split};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use onnx_tensor::prelude::*;
 
 use crate::{
+    gather::coordinates::{advance, coordinates},
     gather::gather_elements::gathered,
     least_work::{BYTES, ELEMENTS},
 };
@@ -197,26 +198,6 @@ fn expect_elements(given: &[usize], data: &[usize], axis: i64) -> Result<usize> 
         "indices of {given:?} for data of {data:?}, expected as many dimensions, none larger but that of axis {axis}"
     );
     Ok(axis)
-}
-
-/// Returns the coordinates of a row-major index.
-pub(crate) fn coordinates(index: usize, shape: &[usize]) -> ShortVec<usize> {
-    let (mut at, mut left): (ShortVec<usize>, usize) = (smallvec![0; shape.len()], index);
-    for (at, &size) in at.iter_mut().zip(shape).rev() {
-        (*at, left) = (left % size.max(1), left / size.max(1));
-    }
-    at
-}
-
-/// Advances to the next coordinates in row-major order.
-pub(crate) fn advance(at: &mut [usize], shape: &[usize]) {
-    for (at, &size) in at.iter_mut().zip(shape).rev() {
-        *at += 1;
-        if *at < size {
-            break;
-        }
-        *at = 0;
-    }
 }
 
 #[derive(Debug)]

@@ -1,5 +1,6 @@
 //! Selects elements by index, condition or order.
 
+pub(crate) mod coordinates;
 pub(crate) mod gather_elements;
 pub(crate) mod indexed;
 pub(crate) mod lookup;

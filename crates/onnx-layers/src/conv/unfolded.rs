@@ -3,7 +3,7 @@
 
 use onnx_tensor::prelude::*;
 
-use crate::pool::pooling::Axis;
+use crate::pool::axis::Axis;
 use onnx_tensor::{cancelling::Pace, size};
 
 /// Number of column elements written at a time.

@@ -3,7 +3,7 @@
 
 use onnx_tensor::prelude::*;
 
-use crate::pool::pooling::Axis;
+use crate::pool::axis::Axis;
 use onnx_tensor::faults::{Misfit, Refusal, ensure_input};
 use onnx_tensor::node::Attributes;
 

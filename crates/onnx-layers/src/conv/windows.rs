@@ -14,7 +14,7 @@ use crate::{
         unfolded::Im2colConvolution,
         window::{MAX_NUMBER, Window},
     },
-    pool::pooling::Axis,
+    pool::axis::Axis,
 };
 use onnx_tensor::{
     cancelling::Pace,

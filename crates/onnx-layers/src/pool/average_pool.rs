@@ -3,7 +3,7 @@
 use onnx_tensor::cancelling::{PART, Pace};
 use onnx_tensor::prelude::*;
 
-use crate::pool::pooling::{self, Axis};
+use crate::pool::{axis::Axis, pooling};
 use onnx_tensor::elements::{Real, elements, with_real};
 use onnx_tensor::size;
 

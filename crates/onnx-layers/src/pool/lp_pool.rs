@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::pool::pooling;
+use crate::pool::{axis, pooling};
 use onnx_tensor::{
     cancelling::{PART, Pace},
     faults::{Misfit, Refusal, Unsupported, below_limit},
@@ -237,7 +237,7 @@ impl Kernel for LpPool {
         let mut axes = Vec::with_capacity(self.axes.len());
         for (size, axis) in shape[2..].iter_mut().zip(&self.axes) {
             let count = axis.count(*size, self.is_rounded_up)?;
-            axes.push(pooling::Axis {
+            axes.push(axis::Axis {
                 size: *size,
                 count,
                 kernel: axis.kernel,

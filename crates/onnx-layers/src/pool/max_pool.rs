@@ -2,7 +2,7 @@
 
 use onnx_tensor::prelude::*;
 
-use crate::pool::pooling::{self, Axis};
+use crate::pool::{axis::Axis, pooling};
 use onnx_tensor::cancelling::{PART, Pace};
 use onnx_tensor::elements::{elements, tensor, written};
 

@@ -1,6 +1,7 @@
 //! Operators that pool over windows of images.
 
 pub(crate) mod average_pool;
+pub(crate) mod axis;
 pub(crate) mod lp_pool;
 pub(crate) mod max_pool;
 pub(crate) mod max_unpool;

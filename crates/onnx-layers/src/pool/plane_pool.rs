@@ -3,7 +3,7 @@
 
 use onnx_tensor::prelude::*;
 
-use crate::pool::pooling::Axis;
+use crate::pool::axis::Axis;
 use onnx_tensor::cancelling::{PART, Pace};
 
 /// Number of elements that are folded together.

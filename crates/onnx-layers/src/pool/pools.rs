@@ -8,8 +8,8 @@ use crate::{
     conv::window::Window,
     pool::{
         average_pool,
+        axis::Axis,
         max_pool::{self, by_columns},
-        pooling::Axis,
     },
 };
 use onnx_tensor::{
