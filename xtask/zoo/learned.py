@@ -123,8 +123,8 @@ def outcome(case, asked):
     found, error = asked.infer(case.inputs)
     if error is not None:
         status, message = error
-        if case.choice and status == 400:
-            return f"a choice: {case.choice}"
+        if case.refused and status == 400 and case.refused in message:
+            return f"refused: {case.refused}"
         return "neither takes it" if reason is not None and status < 500 else f"STATUS {status}: {message[-150:]}"
     if reason is not None:
         return f"answered here only: {reason}"

@@ -13,10 +13,10 @@ LABELS = [[0, 1, 2, 3], [7, -3, 0, 5], ["no", "yes", "", "maybe"]]
 
 class Case:
     """A node with its inputs, whose first dimension is free. `choice` is the description of an intended difference in
-    docs/onnx.md."""
+    docs/onnx.md, and `refused` is a part of the message with which the server refuses these inputs."""
 
-    def __init__(self, name, op, *inputs, outputs=(np.float32,), opset=3, choice=None, **attributes):
-        self.name, self.op, self.opset, self.choice = name, op, opset, choice
+    def __init__(self, name, op, *inputs, outputs=(np.float32,), opset=3, choice=None, refused=None, **attributes):
+        self.name, self.op, self.opset, self.choice, self.refused = name, op, opset, choice, refused
         self.inputs = {f"x{at}": np.asarray(value) for at, value in enumerate(inputs)}
         self.outputs = {f"y{at}": np.dtype(kind) for at, kind in enumerate(outputs)}
         self.attributes = {key: value for key, value in attributes.items() if value is not None}
@@ -241,13 +241,13 @@ def features(random):
     for kind, shape in itertools.product(NUMBERS, [(6,), (5, 3), (2, 4, 3), (4, 1)]):
         width, values = shape[-1], rows_of(random, kind, int(np.prod(shape[:-1], dtype=int)), shape[-1], missing=True).reshape(shape)
         for count in {1, width}:
-            choice = "one value for each feature of a tensor with more than two axes" if count > 1 and len(shape) > 2 else None
-            yield Case(f"{count} scales of {shape}", "Scaler", values, choice=choice, offset=signed(random, "+-", count).tolist(), scale=signed(random, "+-", count).tolist())
+            refused = "takes a matrix" if count > 1 and len(shape) > 2 else None
+            yield Case(f"{count} scales of {shape}", "Scaler", values, refused=refused, offset=signed(random, "+-", count).tolist(), scale=signed(random, "+-", count).tolist())
             for replaced in (np.nan, 0.5, None, 0.0):
-                yield Case(f"{count} values for {replaced} of {shape}", "Imputer", values, choice=choice, outputs=(kind,), imputed_value_floats=signed(random, "+", count).tolist(),
+                yield Case(f"{count} values for {replaced} of {shape}", "Imputer", values, refused=refused, outputs=(kind,), imputed_value_floats=signed(random, "+", count).tolist(),
                            replaced_value_float=replaced)
             for replaced in (1, None):
-                yield Case(f"{count} integers for {replaced} of {shape}", "Imputer", values, choice=choice, outputs=(kind,), imputed_value_int64s=random.integers(5, 9, count).tolist(),
+                yield Case(f"{count} integers for {replaced} of {shape}", "Imputer", values, refused=refused, outputs=(kind,), imputed_value_int64s=random.integers(5, 9, count).tolist(),
                            replaced_value_int64=replaced)
         for norm in ("MAX", "L1", "L2", None):
             for sign in ("both", "negative", "zero"):

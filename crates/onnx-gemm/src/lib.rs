@@ -37,6 +37,7 @@
 //! `rten-gemm`, `gemm` and `matrixmultiply`, depending on the size (one thread, Zen 4);
 //! docs/measured/operators.md has the table.
 
+mod block_of_column;
 mod dots;
 mod gemm;
 mod gemv;
@@ -45,6 +46,7 @@ mod indirect;
 mod int8;
 mod line_filter;
 mod line_gemm;
+mod line_panel;
 mod microkernel;
 mod nbits;
 mod pace;

@@ -7,14 +7,12 @@ use std::ops::Range;
 
 use crate::{
     Pace,
+    block_of_column::BlockOfColumn,
     indirect::COPIED_FROM,
+    line_panel::{CopiedPanel, Panel, Segments, WIDEST},
     microkernel::{DEPTH, PANEL, PER_STEP},
-    pack::{BLOCK, aligned, packed_len},
+    pack::{BLOCK, packed_len},
 };
-
-/// The column count of the widest panel: with AVX-512, tiles of four vectors take the last columns, so that the
-/// weights are not read once more for some columns that are left.
-const WIDEST: usize = 64;
 
 /// The number of elements between two calls of [`LineGemm::finish`] for a row, times the row count.
 const FINISHED: usize = 1 << 14;
@@ -56,8 +54,8 @@ pub struct LineGemm<'p, 'o, P, F> {
     pub values: &'p [f32],
     /// The index in `values` at which the lines of each term begin.
     pub offsets: &'p [usize],
-    /// Whether there is just one column, of which no other product computes a part. Its terms are summed in another
-    /// order, which is faster.
+    /// Whether the whole result is one column, not just this part of it. Its terms are summed in another order, which
+    /// is faster.
     pub is_column: bool,
     /// The number of lines.
     pub lines: usize,
@@ -297,205 +295,6 @@ impl Panels {
                 pitch: self.pitch,
             },
         }
-    }
-}
-
-/// Columns that are multiplied by all rows before the next ones.
-struct Panel {
-    segments: Segments,
-    /// The number of columns, padded to whole vectors.
-    width: usize,
-    /// The index in the values of the first column, if the panel is not copied.
-    start: usize,
-    is_copied: bool,
-}
-
-/// A contiguous, aligned copy of a panel.
-struct CopiedPanel {
-    numbers: Vec<f32>,
-    /// The index of the first number.
-    start: usize,
-    /// The index of each term's columns.
-    offsets: Vec<usize>,
-}
-
-impl CopiedPanel {
-    /// Reserves memory for `terms` terms and `widest` columns.
-    fn new(terms: usize, widest: usize) -> Self {
-        let (numbers, start) = aligned(terms * widest + OVERSHOOT);
-        Self {
-            numbers,
-            start,
-            offsets: Vec::with_capacity(terms),
-        }
-    }
-
-    /// Copies the columns of the terms at `offsets`. Returns them, and the index of each term's columns.
-    fn fill(
-        &mut self,
-        arch: pulp::Arch,
-        panel: &Panel,
-        values: &[f32],
-        offsets: &[usize],
-    ) -> (&[f32], &[usize]) {
-        self.offsets.clear();
-        self.offsets
-            .extend((0..offsets.len()).map(|term| term * panel.width));
-        let copy = &mut self.numbers[self.start..];
-        panel.segments.copy(arch, values, offsets, copy, panel.width);
-        (copy, &self.offsets)
-    }
-}
-
-/// The number of elements that copying a panel may write after its end.
-const OVERSHOOT: usize = 16;
-
-/// A range of columns, which are pixels of one or more lines.
-struct Segments {
-    columns: Range<usize>,
-    width: usize,
-    pitch: usize,
-}
-
-impl Segments {
-    /// Copies the columns of all terms to `panel`, whose rows are `panel_width` elements apart. Elements
-    /// between the last column and the end of a row are unspecified.
-    fn copy(
-        &self,
-        arch: pulp::Arch,
-        values: &[f32],
-        offsets: &[usize],
-        panel: &mut [f32],
-        panel_width: usize,
-    ) {
-        arch.dispatch(CopySegments {
-            segments: self,
-            values,
-            offsets,
-            panel,
-            panel_width,
-        });
-    }
-
-    /// Calls `found` for each run of columns of one line, with its index in the lines, its index in the
-    /// panel, and its length.
-    #[inline(always)]
-    fn each(&self, mut found: impl FnMut(usize, usize, usize)) {
-        let mut column = self.columns.start;
-        let (mut y, mut x) = (column / self.width, column % self.width);
-        while column < self.columns.end {
-            let count = (self.width - x).min(self.columns.end - column);
-            found(y * self.pitch + x, column - self.columns.start, count);
-            column += count;
-            (y, x) = (y + 1, 0);
-        }
-    }
-}
-
-struct CopySegments<'c> {
-    segments: &'c Segments,
-    values: &'c [f32],
-    offsets: &'c [usize],
-    panel: &'c mut [f32],
-    panel_width: usize,
-}
-
-impl pulp::WithSimd for CopySegments<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) {
-        match S::F32_LANES {
-            16.. => self.copy::<16>(),
-            _ => self.copy::<8>(),
-        }
-    }
-}
-
-impl CopySegments<'_> {
-    /// Copies `LANES` elements at a time. Those past the end of a segment are overwritten by the next
-    /// segment, or by the next row.
-    #[inline(always)]
-    fn copy<const LANES: usize>(self) {
-        let mut moves = [[0; 2]; 2 * WIDEST];
-        let (mut count, mut reach) = (0, 0);
-        self.segments.each(|from, at, length| {
-            for first in (0..length).step_by(LANES) {
-                moves[count] = [from + first, at + first];
-                // If the pitch is less than the width, an earlier line can extend farther than the last one.
-                reach = reach.max(from + first + LANES);
-                count += 1;
-            }
-        });
-        let moves = &moves[..count];
-        for (term, &offset) in self.offsets.iter().enumerate() {
-            let to = &mut self.panel[term * self.panel_width..][..self.panel_width + OVERSHOOT];
-            let Some(from) = self.values[offset..].get(..reach) else {
-                let from = &self.values[offset..];
-                self.segments.each(|first, at, length| {
-                    to[at..][..length].copy_from_slice(&from[first..][..length]);
-                });
-                continue;
-            };
-            for &[first, at] in moves {
-                to[at..][..LANES].copy_from_slice(&from[first..][..LANES]);
-            }
-        }
-    }
-}
-
-/// The products of a block of rows and a single column, all terms of which are repeated for each row.
-struct BlockOfColumn<'b> {
-    weights: &'b [f32],
-    numbers: &'b [f32],
-    bias: [f32; BLOCK],
-}
-
-impl pulp::WithSimd for BlockOfColumn<'_> {
-    type Output = [f32; BLOCK];
-
-    #[inline(always)]
-    #[allow(
-        clippy::needless_range_loop,
-        reason = "the sums stay in registers only where every index is a constant"
-    )]
-    fn with_simd<S: pulp::Simd>(self, simd: S) -> [f32; BLOCK] {
-        // As many independent sums as hide the latency of an addition.
-        const SUMS: usize = 8;
-        let zero = simd.splat_f32s(0.0);
-        let mut sums = [zero; SUMS];
-        // Vectors consist of whole blocks, except without vector instructions.
-        let whole = match S::F32_LANES.is_multiple_of(BLOCK) {
-            true => self.weights.len() / S::F32_LANES * S::F32_LANES,
-            false => 0,
-        };
-        let ((weights, last_weights), (numbers, last_numbers)) =
-            (self.weights.split_at(whole), self.numbers.split_at(whole));
-        let (weights, numbers) = (S::as_simd_f32s(weights).0, S::as_simd_f32s(numbers).0);
-        let ((weights, other_weights), (numbers, other_numbers)) =
-            (weights.as_chunks::<SUMS>(), numbers.as_chunks::<SUMS>());
-        for (weights, numbers) in weights.iter().zip(numbers) {
-            for at in 0..SUMS {
-                sums[at] = simd.mul_add_e_f32s(weights[at], numbers[at], sums[at]);
-            }
-        }
-        for (&weights, &numbers) in other_weights.iter().zip(other_numbers) {
-            sums[0] = simd.mul_add_e_f32s(weights, numbers, sums[0]);
-        }
-        let mut of_rows = self.bias;
-        let sum = sums
-            .into_iter()
-            .fold(zero, |sum, other| simd.add_f32s(sum, other));
-        let mut lanes = [0.0; 16];
-        let (vectors, _) = S::as_mut_simd_f32s(&mut lanes);
-        vectors[0] = sum;
-        for (at, lane) in lanes.iter().enumerate() {
-            of_rows[at % BLOCK] += lane;
-        }
-        for (at, (weight, number)) in last_weights.iter().zip(last_numbers).enumerate() {
-            of_rows[at % BLOCK] += weight * number;
-        }
-        of_rows
     }
 }
 

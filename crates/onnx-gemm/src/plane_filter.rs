@@ -11,7 +11,7 @@ const LANES: usize = 16;
 /// The approximate number of elements in a buffer, which stays in the L1 cache.
 const BUFFERED: usize = 6 << 10;
 
-/// Minimum number of output lines for which an image that has as many is copied at once.
+/// Minimum number of output lines in a band, if the image has as many.
 const LEAST_BAND: usize = 8;
 
 /// Maximum width of a line.

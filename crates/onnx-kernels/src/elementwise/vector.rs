@@ -50,7 +50,7 @@ pub fn exp(x: f32) -> f32 {
     scale(1.0 + expm1_near_zero(rest), power)
 }
 
-/// Computes `e^x` for `x <= 0`. Returns 0 where the result is hardly a normal number (below -87).
+/// Computes `e^x` for `x <= 0`, or 0 for `x` below -87, where the result is close to the smallest normal number.
 #[inline(always)]
 pub fn exp_or_zero(x: f32) -> f32 {
     let bounded = if x < -87.0 { -87.0 } else { x };

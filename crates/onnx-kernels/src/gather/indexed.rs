@@ -5,8 +5,10 @@ use std::sync::Arc;
 use onnx_tensor::prelude::*;
 
 use crate::{
-    gather::coordinates::{advance, coordinates},
-    gather::gather_elements::gathered,
+    gather::{
+        coordinates::{advance, coordinates},
+        gather_elements::gathered,
+    },
     least_work::{BYTES, ELEMENTS},
 };
 use tensor_core::QuotedName;

@@ -407,15 +407,16 @@ impl Factors<'_> {
         let mut sums = vec![0; block.min(made.len() / columns) * columns];
         let mut latest: Option<(usize, PackedIntegers)> = None;
         for [of_a, of_b] in matrices(&sizes.outer, results).skip(first / rows) {
-            if packed.is_none() && latest.as_ref().is_none_or(|(index, _)| *index != of_b) {
-                // Frees the previous matrix before the next one takes memory.
-                drop(latest.take());
-                latest = Some((of_b, self.matrix(of_b, [depth, columns], pace)?));
-            }
-            let matrix = match (packed, &latest) {
+            // Frees the previous matrix before the next one takes memory.
+            latest = latest.filter(|(index, _)| *index == of_b);
+            let matrix = match (packed, &mut latest) {
                 (Some(packed), _) => &packed[of_b],
                 (None, Some((_, matrix))) => matrix,
-                (None, None) => bail!("a matrix is not packed"),
+                (None, latest @ None) => {
+                    &latest
+                        .insert((of_b, self.matrix(of_b, [depth, columns], pace)?))
+                        .1
+                }
             };
             let count = (rows - first % rows).min(made.len() / columns);
             let (of_matrix, rest) = made.split_at_mut(count * columns);
