@@ -1,5 +1,6 @@
 //! Transforms scores by the attribute `post_transform`, as ONNX Runtime does.
 
+use num_traits::Float;
 use onnx_tensor::prelude::*;
 
 use onnx_tensor::{faults::Refusal, node::Attributes};
@@ -36,22 +37,23 @@ impl PostTransform {
     }
 
     /// Transforms the two or more scores of a row in place.
-    pub(crate) fn apply(self, scores: &mut [f32]) {
+    pub(crate) fn apply<T: Float>(self, scores: &mut [T]) {
         match self {
             Self::None => {}
             Self::Logistic => scores.iter_mut().for_each(|score| *score = logistic(*score)),
             Self::Probit => scores.iter_mut().for_each(|score| *score = probit(*score)),
             Self::Softmax => {
-                let greatest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let greatest = greatest(scores);
                 scores
                     .iter_mut()
                     .for_each(|score| *score = (*score - greatest).exp());
                 divide_by_sum(scores);
             }
             Self::SoftmaxZero => {
-                let greatest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let greatest = greatest(scores);
+                let least = constant(1e-7);
                 for score in scores.iter_mut() {
-                    *score = match score.abs() > 1e-7 {
+                    *score = match score.abs() > least {
                         true => (*score - greatest).exp(),
                         false => *score * (-greatest).exp(),
                     };
@@ -73,7 +75,7 @@ impl PostTransform {
 
     /// Transforms the score of a regressor with one target. Softmax and logistic leave the score unchanged:
     /// ONNX Runtime applies them only to several targets.
-    pub(crate) fn single_target(self, score: f32) -> f32 {
+    pub(crate) fn single_target<T: Float>(self, score: T) -> T {
         match self {
             Self::Probit => probit(score),
             _ => score,
@@ -97,24 +99,64 @@ impl PostTransform {
     }
 }
 
-fn divide_by_sum(scores: &mut [f32]) {
-    let sum: f32 = scores.iter().sum();
-    scores.iter_mut().for_each(|score| *score /= sum);
+fn constant<T: Float>(value: f64) -> T {
+    T::from(value).expect("FP32 and FP64 represent every constant")
 }
 
-pub(crate) fn logistic(score: f32) -> f32 {
-    let positive = 1.0 / (1.0 + (-score.abs()).exp());
-    if score < 0.0 { 1.0 - positive } else { positive }
+fn greatest<T: Float>(scores: &[T]) -> T {
+    scores.iter().copied().fold(T::neg_infinity(), T::max)
+}
+
+fn divide_by_sum<T: Float>(scores: &mut [T]) {
+    let sum = scores.iter().fold(T::zero(), |sum, &score| sum + score);
+    scores.iter_mut().for_each(|score| *score = *score / sum);
+}
+
+pub(crate) fn logistic<T: Float>(score: T) -> T {
+    let positive = (T::one() + (-score.abs()).exp()).recip();
+    if score < T::zero() {
+        T::one() - positive
+    } else {
+        positive
+    }
 }
 
 /// Approximates the probit function with the formula and constants of ONNX Runtime.
-fn probit(score: f32) -> f32 {
-    #[allow(clippy::approx_constant, reason = "ONNX Runtime's constants")]
-    const PI: f32 = 3.14159;
-    const A: f32 = 0.147;
-    let x = 2.0 * score - 1.0;
-    let log = ((1.0 - x) * (1.0 + x)).ln();
-    let half = 2.0 / (PI * A) + 0.5 * log;
-    let inverse = (-half + (half * half - 1.0 / A * log).sqrt()).sqrt();
-    std::f32::consts::SQRT_2 * if x < 0.0 { -inverse } else { inverse }
+fn probit<T: Float>(score: T) -> T {
+    let (one, two, a) = (T::one(), constant::<T>(2.0), constant::<T>(0.147));
+    let x = two * score - one;
+    let log = ((one - x) * (one + x)).ln();
+    let half = two / (constant::<T>(3.14159) * a) + constant::<T>(0.5) * log;
+    let inverse = (-half + (half * half - one / a * log).sqrt()).sqrt();
+    constant::<T>(std::f64::consts::SQRT_2) * if x < T::zero() { -inverse } else { inverse }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scores_of_fp64_keep_their_precision() {
+        let mut scores = [1.0_f64, 2.0];
+        PostTransform::Softmax.apply(&mut scores);
+        let expected = 1.0 / (1.0 + 1.0_f64.exp());
+        assert!((scores[0] - expected).abs() < 1e-15, "{scores:?}");
+
+        let mut scores = [-0.5_f64, 0.0];
+        PostTransform::Logistic.apply(&mut scores);
+        assert!(
+            (scores[0] - 1.0 / (1.0 + 0.5_f64.exp())).abs() < 1e-15,
+            "{scores:?}"
+        );
+        assert_eq!(scores[1], 0.5);
+    }
+
+    #[test]
+    fn probit_of_fp64_is_that_of_fp32() {
+        for score in [0.01, 0.3, 0.5, 0.9] {
+            let single = f64::from(PostTransform::Probit.single_target(score as f32));
+            let double = PostTransform::Probit.single_target(score);
+            assert!((single - double).abs() < 1e-5, "{score}: {single} and {double}");
+        }
+    }
 }

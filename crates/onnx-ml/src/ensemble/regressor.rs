@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, OnceLock};
 
+use num_traits::Float;
 use onnx_tensor::prelude::*;
 use tree_eval::{Aggregate, Forest, Number, Trees};
 
@@ -62,9 +63,6 @@ impl Kernel for Regressor {
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let shape = [rows::count(&inputs[0])?, self.trees.scores().to_dim()];
         let is_double = self.keeps_type && inputs[0].element_type == ElementType::F64;
-        if is_double && self.post != PostTransform::None {
-            bail!(Limit("scores of FP64 are not transformed".to_owned()));
-        }
         if self.keeps_type && !matches!(inputs[0].element_type, ElementType::F32 | ElementType::F64) {
             bail!(Limit("is supported for FP32 and FP64 only".to_owned()));
         }
@@ -158,15 +156,9 @@ impl<T: Number> Kernel for TypedRegressor<T> {
                     *score += base;
                 }
             }
-            if self.is_double {
-                doubles.extend(scores.iter().map(|score| score.to_f64()));
-                return;
-            }
-            let start = out.len();
-            out.extend(scores.iter().map(|score| score.to_f32()));
-            match &mut out[start..] {
-                [score] => *score = self.post.single_target(*score),
-                scores => self.post.apply(scores),
+            match self.is_double {
+                true => append(&mut doubles, scores.iter().map(|score| score.to_f64()), self.post),
+                false => append(&mut out, scores.iter().map(|score| score.to_f32()), self.post),
             }
         };
         for part in rows.parts() {
@@ -177,5 +169,15 @@ impl<T: Number> Kernel for TypedRegressor<T> {
             true => elements::tensor(&shape, doubles)?,
             false => elements::tensor(&shape, out)?,
         }])
+    }
+}
+
+/// Appends the transformed scores of a row.
+fn append<T: Float>(out: &mut Vec<T>, scores: impl Iterator<Item = T>, post: PostTransform) {
+    let start = out.len();
+    out.extend(scores);
+    match &mut out[start..] {
+        [score] => *score = post.single_target(*score),
+        scores => post.apply(scores),
     }
 }
