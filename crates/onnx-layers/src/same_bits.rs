@@ -6,7 +6,7 @@ use onnx_kernels::elementwise;
 use onnx_tensor::prelude::*;
 
 use onnx_tensor::{
-    node::Node,
+    node::{Attribute, Node},
     packs::Packs,
     testing::{bytes, expect_same, expect_same_with, floats, node},
 };
@@ -228,4 +228,22 @@ fn attention_has_the_same_bits_on_any_number_of_threads() {
     };
     let inputs = [(); 3].map(|()| floats(&[2, 4, 10, 8]));
     expect_same(&*attention::attention(&node).unwrap(), &inputs);
+    for transposes in [0, 1] {
+        let mut node = Node {
+            opset: 13,
+            ..named("FusedAttention")
+        };
+        node.attribute.push(Attribute {
+            name: "transposes".to_owned(),
+            i: transposes,
+            ..Attribute::default()
+        });
+        let values = if transposes == 1 {
+            [3, 5, 6, 90]
+        } else {
+            [3, 5, 90, 6]
+        };
+        let inputs = [floats(&[3, 5, 70, 8]), floats(&[3, 5, 8, 90]), floats(&values)];
+        expect_same(&*attention::fused_attention(&node).unwrap(), &inputs);
+    }
 }

@@ -137,7 +137,8 @@ pub fn ask_for_shape(bytes: u64) -> Result<()> {
     })
 }
 
-/// Reserves memory for the strings of an output. Does nothing outside of kernels.
+/// Reserves memory for what a kernel allocates beyond its outputs of known shape: strings, and intermediate
+/// values. Does nothing outside of kernels.
 ///
 /// # Errors
 /// Returns [`NoRoom`] if all runs together would exceed the budget.

@@ -4,6 +4,7 @@
 pub(crate) mod attention_mask;
 pub(crate) mod cache;
 pub(crate) mod causal_conv;
+pub(crate) mod fused_attention;
 pub(crate) mod grouped_attention;
 pub(crate) mod heads;
 pub(crate) mod linear;
@@ -13,6 +14,7 @@ pub(crate) mod scaled;
 pub use attention_mask::{attention_mask, causal_mask};
 pub use cache::{cached_rows, tensor_scatter};
 pub use causal_conv::causal_conv;
+pub use fused_attention::fused_attention;
 pub use grouped_attention::grouped_attention;
 pub use heads::{ranked, same_shape, split_heads, transpose_last};
 pub use linear::linear_attention;

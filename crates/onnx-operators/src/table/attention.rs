@@ -72,6 +72,10 @@ pub(super) const ROWS: &[Operator] = &[
     inner("AttentionMask").takes(&["mask_filter_value"]),
     inner("CachedRows"),
     inner("CausalMask"),
+    inner("FusedAttention")
+        .of(Types::FLOATS)
+        .in_fp32()
+        .takes(&["axis", "stages", "transposes"]),
     inner("Ranked").takes(&["input", "least", "most"]),
     inner("SameShape"),
     inner("SplitHeads")

@@ -656,6 +656,9 @@ pub(super) fn case(operator: &'static Operator) -> Option<Case> {
             of(&[], 0u8),
         ])
         .products(1 << 24),
+        (_, "FusedAttention") => given(vec![floats(&[512, 64]), floats(&[64, 512]), floats(&[512, 64])])
+            .opset(13)
+            .products(512 * 512 * 128),
         (_, "Requantize") => given(vec![row(), one(), of(&[], 0u8)]),
         (_, "SplitHeads") => given(vec![floats(&[1, 4096, 1024])]).int("num_heads", 8),
         (_, "TransposeLast") => given(vec![floats(&[1, 1, 1024, 1024])]),

@@ -16,6 +16,7 @@ pub(super) const KERNELS: &[(Build, &[&str])] = &[
         &["com.microsoft/CausalConvWithState"],
     ),
     (Node(attention::causal_mask), &["tensorferry/CausalMask"]),
+    (Node(attention::fused_attention), &["tensorferry/FusedAttention"]),
     (
         Node(attention::grouped_attention),
         &["com.microsoft/GroupQueryAttention"],

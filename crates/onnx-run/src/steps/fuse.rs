@@ -48,6 +48,7 @@ pub(crate) fn fused(
             },
             "Add" => graph.quantized_sum(at),
             "MatMul" => graph.quantized_product(at),
+            "Softmax" => graph.attention(at),
             "Concat" | "Flatten" | "MaxPool" | "Reshape" | "Squeeze" | "Transpose" | "Unsqueeze" => {
                 graph.quantized_movement(at)
             }

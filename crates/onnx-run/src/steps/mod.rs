@@ -1,10 +1,11 @@
 //! Executes a graph as a list of nodes, which run for inputs of any shape.
 //!
 //! [`prepare`] builds the list once per model, [`folding`] bounds folded constants, [`layout`] cancels
-//! Transposes, [`fuse`] and [`quantized`] fuse nodes, and [`infer`] infers facts about the values before a run. [`direct`]
+//! Transposes, [`fuse`], [`attention`] and [`quantized`] fuse nodes, and [`infer`] infers facts about the values before a run. [`direct`]
 //! runs a node, [`control`] runs loops and branches, whose bodies are lists of nodes as well, and
 //! [`sequence`] operates on sequences.
 
+mod attention;
 mod body;
 mod control;
 mod dequantized;
