@@ -164,16 +164,21 @@ impl Compute for FusedAttention {
 }
 
 /// With fewer rows, products read the keys in place instead of packing them.
-const FEWEST_ROWS: usize = 4;
+pub(crate) const FEWEST_ROWS: usize = 4;
 
 /// Maximum number of elements of a matrix that is packed.
-const MOST_PACKED: usize = 1 << 22;
+pub(crate) const MOST_PACKED: usize = 1 << 22;
 
 /// Number of scores of a block, which should stay in the L2 cache.
 const SCORES: usize = 1 << 16;
 
 /// Minimum number of rows of a block, each of which reads all keys and values of a matrix.
 const LEAST_BLOCK: usize = 32;
+
+/// Returns the number of rows of a block, for `rows` rows of `total` scores.
+pub(crate) fn block_rows(rows: usize, total: usize) -> usize {
+    (SCORES / total).max(LEAST_BLOCK).min(rows)
+}
 
 /// A run in blocks of rows.
 struct Blocks<'i> {
@@ -350,7 +355,7 @@ impl<'i> Blocks<'i> {
     }
 
     fn block_rows(&self) -> usize {
-        (SCORES / self.total).max(LEAST_BLOCK).min(self.rows)
+        block_rows(self.rows, self.total)
     }
 
     /// Computes rows of a matrix of the result, or all its columns if it is transposed.

@@ -6,10 +6,7 @@ use std::sync::Arc;
 use onnx_tensor::prelude::*;
 
 use crate::{
-    attention::{
-        rotary::turn,
-        scaled::{Mask, Work, swapped},
-    },
+    attention::{query_block::QueryBlock, rotary::turn, scaled::swapped, score_mask::Mask},
     least_work::PRODUCTS,
     split_products::products,
 };
@@ -434,7 +431,7 @@ impl GroupedAttention {
         let size = (rows * width).max(1);
         let work = [products([batch * self.heads * rows, total, 2 * width]), PRODUCTS];
         split::lines(&mut made, size, work, |first_head, made, _| {
-            let mut work = Work::new(rows, total, width, width);
+            let mut work = QueryBlock::new(rows, total, width, width);
             for (index, made) in (first_head..).zip(made.chunks_exact_mut(size)) {
                 let (batch, head) = (index / self.heads, index % self.heads);
                 let from = batch * self.shared + head / (self.heads / self.shared);
@@ -444,11 +441,11 @@ impl GroupedAttention {
                     Some(sinks) => Some(sinks[head]),
                     None => self.is_smooth.then_some(0.0),
                 };
-                work.take_values(values)?;
+                work.take_head(from, keys, values)?;
                 for first in (0..rows).step_by(work.rows) {
                     let count = work.rows.min(rows - first);
                     let at = (index * rows + first) * width;
-                    work.products(&queries[at..at + count * width], keys, scale)?;
+                    work.products(&queries[at..at + count * width], scale)?;
                     work.cap(self.cap)?;
                     if let Some(mask) = &mask {
                         work.add(mask, [batch, head, first])?;

@@ -8,8 +8,10 @@ pub(crate) mod fused_attention;
 pub(crate) mod grouped_attention;
 pub(crate) mod heads;
 pub(crate) mod linear;
+pub(crate) mod query_block;
 pub(crate) mod rotary;
 pub(crate) mod scaled;
+pub(crate) mod score_mask;
 
 pub use attention_mask::{attention_mask, causal_mask};
 pub use cache::{cached_rows, tensor_scatter};

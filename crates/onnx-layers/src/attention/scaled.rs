@@ -1,20 +1,23 @@
 //! ONNX's `Attention`: scaled dot-product attention with masks, past keys and values, and score outputs.
 
-use std::{ops::Range, sync::Arc};
+use std::sync::Arc;
 
-use onnx_gemm::gemm_nt;
 use onnx_tensor::prelude::*;
 
-use crate::{least_work::PRODUCTS, norm::softmax, split_products::products};
+use crate::{
+    attention::{query_block::QueryBlock, score_mask::Mask},
+    least_work::PRODUCTS,
+    split_products::products,
+};
 use onnx_tensor::{
-    cancelling::{PART, Pace},
+    cancelling::Pace,
     faults::{BadInput, Limit, Unsupported, below_limit, ensure_input},
     node::Node,
     operator::Compute,
     size, split,
 };
 use onnx_tensor::{
-    elements::{copied, elements, tensor},
+    elements::{elements, tensor},
     node::Attributes,
     operator::{Fact, Kernel, kernel},
 };
@@ -238,20 +241,20 @@ impl Kernel for Attention {
         // Computes the results of consecutive heads from `first_head` on. Heads are numbered over all
         // batches.
         let attend = |first_head: usize, made: &mut [f32], mut given: Option<&mut Vec<f32>>| {
-            let mut work = Work::new(rows, total, width, depth);
+            let mut work = QueryBlock::new(rows, total, width, depth);
             for (index, made) in (first_head..).zip(made.chunks_exact_mut(size)) {
                 let (batch, head) = (index / heads, index % heads);
                 let from = batch * shared + head / (heads / shared);
                 let limit = lengths.as_ref().map_or(total, |lengths| lengths[batch] as usize);
-                let mut give = |step: Scores, work: &mut Work| match &mut given {
+                let mut give = |step: Scores, work: &mut QueryBlock<'_>| match &mut given {
                     Some(given) if self.scores == step => work.pace.append(&work.scores, given),
                     _ => Ok(()),
                 };
-                work.take_values(values.head(from))?;
+                work.take_head(from, keys.head(from), values.head(from))?;
                 for first in (0..rows).step_by(work.rows) {
                     let count = work.rows.min(rows - first);
                     let queries = &queries.head(index)[first * depth..][..count * depth];
-                    work.products(queries, keys.head(from), scale)?;
+                    work.products(queries, scale)?;
                     give(Scores::Products, &mut work)?;
                     work.cap(self.cap)?;
                     give(Scores::Capped, &mut work)?;
@@ -310,9 +313,6 @@ impl Attention {
         Ok(outputs)
     }
 }
-
-/// The score of a masked key: the lowest finite number, as in ONNX Runtime.
-pub(crate) const LEAST: f32 = f32::MIN;
 
 /// Queries, keys or values, split into heads.
 pub(crate) struct Part {
@@ -389,206 +389,4 @@ pub(crate) fn swapped(numbers: &[f32], [batch, second, third, width]: [usize; 4]
         }
     }
     Ok(made)
-}
-
-/// The mask term that is added to scores. The term broadcasts over batch, heads and rows.
-pub(crate) struct Mask {
-    numbers: Vec<f32>,
-    dims: [usize; 4],
-}
-
-impl Mask {
-    pub(crate) fn of(given: &Tensor, scores: [usize; 4]) -> Result<Self> {
-        let mut dims = [1; 4];
-        let shape = given.shape();
-        ensure_input!(
-            shape.len() <= 4,
-            "a mask of {} dimensions, expected 4 at most",
-            shape.len()
-        );
-        dims[4 - shape.len().min(4)..].copy_from_slice(&shape[shape.len().saturating_sub(4)..]);
-        let fits = dims
-            .iter()
-            .zip(&scores)
-            .take(3)
-            .all(|(&dim, &score)| dim == score || dim == 1);
-        ensure_input!(
-            fits && dims[3] == scores[3],
-            "a mask of {shape:?} for scores of {scores:?}"
-        );
-        let numbers = match given.element_type() {
-            ElementType::Bool => {
-                size::admit_now((given.len() * size_of::<f32>()) as u64)?;
-                Pace::default().map(elements::<bool>(given)?, |&is_chosen| match is_chosen {
-                    true => 0.0,
-                    false => f32::NEG_INFINITY,
-                })?
-            }
-            _ => copied::<f32>(given)?,
-        };
-        Ok(Self { numbers, dims })
-    }
-
-    /// Adds the mask term to `scores`, which are consecutive rows of a head, starting at row `first`.
-    ///
-    /// # Errors
-    /// Fails if the request is cancelled.
-    pub(crate) fn add(
-        &self,
-        [batch, head, first]: [usize; 3],
-        scores: &mut [f32],
-        pace: &mut Pace,
-    ) -> Result<()> {
-        let [batches, heads, rows, total] = self.dims;
-        let place = |at: usize, count: usize| if count == 1 { 0 } else { at };
-        let start = (place(batch, batches) * heads + place(head, heads)) * rows;
-        for (row, scores) in scores.chunks_exact_mut(total.max(1)).enumerate() {
-            let added = &self.numbers[(start + place(first + row, rows)) * total..][..total];
-            pace.pairs(added, scores, |added, scores| {
-                for (score, added) in scores.iter_mut().zip(added) {
-                    // Keeps the sum finite, so that the softmax of a fully masked row is not NaN.
-                    let sum = *score + added;
-                    *score = if sum < LEAST { LEAST } else { sum };
-                }
-            })?;
-        }
-        Ok(())
-    }
-}
-
-/// Buffers for the scores of a block of queries of one head.
-pub(crate) struct Work {
-    pub(crate) scores: Vec<f32>,
-    /// Maximum number of queries per block.
-    pub(crate) rows: usize,
-    total: usize,
-    width: usize,
-    depth: usize,
-    scaled: Vec<f32>,
-    turned: Vec<f32>,
-    pace: Pace,
-}
-
-/// Maximum number of scores in memory at a time, unless a single query has more.
-const MAX_SCORES: usize = 1 << 22;
-
-impl Work {
-    pub(crate) fn new(rows: usize, total: usize, width: usize, depth: usize) -> Self {
-        let rows = rows.min(MAX_SCORES / total.max(1)).max(1);
-        Self {
-            scores: Vec::new(),
-            rows,
-            total,
-            width,
-            depth,
-            scaled: Vec::new(),
-            turned: vec![0.0; total * width],
-            pace: Pace::default(),
-        }
-    }
-
-    /// Computes the scores: the product of each query with each key.
-    pub(crate) fn products(&mut self, queries: &[f32], keys: &[f32], scale: f32) -> Result<()> {
-        let rows = queries.len() / self.depth.max(1);
-        self.scaled.clear();
-        for queries in queries.chunks(PART) {
-            self.pace.spend(queries.len() as u64)?;
-            self.scaled.extend(queries.iter().map(|x| x * scale));
-        }
-        self.scores.resize(rows * self.total, 0.0);
-        let sizes = [rows, self.depth, self.total];
-        gemm_nt(
-            &self.scaled,
-            &keys[..self.total * self.depth],
-            sizes,
-            &mut self.scores,
-            &mut self.pace,
-        )
-    }
-
-    pub(crate) fn cap(&mut self, cap: f32) -> Result<()> {
-        if cap <= 0.0 {
-            return Ok(());
-        }
-        self.pace.over(&mut self.scores, |scores| {
-            let scores = scores.iter_mut();
-            scores.for_each(|score| *score = (*score / cap).tanh() * cap);
-        })
-    }
-
-    /// Masks the scores outside of the range `visible` of each row.
-    pub(crate) fn hide(&mut self, visible: impl Fn(usize) -> Range<usize>) -> Result<()> {
-        for (row, scores) in self.scores.chunks_exact_mut(self.total.max(1)).enumerate() {
-            let Range { start, end } = visible(row);
-            self.pace
-                .over(&mut scores[..start], |scores| scores.fill(LEAST))?;
-            self.pace.over(&mut scores[end..], |scores| scores.fill(LEAST))?;
-        }
-        Ok(())
-    }
-
-    /// Adds a mask term, as [`Mask::add`] does.
-    pub(crate) fn add(&mut self, mask: &Mask, place: [usize; 3]) -> Result<()> {
-        mask.add(place, &mut self.scores, &mut self.pace)
-    }
-
-    /// Computes the softmax of the scores. The optional `sink` is an additional score without a value vector.
-    /// Fully masked rows become 0.
-    pub(crate) fn weigh(&mut self, sink: Option<f32>) -> Result<()> {
-        let total = self.total.max(1);
-        let pace = &mut self.pace;
-        let mut counts: Vec<f32> = Vec::with_capacity(self.scores.len() / total);
-        for row in self.scores.chunks_exact(total) {
-            let mut most = LEAST;
-            for row in row.chunks(PART) {
-                pace.spend(row.len() as u64)?;
-                let scores = row.iter();
-                most = scores.fold(most, |most, &score| if score <= most { most } else { score });
-            }
-            let Some(sink) = sink else {
-                counts.push(if most > LEAST || most.is_nan() { 1.0 } else { 0.0 });
-                continue;
-            };
-            // With a sink, the weights of the scores sum to this fraction, and the sink has the rest of the
-            // weight.
-            let most = most.max(sink);
-            let mut sum = 0.0f32;
-            for row in row.chunks(PART) {
-                pace.spend(4 * row.len() as u64)?;
-                sum = row.iter().fold(sum, |sum, score| sum + (score - most).exp());
-            }
-            counts.push(sum / (sum + (sink - most).exp()));
-        }
-        softmax::rows(&mut self.scores, total)?;
-        for (row, part) in self.scores.chunks_exact_mut(total).zip(counts) {
-            match part {
-                1.0 => {}
-                0.0 => pace.over(row, |row| row.fill(0.0))?,
-                part => pace.over(row, |row| row.iter_mut().for_each(|weight| *weight *= part))?,
-            }
-        }
-        Ok(())
-    }
-
-    /// Stores the values in transposed form for [`sums`](Self::sums), which weights and adds them.
-    pub(crate) fn take_values(&mut self, values: &[f32]) -> Result<()> {
-        for (at, row) in values
-            .chunks_exact(self.width.max(1))
-            .take(self.total)
-            .enumerate()
-        {
-            self.pace.spend(row.len() as u64)?;
-            for (column, &value) in row.iter().enumerate() {
-                self.turned[column * self.total + at] = value;
-            }
-        }
-        Ok(())
-    }
-
-    /// Computes the sums of the values, weighted by the scores.
-    pub(crate) fn sums(&mut self, sums: &mut [f32]) -> Result<()> {
-        let rows = sums.len() / self.width.max(1);
-        let sizes = [rows, self.total, self.width];
-        gemm_nt(&self.scores, &self.turned, sizes, sums, &mut self.pace)
-    }
 }

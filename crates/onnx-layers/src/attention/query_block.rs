@@ -1,0 +1,180 @@
+//! The scores of a block of queries, and the sums of values that they weight.
+
+use std::ops::Range;
+
+use onnx_gemm::{Order, PackedMatrix, gemm, gemm_nt};
+use onnx_tensor::prelude::*;
+
+use crate::{
+    attention::{
+        fused_attention::{FEWEST_ROWS, MOST_PACKED, block_rows},
+        score_mask::{LEAST, Mask},
+    },
+    norm::softmax,
+};
+use onnx_tensor::cancelling::{PART, Pace};
+
+/// Keys or values of a head: `total` rows of `width` elements.
+enum HeadRows<'k> {
+    /// For few queries, which read them in place.
+    Plain(&'k [f32]),
+    Packed(PackedMatrix),
+}
+
+impl Default for HeadRows<'_> {
+    fn default() -> Self {
+        Self::Plain(&[])
+    }
+}
+
+/// Buffers for the scores of a block of queries of one head.
+pub(crate) struct QueryBlock<'k> {
+    pub(crate) scores: Vec<f32>,
+    /// Maximum number of queries per block.
+    pub(crate) rows: usize,
+    total: usize,
+    width: usize,
+    depth: usize,
+    /// Whether the queries of a head are enough to pack its keys and values.
+    packs: bool,
+    /// The keys and values of the head, and their index.
+    keys: HeadRows<'k>,
+    values: HeadRows<'k>,
+    head: Option<usize>,
+    scaled: Vec<f32>,
+    pub(crate) pace: Pace,
+}
+
+impl<'k> QueryBlock<'k> {
+    /// Creates buffers for heads of `rows` queries of `depth` elements, and `total` keys with values of
+    /// `width` elements.
+    pub(crate) fn new(rows: usize, total: usize, width: usize, depth: usize) -> Self {
+        let most = total.saturating_mul(depth.max(width));
+        Self {
+            scores: Vec::new(),
+            rows: block_rows(rows, total.max(1)).max(1),
+            total,
+            width,
+            depth,
+            packs: rows >= FEWEST_ROWS && most <= MOST_PACKED,
+            keys: HeadRows::default(),
+            values: HeadRows::default(),
+            head: None,
+            scaled: Vec::new(),
+            pace: Pace::default(),
+        }
+    }
+
+    /// Takes the keys and values of the head `head`, which all queries until the next call share.
+    pub(crate) fn take_head(&mut self, head: usize, keys: &'k [f32], values: &'k [f32]) -> Result<()> {
+        if self.head.replace(head) == Some(head) {
+            return Ok(());
+        }
+        let keys = &keys[..self.total * self.depth];
+        let values = &values[..self.total * self.width];
+        (self.keys, self.values) = (HeadRows::Plain(keys), HeadRows::Plain(values));
+        if self.packs {
+            self.pace.spend((keys.len() + values.len()) as u64)?;
+            let sizes = [self.depth, self.total];
+            self.keys = HeadRows::Packed(PackedMatrix::new(keys, sizes, Order::ColumnMajor));
+            let sizes = [self.total, self.width];
+            self.values = HeadRows::Packed(PackedMatrix::new(values, sizes, Order::RowMajor));
+        }
+        Ok(())
+    }
+
+    /// Computes the scores: the product of each query with each key.
+    pub(crate) fn products(&mut self, queries: &[f32], scale: f32) -> Result<()> {
+        let rows = queries.len() / self.depth.max(1);
+        self.scaled.clear();
+        for queries in queries.chunks(PART) {
+            self.pace.spend(queries.len() as u64)?;
+            self.scaled.extend(queries.iter().map(|x| x * scale));
+        }
+        self.scores.resize(rows * self.total, 0.0);
+        match &self.keys {
+            HeadRows::Packed(keys) => keys.multiply(&self.scaled, &mut self.scores, &mut self.pace),
+            HeadRows::Plain(keys) => {
+                let sizes = [rows, self.depth, self.total];
+                gemm_nt(&self.scaled, keys, sizes, &mut self.scores, &mut self.pace)
+            }
+        }
+    }
+
+    pub(crate) fn cap(&mut self, cap: f32) -> Result<()> {
+        if cap <= 0.0 {
+            return Ok(());
+        }
+        self.pace.over(&mut self.scores, |scores| {
+            let scores = scores.iter_mut();
+            scores.for_each(|score| *score = (*score / cap).tanh() * cap);
+        })
+    }
+
+    /// Masks the scores outside of the range `visible` of each row.
+    pub(crate) fn hide(&mut self, visible: impl Fn(usize) -> Range<usize>) -> Result<()> {
+        for (row, scores) in self.scores.chunks_exact_mut(self.total.max(1)).enumerate() {
+            let Range { start, end } = visible(row);
+            self.pace
+                .over(&mut scores[..start], |scores| scores.fill(LEAST))?;
+            self.pace.over(&mut scores[end..], |scores| scores.fill(LEAST))?;
+        }
+        Ok(())
+    }
+
+    /// Adds a mask term, as [`Mask::add`] does.
+    pub(crate) fn add(&mut self, mask: &Mask, place: [usize; 3]) -> Result<()> {
+        mask.add(place, &mut self.scores, &mut self.pace)
+    }
+
+    /// Computes the softmax of the scores. The optional `sink` is an additional score without a value vector.
+    /// Fully masked rows become 0.
+    pub(crate) fn weigh(&mut self, sink: Option<f32>) -> Result<()> {
+        let total = self.total.max(1);
+        let pace = &mut self.pace;
+        let mut counts: Vec<f32> = Vec::with_capacity(self.scores.len() / total);
+        for row in self.scores.chunks_exact(total) {
+            let Some(sink) = sink else {
+                pace.spend(1)?;
+                let is_masked = row.iter().all(|&score| score <= LEAST);
+                counts.push(if is_masked { 0.0 } else { 1.0 });
+                continue;
+            };
+            let mut most = LEAST;
+            for row in row.chunks(PART) {
+                pace.spend(row.len() as u64)?;
+                let scores = row.iter();
+                most = scores.fold(most, |most, &score| if score <= most { most } else { score });
+            }
+            // With a sink, the weights of the scores sum to this fraction, and the sink has the rest of the
+            // weight.
+            let most = most.max(sink);
+            let mut sum = 0.0f32;
+            for row in row.chunks(PART) {
+                pace.spend(4 * row.len() as u64)?;
+                sum = row.iter().fold(sum, |sum, score| sum + (score - most).exp());
+            }
+            counts.push(sum / (sum + (sink - most).exp()));
+        }
+        softmax::rows(&mut self.scores, total)?;
+        for (row, part) in self.scores.chunks_exact_mut(total).zip(counts) {
+            match part {
+                1.0 => {}
+                0.0 => pace.over(row, |row| row.fill(0.0))?,
+                part => pace.over(row, |row| row.iter_mut().for_each(|weight| *weight *= part))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Computes the sums of the values, weighted by the scores.
+    pub(crate) fn sums(&mut self, sums: &mut [f32]) -> Result<()> {
+        match &self.values {
+            HeadRows::Packed(values) => values.multiply(&self.scores, sums, &mut self.pace),
+            HeadRows::Plain(values) => {
+                let sizes = [sums.len() / self.width.max(1), self.total, self.width];
+                gemm(&self.scores, values, sizes, sums, &mut self.pace)
+            }
+        }
+    }
+}
