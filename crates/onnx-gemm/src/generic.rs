@@ -17,15 +17,99 @@ pub trait Number: sealed::Sealed + Copy + Default + Send + Sync + 'static {
     fn times(self, other: Self) -> Self;
 }
 
-mod sealed {
-    pub trait Sealed {}
+#[inline(always)]
+#[allow(
+    clippy::needless_range_loop,
+    reason = "the sums stay in registers only where every index is a constant"
+)]
+fn plainly_multiplied<T: Number, S: pulp::Simd, const COUNT: usize>(
+    rows: [&[T]; COUNT],
+    panel: &[[T; PANEL]],
+) -> [[T; PANEL]; COUNT] {
+    let rows = rows.map(|row| &row[..panel.len()]);
+    let mut sums = [[T::default(); PANEL]; COUNT];
+    for (term, numbers) in panel.iter().enumerate() {
+        for row in 0..COUNT {
+            let factor = rows[row][term];
+            for column in 0..PANEL {
+                let sum = sums[row][column];
+                // All processors with vectors of at least 8 lanes support fused multiply-add.
+                sums[row][column] = match S::F32_LANES >= 8 {
+                    true => sum.add_product::<true>(factor, numbers[column]),
+                    false => sum.add_product::<false>(factor, numbers[column]),
+                };
+            }
+        }
+    }
+    sums
 }
+
+/// Returns the products of rows with a panel, with vectors: the compiler leaves the sums of `f64` scalar.
+#[inline(always)]
+#[allow(
+    clippy::needless_range_loop,
+    reason = "the sums stay in registers only where every index is a constant"
+)]
+fn multiplied_doubles<S: pulp::Simd, const VECTORS: usize, const COUNT: usize>(
+    simd: S,
+    rows: [&[f64]; COUNT],
+    panel: &[[f64; PANEL]],
+) -> [[f64; PANEL]; COUNT] {
+    let rows = rows.map(|row| &row[..panel.len()]);
+    let mut sums = [[simd.splat_f64s(0.0); VECTORS]; COUNT];
+    for (term, numbers) in panel.iter().enumerate() {
+        let (numbers, _) = S::as_simd_f64s(numbers);
+        let numbers = &numbers[..VECTORS];
+        for row in 0..COUNT {
+            let factor = simd.splat_f64s(rows[row][term]);
+            for vector in 0..VECTORS {
+                sums[row][vector] = simd.mul_add_e_f64s(factor, numbers[vector], sums[row][vector]);
+            }
+        }
+    }
+    let mut made = [[0.0; PANEL]; COUNT];
+    for row in 0..COUNT {
+        let (vectors, _) = S::as_mut_simd_f64s(&mut made[row]);
+        let vectors = &mut vectors[..VECTORS];
+        for vector in 0..VECTORS {
+            vectors[vector] = sums[row][vector];
+        }
+    }
+    made
+}
+
+mod sealed {
+    use super::PANEL;
+
+    pub trait Sealed: Sized {
+        /// Returns the products of rows with a panel. Each sum has the order of its terms.
+        fn multiplied<S: pulp::Simd, const COUNT: usize>(
+            simd: S,
+            rows: [&[Self]; COUNT],
+            panel: &[[Self; PANEL]],
+        ) -> [[Self; PANEL]; COUNT];
+    }
+}
+
+macro_rules! plain_sums {
+    ($($T:ty)*) => {
+        $(impl sealed::Sealed for $T {
+            #[inline(always)]
+            fn multiplied<S: pulp::Simd, const COUNT: usize>(
+                _: S,
+                rows: [&[Self]; COUNT],
+                panel: &[[Self; PANEL]],
+            ) -> [[Self; PANEL]; COUNT] {
+                plainly_multiplied::<Self, S, COUNT>(rows, panel)
+            }
+        })*
+    };
+}
+plain_sums! { f32 i32 i64 u32 u64 }
 
 macro_rules! real_numbers {
     ($($T:ty)*) => {
-        $(impl sealed::Sealed for $T {}
-
-        impl Number for $T {
+        $(impl Number for $T {
             #[inline(always)]
             fn add_product<const IS_FUSED: bool>(self, a: Self, b: Self) -> Self {
                 if IS_FUSED { a.mul_add(b, self) } else { self + a * b }
@@ -45,11 +129,25 @@ macro_rules! real_numbers {
 }
 real_numbers! { f32 f64 }
 
+impl sealed::Sealed for f64 {
+    #[inline(always)]
+    fn multiplied<S: pulp::Simd, const COUNT: usize>(
+        simd: S,
+        rows: [&[Self]; COUNT],
+        panel: &[[Self; PANEL]],
+    ) -> [[Self; PANEL]; COUNT] {
+        match S::F64_LANES {
+            8.. => multiplied_doubles::<S, 1, COUNT>(simd, rows, panel),
+            4.. => multiplied_doubles::<S, 2, COUNT>(simd, rows, panel),
+            2.. => multiplied_doubles::<S, 4, COUNT>(simd, rows, panel),
+            _ => multiplied_doubles::<S, 8, COUNT>(simd, rows, panel),
+        }
+    }
+}
+
 macro_rules! integers {
     ($($T:ty)*) => {
-        $(impl sealed::Sealed for $T {}
-
-        impl Number for $T {
+        $(impl Number for $T {
             #[inline(always)]
             fn add_product<const IS_FUSED: bool>(self, a: Self, b: Self) -> Self {
                 self.wrapping_add(a.wrapping_mul(b))
@@ -71,9 +169,6 @@ integers! { i32 i64 u32 u64 }
 
 /// The number of columns in a panel. A panel is multiplied by all rows before the next panel.
 const PANEL: usize = 8;
-
-/// The number of rows whose accumulators stay in registers together.
-const ROWS: usize = 4;
 
 /// The number of multiplications in one step of [`Pace`].
 const PER_STEP: u64 = 4;
@@ -138,52 +233,33 @@ impl<T: Number> pulp::WithSimd for Panel<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, _: S) {
-        // All processors with vectors of at least 8 lanes support fused multiply-add.
-        match S::F32_LANES >= 8 {
-            true => self.add::<true>(),
-            false => self.add::<false>(),
+    fn with_simd<S: pulp::Simd>(mut self, simd: S) {
+        let mut row = 0;
+        while row < self.rows {
+            row += match self.rows - row {
+                // Eight sums of one vector hide the latency of an addition.
+                8.. if S::F64_LANES >= 8 => self.add_rows::<S, 8>(simd, row),
+                4.. => self.add_rows::<S, 4>(simd, row),
+                _ => self.add_rows::<S, 1>(simd, row),
+            };
         }
     }
 }
 
 impl<T: Number> Panel<'_, T> {
+    /// Adds the product of `COUNT` rows, and returns `COUNT`.
     #[inline(always)]
-    fn add<const IS_FUSED: bool>(mut self) {
-        let mut row = 0;
-        while row + ROWS <= self.rows {
-            self.add_rows::<IS_FUSED, ROWS>(row);
-            row += ROWS;
-        }
-        while row < self.rows {
-            self.add_rows::<IS_FUSED, 1>(row);
-            row += 1;
-        }
-    }
-
-    #[inline(always)]
-    #[allow(
-        clippy::needless_range_loop,
-        reason = "the sums stay in registers only where every index is a constant"
-    )]
-    fn add_rows<const IS_FUSED: bool, const COUNT: usize>(&mut self, first_row: usize) {
+    fn add_rows<S: pulp::Simd, const COUNT: usize>(&mut self, simd: S, first_row: usize) -> usize {
         let depth = self.panel.len();
-        let rows: [&[T]; COUNT] = std::array::from_fn(|row| &self.a[(first_row + row) * depth..][..depth]);
-        let mut sums = [[T::default(); PANEL]; COUNT];
-        for (term, numbers) in self.panel.iter().enumerate() {
-            for row in 0..COUNT {
-                let factor = rows[row][term];
-                for column in 0..PANEL {
-                    sums[row][column] = sums[row][column].add_product::<IS_FUSED>(factor, numbers[column]);
-                }
-            }
-        }
+        let rows = std::array::from_fn(|row| &self.a[(first_row + row) * depth..][..depth]);
+        let sums: [_; COUNT] = T::multiplied(simd, rows, self.panel);
         for (row, found) in sums.iter().enumerate() {
             let to = &mut self.c[(first_row + row) * self.columns + self.first..][..self.width];
             to.iter_mut()
                 .zip(found)
                 .for_each(|(to, found)| *to = to.sum(*found));
         }
+        COUNT
     }
 }
 

@@ -7,19 +7,11 @@ use crate::{
     indirect::BLOCK_ROWS,
     microkernel::{DEPTH, GROUP, PANEL, PER_STEP},
     pack::aligned,
+    pack_groups::{Order, PackGroups},
     panel_product::{FEW, Lines, PanelProduct},
     shapes::{expect_matrix, expect_rows},
     subnormals::clear_subnormals,
 };
-
-/// The memory order of a matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// The elements of a row are contiguous.
-    RowMajor,
-    /// The elements of a column are contiguous: the input is the transpose in row-major order.
-    ColumnMajor,
-}
 
 /// The right-hand matrix of FP32 products, stored in groups of 16 columns, each row-major. The last group is
 /// padded with zeros.
@@ -32,7 +24,7 @@ pub enum Order {
 /// b.multiply(&[1.0, 10.0], &mut c, &mut Unpaced).unwrap();
 /// assert_eq!(c, [41.0, 52.0, 63.0]);
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct PackedMatrix {
     numbers: Vec<f32>,
     /// The index of the first group, aligned to a cache line.
@@ -48,32 +40,42 @@ impl PackedMatrix {
     /// Panics if `matrix.len()` is not `depth * columns`.
     #[must_use]
     pub fn new(matrix: &[f32], [depth, columns]: [usize; 2], order: Order) -> Self {
+        let mut made = Self::default();
+        made.pack(matrix, [depth, columns], order);
+        made
+    }
+
+    /// Packs another matrix in the memory of this one.
+    ///
+    /// ```
+    /// use onnx_gemm::{Order, PackedMatrix, Unpaced};
+    ///
+    /// let mut b = PackedMatrix::default();
+    /// b.pack(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3], Order::RowMajor);
+    /// b.pack(&[3.0, 4.0], [2, 1], Order::RowMajor);
+    /// let mut c = [0.0];
+    /// b.multiply(&[1.0, 10.0], &mut c, &mut Unpaced).unwrap();
+    /// assert_eq!(c, [43.0]);
+    /// ```
+    ///
+    /// # Panics
+    /// Panics if `matrix.len()` is not `depth * columns`.
+    pub fn pack(&mut self, matrix: &[f32], [depth, columns]: [usize; 2], order: Order) {
         expect_matrix("b", matrix.len(), [depth, columns]);
-        let (mut numbers, start) = aligned(depth * columns.next_multiple_of(GROUP));
-        for first in (0..columns).step_by(GROUP) {
-            let group = &mut numbers[start + first * depth..][..GROUP * depth];
-            let used = GROUP.min(columns - first);
-            if order == Order::ColumnMajor {
-                for (at, column) in matrix[first * depth..]
-                    .chunks_exact(depth.max(1))
-                    .take(used)
-                    .enumerate()
-                {
-                    let to = group.iter_mut().skip(at).step_by(GROUP);
-                    to.zip(column).for_each(|(to, number)| *to = *number);
-                }
-            } else {
-                let lines = group.chunks_exact_mut(GROUP).zip(matrix.chunks_exact(columns));
-                lines.for_each(|(to, line)| to[..used].copy_from_slice(&line[first..][..used]));
-            }
+        let count = depth * columns.next_multiple_of(GROUP);
+        if self.numbers.len() < self.start + count {
+            (self.numbers, self.start) = aligned(count);
         }
-        clear_subnormals(&mut numbers);
-        Self {
-            numbers,
-            start,
+        (self.depth, self.columns) = (depth, columns);
+        let groups = &mut self.numbers[self.start..][..count];
+        pulp::Arch::new().dispatch(PackGroups {
+            matrix,
             depth,
             columns,
-        }
+            order,
+            groups: &mut *groups,
+        });
+        clear_subnormals(groups);
     }
 
     /// Returns the row count, which equals the column count of the first factor.
@@ -311,7 +313,11 @@ mod tests {
                     for (index, number) in b.iter().enumerate() {
                         transposed[index % columns * depth + index / columns] = *number;
                     }
+                    // Memory that another matrix has left is overwritten.
+                    let mut again = PackedMatrix::new(&[f32::NAN; 3 << 10], [3, 1 << 10], Order::RowMajor);
+                    again.pack(&b, [depth, columns], Order::RowMajor);
                     for matrix in [
+                        again,
                         PackedMatrix::new(&b, [depth, columns], Order::RowMajor),
                         PackedMatrix::new(&transposed, [depth, columns], Order::ColumnMajor),
                     ] {

@@ -23,12 +23,32 @@ const LEAST: f32 = f32::from_bits((127 - 100) << 23);
 /// assert_eq!(weights, [1e-35, 1e-40]);
 /// ```
 pub fn clear_subnormals(weights: &mut [f32]) {
-    let has_subnormal = weights.iter().any(|weight| weight.is_subnormal());
-    if has_subnormal && weights.iter().any(|weight| weight.abs() >= LEAST) {
+    if has_subnormal(weights) && weights.iter().any(|weight| weight.abs() >= LEAST) {
         for weight in weights {
             *weight = if weight.is_subnormal() { 0.0 } else { *weight };
         }
     }
+}
+
+fn has_subnormal(weights: &[f32]) -> bool {
+    struct Search<'w>(&'w [f32]);
+
+    impl pulp::WithSimd for Search<'_> {
+        type Output = bool;
+
+        #[inline(always)]
+        fn with_simd<S: pulp::Simd>(self, _: S) -> bool {
+            /// The search ends after a part, not at a weight, so that the loop over it vectorizes.
+            const PART: usize = 512;
+            let mut parts = self.0.chunks(PART);
+            parts.any(|part| {
+                part.iter()
+                    .fold(false, |found, weight| found | weight.is_subnormal())
+            })
+        }
+    }
+
+    pulp::Arch::new().dispatch(Search(weights))
 }
 
 #[cfg(test)]
@@ -42,6 +62,12 @@ mod tests {
         clear_subnormals(&mut weights);
         assert_eq!(weights[..4], [-LEAST, 0.0, 0.0, least]);
         assert!(weights[4].is_nan() && weights[5] == f32::INFINITY);
+        for count in [16, 512, 513, 1600] {
+            let mut weights = vec![1.0; count];
+            weights[count - 1] = tiny;
+            clear_subnormals(&mut weights);
+            assert_eq!(weights[count - 1], 0.0);
+        }
         let mut tiny_ones = [LEAST / 2.0, tiny];
         clear_subnormals(&mut tiny_ones);
         assert_eq!(tiny_ones, [LEAST / 2.0, tiny]);

@@ -197,6 +197,15 @@ struct Blocks<'i> {
     transposes: bool,
 }
 
+/// The memory that the matrices of a part share.
+#[derive(Default)]
+struct Buffers {
+    keys: PackedMatrix,
+    values: PackedMatrix,
+    /// The scores of a block, and its result.
+    block: Vec<f32>,
+}
+
 /// The second operand of a stage, which broadcasts to the scores.
 struct Operand<'i> {
     numbers: &'i [f32],
@@ -340,12 +349,12 @@ impl<'i> Blocks<'i> {
             lines(made, unit * width, work, |first, made, pace| {
                 let mut row = first * unit;
                 let mut made = made;
-                let mut buffer = Vec::new();
+                let mut buffers = Buffers::default();
                 while !made.is_empty() {
                     let start = row % rows;
                     let count = (rows - start).min(made.len() / width);
                     let (part, rest) = std::mem::take(&mut made).split_at_mut(count * width);
-                    self.matrix(row / rows, start..start + count, part, &mut buffer, pace)?;
+                    self.matrix(row / rows, start..start + count, part, &mut buffers, pace)?;
                     row += count;
                     made = rest;
                 }
@@ -364,7 +373,7 @@ impl<'i> Blocks<'i> {
         index: usize,
         rows: Range<usize>,
         made: &mut [f32],
-        buffer: &mut Vec<f32>,
+        buffers: &mut Buffers,
         pace: &mut Pace,
     ) -> Result<()> {
         let &Self {
@@ -374,16 +383,17 @@ impl<'i> Blocks<'i> {
         let keys = &self.keys[keys * depth * total..][..depth * total];
         let values = &self.values[values * total * width..][..total * width];
         pace.spend((keys.len() + values.len()) as u64)?;
-        let keys = PackedMatrix::new(keys, [depth, total], Order::RowMajor);
         let order = if self.transposes {
             Order::ColumnMajor
         } else {
             Order::RowMajor
         };
-        let values = PackedMatrix::new(values, [total, width], order);
+        buffers.keys.pack(keys, [depth, total], Order::RowMajor);
+        buffers.values.pack(values, [total, width], order);
+        let (keys, values) = (&buffers.keys, &buffers.values);
         let block = self.block_rows();
-        buffer.resize(block * (total + width), 0.0);
-        let (scores, result) = buffer.split_at_mut(block * total);
+        buffers.block.resize(block * (total + width), 0.0);
+        let (scores, result) = buffers.block.split_at_mut(block * total);
         for first in rows.clone().step_by(block) {
             let count = block.min(rows.end - first);
             let scores = &mut scores[..count * total];

@@ -14,19 +14,6 @@ use crate::{
 };
 use onnx_tensor::cancelling::{PART, Pace};
 
-/// Keys or values of a head: `total` rows of `width` elements.
-enum HeadRows<'k> {
-    /// For few queries, which read them in place.
-    Plain(&'k [f32]),
-    Packed(PackedMatrix),
-}
-
-impl Default for HeadRows<'_> {
-    fn default() -> Self {
-        Self::Plain(&[])
-    }
-}
-
 /// Buffers for the scores of a block of queries of one head.
 pub(crate) struct QueryBlock<'k> {
     pub(crate) scores: Vec<f32>,
@@ -37,10 +24,13 @@ pub(crate) struct QueryBlock<'k> {
     depth: usize,
     /// Whether the queries of a head are enough to pack its keys and values.
     packs: bool,
-    /// The keys and values of the head, and their index.
-    keys: HeadRows<'k>,
-    values: HeadRows<'k>,
+    /// The keys and values of the head, and its index.
+    keys: &'k [f32],
+    values: &'k [f32],
     head: Option<usize>,
+    /// The same, if they are packed.
+    packed_keys: PackedMatrix,
+    packed_values: PackedMatrix,
     scaled: Vec<f32>,
     pub(crate) pace: Pace,
 }
@@ -57,9 +47,11 @@ impl<'k> QueryBlock<'k> {
             width,
             depth,
             packs: rows >= FEWEST_ROWS && most <= MOST_PACKED,
-            keys: HeadRows::default(),
-            values: HeadRows::default(),
+            keys: &[],
+            values: &[],
             head: None,
+            packed_keys: PackedMatrix::default(),
+            packed_values: PackedMatrix::default(),
             scaled: Vec::new(),
             pace: Pace::default(),
         }
@@ -70,15 +62,14 @@ impl<'k> QueryBlock<'k> {
         if self.head.replace(head) == Some(head) {
             return Ok(());
         }
-        let keys = &keys[..self.total * self.depth];
-        let values = &values[..self.total * self.width];
-        (self.keys, self.values) = (HeadRows::Plain(keys), HeadRows::Plain(values));
+        self.keys = &keys[..self.total * self.depth];
+        self.values = &values[..self.total * self.width];
         if self.packs {
-            self.pace.spend((keys.len() + values.len()) as u64)?;
-            let sizes = [self.depth, self.total];
-            self.keys = HeadRows::Packed(PackedMatrix::new(keys, sizes, Order::ColumnMajor));
-            let sizes = [self.total, self.width];
-            self.values = HeadRows::Packed(PackedMatrix::new(values, sizes, Order::RowMajor));
+            self.pace.spend((self.keys.len() + self.values.len()) as u64)?;
+            self.packed_keys
+                .pack(self.keys, [self.depth, self.total], Order::ColumnMajor);
+            self.packed_values
+                .pack(self.values, [self.total, self.width], Order::RowMajor);
         }
         Ok(())
     }
@@ -92,13 +83,13 @@ impl<'k> QueryBlock<'k> {
             self.scaled.extend(queries.iter().map(|x| x * scale));
         }
         self.scores.resize(rows * self.total, 0.0);
-        match &self.keys {
-            HeadRows::Packed(keys) => keys.multiply(&self.scaled, &mut self.scores, &mut self.pace),
-            HeadRows::Plain(keys) => {
-                let sizes = [rows, self.depth, self.total];
-                gemm_nt(&self.scaled, keys, sizes, &mut self.scores, &mut self.pace)
-            }
+        if self.packs {
+            return self
+                .packed_keys
+                .multiply(&self.scaled, &mut self.scores, &mut self.pace);
         }
+        let sizes = [rows, self.depth, self.total];
+        gemm_nt(&self.scaled, self.keys, sizes, &mut self.scores, &mut self.pace)
     }
 
     pub(crate) fn cap(&mut self, cap: f32) -> Result<()> {
@@ -169,12 +160,10 @@ impl<'k> QueryBlock<'k> {
 
     /// Computes the sums of the values, weighted by the scores.
     pub(crate) fn sums(&mut self, sums: &mut [f32]) -> Result<()> {
-        match &self.values {
-            HeadRows::Packed(values) => values.multiply(&self.scores, sums, &mut self.pace),
-            HeadRows::Plain(values) => {
-                let sizes = [sums.len() / self.width.max(1), self.total, self.width];
-                gemm(&self.scores, values, sizes, sums, &mut self.pace)
-            }
+        if self.packs {
+            return self.packed_values.multiply(&self.scores, sums, &mut self.pace);
         }
+        let sizes = [sums.len() / self.width.max(1), self.total, self.width];
+        gemm(&self.scores, self.values, sizes, sums, &mut self.pace)
     }
 }
