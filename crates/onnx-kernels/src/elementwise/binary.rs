@@ -54,14 +54,14 @@ pub(crate) fn combined(function: Function, a: Arc<Tensor>, b: &Tensor, shape: &[
         };
     }
     macro_rules! whole {
-        ($T:ty, $is_wide:expr) => {
+        ($T:ty, $is_wide:expr, $quotient:expr) => {
             match function {
                 Function::Sum => computed::<$T, $is_wide>(a, b, shape, <$T>::wrapping_add),
                 Function::Difference => computed::<$T, $is_wide>(a, b, shape, <$T>::wrapping_sub),
                 Function::Product => computed::<$T, $is_wide>(a, b, shape, <$T>::wrapping_mul),
-                Function::Quotient => computed::<$T, false>(a, b, shape, <$T>::wrapping_div),
-                Function::Maximum => computed::<$T, false>(a, b, shape, Ord::max),
-                Function::Minimum => computed::<$T, false>(a, b, shape, Ord::min),
+                Function::Quotient => computed::<$T, $is_wide>(a, b, shape, $quotient),
+                Function::Maximum => computed::<$T, $is_wide>(a, b, shape, Ord::max),
+                Function::Minimum => computed::<$T, $is_wide>(a, b, shape, Ord::min),
                 other => bail!("a {other:?} of {element_type:?}"),
             }
         };
@@ -106,19 +106,62 @@ pub(crate) fn combined(function: Function, a: Arc<Tensor>, b: &Tensor, shape: &[
         ElementType::F64 => real!(f64, true),
         ElementType::I8 => rare_whole!(i8),
         ElementType::I16 => rare_whole!(i16),
-        ElementType::I32 => whole!(i32, true),
-        ElementType::I64 => whole!(i64, false),
-        ElementType::U8 => whole!(u8, false),
+        ElementType::I32 => whole!(i32, true, quotient),
+        ElementType::I64 => whole!(i64, true, i64::wrapping_div),
+        ElementType::U8 => whole!(u8, false, u8::wrapping_div),
         ElementType::U16 => rare_whole!(u16),
         ElementType::U32 => rare_whole!(u32),
         ElementType::U64 => rare_whole!(u64),
         ElementType::Bool => match function {
-            Function::And => computed::<bool, false>(a, b, shape, |a, b| a & b),
-            Function::Or => computed::<bool, false>(a, b, shape, |a, b| a | b),
-            Function::Xor => computed::<bool, false>(a, b, shape, |a, b| a ^ b),
+            Function::And => truths(a, b, shape, |a, b| a & b),
+            Function::Or => truths(a, b, shape, |a, b| a | b),
+            Function::Xor => truths(a, b, shape, |a, b| a ^ b),
             other => bail!("a {other:?} of BOOL"),
         },
         other => bail!("a {function:?} of {other:?}"),
+    }
+}
+
+/// Divides INT32 numbers, rounding towards zero. Division in FP64 is exact for them, and has vector
+/// instructions. `i32::MIN / -1` wraps. `b` must not be 0.
+#[inline(always)]
+fn quotient(a: i32, b: i32) -> i32 {
+    // 1.5 * 2^52: adding it moves the integer part into the lowest bits.
+    const ROUND: f64 = 6_755_399_441_055_744.0;
+    let whole = (f64::from(a) / f64::from(b)).trunc();
+    (whole + ROUND).to_bits() as i32
+}
+
+/// Combines two tensors of BOOL, whose bytes are 0 or 1. Computes with bytes, since a slice of BOOL would check
+/// each element.
+fn truths(
+    a: Arc<Tensor>,
+    b: &Tensor,
+    shape: &[usize],
+    function: impl Fn(u8, u8) -> u8 + Copy + Sync,
+) -> Result<Tensor> {
+    let arch = pulp::Arch::new();
+    let runs = Runs::new(a.shape(), b.shape(), shape);
+    let a = match a.shape() == shape {
+        true => Arc::try_unwrap(a),
+        false => Err(a),
+    };
+    let b = b.as_units::<u8>()?;
+    match a {
+        Ok(mut a) => {
+            replace(a.as_units_mut()?, b, &runs, &|a, b| {
+                run::<true>(arch, InPlace { a, b, function });
+            })?;
+            Ok(a)
+        }
+        Err(a) => {
+            let mut made = Tensor::zero_of(ElementType::Bool, shape)?;
+            meet(a.as_units()?, b, made.as_units_mut()?, &runs, &|a, b, made| {
+                let function = |a: &u8, b: &u8| function(*a, *b);
+                run::<true>(arch, OutOfPlace { a, b, made, function });
+            })?;
+            Ok(made)
+        }
     }
 }
 
@@ -148,23 +191,29 @@ fn replaced<T: Element>(
     mut a: Tensor,
     b: &Tensor,
     shape: &[usize],
-    block: &(dyn Fn(&mut [T], Side<'_, T>) + Sync),
+    block: InPlaceBlock<'_, T>,
 ) -> Result<Tensor> {
-    let runs = &Runs::new(shape, b.shape(), shape);
-    let (last, b) = (runs.last, elements::<T>(b)?);
-    let values = a.as_slice_mut::<T>()?;
-    let work = [values.len() as u64, PAIRS];
-    split::lines(values, LINE, work, |first, a, pace| {
-        runs.each(first * LINE, a.len(), pace, |[_, from_b, to], count| {
-            block(&mut a[to..to + count], Side::new(b, from_b, last.b, count));
-        })
-    })?;
+    let runs = Runs::new(shape, b.shape(), shape);
+    replace(a.as_slice_mut::<T>()?, elements::<T>(b)?, &runs, block)?;
     Ok(a)
 }
 
+/// A loop over contiguous elements of the result, which it overwrites, and of another tensor.
+type InPlaceBlock<'b, T> = &'b (dyn Fn(&mut [T], Side<'_, T>) + Sync);
+
+/// Calls `block` as [`replaced`] does.
+fn replace<T: Element>(a: &mut [T], b: &[T], runs: &Runs, block: InPlaceBlock<'_, T>) -> Result<()> {
+    let work = [a.len() as u64, PAIRS];
+    split::lines(a, LINE, work, |first, a, pace| {
+        runs.each(first * LINE, a.len(), pace, |[_, from_b, to], count| {
+            block(&mut a[to..to + count], Side::new(b, from_b, runs.last.b, count));
+        })
+    })
+}
+
 /// Computes one number per pair of elements. `IS_WIDE` compiles the loop for each vector width, which pays
-/// off for most functions. It does not pay off for 64-bit integers and bytes, for which the baseline
-/// instruction set suffices, or for powers and remainders, which have no vector instructions.
+/// off for most functions. It does not pay off for bytes, for which the baseline instruction set suffices, or
+/// for powers and remainders, which have no vector instructions.
 ///
 /// # Errors
 /// Fails if the shapes do not match, if an element type is not `T`, or if the request is cancelled.
@@ -202,16 +251,25 @@ fn met<T: Element, R: Element + Copy>(
     shape: &[usize],
     block: Block<'_, T, R>,
 ) -> Result<Tensor> {
-    let runs = &Runs::new(a.shape(), b.shape(), shape);
-    let (last, a, b) = (runs.last, elements::<T>(a)?, elements::<T>(b)?);
-    written(shape, |made: &mut [R]| {
-        let work = [made.len() as u64, PAIRS];
-        split::lines(made, LINE, work, |first, made, pace| {
-            runs.each(first * LINE, made.len(), pace, |[from_a, from_b, to], count| {
-                let a = Side::new(a, from_a, last.a, count);
-                let b = Side::new(b, from_b, last.b, count);
-                block(a, b, &mut made[to..to + count]);
-            })
+    let runs = Runs::new(a.shape(), b.shape(), shape);
+    let (a, b) = (elements::<T>(a)?, elements::<T>(b)?);
+    written(shape, |made: &mut [R]| meet(a, b, made, &runs, block))
+}
+
+/// Calls `block` as [`met`] does.
+fn meet<T: Element, R: Element>(
+    a: &[T],
+    b: &[T],
+    made: &mut [R],
+    runs: &Runs,
+    block: Block<'_, T, R>,
+) -> Result<()> {
+    let work = [made.len() as u64, PAIRS];
+    split::lines(made, LINE, work, |first, made, pace| {
+        runs.each(first * LINE, made.len(), pace, |[from_a, from_b, to], count| {
+            let a = Side::new(a, from_a, runs.last.a, count);
+            let b = Side::new(b, from_b, runs.last.b, count);
+            block(a, b, &mut made[to..to + count]);
         })
     })
 }

@@ -211,6 +211,88 @@ mod tests {
     }
 
     #[test]
+    fn truths_are_broadcast_in_both_directions() {
+        let bits = |count: u32, step: u32| -> Vec<bool> {
+            (0..count).map(|at| (at * at / step).is_multiple_of(2)).collect()
+        };
+        let (table, column, row) = (bits(3 * 37, 3), bits(3, 1), bits(37, 5));
+        let of_shape = |values: &[bool], shape: &[usize]| Tensor::vector(values).into_shape(shape).unwrap();
+        let whole = of_shape(&table, &[3, 37]);
+        for (name, function) in [
+            ("And", (|a, b| a & b) as fn(bool, bool) -> bool),
+            ("Or", |a, b| a | b),
+            ("Xor", |a, b| a ^ b),
+        ] {
+            for (other, at) in [
+                (of_shape(&column, &[3, 1]), (|at| at / 37) as fn(usize) -> usize),
+                (of_shape(&row, &[37]), |at| at % 37),
+            ] {
+                let values = elements::<bool>(&other).unwrap();
+                let expected: Vec<bool> = (0..table.len())
+                    .map(|index| function(table[index], values[at(index)]))
+                    .collect();
+                let expected = of_shape(&expected, &[3, 37]);
+                assert_eq!(
+                    of(name, &[whole.clone(), other.clone()]).unwrap(),
+                    expected,
+                    "{name}"
+                );
+                assert_eq!(
+                    of(name, &[other.clone(), whole.clone()]).unwrap(),
+                    expected,
+                    "{name}"
+                );
+                // In place of an input without other references.
+                let mut inputs = smallvec![whole.copied().unwrap().into_arc(), other.into_arc()];
+                let made = Pair::of(name).unwrap().run(&mut inputs).unwrap();
+                assert_eq!(*made[0], expected, "{name}");
+            }
+        }
+        let numbers = Tensor::vector(&[1u8, 2]);
+        assert!(of("And", &[numbers.clone(), numbers]).is_err());
+    }
+
+    #[test]
+    fn quotients_of_whole_numbers_are_exact() {
+        let ends = [
+            i32::MIN,
+            i32::MIN + 1,
+            -1_000_003,
+            -7,
+            -1,
+            1,
+            2,
+            3,
+            7,
+            65_537,
+            i32::MAX - 1,
+            i32::MAX,
+        ];
+        let dividends: Vec<i32> = (0..1000i32)
+            .map(|at| at.wrapping_mul(2_147_001_325).wrapping_add(at))
+            .chain(ends)
+            .chain([0])
+            .collect();
+        for divisor in ends {
+            for dividends in [&dividends[..], &dividends[..5]] {
+                let expected: Vec<i32> = dividends.iter().map(|a| a.wrapping_div(divisor)).collect();
+                let made = of("Div", &[Tensor::vector(dividends), Tensor::vector(&[divisor])]).unwrap();
+                assert_eq!(made, Tensor::vector(&expected), "{divisor}");
+                let expected: Vec<i64> = dividends
+                    .iter()
+                    .map(|a| i64::from(*a).wrapping_div(divisor.into()))
+                    .collect();
+                let wide: Vec<i64> = dividends.iter().map(|a| i64::from(*a)).collect();
+                let made = of(
+                    "Div",
+                    &[Tensor::vector(&wide), Tensor::vector(&[i64::from(divisor)])],
+                );
+                assert_eq!(made.unwrap(), Tensor::vector(&expected), "{divisor}");
+            }
+        }
+    }
+
+    #[test]
     fn inputs_that_do_not_fit_together_are_refused() {
         for inputs in [
             [
