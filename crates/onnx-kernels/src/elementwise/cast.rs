@@ -16,7 +16,7 @@ use onnx_tensor::{
     split::{self, LINE},
 };
 use onnx_tensor::{
-    elements::{elements, filled, tensor},
+    elements::{elements, tensor, written},
     node::Attributes,
     operator::Fact,
 };
@@ -100,13 +100,13 @@ pub fn convert(from: &Tensor, to: ElementType) -> Result<Tensor> {
             tensor(shape, pace.map(elements::<bool>(from)?, text)?)
         }
         (ElementType::Bool, to) => {
-            let truths = elements::<bool>(from)?;
-            with_number!(to, T => mapped(truths, shape, |truth| AsPrimitive::<T>::as_(u8::from(truth))))
+            // As bytes, which are 0 or 1: a slice of BOOL would check each element.
+            numbers(from.as_units::<u8>()?, shape, to)
         }
         // The conversion is vectorized if the processor has the instructions.
         (ElementType::F32, ElementType::F16) => {
             let from = elements::<f32>(from)?;
-            filled(shape, |halves: &mut [f16]| {
+            written(shape, |halves: &mut [f16]| {
                 split::mapped(from, halves, ELEMENTS, |from, halves| {
                     halves.convert_from_f32_slice(from);
                 })
@@ -114,7 +114,7 @@ pub fn convert(from: &Tensor, to: ElementType) -> Result<Tensor> {
         }
         (ElementType::F16, ElementType::F32) => {
             let from = elements::<f16>(from)?;
-            filled(shape, |numbers| {
+            written(shape, |numbers| {
                 split::mapped(from, numbers, ELEMENTS, HalfFloatSliceExt::convert_to_f32_slice)
             })
         }
@@ -124,7 +124,53 @@ pub fn convert(from: &Tensor, to: ElementType) -> Result<Tensor> {
 
 /// Numbers that can be converted to all types.
 trait Number: Element + Copy + AsPrimitive<f64> {
+    /// Whether the type is FP32.
+    const IS_SINGLE: bool = false;
+
     fn text(&self) -> String;
+
+    /// Converts FP32 to INT64 as Rust does: rounds towards zero, saturates, and converts NaN to 0. Other types
+    /// do not implement it.
+    fn whole(self) -> i64 {
+        0
+    }
+}
+
+/// Returns the part of a number that its narrower type is cut from: 0 if the number does not fit into INT32.
+#[inline(always)]
+fn low_bits(number: i64) -> i32 {
+    match number == i64::from(number as i32) {
+        true => number as i32,
+        false => 0,
+    }
+}
+
+/// Converts FP32 to INT64 from the bits. Unlike the processor's conversion, which saturates otherwise, this
+/// has vector instructions.
+#[inline(always)]
+fn whole(x: f32) -> i64 {
+    const MANTISSA: u32 = (1 << 23) - 1;
+    let bits = x.to_bits();
+    let exponent = bits >> 23 & 0xff;
+    let mantissa = u64::from(bits & MANTISSA | (MANTISSA + 1));
+    // The mantissa is an integer if the exponent is 150. Numbers with an exponent from 190 on do not fit.
+    let left = mantissa << (exponent.wrapping_sub(150) & 63);
+    let right = mantissa
+        >> if exponent < 100 {
+            50
+        } else {
+            150u32.wrapping_sub(exponent) & 63
+        };
+    let magnitude = if exponent >= 150 { left } else { right }.cast_signed();
+    let is_negative = bits >> 31 != 0;
+    let fits = if is_negative {
+        magnitude.wrapping_neg()
+    } else {
+        magnitude
+    };
+    let most = if is_negative { i64::MIN } else { i64::MAX };
+    let number = if exponent >= 190 { most } else { fits };
+    if x.is_nan() { 0 } else { number }
 }
 
 fn numbers<F>(from: &[F], shape: &[usize], to: ElementType) -> Result<Tensor>
@@ -144,15 +190,27 @@ where
     match to {
         ElementType::Bool => mapped(from, shape, |x| AsPrimitive::<f64>::as_(x) != 0.0),
         ElementType::String => tensor(shape, Pace::default().map(from, F::text)?),
+        ElementType::I64 if F::IS_SINGLE => {
+            mapped_apart(from, shape, |x| AsPrimitive::<i64>::as_(x), Number::whole)
+        }
+        ElementType::I32 if F::IS_SINGLE => mapped_apart(
+            from,
+            shape,
+            |x| AsPrimitive::<i32>::as_(x),
+            |x| x.whole().clamp(i32::MIN.into(), i32::MAX.into()) as i32,
+        ),
         // Out-of-range values keep their low bits, as in ONNX Runtime and NumPy.
+        ElementType::U8 if F::IS_SINGLE => mapped_apart(
+            from,
+            shape,
+            |x| low_bits(AsPrimitive::<i64>::as_(x)) as u8,
+            |x| low_bits(x.whole()) as u8,
+        ),
         ElementType::U8 | ElementType::U16 | ElementType::I8 | ElementType::I16
             if F::element_type().is_float() =>
         {
-            let whole = |x: F| {
-                let wide = AsPrimitive::<i64>::as_(x);
-                i32::try_from(wide).unwrap_or(0)
-            };
-            with_number!(to, T => mapped(from, shape, |x| AsPrimitive::<T>::as_(whole(x))))
+            let low = |x: F| low_bits(AsPrimitive::<i64>::as_(x));
+            with_number!(to, T => mapped(from, shape, |x| AsPrimitive::<T>::as_(low(x))))
         }
         ElementType::U32 if F::element_type().is_float() => {
             mapped(from, shape, |x| AsPrimitive::<i64>::as_(x) as u32)
@@ -163,23 +221,91 @@ where
                 false => AsPrimitive::<u64>::as_(x),
             })
         }
+        ElementType::F16 => halves(from, shape),
         to => with_number!(to, T => mapped(from, shape, |x| AsPrimitive::<T>::as_(x))),
     }
 }
 
-/// Converts each number separately.
-fn mapped<F: Copy + Sync, T: Element>(
-    from: &[F],
-    shape: &[usize],
-    function: impl Fn(F) -> T + Sync,
-) -> Result<Tensor> {
-    filled(shape, |to| {
-        split::mapped(from, to, ELEMENTS, |from, to| {
-            to.iter_mut()
-                .zip(from)
-                .for_each(|(to, from)| *to = function(*from));
+/// Converts numbers to FP16 through FP32, as ONNX Runtime does. Slices are converted with vector instructions.
+fn halves<F: Element + Copy + AsPrimitive<f32>>(from: &[F], shape: &[usize]) -> Result<Tensor> {
+    const TOGETHER: usize = 256;
+    written(shape, |halves: &mut [f16]| {
+        split::mapped(from, halves, ELEMENTS, |from, halves| {
+            let mut singles = [0.0; TOGETHER];
+            for (from, halves) in from.chunks(TOGETHER).zip(halves.chunks_mut(TOGETHER)) {
+                let singles = &mut singles[..from.len()];
+                let pairs = singles.iter_mut().zip(from);
+                pairs.for_each(|(single, number)| *single = number.as_());
+                halves.convert_from_f32_slice(singles);
+            }
         })
     })
+}
+
+/// Converts each number separately. Between usual types, the loop is compiled for each vector width.
+fn mapped<F: Element + Copy, T: Element + Copy>(
+    from: &[F],
+    shape: &[usize],
+    function: impl Fn(F) -> T + Copy + Sync,
+) -> Result<Tensor> {
+    mapped_apart(from, shape, function, function)
+}
+
+/// Converts each number separately as [`mapped`] does, with `wide` if there are wide vectors.
+fn mapped_apart<F: Element + Copy, T: Element + Copy>(
+    from: &[F],
+    shape: &[usize],
+    plain: impl Fn(F) -> T + Copy + Sync,
+    wide: impl Fn(F) -> T + Copy + Sync,
+) -> Result<Tensor> {
+    let arch = match const { is_usual(F::ELEMENT_TYPE) && is_usual(T::ELEMENT_TYPE) } {
+        true => Some(pulp::Arch::new()),
+        false => None,
+    };
+    written(shape, |to| {
+        split::mapped(from, to, ELEMENTS, |from, to| {
+            let each = Each {
+                from,
+                to,
+                plain,
+                wide,
+            };
+            match arch {
+                Some(arch) => arch.dispatch(each),
+                None => pulp::WithSimd::with_simd(each, pulp::Scalar),
+            }
+        })
+    })
+}
+
+/// Returns whether models often convert between this type and others. For other types, loops for each vector
+/// width would only add code.
+const fn is_usual(element_type: ElementType) -> bool {
+    matches!(
+        element_type,
+        ElementType::F32 | ElementType::F64 | ElementType::I32 | ElementType::I64 | ElementType::U8
+    )
+}
+
+/// A loop that applies a function to each element: `wide` if there are wide vectors, and `plain` otherwise.
+struct Each<'v, F, T, Plain, Wide> {
+    from: &'v [F],
+    to: &'v mut [T],
+    plain: Plain,
+    wide: Wide,
+}
+
+impl<F: Copy, T, Plain: Fn(F) -> T, Wide: Fn(F) -> T> pulp::WithSimd for Each<'_, F, T, Plain, Wide> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, _: S) {
+        let pairs = self.to.iter_mut().zip(self.from);
+        match S::F32_LANES >= 8 {
+            true => pairs.for_each(|(to, from)| *to = (self.wide)(*from)),
+            false => pairs.for_each(|(to, from)| *to = (self.plain)(*from)),
+        }
+    }
 }
 
 macro_rules! number {
@@ -193,7 +319,18 @@ macro_rules! number {
 }
 
 number!(|x: &f16| short_text(x.to_f32()) => f16);
-number!(|x: &f32| short_text(*x) => f32);
+impl Number for f32 {
+    const IS_SINGLE: bool = true;
+
+    fn text(&self) -> String {
+        short_text(*self)
+    }
+
+    #[inline(always)]
+    fn whole(self) -> i64 {
+        whole(self)
+    }
+}
 number!(float_text => f64);
 number!(ToString::to_string => u8, u16, u32, u64, i8, i16, i32, i64);
 
@@ -298,6 +435,89 @@ mod tests {
         let made = cast_to(ElementType::F32, shared);
         assert_eq!(*made, floats);
         assert_eq!(made.as_bytes().unwrap().as_ptr(), place);
+    }
+
+    /// Compares each element of a cast with `expected`, for lengths with and without whole vectors.
+    fn expect_each<F: Element + Copy, T: Element>(numbers: &[F], expected: impl Fn(F) -> T) {
+        for length in [1, 7, 16, 33, numbers.len()] {
+            let numbers: Vec<F> = numbers.iter().copied().cycle().take(length).collect();
+            let made = convert(&Tensor::vector(&numbers), T::ELEMENT_TYPE).unwrap();
+            let wanted: Vec<T> = numbers.iter().map(|x| expected(*x)).collect();
+            assert_eq!(elements::<T>(&made).unwrap(), wanted);
+        }
+    }
+
+    #[test]
+    fn floats_become_integers_as_documented_in_all_vector_lanes() {
+        let mut floats = vec![
+            0.0f32,
+            -0.0,
+            0.9,
+            -0.9,
+            1.5,
+            -1.5,
+            255.0,
+            256.5,
+            -300.0,
+            65_537.0,
+            2_147_483_520.0,
+            2_147_483_648.0,
+            -2_147_483_648.0,
+            -2_147_483_904.0,
+            4_294_967_296.0,
+            9.223_372e18,
+            -9.223_372e18,
+            1e19,
+            1.844_674_4e19,
+            3e38,
+            -3e38,
+            f32::INFINITY,
+            f32::NEG_INFINITY,
+            f32::NAN,
+            f32::MIN_POSITIVE / 4.0,
+        ];
+        floats.extend((0..97u16).map(|at| (f32::from(at) - 48.0) * 12_345.67));
+        let low = |x: f64| i32::try_from(x as i64).unwrap_or(0);
+        expect_each(&floats, |x| x as i64);
+        expect_each(&floats, |x| x as i32);
+        expect_each(&floats, |x| low(x.into()) as u8);
+        expect_each(&floats, |x| low(x.into()) as i8);
+        expect_each(&floats, |x| low(x.into()) as u16);
+        expect_each(&floats, |x| x as i64 as u32);
+        expect_each(&floats, |x| if x < 0.0 { x as i64 as u64 } else { x as u64 });
+        expect_each(&floats, |x| x != 0.0);
+        let doubles: Vec<f64> = floats.iter().map(|x| f64::from(*x) * 1.000_000_01).collect();
+        expect_each(&doubles, |x| x as i64);
+        expect_each(&doubles, |x| low(x) as u8);
+        expect_each(&doubles, |x| if x < 0.0 { x as i64 as u64 } else { x as u64 });
+        let finite: Vec<f64> = doubles.into_iter().filter(|x| !x.is_nan()).collect();
+        expect_each(&finite, |x| x as f32);
+    }
+
+    #[test]
+    fn integers_and_truths_become_wider_numbers() {
+        let wide: Vec<i64> = (0..200i64)
+            .map(|at| at.wrapping_mul(0x0123_4567_89ab_cdef) ^ at << 60)
+            .collect();
+        expect_each(&wide, |x| x as f32);
+        expect_each(&wide, |x| x as f64);
+        expect_each(&wide, |x| x as i32);
+        expect_each(&wide, |x| x as u8);
+        expect_each(&wide, |x| f16::from_f32(x as f32));
+        let small: Vec<i64> = (-70..70).map(|at| at * 1023).collect();
+        expect_each(&small, |x| f16::from_f32(x as f32));
+        let narrow: Vec<i32> = wide.iter().map(|x| *x as i32).collect();
+        expect_each(&narrow, i64::from);
+        expect_each(&narrow, f64::from);
+        expect_each(&narrow, |x| x as f32);
+        let bytes: Vec<u8> = wide.iter().map(|x| *x as u8).collect();
+        expect_each(&bytes, f32::from);
+        expect_each(&bytes, i64::from);
+        let truths: Vec<bool> = bytes.iter().map(|x| x.is_multiple_of(3)).collect();
+        expect_each(&truths, |x| f32::from(u8::from(x)));
+        expect_each(&truths, i64::from);
+        expect_each(&truths, |x| f16::from_f32(u8::from(x).into()));
+        expect_each(&truths, |x| u8::from(x).to_string());
     }
 
     #[test]
