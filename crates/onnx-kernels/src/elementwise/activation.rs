@@ -8,7 +8,7 @@ use std::{
 use onnx_tensor::prelude::*;
 
 use crate::{
-    elementwise::vector::{self, each},
+    elementwise::{transcendental, vector::each},
     least_work::ELEMENTS,
 };
 use onnx_tensor::node::Node;
@@ -132,32 +132,35 @@ impl Function {
     fn single(self, values: &mut [f32]) {
         match self {
             Self::Relu => each!(values, [] | x | if x < 0.0 { 0.0 } else { x }),
-            Self::Sigmoid => each!(values, [] | x | vector::sigmoid(x)),
-            Self::Tanh => each!(values, [] | x | vector::tanh(x)),
-            Self::Softplus => each!(values, [] | x | vector::softplus(x)),
-            Self::Erf => each!(values, [] | x | vector::erf(x)),
-            Self::Exp => each!(values, [] | x | vector::exp(x)),
-            Self::Mish => each!(values, [] | x | vector::mish(x)),
-            Self::Gelu => each!(values, [] | x | vector::gelu(x)),
-            Self::GeluByTanh => each!(values, [] | x | vector::gelu_by_tanh(x)),
+            Self::Sigmoid => each!(values, [] | x, FUSED | transcendental::sigmoid::<FUSED>(x)),
+            Self::Tanh => each!(values, [] | x, FUSED | transcendental::tanh::<FUSED>(x)),
+            Self::Softplus => each!(values, [] | x, FUSED | transcendental::softplus::<FUSED>(x)),
+            Self::Erf => each!(values, [] | x, FUSED | transcendental::erf::<FUSED>(x)),
+            Self::Exp => each!(values, [] | x, FUSED | transcendental::exp::<FUSED>(x)),
+            Self::Mish => each!(values, [] | x, FUSED | transcendental::mish::<FUSED>(x)),
+            Self::Gelu => each!(values, [] | x, FUSED | transcendental::gelu::<FUSED>(x)),
+            Self::GeluByTanh => each!(values, [] | x, FUSED | transcendental::gelu_by_tanh::<FUSED>(x)),
             Self::Elu { alpha } => each!(
                 values,
-                [alpha] | x | {
-                    let below = alpha * vector::expm1(x);
+                [alpha] | x,
+                FUSED | {
+                    let below = alpha * transcendental::expm1::<FUSED>(x);
                     if x > 0.0 { x } else { below }
                 }
             ),
             Self::Celu { alpha } => each!(
                 values,
-                [alpha] | x | {
-                    let below = alpha * vector::expm1(x / alpha);
+                [alpha] | x,
+                FUSED | {
+                    let below = alpha * transcendental::expm1::<FUSED>(x / alpha);
                     if x > 0.0 { x } else { below }
                 }
             ),
             Self::Selu { alpha, gamma } => each!(
                 values,
-                [alpha, gamma] | x | {
-                    let below = alpha * vector::expm1(x);
+                [alpha, gamma] | x,
+                FUSED | {
+                    let below = alpha * transcendental::expm1::<FUSED>(x);
                     gamma * if x > 0.0 { x } else { below }
                 }
             ),
@@ -166,7 +169,7 @@ impl Function {
                 each!(values, [alpha, beta] | x | clamp(alpha * x + beta));
             }
             Self::HardSwish => each!(values, [] | x | x * clamp(x / 6.0 + 0.5)),
-            Self::Silu => each!(values, [] | x | x * vector::sigmoid(x)),
+            Self::Silu => each!(values, [] | x, FUSED | x * transcendental::sigmoid::<FUSED>(x)),
             Self::GatedHardSigmoid { alpha, beta } => {
                 each!(values, [alpha, beta] | x | x * clamp(alpha * x + beta));
             }

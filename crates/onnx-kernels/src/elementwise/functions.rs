@@ -5,7 +5,7 @@ use std::sync::Arc;
 use onnx_tensor::prelude::*;
 
 use crate::{
-    elementwise::{activation::Activation, integers, trigonometry, vector::each},
+    elementwise::{activation::Activation, integers, transcendental, trigonometry, vector::each},
     least_work::ELEMENTS,
 };
 use onnx_tensor::{
@@ -182,6 +182,7 @@ impl Plain {
             Self::Neg => return each!(values, [] | x | -x),
             Self::Reciprocal => return each!(values, [] | x | 1.0 / x),
             Self::Sqrt => return each!(values, [] | x | x.sqrt()),
+            Self::Log => return each!(values, [] | x, FUSED | transcendental::ln::<FUSED>(x)),
             Self::Acos => return trigonometry::acos(values),
             Self::Asin => return trigonometry::asin(values),
             Self::Atan => return trigonometry::atan(values),
@@ -189,7 +190,6 @@ impl Plain {
             Self::Sin => return trigonometry::sin(values),
             Self::Atanh => f32::atanh,
             Self::Cosh => f32::cosh,
-            Self::Log => f32::ln,
             Self::Sinh => f32::sinh,
             Self::Tan => f32::tan,
         };

@@ -13,6 +13,7 @@ pub(crate) mod pairs;
 pub(crate) mod power;
 pub(crate) mod prelu;
 pub(crate) mod remainder;
+mod transcendental;
 mod trigonometry;
 pub mod vector;
 
