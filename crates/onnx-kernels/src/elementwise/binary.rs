@@ -241,11 +241,11 @@ pub(crate) fn pairs<T: Element, R: Element + Copy, const IS_WIDE: bool>(
 }
 
 /// A loop over contiguous elements of two tensors and the result.
-type Block<'b, T, R> = &'b (dyn Fn(Side<'_, T>, Side<'_, T>, &mut [R]) + Sync);
+pub(crate) type Block<'b, T, R> = &'b (dyn Fn(Side<'_, T>, Side<'_, T>, &mut [R]) + Sync);
 
 /// Calls `block` with elements of both tensors, broadcast to `shape`. The trait object `block` lets `met` be
 /// compiled once per type, instead of once per elementwise function.
-fn met<T: Element, R: Element + Copy>(
+pub(crate) fn met<T: Element, R: Element + Copy>(
     a: &Tensor,
     b: &Tensor,
     shape: &[usize],
@@ -405,6 +405,24 @@ impl<'v, T> Side<'v, T> {
         match step {
             0 => Self::Same(&values[first]),
             _ => Self::Each(&values[first..first + count]),
+        }
+    }
+
+    /// Returns `count` elements starting at `first`.
+    #[inline(always)]
+    pub(crate) fn part(self, first: usize, count: usize) -> Self {
+        match self {
+            Self::Each(values) => Self::Each(&values[first..first + count]),
+            Self::Same(value) => Self::Same(value),
+        }
+    }
+
+    /// Returns the element at index `at`.
+    #[inline(always)]
+    pub(crate) fn at(self, at: usize) -> &'v T {
+        match self {
+            Self::Each(values) => &values[at],
+            Self::Same(value) => value,
         }
     }
 }

@@ -11,6 +11,7 @@ pub(crate) mod integers;
 pub(crate) mod operator;
 pub(crate) mod pairs;
 pub(crate) mod power;
+mod powers;
 pub(crate) mod prelu;
 pub(crate) mod remainder;
 mod transcendental;

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::elementwise::binary::broadcast;
+use crate::elementwise::{
+    binary::broadcast,
+    powers::{self, raised},
+};
 use onnx_tensor::{cancelling::Pace, faults::Unsupported, node::Node, operator::Compute};
 use onnx_tensor::{
     elements::of_type,
@@ -44,23 +47,11 @@ impl Kernel for Pow {
                 whole_power,
             )?
         } else if [base, exponent].map(|input| input.element_type()) == [ElementType::F32; 2] {
-            // Computes each power in FP64, without copying the tensors to FP64.
-            broadcast::<_, false>(base, exponent, |base: f32, exponent: f32| {
-                raised(base.into(), exponent.into()) as f32
-            })?
+            powers::singles(base, exponent)?
         } else {
             broadcast::<_, false>(&*base.cast_to::<f64>()?, &*exponent.cast_to::<f64>()?, raised)?
         };
         Ok(smallvec![of_type(powers, element_type)?])
-    }
-}
-
-/// Raises a number to a power. The usual exponents are multiplications, as in ONNX Runtime.
-fn raised(base: f64, exponent: f64) -> f64 {
-    match exponent {
-        2.0 => base * base,
-        3.0 => base * base * base,
-        _ => base.powf(exponent),
     }
 }
 
