@@ -135,7 +135,8 @@ fn moved(from: &[u8], to: &mut [u8], axes: &[Axis], bytes: usize) -> Result<()> 
         // The last two axes are transposed like a matrix.
         [outer @ .., columns, rows]
             if columns.step == bytes
-                && rows.step == columns.count * bytes
+                && rows.step >= columns.count * bytes
+                && rows.step % bytes == 0
                 && matches!(bytes, 1 | 2 | 4 | 8 | 16) =>
         {
             (outer, &axes[axes.len() - 2..])
@@ -145,8 +146,8 @@ fn moved(from: &[u8], to: &mut [u8], axes: &[Axis], bytes: usize) -> Result<()> 
     };
     let inner_bytes = inner.iter().map(|axis| axis.count).product::<usize>() * bytes;
     let work = [to.len() as u64, BYTES];
-    if let ([], [columns, rows]) = (outer, inner) {
-        let sizes = [rows.count, columns.count];
+    if let ([], [_, rows]) = (outer, inner) {
+        let sizes = [rows.count, rows.step / bytes];
         return split::lines(to, rows.count * bytes, work, |first, to, pace| {
             turned(from, to, (sizes, first, bytes), pace)
         });
@@ -174,10 +175,7 @@ fn blocks(
         let first: usize = place.iter().zip(outer).map(|(at, axis)| at * axis.step).sum();
         let from = &from[first..];
         match inner {
-            [columns, rows] => {
-                let from = &from[..rows.count * columns.count * bytes];
-                turned(from, to, ([rows.count, columns.count], 0, bytes), pace)?;
-            }
+            [_, rows] => turned(from, to, ([rows.count, rows.step / bytes], 0, bytes), pace)?,
             [axis] => line(from, to, axis.step, bytes, pace)?,
             _ => pace.copy_bytes(&from[..to.len()], to)?,
         }
@@ -192,7 +190,8 @@ fn blocks(
     Ok(())
 }
 
-/// Transposes the columns of a matrix starting at `first`, as many as fit into `to`.
+/// Transposes the columns of a matrix starting at `first`, as many as fit into `to`. `sizes` are the number of
+/// rows, and the distance between two rows in blocks.
 fn turned(
     from: &[u8],
     to: &mut [u8],
@@ -210,7 +209,21 @@ fn turned(
 
 /// Copies blocks that are `step` bytes apart.
 fn line(from: &[u8], to: &mut [u8], step: usize, bytes: usize, pace: &mut Pace) -> Result<()> {
+    /// Copies every second block.
+    fn second<const BYTES: usize>(from: &[u8], to: &mut [u8]) {
+        let (to, (pairs, rest)) = (
+            to.as_chunks_mut::<BYTES>().0,
+            from.as_chunks::<BYTES>().0.as_chunks::<2>(),
+        );
+        to.iter_mut().zip(pairs).for_each(|(to, [from, _])| *to = *from);
+        if let (Some(to), Some(from)) = (to.get_mut(pairs.len()), rest.first()) {
+            *to = *from;
+        }
+    }
     fn each<const BYTES: usize>(from: &[u8], to: &mut [u8], step: usize) {
+        if step == 2 * BYTES {
+            return second::<BYTES>(from, to);
+        }
         for (at, to) in to.as_chunks_mut::<BYTES>().0.iter_mut().enumerate() {
             if let Some(block) = from.get(at * step..).and_then(|from| from.first_chunk::<BYTES>()) {
                 *to = *block;
