@@ -3,6 +3,7 @@
 pub(crate) mod coordinates;
 pub(crate) mod gather_elements;
 pub(crate) mod indexed;
+pub(crate) mod keys;
 pub(crate) mod lookup;
 pub(crate) mod non_zero;
 pub(crate) mod selection;

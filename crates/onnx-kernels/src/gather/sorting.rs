@@ -4,7 +4,10 @@ use std::cmp::Ordering;
 
 use onnx_tensor::prelude::*;
 
-use onnx_tensor::{cancelling::Pace, size};
+use onnx_tensor::{
+    cancelling::{PART, Pace},
+    size,
+};
 
 /// Sorts elements stably, and checks for cancellation.
 ///
@@ -72,6 +75,46 @@ pub(crate) fn sorted(length: usize, steps: usize, compare: Comparison<'_>) -> Re
     Ok(order)
 }
 
+/// Returns the indices of keys in stable sorted order: a radix sort by bytes, from the lowest one. Bytes that are
+/// the same in all keys are skipped.
+///
+/// # Errors
+/// Fails if the run is cancelled, or if there is no memory for two lists of keys and indices.
+pub(crate) fn sorted_keys(keys: &[u64]) -> Result<Vec<usize>> {
+    size::admit_now((keys.len() as u64).saturating_mul(2 * size_of::<(u64, usize)>() as u64))?;
+    let mut pace = Pace::default();
+    let mut items: Vec<(u64, usize)> = pace.indices(keys.len(), |at| (keys[at], at))?;
+    let mut counts = [[0usize; 256]; 8];
+    for keys in keys.chunks(PART) {
+        pace.spend(4 * keys.len() as u64)?;
+        for key in keys {
+            let digits = key.to_le_bytes().into_iter().zip(&mut counts);
+            digits.for_each(|(digit, counts)| counts[usize::from(digit)] += 1);
+        }
+    }
+    let mut sorted = items.clone();
+    for (byte, counts) in counts.iter_mut().enumerate() {
+        if counts.contains(&keys.len()) {
+            continue;
+        }
+        // Replaces each count by the position of the first item with this digit.
+        let mut position = 0;
+        for count in counts.iter_mut() {
+            position += std::mem::replace(count, position);
+        }
+        for items in items.chunks(PART) {
+            pace.spend(2 * items.len() as u64)?;
+            for item in items {
+                let next = &mut counts[usize::from(item.0.to_le_bytes()[byte])];
+                sorted[*next] = *item;
+                *next += 1;
+            }
+        }
+        std::mem::swap(&mut items, &mut sorted);
+    }
+    pace.map(&items, |&(_, at)| at)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -102,6 +145,23 @@ mod tests {
             let order = sorted(length, 1, &|a, b, _| Ok(values[a].cmp(&values[b]))).unwrap();
             assert!(order == expected, "{length}");
         }
+    }
+
+    #[test]
+    fn keys_are_sorted_stably() {
+        for length in [0, 1, 2, 300, 40_000] {
+            for (factor, limit) in [(7919, 1009), (0x9e37_79b9_7f4a_7c15, u64::MAX), (1, 1)] {
+                let keys: Vec<u64> = (0..length)
+                    .map(|at: u64| at.wrapping_mul(factor) % limit)
+                    .collect();
+                let mut expected: Vec<usize> = (0..keys.len()).collect();
+                expected.sort_by_key(|&at| keys[at]);
+                assert!(sorted_keys(&keys).unwrap() == expected, "{length}");
+            }
+        }
+        let many = vec![0; 1 << 18];
+        let ended = while_cancelled(|| sorted_keys(&many));
+        assert!(ended.unwrap_err().is::<Cancelled>());
     }
 
     #[test]

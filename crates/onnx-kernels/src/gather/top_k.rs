@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::gather::sorting::sort_by;
+use crate::gather::{
+    keys::{Key, write_keys},
+    sorting::sort_by,
+};
 use onnx_tensor::{
     axis,
     elements::{elements, scalar, tensor},
@@ -93,8 +96,12 @@ impl Kernel for TopK {
         let made = with_number!(values.element_type(), T => {
             let values = elements::<T>(values)?;
             self.positions(sizes, &mut places, &|first, keys| {
-                let values = values[first..].iter().step_by(inner);
-                keys.iter_mut().zip(values).for_each(|(key, value)| *key = value.key());
+                let values = &values[first..];
+                if inner == 1 {
+                    return write_keys(&values[..keys.len()], keys);
+                }
+                let pairs = keys.iter_mut().zip(values.iter().step_by(inner));
+                pairs.for_each(|(key, value)| *key = value.key());
             })?;
             let mut made = Vec::with_capacity(total);
             let mut pace = Pace::default();
@@ -119,6 +126,8 @@ impl TopK {
     fn positions(&self, [size, count, inner]: [usize; 3], places: &mut [i64], keys: Keys<'_>) -> Result<()> {
         /// Number of keys that are computed at a time.
         const KEYS: usize = 1 << 10;
+        /// Number of keys that are compared with the worst selected key at a time.
+        const TESTED: usize = 16;
         if places.is_empty() {
             return Ok(());
         }
@@ -137,18 +146,28 @@ impl TopK {
                     let part = &mut part[..KEYS.min(size - first)];
                     pace.spend(4 * part.len() as u64)?;
                     keys((block * size + first) * inner + lane, part);
-                    for (key, at) in part.iter().zip(first..) {
-                        let item = (if self.largest { !key } else { *key }, at);
-                        if item > worst {
+                    if self.largest {
+                        part.iter_mut().for_each(|key| *key = !*key);
+                    }
+                    for (first, keys) in (first..).step_by(TESTED).zip(part.chunks(TESTED)) {
+                        // Elements come in order, so one that equals the worst element is worse.
+                        if keys.iter().fold(true, |all, key| all & (*key >= worst.0)) && worst.1 != usize::MAX
+                        {
                             continue;
                         }
-                        if group.len() == room {
-                            worst = keep_first(&mut group, count, &mut pace)?;
+                        for (key, at) in keys.iter().zip(first..) {
+                            let item = (*key, at);
                             if item > worst {
                                 continue;
                             }
+                            if group.len() == room {
+                                worst = keep_first(&mut group, count, &mut pace)?;
+                                if item > worst {
+                                    continue;
+                                }
+                            }
+                            group.push(item);
                         }
-                        group.push(item);
                     }
                 }
                 sort_by(&mut group, Ord::cmp)?;
@@ -220,46 +239,6 @@ fn nth(items: &mut [(u64, usize)], rank: usize, pace: &mut Pace) -> Result<(u64,
         }
         return Ok(*left.select_nth_unstable(rank).1);
     }
-}
-
-/// Maps numbers to integers with the same order, so that one selection handles all types. Both zeros have the
-/// same key, and NaN has the greatest key, as in NumPy.
-trait Key {
-    fn key(&self) -> u64;
-}
-
-macro_rules! keys {
-    ($($type:ty: |$number:ident| $key:expr;)*) => {$(
-        impl Key for $type {
-            #[inline]
-            fn key(&self) -> u64 {
-                let $number = *self;
-                $key
-            }
-        }
-    )*};
-}
-
-keys! {
-    u8: |number| u64::from(number);
-    u16: |number| u64::from(number);
-    u32: |number| u64::from(number);
-    u64: |number| number;
-    i8: |number| i64::from(number).key();
-    i16: |number| i64::from(number).key();
-    i32: |number| i64::from(number).key();
-    i64: |number| number.cast_unsigned() ^ (1 << 63);
-    f16: |number| number.to_f64().key();
-    f32: |number| f64::from(number).key();
-    f64: |number| {
-        // Adding 0 removes the sign of zero.
-        let bits = (number + 0.0).to_bits();
-        match (number.is_nan(), bits >> 63) {
-            (true, _) => u64::MAX,
-            (false, 0) => bits | 1 << 63,
-            (false, _) => !bits,
-        }
-    };
 }
 
 #[cfg(test)]

@@ -4,7 +4,10 @@ use std::{cmp::Ordering, sync::Arc};
 
 use onnx_tensor::prelude::*;
 
-use crate::gather::sorting::{Comparison, sorted};
+use crate::gather::{
+    keys::Key,
+    sorting::{Comparison, sorted, sorted_keys},
+};
 use onnx_tensor::{
     axis,
     elements::{elements, tensor},
@@ -82,17 +85,17 @@ impl Kernel for Unique {
             None => (&all[..], 0),
         };
         match input.element_type() {
-            ElementType::String => self.chosen(elements::<String>(input)?, shape, axis),
-            ElementType::F32 => self.chosen(elements::<f32>(input)?, shape, axis),
-            ElementType::F64 => self.chosen(elements::<f64>(input)?, shape, axis),
-            ElementType::U8 => self.chosen(elements::<u8>(input)?, shape, axis),
-            ElementType::U16 => self.chosen(elements::<u16>(input)?, shape, axis),
-            ElementType::U32 => self.chosen(elements::<u32>(input)?, shape, axis),
-            ElementType::U64 => self.chosen(elements::<u64>(input)?, shape, axis),
-            ElementType::I8 => self.chosen(elements::<i8>(input)?, shape, axis),
-            ElementType::I16 => self.chosen(elements::<i16>(input)?, shape, axis),
-            ElementType::I32 => self.chosen(elements::<i32>(input)?, shape, axis),
-            ElementType::I64 => self.chosen(elements::<i64>(input)?, shape, axis),
+            ElementType::String => self.chosen(elements::<String>(input)?, shape, axis, None),
+            ElementType::F32 => self.chosen(elements::<f32>(input)?, shape, axis, Some(Key::key)),
+            ElementType::F64 => self.chosen(elements::<f64>(input)?, shape, axis, Some(Key::key)),
+            ElementType::U8 => self.chosen(elements::<u8>(input)?, shape, axis, Some(Key::key)),
+            ElementType::U16 => self.chosen(elements::<u16>(input)?, shape, axis, Some(Key::key)),
+            ElementType::U32 => self.chosen(elements::<u32>(input)?, shape, axis, Some(Key::key)),
+            ElementType::U64 => self.chosen(elements::<u64>(input)?, shape, axis, Some(Key::key)),
+            ElementType::I8 => self.chosen(elements::<i8>(input)?, shape, axis, Some(Key::key)),
+            ElementType::I16 => self.chosen(elements::<i16>(input)?, shape, axis, Some(Key::key)),
+            ElementType::I32 => self.chosen(elements::<i32>(input)?, shape, axis, Some(Key::key)),
+            ElementType::I64 => self.chosen(elements::<i64>(input)?, shape, axis, Some(Key::key)),
             other => bail!("values of {other:?} have no order"),
         }
     }
@@ -177,11 +180,13 @@ impl Unique {
         ])
     }
 
+    /// Computes the outputs. `key` maps numbers to integers of the same order; `None` if there is no such function.
     fn chosen<T: Element + PartialOrd>(
         &self,
         values: &[T],
         shape: &[usize],
         axis: usize,
+        key: Option<fn(&T) -> u64>,
     ) -> Result<ShortVec<Tensor>> {
         if values.is_empty() {
             return Self::of_nothing(T::ELEMENT_TYPE, shape, axis);
@@ -207,13 +212,24 @@ impl Unique {
             Ok(Ordering::Equal)
         };
         size::admit_now((length as u64).saturating_mul(BYTES_PER_PART))?;
-        // A comparison may read all elements of a slice, so it counts as that many steps.
-        let order = sorted(length, values.len() / length.max(1), &compare)?;
+        let groups = match key {
+            // Slices of one number are sorted by its key.
+            Some(key) if values.len() == length => {
+                size::admit_now((length as u64).saturating_mul(size_of::<u64>() as u64))?;
+                let keys = pace.map(values, key)?;
+                self.groups(&sorted_keys(&keys)?, &|a, b, _| Ok(keys[a].cmp(&keys[b])))?
+            }
+            _ => {
+                // A comparison may read all elements of a slice, so it counts as that many steps.
+                let order = sorted(length, values.len() / length.max(1), &compare)?;
+                self.groups(&order, &compare)?
+            }
+        };
         let Groups {
             firsts,
             counts,
             inverse,
-        } = self.groups(&order, &compare)?;
+        } = groups;
         let mut made_shape = shape.to_vec();
         made_shape[axis] = firsts.len();
         size::admit_shape(T::ELEMENT_TYPE, &made_shape)?;
@@ -272,5 +288,25 @@ mod tests {
             assert_eq!(made[2], Tensor::zero::<i64>(&[length]).unwrap());
             assert_eq!(made[3], Tensor::vector(&[length as i64][..groups]));
         }
+    }
+
+    #[test]
+    fn numbers_are_grouped_by_value() {
+        let numbers = [2.5f32, -0.0, -1.0, 0.0, 2.5, f32::INFINITY, -1.0];
+        let unique = |is_sorted| {
+            let unique = Unique {
+                axis: None,
+                is_sorted,
+            };
+            unique.run(&[Arc::new(Tensor::vector(&numbers))]).unwrap()
+        };
+        let made = unique(true);
+        assert_eq!(made[0], Tensor::vector(&[-1.0f32, -0.0, 2.5, f32::INFINITY]));
+        assert_eq!(made[1], Tensor::vector(&[2i64, 1, 0, 5]));
+        assert_eq!(made[2], Tensor::vector(&[2i64, 1, 0, 1, 2, 3, 0]));
+        assert_eq!(made[3], Tensor::vector(&[2i64, 2, 2, 1]));
+        let made = unique(false);
+        assert_eq!(made[0], Tensor::vector(&[2.5f32, -0.0, -1.0, f32::INFINITY]));
+        assert_eq!(made[1], Tensor::vector(&[0i64, 1, 2, 5]));
     }
 }
