@@ -6,7 +6,7 @@ use onnx_tensor::prelude::*;
 
 use onnx_tensor::{
     axis,
-    elements::{copied, scalar, tensor},
+    elements::{elements, scalar, written},
     node::Attributes,
     operator::{Fact, Kernel, kernel},
 };
@@ -72,29 +72,154 @@ impl CumSum {
         &self,
         input: &Tensor,
         axis: usize,
-        add: fn(T, T) -> T,
+        add: impl Fn(T, T) -> T,
     ) -> Result<Tensor> {
         let shape = input.shape();
         let (size, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
-        let mut sums = copied::<T>(input)?;
-        let mut before = vec![T::default(); inner];
-        let rows = (PART / inner.max(1)).max(1);
+        let values = elements::<T>(input)?;
         let mut pace = Pace::default();
-        for block in sums.chunks_exact_mut((size * inner).max(1)) {
-            before.fill(T::default());
-            for step in 0..size {
-                if step % rows == 0 {
-                    pace.spend((rows.min(size - step) * inner) as u64)?;
+        written(shape, |made: &mut [T]| {
+            let block = (size * inner).max(1);
+            for (from, to) in values.chunks_exact(block).zip(made.chunks_exact_mut(block)) {
+                match inner {
+                    1 => self.line(from, to, &add, &mut pace)?,
+                    _ => self.rows(from, to, [size, inner], &add, &mut pace)?,
                 }
-                let row = if self.is_reverse { size - 1 - step } else { step };
-                let row = &mut block[row * inner..][..inner];
-                for (element, before) in row.iter_mut().zip(&mut before) {
-                    let sum = add(*before, *element);
-                    *element = if self.is_exclusive { *before } else { sum };
-                    *before = sum;
+            }
+            Ok(())
+        })
+    }
+
+    /// Sums consecutive elements.
+    fn line<T: Copy + Default>(
+        &self,
+        from: &[T],
+        to: &mut [T],
+        add: impl Fn(T, T) -> T,
+        pace: &mut Pace,
+    ) -> Result<()> {
+        let mut before = T::default();
+        let mut each = |from: &T, to: &mut T| {
+            let sum = add(before, *from);
+            *to = if self.is_exclusive { before } else { sum };
+            before = sum;
+        };
+        if self.is_reverse {
+            for (from, to) in from.rchunks(PART).zip(to.rchunks_mut(PART)) {
+                pace.spend(from.len() as u64)?;
+                let pairs = from.iter().zip(to).rev();
+                pairs.for_each(|(from, to)| each(from, to));
+            }
+            return Ok(());
+        }
+        pace.pairs(from, to, |from, to| {
+            from.iter().zip(to).for_each(|(from, to)| each(from, to));
+        })
+    }
+
+    /// Sums `size` rows of `inner` elements.
+    fn rows<T: Copy + Default>(
+        &self,
+        from: &[T],
+        to: &mut [T],
+        [size, inner]: [usize; 2],
+        add: impl Fn(T, T) -> T,
+        pace: &mut Pace,
+    ) -> Result<()> {
+        let together = (PART / inner).max(1);
+        for step in 0..size {
+            if step % together == 0 {
+                pace.spend((together.min(size - step) * inner) as u64)?;
+            }
+            // The sums of the previous row are read from the result.
+            let (row, previous, before, to) = if self.is_reverse {
+                let row = size - 1 - step;
+                let (to, before) = to.split_at_mut((row + 1) * inner);
+                (
+                    row,
+                    row + 1,
+                    &before[..inner.min(before.len())],
+                    &mut to[row * inner..],
+                )
+            } else {
+                let (before, to) = to.split_at_mut(step * inner);
+                let start = before.len().saturating_sub(inner);
+                (step, step.saturating_sub(1), &before[start..], &mut to[..inner])
+            };
+            let added = if self.is_exclusive { previous } else { row };
+            match (before.is_empty(), self.is_exclusive) {
+                (true, true) => to.fill(T::default()),
+                (true, false) => {
+                    let pairs = to.iter_mut().zip(&from[added * inner..]);
+                    pairs.for_each(|(to, from)| *to = add(T::default(), *from));
+                }
+                (false, _) => {
+                    let pairs = to.iter_mut().zip(before.iter().zip(&from[added * inner..]));
+                    pairs.for_each(|(to, (before, from))| *to = add(*before, *from));
                 }
             }
         }
-        tensor(shape, sums)
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn sums_run_along_any_axis_in_both_directions() {
+        let numbers: Vec<i64> = (0..60).map(|at| at * at % 17 - 5).collect();
+        for shape in [
+            [1, 60, 1],
+            [60, 1, 1],
+            [3, 4, 5],
+            [2, 30, 1],
+            [1, 1, 60],
+            [4, 1, 15],
+        ] {
+            for axis in 0..3 {
+                for (is_exclusive, is_reverse) in [(false, false), (false, true), (true, false), (true, true)]
+                {
+                    let (size, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
+                    let expected = (0..60).map(|at| {
+                        let here = at / inner % size;
+                        let is_added = |other: usize| match (is_reverse, is_exclusive) {
+                            (false, false) => other <= here,
+                            (false, true) => other < here,
+                            (true, false) => other >= here,
+                            (true, true) => other > here,
+                        };
+                        let first = at - here * inner;
+                        let added = (0..size).filter(|&other| is_added(other));
+                        added.map(|other| numbers[first + other * inner]).sum::<i64>()
+                    });
+                    let sums = CumSum {
+                        is_exclusive,
+                        is_reverse,
+                    };
+                    let input = Tensor::vector(&numbers).into_shape(&shape).unwrap();
+                    let made = sums.run(&[Arc::new(input), Arc::new(Tensor::scalar(axis as i64))]);
+                    assert_eq!(
+                        elements::<i64>(&made.unwrap()[0]).unwrap(),
+                        expected.collect::<Vec<_>>(),
+                        "{shape:?} {axis} {is_exclusive} {is_reverse}"
+                    );
+                }
+            }
+        }
+        let nothing = Tensor::zero::<f32>(&[2, 0, 3]).unwrap().into_arc();
+        let sums = CumSum {
+            is_exclusive: false,
+            is_reverse: false,
+        };
+        for axis in 0..3i64 {
+            let made = sums
+                .run(&[nothing.clone(), Arc::new(Tensor::scalar(axis))])
+                .unwrap();
+            assert_eq!(made[0].shape(), [2, 0, 3]);
+        }
     }
 }

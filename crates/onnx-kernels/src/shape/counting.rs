@@ -5,16 +5,17 @@ use std::sync::Arc;
 use onnx_tensor::prelude::*;
 
 use onnx_tensor::{
-    cancelling::{PART, Pace},
+    cancelling::Pace,
     faults::{BadInput, Refusal, Unsupported},
     input_check::{self, LongRange},
     node::Node,
     operator::Compute,
 };
 use onnx_tensor::{
-    elements::{elements, tensor},
+    elements::{elements, written},
     node::Attributes,
     operator::{Fact, Kernel, kernel},
+    size,
 };
 
 /// Builds the operator `Range`, which returns `start`, `start + delta`, ... up to `limit`, exclusive.
@@ -69,18 +70,11 @@ impl Kernel for Range {
         let length = length(start, limit, step).map_err(BadInput::from)?;
         let numbers = with_number!(inputs[0].element_type(), T => {
             let (start, step) = (scalar::<T>(&inputs[0])?, scalar::<T>(&inputs[2])?);
-            let mut numbers: Vec<T> = Vec::with_capacity(length);
+            size::admit_shape(T::ELEMENT_TYPE, &[length])?;
             let mut next = start;
-            let mut pace = Pace::default();
-            while numbers.len() < length {
-                let part = PART.min(length - numbers.len());
-                pace.spend(part as u64)?;
-                for _ in 0..part {
-                    numbers.push(next);
-                    next = Sum::sum(next, step);
-                }
-            }
-            tensor(&[length], numbers)?
+            written(&[length], |numbers: &mut [T]| {
+                Pace::default().over(numbers, |numbers| next = Sum::steps(next, step, numbers))
+            })?
         });
         Ok(smallvec![numbers])
     }
@@ -134,21 +128,32 @@ fn scalar<T: Element + Copy>(value: &Tensor) -> Result<T> {
     elements::<T>(value)?.first().copied().context("no number")
 }
 
-/// Wrapping addition for integers.
+/// Numbers at equal distances. Integers wrap.
 trait Sum: Copy {
-    fn sum(self, other: Self) -> Self;
+    /// Writes numbers that are `step` apart, beginning with `start`, and returns the number after the last one.
+    fn steps(start: Self, step: Self, to: &mut [Self]) -> Self;
 }
 
 macro_rules! sums {
     ($($T:ty),* ; $($F:ty),*) => {
         $(impl Sum for $T {
-            fn sum(self, other: Self) -> Self {
-                self.wrapping_add(other)
+            fn steps(start: Self, step: Self, to: &mut [Self]) -> Self {
+                // Products instead of sums do not depend on each other. Their low bits are the same.
+                let at = |index: usize| start.wrapping_add(step.wrapping_mul(index as Self));
+                for (index, number) in to.iter_mut().enumerate() {
+                    *number = at(index);
+                }
+                at(to.len())
             }
         })*
         $(impl Sum for $F {
-            fn sum(self, other: Self) -> Self {
-                self + other
+            fn steps(start: Self, step: Self, to: &mut [Self]) -> Self {
+                let mut next = start;
+                for number in to {
+                    *number = next;
+                    next += step;
+                }
+                next
             }
         })*
     };

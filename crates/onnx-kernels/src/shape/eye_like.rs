@@ -6,9 +6,10 @@ use onnx_tensor::prelude::*;
 
 use onnx_tensor::{cancelling::Pace, faults::Unsupported, node::Node, operator::Compute};
 use onnx_tensor::{
-    elements::{of_type, tensor},
+    elements::of_type,
     node::Attributes,
     operator::{Fact, Kernel, kernel},
+    shapes::zeros,
 };
 
 /// Builds the operator `EyeLike`.
@@ -54,20 +55,25 @@ impl Kernel for EyeLike {
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let shape = inputs[0].shape();
-        let mut eye = vec![0u8; shape[0] * shape[1]];
-        let mut pace = Pace::default();
-        for (row, line) in eye.chunks_exact_mut(shape[1].max(1)).enumerate() {
-            pace.spend(shape[1] as u64)?;
-            let column = (row as i64).saturating_add(self.diagonal);
-            if let Some(place) = usize::try_from(column)
-                .ok()
-                .and_then(|column| line.get_mut(column))
-            {
-                *place = 1;
-            }
-        }
         let element_type = self.element_type.unwrap_or(inputs[0].element_type());
-        Ok(smallvec![of_type(tensor(shape, eye)?, element_type)?])
+        let mut eye = zeros(element_type, shape)?;
+        if eye.is_empty() {
+            return Ok(smallvec![eye]);
+        }
+        let one = of_type(Tensor::scalar(1u8), element_type)?;
+        let mut pace = Pace::default();
+        with_unit!(element_type, U => {
+            let one = one.as_units::<U>()?.first().context("no one")?;
+            for (row, line) in eye.as_units_mut::<U>()?.chunks_exact_mut(shape[1]).enumerate() {
+                pace.spend(1)?;
+                let column = (row as i64).saturating_add(self.diagonal);
+                let place = usize::try_from(column).ok().and_then(|column| line.get_mut(column));
+                if let Some(place) = place {
+                    place.clone_from(one);
+                }
+            }
+        });
+        Ok(smallvec![eye])
     }
 }
 
@@ -76,6 +82,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
+    use onnx_tensor::elements::tensor;
 
     #[test]
     fn ones_are_on_a_diagonal_of_any_type() {

@@ -17,7 +17,7 @@ use onnx_tensor::{
     node::Attributes,
     node::Node,
     operator::{Compute, Fact},
-    shapes::{sizes, zeros},
+    shapes::{sizes, unset},
     split::{self, LINE},
 };
 
@@ -88,7 +88,7 @@ fn lines<const N: usize>(
 
 /// Returns a value broadcast to `shape`.
 fn repeated(from: &Tensor, shape: &[usize]) -> Result<Tensor> {
-    let mut made = zeros(from.element_type(), shape)?;
+    let mut made = unset(from.element_type(), shape)?;
     let size = from.element_type().size_of();
     repeat(from.as_bytes()?, from.shape(), shape, size, made.as_bytes_mut()?)?;
     Ok(made)
@@ -277,7 +277,7 @@ fn tiled(input: &Tensor, repeats: &[usize]) -> Result<Tensor> {
             _ => {}
         }
     }
-    let mut made = zeros(input.element_type(), &shape)?;
+    let mut made = unset(input.element_type(), &shape)?;
     repeat(
         input.as_bytes()?,
         &from,
