@@ -354,25 +354,33 @@ def cases_of_both(options, _known):
         yield both.Case(name, path, [(case.inputs, dict(zip(outputs, answers)))], judge, ["first"])
 
 
-def measured(server, repository, case_name, path, case):
+def operator_time(server, repository, case):
+    """Returns the milliseconds that a server needs for an operator: those of a request, less those of its transport."""
+    times = []
+    for model in (case.nothing(), case.model()):
+        version = repository / "timed" / "1"
+        version.mkdir(parents=True, exist_ok=True)
+        onnx.save(model, version / "model.onnx")
+        if server.call("/v2/repository/models/timed/load") is not None:
+            return None
+        times.append(processor_time(server, "timed", case.inputs))
+    server.call("/v2/repository/models/timed/unload")
+    return max(times[1] - times[0], 0)
+
+
+def measured(servers, case_name, path, case):
     """Returns a row of the page: the case, its times, its verdict and the reason."""
     try:
         session = ort.session_of(path)
         answers = session.run(None, case.inputs)
     except Exception as error:  # ONNX Runtime's exceptions have no common type
         return case_name, case.shapes(), None, None, "left out", str(error).splitlines()[0][:100]
-    alone = zoo.milliseconds(lambda: session.run(["first"], case.inputs), time.process_time)
+    (server, repository), (other, other_repository) = servers
     verdict, why, _ = zoo.verdict(server, repository, path, "checked", (session, case.inputs, answers))
-    times = []
+    ours = alone = None
     if verdict in ("equal", "noise", "differs"):
-        for model in (case.nothing(), case.model()):
-            version = repository / "timed" / "1"
-            version.mkdir(parents=True, exist_ok=True)
-            onnx.save(model, version / "model.onnx")
-            refusal = server.call("/v2/repository/models/timed/load")
-            times.append(processor_time(server, "timed", case.inputs) if refusal is None else 0)
-        server.call("/v2/repository/models/timed/unload")
-    ours = max(times[1] - times[0], 0) if times else None
+        ours = operator_time(server, repository, case)
+        alone = operator_time(other, other_repository, case)
     return case_name, case.shapes(), alone, ours, verdict, why
 
 
@@ -386,7 +394,7 @@ def page(rows):
         "# Single operators", "",
         "ONNX operators, each in a model of its own with inputs of a usual size, run by the built-in runtime and by ONNX Runtime.",
         "`cargo xtask zoo --operators --page` writes this page. Verdicts are explained in [Real models](zoo.md). Times are",
-        "milliseconds of processor time on one thread, without the transport of the inputs.", "",
+        "milliseconds of processor time on one thread in the same server, without the transport of the inputs.", "",
         f"Machine: {zoo.processor()}.", "",
         f"{equal} of {len(rows)} cases are equal. The median is {middle:.1f} times ONNX Runtime's time. {slow} cases take more than {SLOW} times",
         f"ONNX Runtime's time and more than {LONG} ms.", "",
@@ -414,18 +422,21 @@ def main():
     if options.both:
         both.MEASURED = MEASURED
         return both.run(options.server, functools.partial(cases_of_both, options), zoo.processor())
-    rows, server = [], None
+    rows, servers = [], {}
     with tempfile.TemporaryDirectory() as temporary:
         for name, path, case in chosen(options):
-            if server is None or not server.is_running():
-                server = Server(options.server, temporary, limits=ONE_THREAD)
-            row = measured(server, pathlib.Path(temporary), name, path, case)
+            for runtime, library in ((both.RUNTIMES[0], None), (both.RUNTIMES[1], ort.LIBRARY)):
+                repository = pathlib.Path(temporary, runtime)
+                repository.mkdir(exist_ok=True)
+                if runtime not in servers or not servers[runtime][0].is_running():
+                    servers[runtime] = Server(options.server, repository, library, ONE_THREAD), repository
+            row = measured(servers.values(), name, path, case)
             rows.append(row)
             _, _, alone, ours, verdict, why = row
             numbers = f"{ours:9.2f} {alone:9.2f}" if alone is not None and ours is not None else " " * 19
             is_slow = alone and ours is not None and ours > SLOW * alone and ours > LONG
             print(f"{verdict:<9} {numbers} {'SLOW' if is_slow else '    '} {name} {why[:150]}", flush=True)
-        if server is not None:
+        for server, _ in servers.values():
             server.stop()
     if options.page:
         _, heading, products = options.page.read_text().partition(PRODUCTS) if options.page.exists() else ("", "", "")

@@ -65,17 +65,29 @@ fn size(storage: &Storage) -> usize {
     storage.width().map_or(0, |width| width * storage.capacity())
 }
 
+/// Returns whether [`take`] returns memory.
+pub(crate) fn has(element_type: ElementType, count: usize) -> bool {
+    KEPT.with_borrow(|kept| {
+        kept.iter()
+            .flatten()
+            .any(|storage| fits(storage, element_type, count))
+    })
+}
+
+fn fits(storage: &Storage, element_type: ElementType, count: usize) -> bool {
+    let fitting = count..=count + count / 8;
+    storage.width() == Some(element_type.size_of()) && fitting.contains(&storage.capacity())
+}
+
 /// Takes kept memory for `count` elements of this width. Its contents are unspecified. Returns `None` if no
 /// kept memory has a similar size.
 pub(crate) fn take(element_type: ElementType, count: usize) -> Option<Storage> {
     KEPT.with_borrow_mut(|kept| {
         let kept = kept.as_mut()?;
-        let width = element_type.size_of();
-        let fits = |storage: &Storage| {
-            storage.width() == Some(width) && (count..=count + count / 8).contains(&storage.capacity())
-        };
         // The memory that was kept last is the most likely to be in the processor's caches.
-        let index = kept.iter().rposition(fits)?;
+        let index = kept
+            .iter()
+            .rposition(|storage| fits(storage, element_type, count))?;
         let mut storage = kept.remove(index);
         storage.resize(count);
         Some(storage)

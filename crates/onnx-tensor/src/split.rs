@@ -6,7 +6,7 @@ use crate::prelude::*;
 
 use crate::{
     cancelling::{PART, Pace, in_parts},
-    threads,
+    reuse, threads,
 };
 
 /// Minimum number of elements to read, compute and write per part: 25 us at 10 GB/s.
@@ -48,7 +48,8 @@ fn lines_by<T: Send>(made: &mut [T], unit: usize, [work, least]: [u64; 2], run: 
 }
 
 /// Calls `run` on the elements of `tensor` as [`lines`] does, and returns the result. If there are other
-/// references to the tensor, its elements are copied first, a part at a time.
+/// references to the tensor or its bytes, such as those of a request, its elements are copied first, a part at a
+/// time, which is then still in the processor's caches.
 ///
 /// # Errors
 /// Returns the first error of `run`, and an error if the elements have another type.
@@ -58,27 +59,35 @@ pub fn replaced<T: Element + Copy + Default>(
     work: [u64; 2],
     run: impl Fn(usize, &mut [T], &mut Pace) -> Result<()> + Sync,
 ) -> Result<Arc<Tensor>> {
-    let Some(owned) = Arc::get_mut(&mut tensor) else {
-        let (from, mut made) = (
-            tensor.as_slice()?,
-            Tensor::unset_of(T::ELEMENT_TYPE, tensor.shape())?,
-        );
-        // Copies a part at a time, which is then still in the processor's caches.
-        let unit = unit.max(1);
-        let together = (PART / unit).max(1);
-        lines(made.as_slice_mut()?, unit, work, |first, made, pace| {
-            let from = &from[first * unit..][..made.len()];
-            let parts = from.chunks(together * unit).zip(made.chunks_mut(together * unit));
-            for (part, (from, made)) in parts.enumerate() {
-                pace.pairs(from, made, |from, made| made.copy_from_slice(from))?;
-                run(first + part * together, made, pace)?;
-            }
-            Ok(())
-        })?;
-        return Ok(made.into_arc());
-    };
-    lines(owned.as_slice_mut()?, unit, work, run)?;
-    Ok(tensor)
+    if let Some(owned) = Arc::get_mut(&mut tensor).filter(|tensor| tensor.is_owned()) {
+        lines(owned.as_slice_mut()?, unit, work, run)?;
+        return Ok(tensor);
+    }
+    let from = tensor.as_slice()?;
+    let unit = unit.max(1);
+    let together = (PART / unit).max(1);
+    let parts = || from.chunks(together * unit);
+    if threads::parts(work[0], work[1]) == 1 && !reuse::has(T::ELEMENT_TYPE, from.len()) {
+        // A growing vector is not zeroed before its elements are copied.
+        let (mut made, mut pace) = (Vec::with_capacity(from.len()), Pace::default());
+        for (part, from) in parts().enumerate() {
+            let start = made.len();
+            pace.append(from, &mut made)?;
+            run(part * together, &mut made[start..], &mut pace)?;
+        }
+        return Ok(Tensor::from_vec(tensor.shape(), made)?.into_arc());
+    }
+    let mut made = Tensor::unset_of(T::ELEMENT_TYPE, tensor.shape())?;
+    lines(made.as_slice_mut()?, unit, work, |first, made, pace| {
+        let from = &from[first * unit..][..made.len()];
+        let parts = from.chunks(together * unit).zip(made.chunks_mut(together * unit));
+        for (part, (from, made)) in parts.enumerate() {
+            pace.pairs(from, made, |from, made| made.copy_from_slice(from))?;
+            run(first + part * together, made, pace)?;
+        }
+        Ok(())
+    })?;
+    Ok(made.into_arc())
 }
 
 /// Calls `run` for elements of `from` and the corresponding elements of `made`, on several threads if there

@@ -297,6 +297,13 @@ impl Tensor {
         Ok(made)
     }
 
+    /// Returns whether the elements can be overwritten without a copy: they are not bytes that others may share,
+    /// such as those of a request.
+    #[must_use]
+    pub fn is_owned(&self) -> bool {
+        !matches!(self.storage, Storage::Shared(_))
+    }
+
     /// Returns a copy. Shared bytes are not copied, but shared with the result.
     ///
     /// # Errors

@@ -322,18 +322,21 @@ impl Activation {
         Self(Function::Clip { low, high })
     }
 
-    /// Applies the function to FP32 or FP64 elements in place.
+    /// Applies the function to FP32 or FP64 elements, in place where the tensor owns them.
     ///
     /// # Errors
     /// Fails if the elements have another type, or if the request is cancelled.
-    pub fn run(&self, tensor: &mut Tensor) -> Result<()> {
+    pub fn replaced(&self, tensor: Arc<Tensor>) -> Result<Arc<Tensor>> {
         /// Number of elements between two checks for cancellation.
         const PART: usize = 1 << 14;
         /// Maximum cost of an element, relative to reading and writing it.
         const COST: u64 = 4;
-        fn each<T: Send>(values: &mut [T], run: impl Fn(&mut [T]) + Sync) -> Result<()> {
-            let work = [values.len() as u64, ELEMENTS];
-            split::lines(values, LINE, work, |_, values, pace| {
+        fn each<T: Element + Copy>(
+            tensor: Arc<Tensor>,
+            run: impl Fn(&mut [T]) + Sync,
+        ) -> Result<Arc<Tensor>> {
+            let work = [tensor.len() as u64, ELEMENTS];
+            split::replaced(tensor, LINE, work, |_, values: &mut [T], pace| {
                 for part in values.chunks_mut(PART) {
                     pace.spend(COST * part.len() as u64)?;
                     run(part);
@@ -342,8 +345,8 @@ impl Activation {
             })
         }
         match tensor.element_type() {
-            ElementType::F32 => each(tensor.as_slice_mut::<f32>()?, |part| self.0.single(part)),
-            ElementType::F64 => each(tensor.as_slice_mut::<f64>()?, |part| self.0.double(part)),
+            ElementType::F32 => each(tensor, |part| self.0.single(part)),
+            ElementType::F64 => each(tensor, |part| self.0.double(part)),
             other => bail!("{:?} of {other:?}", self.0),
         }
     }

@@ -30,7 +30,12 @@ pub(crate) enum Function {
 /// Combines two tensors of one type element-wise, in place of the first one if it has no other references.
 /// Integers wrap; no divisor may be 0 ([`has_zero`](crate::elementwise::remainder::has_zero)). The maximum
 /// and minimum of NaN and a number are NaN.
-pub(crate) fn combined(function: Function, a: Arc<Tensor>, b: &Tensor, shape: &[usize]) -> Result<Tensor> {
+pub(crate) fn combined(
+    function: Function,
+    a: Arc<Tensor>,
+    b: &Tensor,
+    shape: &[usize],
+) -> Result<Arc<Tensor>> {
     let element_type = a.element_type();
     ensure!(
         b.element_type() == element_type,
@@ -113,9 +118,9 @@ pub(crate) fn combined(function: Function, a: Arc<Tensor>, b: &Tensor, shape: &[
         ElementType::U32 => rare_whole!(u32),
         ElementType::U64 => rare_whole!(u64),
         ElementType::Bool => match function {
-            Function::And => truths(a, b, shape, |a, b| a & b),
-            Function::Or => truths(a, b, shape, |a, b| a | b),
-            Function::Xor => truths(a, b, shape, |a, b| a ^ b),
+            Function::And => truths(a, b, shape, |a, b| a & b).map(Arc::new),
+            Function::Or => truths(a, b, shape, |a, b| a | b).map(Arc::new),
+            Function::Xor => truths(a, b, shape, |a, b| a ^ b).map(Arc::new),
             other => bail!("a {other:?} of BOOL"),
         },
         other => bail!("a {function:?} of {other:?}"),
@@ -171,31 +176,31 @@ fn computed<T: Element + Copy, const IS_WIDE: bool>(
     b: &Tensor,
     shape: &[usize],
     function: impl Fn(T, T) -> T + Copy + Sync,
-) -> Result<Tensor> {
-    let a = match a.shape() == shape {
-        true => Arc::try_unwrap(a),
-        false => Err(a),
-    };
+) -> Result<Arc<Tensor>> {
     let arch = pulp::Arch::new();
-    match a {
-        Ok(a) => replaced(a, b, shape, &|a, b| {
+    match a.shape() == shape {
+        true => replaced(a, b, shape, &|a, b| {
             run::<IS_WIDE>(arch, InPlace { a, b, function });
         }),
-        Err(a) => pairs::<T, T, IS_WIDE>(&a, b, shape, |a, b| function(*a, *b)),
+        false => pairs::<T, T, IS_WIDE>(&a, b, shape, |a, b| function(*a, *b)).map(Arc::new),
     }
 }
 
 /// Calls `block` with contiguous elements of `a` and the corresponding elements of `b`. `block` overwrites
 /// the elements of `a`.
-fn replaced<T: Element>(
-    mut a: Tensor,
+fn replaced<T: Element + Copy>(
+    a: Arc<Tensor>,
     b: &Tensor,
     shape: &[usize],
     block: InPlaceBlock<'_, T>,
-) -> Result<Tensor> {
+) -> Result<Arc<Tensor>> {
     let runs = Runs::new(shape, b.shape(), shape);
-    replace(a.as_slice_mut::<T>()?, elements::<T>(b)?, &runs, block)?;
-    Ok(a)
+    let (work, b) = ([a.len() as u64, PAIRS], elements::<T>(b)?);
+    split::replaced(a, LINE, work, |first, a: &mut [T], pace| {
+        runs.each(first * LINE, a.len(), pace, |[_, from_b, to], count| {
+            block(&mut a[to..to + count], Side::new(b, from_b, runs.last.b, count));
+        })
+    })
 }
 
 /// A loop over contiguous elements of the result, which it overwrites, and of another tensor.
@@ -536,9 +541,16 @@ mod tests {
         let wanted = tensor(&shape, pairs.map(|(a, b)| of(a, b)).collect()).unwrap();
         let (shared, owned) = (Arc::new(a.clone()), Arc::new(a.clone()));
         let found = combined(function, shared.clone(), b, &shape).unwrap();
-        assert_eq!(found, wanted, "{function:?} of {a:?} and {b:?}");
+        assert_eq!(*found, wanted, "{function:?} of {a:?} and {b:?}");
         assert_eq!(*shared, *a);
-        assert_eq!(combined(function, owned, b, &shape).unwrap(), wanted);
+        assert_eq!(*combined(function, owned, b, &shape).unwrap(), wanted);
+        if T::ELEMENT_TYPE != ElementType::Bool {
+            // The bytes of a request are not overwritten.
+            let bytes = Bytes::copy_from_slice(a.as_bytes().unwrap());
+            let request = Tensor::from_bytes(T::ELEMENT_TYPE, a.shape(), bytes.clone()).unwrap();
+            assert_eq!(*combined(function, Arc::new(request), b, &shape).unwrap(), wanted);
+            assert_eq!(bytes[..], *a.as_bytes().unwrap());
+        }
     }
 
     #[test]

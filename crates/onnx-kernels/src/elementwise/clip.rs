@@ -8,12 +8,12 @@ use onnx_tensor::prelude::*;
 use crate::elementwise::activation::Activation;
 use onnx_tensor::operator::Constants;
 use onnx_tensor::{
-    cancelling::Pace,
     elements::elements,
     faults::ensure_input,
     node::Attributes,
     node::Node,
     operator::{Compute, Fact},
+    split::{self, LINE},
 };
 
 /// Builds the operator `Clip`.
@@ -69,12 +69,15 @@ impl Clip {
 }
 
 /// Clamps numbers in place.
-fn clip<T: Copy + PartialOrd>(numbers: &mut [T], low: T, high: T) -> Result<()> {
-    Pace::default().over(numbers, |numbers| {
-        for number in numbers {
-            let raised = if *number < low { low } else { *number };
-            *number = if raised > high { high } else { raised };
-        }
+fn clip<T: Element + Copy + PartialOrd>(numbers: Arc<Tensor>, low: T, high: T) -> Result<Arc<Tensor>> {
+    let work = [numbers.len() as u64, split::ELEMENTS];
+    split::replaced(numbers, LINE, work, |_, numbers: &mut [T], pace| {
+        pace.over(numbers, |numbers| {
+            for number in numbers {
+                let raised = if *number < low { low } else { *number };
+                *number = if raised > high { high } else { raised };
+            }
+        })
     })
 }
 
@@ -98,8 +101,8 @@ impl Compute for Clip {
 
     fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let bounds = self.places.map(|place| place.map(|place| inputs[place].clone()));
-        let mut made = inputs.swap_remove(0).own()?;
-        with_number!(made.element_type(), T => {
+        let numbers = inputs.swap_remove(0);
+        let made = with_number!(numbers.element_type(), T => {
             let bound = |at: usize, most: T| -> Result<T> {
                 match (&bounds[at], self.fixed) {
                     (Some(bound), _) => {
@@ -112,9 +115,9 @@ impl Compute for Clip {
                 }
             };
             let (low, high) = (bound(0, <T>::MIN)?, bound(1, <T>::MAX)?);
-            clip(made.as_slice_mut::<T>()?, low, high)?;
+            clip(numbers, low, high)?
         });
-        Ok(smallvec![Arc::new(made)])
+        Ok(smallvec![made])
     }
 }
 

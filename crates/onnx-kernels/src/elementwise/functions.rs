@@ -81,13 +81,12 @@ impl Compute for Function {
     }
 
     fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
-        let mut values = inputs.pop().context("expected an input")?.own()?;
-        match (&self.of_floats, self.of_whole) {
-            (_, Some(whole)) if values.element_type().is_integer() => whole.replace(&mut values)?,
-            (OfFloats::Activation(activation), _) => activation.run(&mut values)?,
-            (OfFloats::Plain(plain), _) => plain.replace(&mut values)?,
-        }
-        Ok(smallvec![Arc::new(values)])
+        let values = inputs.pop().context("expected an input")?;
+        Ok(smallvec![match (&self.of_floats, self.of_whole) {
+            (_, Some(whole)) if values.element_type().is_integer() => whole.replaced(values)?,
+            (OfFloats::Activation(activation), _) => activation.replaced(values)?,
+            (OfFloats::Plain(plain), _) => plain.replaced(values)?,
+        }])
     }
 }
 
@@ -137,10 +136,13 @@ impl Plain {
     /// Maximum cost of an element, relative to reading and writing it.
     const COST: u64 = 8;
 
-    fn replace(self, values: &mut Tensor) -> Result<()> {
-        fn each<T: Send>(values: &mut [T], run: impl Fn(&mut [T]) -> Result<()> + Sync) -> Result<()> {
+    fn replaced(self, values: Arc<Tensor>) -> Result<Arc<Tensor>> {
+        fn each<T: Element + Copy>(
+            values: Arc<Tensor>,
+            run: impl Fn(&mut [T]) -> Result<()> + Sync,
+        ) -> Result<Arc<Tensor>> {
             let work = [values.len() as u64, ELEMENTS];
-            split::lines(values, LINE, work, |_, values, pace| {
+            split::replaced(values, LINE, work, |_, values: &mut [T], pace| {
                 for part in values.chunks_mut(Plain::PART) {
                     pace.spend(Plain::COST * part.len() as u64)?;
                     run(part)?;
@@ -149,12 +151,12 @@ impl Plain {
             })
         }
         match values.element_type() {
-            ElementType::F16 => each(values.as_slice_mut::<f16>()?, |part| self.halves(part)),
-            ElementType::F32 => each(values.as_slice_mut::<f32>()?, |part| {
+            ElementType::F16 => each(values, |part| self.halves(part)),
+            ElementType::F32 => each(values, |part| {
                 self.singles(part);
                 Ok(())
             }),
-            ElementType::F64 => each(values.as_slice_mut::<f64>()?, |part| {
+            ElementType::F64 => each(values, |part| {
                 self.doubles(part);
                 Ok(())
             }),

@@ -5,10 +5,14 @@ use std::sync::Arc;
 use onnx_tensor::prelude::*;
 
 use crate::elementwise::binary::broadcast;
-use onnx_tensor::{cancelling::Pace, node::Node, operator::Compute};
 use onnx_tensor::{
     node::Attributes,
     operator::{Fact, Kernel, kernel},
+};
+use onnx_tensor::{
+    node::Node,
+    operator::Compute,
+    split::{self, LINE},
 };
 
 /// Evaluates `$body` with `$T` bound to the Rust type of an integer element type.
@@ -31,7 +35,7 @@ pub(crate) use with_whole;
 
 /// Builds the operator `Abs`, `Neg`, `Sign`, `Shrink` or `BitwiseNot`.
 pub fn bitwise_not(node: &Node) -> Result<Box<dyn Compute>> {
-    Ok(kernel(Function::new(node)?))
+    Ok(Box::new(Function::new(node)?))
 }
 
 /// A function of one integer.
@@ -67,18 +71,16 @@ impl Function {
         })
     }
 
-    /// Applies the function in place.
-    pub(crate) fn replace(self, numbers: &mut Tensor) -> Result<()> {
-        let mut pace = Pace::default();
+    /// Applies the function, in place where the tensor owns its elements.
+    pub(crate) fn replaced(self, numbers: Arc<Tensor>) -> Result<Arc<Tensor>> {
+        let work = [numbers.len() as u64, split::ELEMENTS];
         with_whole!(numbers.element_type(), T => {
-            for part in numbers.as_slice_mut::<T>()?.chunks_mut(1 << 14) {
-                pace.spend(part.len() as u64)?;
-                for x in part {
-                    *x = self.of((*x).into()) as T;
-                }
-            }
-        });
-        Ok(())
+            split::replaced(numbers, LINE, work, |_, numbers: &mut [T], pace| {
+                pace.over(numbers, |numbers| {
+                    numbers.iter_mut().for_each(|x| *x = self.of((*x).into()) as T);
+                })
+            })
+        })
     }
 
     /// Computes the exact result for `x`. The caller keeps its low bits.
@@ -98,18 +100,17 @@ impl Function {
     }
 }
 
-impl Kernel for Function {
-    fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
+impl Compute for Function {
+    fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let [input] = inputs else {
             bail!("expected 1 input, found {}", inputs.len());
         };
-        Ok(vec![input.with(input.element_type)])
+        Ok(Some(vec![input.with(input.element_type)]))
     }
 
-    fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
-        let mut made = inputs[0].copied()?;
-        self.replace(&mut made)?;
-        Ok(smallvec![made])
+    fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
+        let numbers = inputs.pop().context("expected an input")?;
+        Ok(smallvec![self.replaced(numbers)?])
     }
 }
 
@@ -162,7 +163,8 @@ mod tests {
     use onnx_tensor::elements::elements;
 
     fn of<T: Element + Copy>(function: Function, numbers: &[T]) -> Vec<T> {
-        let made = function.run(&[Arc::new(Tensor::vector(numbers))]).unwrap();
+        let mut inputs = smallvec![Arc::new(Tensor::vector(numbers))];
+        let made = function.run(&mut inputs).unwrap();
         elements::<T>(&made[0]).unwrap().to_vec()
     }
 

@@ -71,14 +71,16 @@ impl Compute for Pair {
             );
             let shape = shapes::broadcast(&[made.shape(), other.shape()])?;
             // The result is written in place of a value that has the result's shape and no other references.
-            let is_free = |value: &mut Arc<Tensor>| *value.shape() == *shape && Arc::get_mut(value).is_some();
+            let is_free = |value: &mut Arc<Tensor>| {
+                *value.shape() == *shape && Arc::get_mut(value).is_some_and(|value| value.is_owned())
+            };
             if matches!(self.0, Function::Sum | Function::Product)
                 && !is_free(&mut made)
                 && is_free(&mut other)
             {
                 std::mem::swap(&mut made, &mut other);
             }
-            made = Arc::new(combined(self.0, made, &other, &shape)?);
+            made = combined(self.0, made, &other, &shape)?;
         }
         Ok(smallvec![made])
     }

@@ -212,9 +212,7 @@ impl Sizes {
         });
         let Some((geometry, layout)) = quick else {
             let weights = weights()?;
-            let mut made = self.plainly(image, &weights, bias, gemm)?;
-            activation.map_or(Ok(()), |activation| activation.run(&mut made))?;
-            return Ok(made);
+            return activated(self.plainly(image, &weights, bias, gemm)?, activation);
         };
         let weights = match kept {
             Some(kept) => kept.clone(),
@@ -352,13 +350,22 @@ impl Compute for Conv {
             }
             ElementType::F64 => {
                 let bias = inputs.get(2).map(|bias| elements::<f64>(bias)).transpose()?;
-                let mut made = sizes.plainly(image, weights, bias, add_gemm::<f64, _>)?;
-                activation.map_or(Ok(()), |activation| activation.run(&mut made))?;
-                Ok(made)
+                activated(
+                    sizes.plainly(image, weights, bias, add_gemm::<f64, _>)?,
+                    activation,
+                )
             }
             other => return Err(unsupported(other)),
         };
         Ok(smallvec![Arc::new(made?)])
+    }
+}
+
+/// Applies an activation, if there is one.
+fn activated(made: Tensor, activation: Option<&Activation>) -> Result<Tensor> {
+    match activation {
+        Some(activation) => activation.replaced(made.into_arc())?.own(),
+        None => Ok(made),
     }
 }
 

@@ -2,7 +2,13 @@
 
 use std::sync::Arc;
 
-use onnx_tensor::{ElementType, Tensor, reuse};
+use onnx_tensor::{
+    ElementType, Tensor,
+    cancelling::Pace,
+    reuse,
+    split::{self, LINE},
+    threads,
+};
 
 const COUNT: usize = 1 << 14;
 
@@ -34,4 +40,36 @@ fn bytes_of_a_request_are_not_overwritten() {
     Arc::new(value).release();
     let other = Tensor::unset_of(ElementType::U8, &[4 * COUNT]).unwrap();
     assert_ne!(address(&other), bytes.as_ptr().addr());
+}
+
+#[test]
+fn bytes_of_a_request_are_replaced_in_a_copy() {
+    let plus_line = |first: usize, values: &mut [u8], pace: &mut Pace| {
+        pace.over(values, |_| {})?;
+        for (line, values) in (first..).zip(values.chunks_mut(LINE)) {
+            values.iter_mut().for_each(|value| *value = line as u8);
+        }
+        Ok(())
+    };
+    for count in [1, LINE, 3 * COUNT + 7] {
+        let wanted: Vec<u8> = (0..count).map(|at| (at / LINE) as u8).collect();
+        let bytes = bytes::Bytes::from(vec![7; count]);
+        let shared = || Tensor::from_bytes(ElementType::U8, &[count], bytes.clone()).unwrap();
+        let owned = || Tensor::vector(&vec![7u8; count]);
+        assert!(owned().is_owned() && !shared().is_owned());
+        for threads in [1, 4] {
+            for value in [shared(), owned()] {
+                let (_threads, _run, value) = (threads::start(threads), reuse::start(), Arc::new(value));
+                let other = value.clone();
+                for value in [value.clone(), value] {
+                    let work = [count as u64, 1];
+                    let made = split::replaced(value, LINE, work, plus_line).unwrap();
+                    assert_eq!(made.as_slice::<u8>().unwrap(), wanted);
+                    // The second time, memory of the run is reused.
+                    made.release();
+                }
+                assert_eq!(other.as_slice::<u8>().unwrap(), vec![7; count]);
+            }
+        }
+    }
 }
