@@ -6,7 +6,10 @@ use crate::prelude::*;
 
 use crate::{
     cancelling::{PART, Pace, in_parts},
-    reuse, threads,
+    elements::written,
+    reuse,
+    tensor::count,
+    threads,
 };
 
 /// Minimum number of elements to read, compute and write per part: 25 us at 10 GB/s.
@@ -45,6 +48,41 @@ fn lines_by<T: Send>(made: &mut [T], unit: usize, [work, least]: [u64; 2], run: 
     let items = made.chunks_mut(count * unit).enumerate();
     let items = items.map(|(part, made)| (part * count, made)).collect();
     in_parts(items, |(first, made), pace| run(first, made, pace))
+}
+
+/// Creates a tensor, and calls `run` for its lines as [`lines`] does. `run` must set every element.
+///
+/// On one thread, new memory is zeroed a part at a time, which is then still in the processor's caches.
+///
+/// # Errors
+/// Returns the first error of `run`, and an error if there are more elements than addresses in memory.
+pub fn created<T: Element + Copy + Default>(
+    shape: &[usize],
+    unit: usize,
+    work: [u64; 2],
+    run: impl Fn(usize, &mut [T], &mut Pace) -> Result<()> + Sync,
+) -> Result<Tensor> {
+    created_by(shape, unit, work, &run)
+}
+
+fn created_by<T: Element + Copy + Default>(
+    shape: &[usize],
+    unit: usize,
+    work: [u64; 2],
+    run: Lines<'_, T>,
+) -> Result<Tensor> {
+    let (count, unit) = (count(T::ELEMENT_TYPE, shape)?, unit.max(1));
+    if threads::parts(work[0], work[1]) > 1 || reuse::has(T::ELEMENT_TYPE, count) {
+        return written(shape, |made| lines_by(made, unit, work, run));
+    }
+    let together = (PART / unit).max(1) * unit;
+    let (mut made, mut pace) = (Vec::with_capacity(count), Pace::default());
+    while made.len() < count {
+        let start = made.len();
+        made.resize(count.min(start + together), T::default());
+        run(start / unit, &mut made[start..], &mut pace)?;
+    }
+    Tensor::from_vec(shape, made)
 }
 
 /// Calls `run` on the elements of `tensor` as [`lines`] does, and returns the result. If there are other
@@ -103,6 +141,21 @@ pub fn mapped<A: Sync, B: Send>(
 ) -> Result<()> {
     let work = [made.len() as u64, least];
     lines(made, LINE, work, |first, made, pace| {
+        pace.pairs(&from[first * LINE..][..made.len()], made, &run)
+    })
+}
+
+/// Creates a tensor, and calls `run` as [`mapped`] does, which must set every element.
+///
+/// # Errors
+/// Fails if the request is cancelled.
+pub fn converted<A: Sync, B: Element + Copy + Default>(
+    from: &[A],
+    shape: &[usize],
+    least: u64,
+    run: impl Fn(&[A], &mut [B]) + Sync,
+) -> Result<Tensor> {
+    created(shape, LINE, [from.len() as u64, least], |first, made, pace| {
         pace.pairs(&from[first * LINE..][..made.len()], made, &run)
     })
 }

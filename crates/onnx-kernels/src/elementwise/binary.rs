@@ -6,7 +6,7 @@ use onnx_tensor::prelude::*;
 
 use crate::least_work::ELEMENTS;
 
-use onnx_tensor::elements::{elements, written};
+use onnx_tensor::elements::elements;
 use onnx_tensor::shapes;
 use onnx_tensor::{
     cancelling::Pace,
@@ -161,9 +161,18 @@ fn truths(
         }
         Err(a) => {
             let mut made = Tensor::zero_of(ElementType::Bool, shape)?;
-            meet(a.as_units()?, b, made.as_units_mut()?, &runs, &|a, b, made| {
-                let function = |a: &u8, b: &u8| function(*a, *b);
-                run::<true>(arch, OutOfPlace { a, b, made, function });
+            let (a, work) = (a.as_units()?, [made.len() as u64, PAIRS]);
+            split::lines(made.as_units_mut()?, LINE, work, |first, made, pace| {
+                meet(
+                    [a, b],
+                    (first, made),
+                    &runs,
+                    &|a, b, made| {
+                        let function = |a: &u8, b: &u8| function(*a, *b);
+                        run::<true>(arch, OutOfPlace { a, b, made, function });
+                    },
+                    pace,
+                )
             })?;
             Ok(made)
         }
@@ -258,24 +267,24 @@ pub(crate) fn met<T: Element, R: Element + Copy>(
 ) -> Result<Tensor> {
     let runs = Runs::new(a.shape(), b.shape(), shape);
     let (a, b) = (elements::<T>(a)?, elements::<T>(b)?);
-    written(shape, |made: &mut [R]| meet(a, b, made, &runs, block))
+    let work = [shape.iter().product::<usize>() as u64, PAIRS];
+    split::created(shape, LINE, work, |first, made: &mut [R], pace| {
+        meet([a, b], (first, made), &runs, block, pace)
+    })
 }
 
-/// Calls `block` as [`met`] does.
+/// Calls `block` as [`met`] does, for the elements `made` from the line `first` on.
 fn meet<T: Element, R: Element>(
-    a: &[T],
-    b: &[T],
-    made: &mut [R],
+    [a, b]: [&[T]; 2],
+    (first, made): (usize, &mut [R]),
     runs: &Runs,
     block: Block<'_, T, R>,
+    pace: &mut Pace,
 ) -> Result<()> {
-    let work = [made.len() as u64, PAIRS];
-    split::lines(made, LINE, work, |first, made, pace| {
-        runs.each(first * LINE, made.len(), pace, |[from_a, from_b, to], count| {
-            let a = Side::new(a, from_a, runs.last.a, count);
-            let b = Side::new(b, from_b, runs.last.b, count);
-            block(a, b, &mut made[to..to + count]);
-        })
+    runs.each(first * LINE, made.len(), pace, |[from_a, from_b, to], count| {
+        let a = Side::new(a, from_a, runs.last.a, count);
+        let b = Side::new(b, from_b, runs.last.b, count);
+        block(a, b, &mut made[to..to + count]);
     })
 }
 

@@ -16,7 +16,7 @@ use onnx_tensor::{
     split::{self, LINE},
 };
 use onnx_tensor::{
-    elements::{elements, tensor, written},
+    elements::{elements, tensor},
     node::Attributes,
     operator::Fact,
 };
@@ -106,17 +106,13 @@ pub fn convert(from: &Tensor, to: ElementType) -> Result<Tensor> {
         // The conversion is vectorized if the processor has the instructions.
         (ElementType::F32, ElementType::F16) => {
             let from = elements::<f32>(from)?;
-            written(shape, |halves: &mut [f16]| {
-                split::mapped(from, halves, ELEMENTS, |from, halves| {
-                    halves.convert_from_f32_slice(from);
-                })
+            split::converted(from, shape, ELEMENTS, |from, halves: &mut [f16]| {
+                halves.convert_from_f32_slice(from);
             })
         }
         (ElementType::F16, ElementType::F32) => {
             let from = elements::<f16>(from)?;
-            written(shape, |numbers| {
-                split::mapped(from, numbers, ELEMENTS, HalfFloatSliceExt::convert_to_f32_slice)
-            })
+            split::converted(from, shape, ELEMENTS, HalfFloatSliceExt::convert_to_f32_slice)
         }
         (number, to) => with_number!(number, F => numbers::<F>(elements::<F>(from)?, shape, to)),
     }
@@ -229,16 +225,14 @@ where
 /// Converts numbers to FP16 through FP32, as ONNX Runtime does. Slices are converted with vector instructions.
 fn halves<F: Element + Copy + AsPrimitive<f32>>(from: &[F], shape: &[usize]) -> Result<Tensor> {
     const TOGETHER: usize = 256;
-    written(shape, |halves: &mut [f16]| {
-        split::mapped(from, halves, ELEMENTS, |from, halves| {
-            let mut singles = [0.0; TOGETHER];
-            for (from, halves) in from.chunks(TOGETHER).zip(halves.chunks_mut(TOGETHER)) {
-                let singles = &mut singles[..from.len()];
-                let pairs = singles.iter_mut().zip(from);
-                pairs.for_each(|(single, number)| *single = number.as_());
-                halves.convert_from_f32_slice(singles);
-            }
-        })
+    split::converted(from, shape, ELEMENTS, |from, halves: &mut [f16]| {
+        let mut singles = [0.0; TOGETHER];
+        for (from, halves) in from.chunks(TOGETHER).zip(halves.chunks_mut(TOGETHER)) {
+            let singles = &mut singles[..from.len()];
+            let pairs = singles.iter_mut().zip(from);
+            pairs.for_each(|(single, number)| *single = number.as_());
+            halves.convert_from_f32_slice(singles);
+        }
     })
 }
 
@@ -262,19 +256,17 @@ fn mapped_apart<F: Element + Copy, T: Element + Copy>(
         true => Some(pulp::Arch::new()),
         false => None,
     };
-    written(shape, |to| {
-        split::mapped(from, to, ELEMENTS, |from, to| {
-            let each = Each {
-                from,
-                to,
-                plain,
-                wide,
-            };
-            match arch {
-                Some(arch) => arch.dispatch(each),
-                None => pulp::WithSimd::with_simd(each, pulp::Scalar),
-            }
-        })
+    split::converted(from, shape, ELEMENTS, |from, to: &mut [T]| {
+        let each = Each {
+            from,
+            to,
+            plain,
+            wide,
+        };
+        match arch {
+            Some(arch) => arch.dispatch(each),
+            None => pulp::WithSimd::with_simd(each, pulp::Scalar),
+        }
     })
 }
 
