@@ -42,8 +42,7 @@ pub fn sizes(numbers: &[i64]) -> Result<ShortVec<usize>> {
     Ok(sizes.unwrap_or_default())
 }
 
-/// Reshapes a tensor. The elements are copied if the tensor has other references, unless they are shared
-/// bytes.
+/// Reshapes a tensor without a copy, except for strings to which there are other references.
 ///
 /// # Errors
 /// Fails if the number of elements does not match the shape, or if there is no memory for copied strings.
@@ -54,7 +53,7 @@ pub fn reshaped(tensor: Arc<Tensor>, shape: &[usize]) -> Result<Arc<Tensor>> {
     if tensor.element_type() == ElementType::String && Arc::strong_count(&tensor) > 1 {
         size::admit_contents(elements::<String>(&tensor)?.iter().map(|text| (text, 1)))?;
     }
-    Ok(Arc::new(tensor.own()?.into_shape(shape)?))
+    Ok(Arc::new(tensor.with_shape(shape)?))
 }
 
 /// Creates a zeroed tensor, after checking its size against the limits.

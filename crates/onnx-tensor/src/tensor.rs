@@ -359,6 +359,33 @@ impl Tensor {
         }
     }
 
+    /// Changes the shape. If there are other references, the result shares the elements of this tensor, which stay
+    /// as they are. Strings and few elements are copied.
+    ///
+    /// # Errors
+    /// Fails if the shape has a different number of elements.
+    pub fn with_shape(self: Arc<Self>, shape: &[usize]) -> Result<Self> {
+        /// A tensor that owns the bytes that others share.
+        struct Owner(Arc<Tensor>);
+
+        impl AsRef<[u8]> for Owner {
+            fn as_ref(&self) -> &[u8] {
+                self.0.as_bytes().unwrap_or_default()
+            }
+        }
+
+        /// Copying less takes no longer than sharing.
+        const LEAST: usize = 1 << 12;
+        let bytes = self.len * self.element_type.size_of();
+        let is_copied = !self.element_type.is_copy() || bytes < LEAST || Arc::strong_count(&self) == 1;
+        if is_copied || !self.is_owned() {
+            return self.own()?.into_shape(shape);
+        }
+        let (element_type, len) = (self.element_type, self.len);
+        let storage = Storage::Shared(Bytes::from_owner(Owner(self)));
+        Self::new(element_type, &[len], len, storage).into_shape(shape)
+    }
+
     /// Changes the shape, without a copy.
     ///
     /// # Errors

@@ -65,7 +65,7 @@ impl Kernel for EyeLike {
         with_unit!(element_type, U => {
             let one = one.as_units::<U>()?.first().context("no one")?;
             for (row, line) in eye.as_units_mut::<U>()?.chunks_exact_mut(shape[1]).enumerate() {
-                pace.spend(1)?;
+                pace.spend(shape[1] as u64)?;
                 let column = (row as i64).saturating_add(self.diagonal);
                 let place = usize::try_from(column).ok().and_then(|column| line.get_mut(column));
                 if let Some(place) = place {

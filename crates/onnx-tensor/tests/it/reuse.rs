@@ -73,3 +73,31 @@ fn bytes_of_a_request_are_replaced_in_a_copy() {
         }
     }
 }
+
+#[test]
+fn a_tensor_and_its_other_shape_share_elements_that_stay() {
+    let _run = reuse::start();
+    let numbers: Vec<u32> = (0..COUNT as u32).collect();
+    let value = Arc::new(Tensor::vector(&numbers));
+    let first = address(&value);
+    let other = Arc::new(value.clone().with_shape(&[2, COUNT / 2]).unwrap());
+    assert_eq!((address(&other), other.shape()), (first, &[2, COUNT / 2][..]));
+    assert!(value.clone().with_shape(&[COUNT - 1]).is_err());
+    // Neither is written over, and the memory is not reused, while the other one is read.
+    let plus_one = |_: usize, values: &mut [u32], _: &mut Pace| {
+        values.iter_mut().for_each(|value| *value += 1);
+        Ok(())
+    };
+    let made = split::replaced(other.clone(), LINE, [1, 2], plus_one).unwrap();
+    value.release();
+    let new = Tensor::unset_of(ElementType::U32, &[COUNT]).unwrap();
+    assert_ne!(address(&new), first);
+    assert_eq!(other.as_slice::<u32>().unwrap(), numbers);
+    assert_eq!(made.as_slice::<u32>().unwrap()[..3], [1, 2, 3]);
+    // Without other references, the shape changes in place.
+    let made = (
+        made.with_shape(&[COUNT]).unwrap(),
+        other.with_shape(&[COUNT]).unwrap(),
+    );
+    assert!(made.0.is_owned() && address(&made.1) == first);
+}
