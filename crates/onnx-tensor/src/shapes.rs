@@ -42,7 +42,7 @@ pub fn sizes(numbers: &[i64]) -> Result<ShortVec<usize>> {
     Ok(sizes.unwrap_or_default())
 }
 
-/// Reshapes a tensor without a copy, except for strings to which there are other references.
+/// Reshapes a tensor. Strings and few elements are copied if there are other references to them.
 ///
 /// # Errors
 /// Fails if the number of elements does not match the shape, or if there is no memory for copied strings.

@@ -72,9 +72,20 @@ fn created_by<T: Element + Copy + Default>(
     run: Lines<'_, T>,
 ) -> Result<Tensor> {
     let (count, unit) = (count(T::ELEMENT_TYPE, shape)?, unit.max(1));
-    if threads::parts(work[0], work[1]) > 1 || reuse::has(T::ELEMENT_TYPE, count) {
+    // Debug builds fill what is written with a pattern, so that tests notice an element that is left out.
+    let is_checked = cfg!(debug_assertions);
+    if is_checked || threads::parts(work[0], work[1]) > 1 || reuse::has(T::ELEMENT_TYPE, count) {
         return written(shape, |made| lines_by(made, unit, work, run));
     }
+    grown(shape, [count, unit], run)
+}
+
+/// Creates a tensor of `count` elements as [`created`] does on one thread.
+fn grown<T: Element + Copy + Default>(
+    shape: &[usize],
+    [count, unit]: [usize; 2],
+    run: Lines<'_, T>,
+) -> Result<Tensor> {
     let together = (PART / unit).max(1) * unit;
     let (mut made, mut pace) = (Vec::with_capacity(count), Pace::default());
     while made.len() < count {
@@ -158,4 +169,33 @@ pub fn converted<A: Sync, B: Element + Copy + Default>(
     created(shape, LINE, [from.len() as u64, least], |first, made, pace| {
         pace.pairs(&from[first * LINE..][..made.len()], made, &run)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn what_grows_is_what_is_written_at_once() {
+        for (count, unit) in [
+            (0, 1),
+            (1, 64),
+            (100, 7),
+            (3 * PART + 5, 64),
+            (2 * PART + 6, PART + 3),
+        ] {
+            let run = |first: usize, made: &mut [u32], _: &mut Pace| {
+                let lines = (first..).zip(made.chunks_mut(unit));
+                lines.for_each(|(line, made)| made.fill(line as u32 + 1));
+                Ok(())
+            };
+            let made = grown(&[count], [count, unit], &run).unwrap();
+            let wanted: Vec<u32> = (0..count).map(|at| (at / unit) as u32 + 1).collect();
+            assert_eq!(made.as_slice::<u32>().unwrap(), wanted);
+            let written = created(&[count], unit, [count as u64, 1], run).unwrap();
+            assert_eq!(written, made);
+        }
+    }
 }

@@ -1,5 +1,5 @@
-//! Two products with a softmax between them, computed in blocks of rows. The scores between the products are
-//! never in memory as a whole.
+//! Two products with a softmax between them, computed in blocks of rows, so that the scores between the products
+//! are never in memory as a whole. Types and shapes that this does not suit are computed operator by operator.
 
 use std::{ops::Range, sync::Arc};
 
@@ -35,7 +35,8 @@ use onnx_tensor::{
 /// are applied to the scores in this order, before the softmax. The attribute `axis` and the operator set are
 /// those of the softmax. With `transposes`, the result is `values x transpose(softmax(..))`.
 ///
-/// The elements of the result have the bits that the separate operators compute.
+/// FP32 results have the bits that the separate operators compute, except that subnormal keys and values count as
+/// zeros. FP16 inputs are computed in FP32, and rounded once at the end.
 pub fn fused_attention(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let stages = attributes.text("stages", "").split_whitespace();
@@ -105,25 +106,33 @@ impl FusedAttention {
         let mut inputs = std::mem::take(inputs).into_iter();
         let mut next = || inputs.next().context("expected an input");
         let (queries, keys, values) = (next()?, next()?, next()?);
-        let mut scores = computed(&self.scores, smallvec![queries, keys])?;
+        let asked = &mut 0;
+        let mut scores = computed(&self.scores, smallvec![queries, keys], asked)?;
         for stage in &self.stages {
-            scores = computed(&*stage.operator, smallvec![scores, next()?])?;
+            scores = computed(&*stage.operator, smallvec![scores, next()?], asked)?;
         }
-        scores = computed(&*self.softmax, smallvec![scores])?;
+        scores = computed(&*self.softmax, smallvec![scores], asked)?;
         if self.transposes {
-            scores = computed(&TransposeLast, smallvec![scores])?;
+            scores = computed(&TransposeLast, smallvec![scores], asked)?;
         }
         self.result
             .run(&mut self.factors(values, scores).into_iter().collect())
     }
 }
 
-/// Runs an operator whose result is only an intermediate value of this node, and reserves memory for it.
-fn computed(operator: &dyn Compute, mut inputs: ShortVec<Arc<Tensor>>) -> Result<Arc<Tensor>> {
+/// Runs an operator whose result is only an intermediate value of this node. Reserves memory for two such values,
+/// an operator's input and its result, unless `asked` bytes suffice.
+fn computed(
+    operator: &dyn Compute,
+    mut inputs: ShortVec<Arc<Tensor>>,
+    asked: &mut u64,
+) -> Result<Arc<Tensor>> {
     for output in operator.outputs(&Fact::of_values(&inputs))?.unwrap_or_default() {
         if let Some(shape) = shapes::known(&output.shape) {
+            let bytes = 2 * size::admit_size(output.element_type, &shape)?;
             size::admit_shape(output.element_type, &shape)?;
-            room::ask_for_contents((shape.iter().product::<usize>() * output.element_type.size_of()) as u64)?;
+            room::ask_for_contents(bytes.saturating_sub(*asked))?;
+            *asked = bytes.max(*asked);
         }
     }
     operator.run(&mut inputs)?.pop().context("expected an output")
@@ -166,8 +175,11 @@ impl Compute for FusedAttention {
 /// With fewer rows, products read the keys in place instead of packing them.
 pub(crate) const FEWEST_ROWS: usize = 4;
 
-/// Maximum number of elements of a matrix that is packed.
-pub(crate) const MOST_PACKED: usize = 1 << 22;
+/// Maximum number of elements of the packed keys and values of a matrix.
+const MOST_PACKED: usize = 1 << 22;
+
+/// Maximum number of scores of a block, unless a row has more.
+const MOST_SCORES: usize = 1 << 22;
 
 /// Number of scores of a block, which should stay in the L2 cache.
 const SCORES: usize = 1 << 16;
@@ -175,9 +187,26 @@ const SCORES: usize = 1 << 16;
 /// Minimum number of rows of a block, each of which reads all keys and values of a matrix.
 const LEAST_BLOCK: usize = 32;
 
-/// Returns the number of rows of a block, for `rows` rows of `total` scores.
+/// Returns the number of rows of a block, for `rows` rows of `total` scores; at least 1.
 pub(crate) fn block_rows(rows: usize, total: usize) -> usize {
-    (SCORES / total).max(LEAST_BLOCK).min(rows)
+    let total = total.max(1);
+    let most = rows.min(MOST_SCORES / total);
+    (SCORES / total).max(LEAST_BLOCK).min(most).max(1)
+}
+
+/// Returns the number of elements of packed keys and values: columns are padded to whole vectors. `None` if they
+/// are too many to be packed.
+pub(crate) fn packed_len([depth, total, width]: [usize; 3]) -> Option<usize> {
+    let padded = |columns: usize| columns.checked_next_multiple_of(16);
+    let keys = padded(total)?.checked_mul(depth)?;
+    let values = padded(width)?.checked_mul(total)?;
+    keys.checked_add(values).filter(|&count| count <= MOST_PACKED)
+}
+
+/// Reserves memory for buffers of `elements` numbers in each of at most `parts` parts that run at a time.
+pub(crate) fn ask_for_buffers(parts: usize, elements: usize) -> Result<()> {
+    let parts = parts.clamp(1, threads::limit()) as u64;
+    room::ask_for_contents(parts.saturating_mul(size_of::<f32>() as u64 * elements as u64))
 }
 
 /// A run in blocks of rows.
@@ -292,8 +321,10 @@ impl<'i> Blocks<'i> {
             || !values_fit
             || rows < FEWEST_ROWS
             || [depth, total, width].contains(&0)
-            || depth.saturating_mul(total) > MOST_PACKED
-            || width.saturating_mul(total) > MOST_PACKED
+            // Separate products of one column have another order of their terms.
+            || total == 1
+            || (width == 1 && !node.transposes)
+            || packed_len([depth, total, width]).is_none()
         {
             return Ok(None);
         }
@@ -341,10 +372,13 @@ impl<'i> Blocks<'i> {
         };
         let multiplications = products([self.matrices.len() * rows, self.total, self.depth + width]);
         let work = [multiplications, PRODUCTS];
-        let packed = self.total * (self.depth + width).next_multiple_of(16);
-        let buffers = packed + self.block_rows() * (self.total + width);
-        let parts = threads::parts(work[0], work[1]);
-        room::ask_for_contents((parts * buffers * size_of::<f32>()) as u64)?;
+        let packed = packed_len([self.depth, self.total, width]).unwrap_or(MOST_PACKED);
+        let all_rows = self.matrices.len() * rows;
+        let parts = threads::parts(work[0], work[1]).min(all_rows.div_ceil(unit));
+        // A part has whole units of rows, and a block has rows of one part.
+        let part_rows = all_rows.div_ceil(unit).div_ceil(parts.max(1)) * unit;
+        let block = block_rows(rows.min(part_rows), self.total);
+        ask_for_buffers(parts, packed + block * (self.total + width))?;
         written(&shape, |made: &mut [f32]| {
             lines(made, unit * width, work, |first, made, pace| {
                 let mut row = first * unit;
@@ -363,10 +397,6 @@ impl<'i> Blocks<'i> {
         })
     }
 
-    fn block_rows(&self) -> usize {
-        block_rows(self.rows, self.total)
-    }
-
     /// Computes rows of a matrix of the result, or all its columns if it is transposed.
     fn matrix(
         &self,
@@ -382,7 +412,7 @@ impl<'i> Blocks<'i> {
         let [queries, keys, values] = self.matrices[index];
         let keys = &self.keys[keys * depth * total..][..depth * total];
         let values = &self.values[values * total * width..][..total * width];
-        pace.spend((keys.len() + values.len()) as u64)?;
+        pace.spend(packed_len([depth, total, width]).unwrap_or(MOST_PACKED) as u64)?;
         let order = if self.transposes {
             Order::ColumnMajor
         } else {
@@ -391,8 +421,10 @@ impl<'i> Blocks<'i> {
         buffers.keys.pack(keys, [depth, total], Order::RowMajor);
         buffers.values.pack(values, [total, width], order);
         let (keys, values) = (&buffers.keys, &buffers.values);
-        let block = self.block_rows();
-        buffers.block.resize(block * (total + width), 0.0);
+        let block = block_rows(rows.len(), total);
+        if buffers.block.len() < block * (total + width) {
+            buffers.block.resize(block * (total + width), 0.0);
+        }
         let (scores, result) = buffers.block.split_at_mut(block * total);
         for first in rows.clone().step_by(block) {
             let count = block.min(rows.end - first);
@@ -506,7 +538,7 @@ mod tests {
 
     #[test]
     fn blocks_have_the_bits_of_separate_operators() {
-        for [rows, depth, total, width] in [[4, 1, 1, 1], [5, 3, 7, 2], [33, 8, 2100, 5], [70, 16, 70, 33]] {
+        for [rows, depth, total, width] in [[4, 1, 2, 2], [5, 3, 7, 2], [33, 8, 2100, 5], [70, 16, 70, 33]] {
             let (queries, keys) = (floats(&[2, 3, rows, depth], 1), floats(&[2, 3, depth, total], 2));
             for (stages, operands) in [
                 ("", vec![]),
@@ -563,6 +595,17 @@ mod tests {
             let facts = operator.outputs(&Fact::of_values(&inputs)).unwrap().unwrap();
             let made = operator.run(&mut inputs).unwrap();
             assert_eq!(shapes::known(&facts[0].shape).unwrap()[..], *made[0].shape());
+        }
+        // Columns of one element are summed in another order.
+        for [total, width] in [[1, 6], [20, 1]] {
+            let mut inputs: ShortVec<_> = smallvec![
+                queries.clone(),
+                floats(&[2, 4, total], 2),
+                floats(&[2, total, width], 3)
+            ];
+            let operator = operator("", false, 13, -1);
+            assert!(Blocks::of(&operator, &inputs).unwrap().is_none());
+            assert_eq!(operator.run(&mut inputs).unwrap()[0].shape(), [2, 9, width]);
         }
         let doubles =
             [&queries, &keys, &values].map(|input| input.cast_to::<f64>().unwrap().into_owned().into_arc());

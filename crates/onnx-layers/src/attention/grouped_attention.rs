@@ -6,7 +6,12 @@ use std::sync::Arc;
 use onnx_tensor::prelude::*;
 
 use crate::{
-    attention::{query_block::QueryBlock, rotary::turn, scaled::swapped, score_mask::Mask},
+    attention::{
+        query_block::{self, QueryBlock},
+        rotary::turn,
+        scaled::swapped,
+        score_mask::Mask,
+    },
     least_work::PRODUCTS,
     split_products::products,
 };
@@ -427,6 +432,7 @@ impl GroupedAttention {
             "head_sink needs a number for each of {} heads",
             self.heads
         );
+        query_block::ask(batch * self.heads, rows, [width, total, width])?;
         let mut made = vec![0.0; batch * self.heads * rows * width];
         let size = (rows * width).max(1);
         let work = [products([batch * self.heads * rows, total, 2 * width]), PRODUCTS];

@@ -7,7 +7,7 @@ use onnx_tensor::prelude::*;
 
 use crate::{
     attention::{
-        fused_attention::{FEWEST_ROWS, MOST_PACKED, block_rows},
+        fused_attention::{FEWEST_ROWS, ask_for_buffers, block_rows, packed_len},
         score_mask::{LEAST, Mask},
     },
     norm::softmax,
@@ -35,18 +35,28 @@ pub(crate) struct QueryBlock<'k> {
     pub(crate) pace: Pace,
 }
 
+/// Returns the number of elements of the packed keys and values of a head; `None` if they are not packed.
+fn packed(rows: usize, [depth, total, width]: [usize; 3]) -> Option<usize> {
+    packed_len([depth, total, width]).filter(|_| rows >= FEWEST_ROWS)
+}
+
+/// Reserves memory for the buffers of `heads` heads, each with `rows` queries, on all threads.
+pub(crate) fn ask(heads: usize, rows: usize, [depth, total, width]: [usize; 3]) -> Result<()> {
+    let block = block_rows(rows, total) * (total + depth);
+    ask_for_buffers(heads, block + packed(rows, [depth, total, width]).unwrap_or(0))
+}
+
 impl<'k> QueryBlock<'k> {
     /// Creates buffers for heads of `rows` queries of `depth` elements, and `total` keys with values of
     /// `width` elements.
     pub(crate) fn new(rows: usize, total: usize, width: usize, depth: usize) -> Self {
-        let most = total.saturating_mul(depth.max(width));
         Self {
             scores: Vec::new(),
-            rows: block_rows(rows, total.max(1)).max(1),
+            rows: block_rows(rows, total),
             total,
             width,
             depth,
-            packs: rows >= FEWEST_ROWS && most <= MOST_PACKED,
+            packs: packed(rows, [depth, total, width]).is_some(),
             keys: &[],
             values: &[],
             head: None,
@@ -65,7 +75,8 @@ impl<'k> QueryBlock<'k> {
         self.keys = &keys[..self.total * self.depth];
         self.values = &values[..self.total * self.width];
         if self.packs {
-            self.pace.spend((self.keys.len() + self.values.len()) as u64)?;
+            let padded = packed_len([self.depth, self.total, self.width]).unwrap_or(0);
+            self.pace.spend(padded as u64)?;
             self.packed_keys
                 .pack(self.keys, [self.depth, self.total], Order::ColumnMajor);
             self.packed_values
@@ -126,8 +137,14 @@ impl<'k> QueryBlock<'k> {
         let mut counts: Vec<f32> = Vec::with_capacity(self.scores.len() / total);
         for row in self.scores.chunks_exact(total) {
             let Some(sink) = sink else {
-                pace.spend(1)?;
-                let is_masked = row.iter().all(|&score| score <= LEAST);
+                let mut is_masked = true;
+                for row in row.chunks(PART) {
+                    pace.spend(row.len() as u64)?;
+                    is_masked = row.iter().all(|&score| score <= LEAST);
+                    if !is_masked {
+                        break;
+                    }
+                }
                 counts.push(if is_masked { 0.0 } else { 1.0 });
                 continue;
             };
@@ -165,5 +182,27 @@ impl<'k> QueryBlock<'k> {
         }
         let sizes = [sums.len() / self.width.max(1), self.total, self.width];
         gemm(&self.scores, self.values, sizes, sums, &mut self.pace)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use onnx_tensor::{faults::NoRoom, room::Room};
+
+    use super::*;
+
+    #[test]
+    fn buffers_are_asked_for_and_limited() {
+        let asked = |mib: u64, sizes| {
+            let asked = Room::of_limit(mib << 20).during(false, || ask(1, 32, sizes));
+            asked.map_err(|error| assert!(error.is::<NoRoom>(), "{error}"))
+        };
+        // 16 rows of 2^18 scores, and no packed keys, since each would be padded to 16 elements.
+        let sizes = [1, 1 << 18, 1];
+        assert!(asked(16, sizes).is_err());
+        assert!(asked(33, sizes).is_ok());
+        assert_eq!(QueryBlock::new(32, 1 << 18, 1, 1).rows, 16);
+        assert_eq!(QueryBlock::new(32, 1 << 30, 1, 1).rows, 1);
+        assert!(!QueryBlock::new(32, 1 << 18, 1, 1).packs && QueryBlock::new(32, 1 << 10, 8, 8).packs);
     }
 }

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use onnx_tensor::prelude::*;
 
 use crate::{
-    attention::{query_block::QueryBlock, score_mask::Mask},
+    attention::{
+        query_block::{self, QueryBlock},
+        score_mask::Mask,
+    },
     least_work::PRODUCTS,
     split_products::products,
 };
@@ -234,6 +237,7 @@ impl Kernel for Attention {
         if wants_scores {
             size::admit_shape(ElementType::F32, &[batch, heads, rows, total])?;
         }
+        query_block::ask(batch * heads, rows, [depth, total, width])?;
         let mut scores_made: Vec<f32> = Vec::new();
         let mut made = vec![0.0; batch * heads * rows * width];
         let scale = self.scale.unwrap_or_else(|| 1.0 / (depth as f32).sqrt());

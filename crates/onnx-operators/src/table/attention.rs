@@ -74,6 +74,7 @@ pub(super) const ROWS: &[Operator] = &[
     inner("CausalMask"),
     inner("FusedAttention")
         .of(Types::FLOATS)
+        .alike(&[1, 2, 3, 4, 5, 6])
         .in_fp32()
         .takes(&["axis", "stages", "transposes"]),
     inner("Ranked").takes(&["input", "least", "most"]),
