@@ -79,9 +79,8 @@ pub(crate) fn sorted(length: usize, steps: usize, compare: Comparison<'_>) -> Re
 /// the same in all keys are skipped.
 ///
 /// # Errors
-/// Fails if the run is cancelled, or if there is no memory for two lists of keys and indices.
+/// Fails if the run is cancelled.
 pub(crate) fn sorted_keys(keys: &[u64]) -> Result<Vec<usize>> {
-    size::admit_now((keys.len() as u64).saturating_mul(2 * size_of::<(u64, usize)>() as u64))?;
     let mut pace = Pace::default();
     let mut items: Vec<(u64, usize)> = pace.indices(keys.len(), |at| (keys[at], at))?;
     let mut counts = [[0usize; 256]; 8];
@@ -92,7 +91,7 @@ pub(crate) fn sorted_keys(keys: &[u64]) -> Result<Vec<usize>> {
             digits.for_each(|(digit, counts)| counts[usize::from(digit)] += 1);
         }
     }
-    let mut sorted = items.clone();
+    let mut sorted = pace.copy(&items)?;
     for (byte, counts) in counts.iter_mut().enumerate() {
         if counts.contains(&keys.len()) {
             continue;
@@ -114,6 +113,9 @@ pub(crate) fn sorted_keys(keys: &[u64]) -> Result<Vec<usize>> {
     }
     pace.map(&items, |&(_, at)| at)
 }
+
+/// Bytes that [`sorted_keys`] takes for each key: two lists of keys and indices, and the indices.
+pub(crate) const BYTES_PER_KEY: u64 = (2 * size_of::<(u64, usize)>() + size_of::<usize>()) as u64;
 
 #[cfg(test)]
 mod tests {

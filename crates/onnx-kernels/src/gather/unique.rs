@@ -6,7 +6,7 @@ use onnx_tensor::prelude::*;
 
 use crate::gather::{
     keys::Key,
-    sorting::{Comparison, sorted, sorted_keys},
+    sorting::{BYTES_PER_KEY, Comparison, sorted, sorted_keys},
 };
 use onnx_tensor::{
     axis,
@@ -19,6 +19,7 @@ use onnx_tensor::{
     faults::{BadInput, Unsupported},
     node::Node,
     operator::Compute,
+    room,
     shapes::zeros,
     size,
 };
@@ -215,7 +216,9 @@ impl Unique {
         let groups = match key {
             // Slices of one number are sorted by its key.
             Some(key) if values.len() == length => {
-                size::admit_now((length as u64).saturating_mul(size_of::<u64>() as u64))?;
+                let bytes = (size_of::<u64>() as u64 + BYTES_PER_KEY).saturating_mul(length as u64);
+                room::ask_for_contents(bytes)?;
+                size::admit_now(bytes)?;
                 let keys = pace.map(values, key)?;
                 self.groups(&sorted_keys(&keys)?, &|a, b, _| Ok(keys[a].cmp(&keys[b])))?
             }
@@ -262,7 +265,22 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use onnx_tensor::testing::while_cancelled;
+    use onnx_tensor::{faults::NoRoom, room::Room, testing::while_cancelled};
+
+    #[test]
+    fn keys_are_asked_for() {
+        let unique = Unique {
+            axis: None,
+            is_sorted: true,
+        };
+        let run = |mib: u64| {
+            let mut inputs: ShortVec<_> = smallvec![Arc::new(Tensor::zero::<u8>(&[1 << 20]).unwrap())];
+            Room::of_limit(mib << 20).during(true, || unique.run(&mut inputs))
+        };
+        // The keys and their indices take 48 MiB.
+        assert!(run(40).unwrap_err().is::<NoRoom>());
+        assert!(run(200).is_ok());
+    }
 
     #[test]
     fn slices_without_elements_are_one() {

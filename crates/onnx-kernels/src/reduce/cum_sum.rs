@@ -128,7 +128,7 @@ impl CumSum {
     ) -> Result<()> {
         let together = (PART / inner).max(1);
         for step in 0..size {
-            if step % together == 0 {
+            if inner <= PART && step % together == 0 {
                 pace.spend((together.min(size - step) * inner) as u64)?;
             }
             // The sums of the previous row are read from the result.
@@ -147,15 +147,22 @@ impl CumSum {
                 (step, step.saturating_sub(1), &before[start..], &mut to[..inner])
             };
             let added = if self.is_exclusive { previous } else { row };
-            match (before.is_empty(), self.is_exclusive) {
-                (true, true) => to.fill(T::default()),
-                (true, false) => {
-                    let pairs = to.iter_mut().zip(&from[added * inner..]);
-                    pairs.for_each(|(to, from)| *to = add(T::default(), *from));
+            let from = &from[added * inner..];
+            for (part, to) in to.chunks_mut(PART).enumerate() {
+                let start = part * PART;
+                if inner > PART {
+                    pace.spend(to.len() as u64)?;
                 }
-                (false, _) => {
-                    let pairs = to.iter_mut().zip(before.iter().zip(&from[added * inner..]));
-                    pairs.for_each(|(to, (before, from))| *to = add(*before, *from));
+                match (before.is_empty(), self.is_exclusive) {
+                    (true, true) => to.fill(T::default()),
+                    (true, false) => {
+                        let pairs = to.iter_mut().zip(&from[start..]);
+                        pairs.for_each(|(to, from)| *to = add(T::default(), *from));
+                    }
+                    (false, _) => {
+                        let pairs = to.iter_mut().zip(before[start..].iter().zip(&from[start..]));
+                        pairs.for_each(|(to, (before, from))| *to = add(*before, *from));
+                    }
                 }
             }
         }
