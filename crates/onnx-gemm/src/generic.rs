@@ -47,6 +47,7 @@ fn plainly_multiplied<T: Number, S: pulp::Simd, const COUNT: usize>(
 /// Returns the products of rows with a panel, with vectors: the compiler leaves the sums of `f64` scalar.
 #[inline(always)]
 #[allow(
+    clippy::manual_memcpy,
     clippy::needless_range_loop,
     reason = "the sums stay in registers only where every index is a constant"
 )]
