@@ -123,10 +123,12 @@ pub(crate) fn logistic<T: Float>(score: T) -> T {
 
 /// Approximates the probit function with the formula and constants of ONNX Runtime.
 fn probit<T: Float>(score: T) -> T {
+    #[allow(clippy::approx_constant, reason = "ONNX Runtime's constants")]
+    const PI: f64 = 3.14159;
     let (one, two, a) = (T::one(), constant::<T>(2.0), constant::<T>(0.147));
     let x = two * score - one;
     let log = ((one - x) * (one + x)).ln();
-    let half = two / (constant::<T>(3.14159) * a) + constant::<T>(0.5) * log;
+    let half = two / (constant::<T>(PI) * a) + constant::<T>(0.5) * log;
     let inverse = (-half + (half * half - one / a * log).sqrt()).sqrt();
     constant::<T>(std::f64::consts::SQRT_2) * if x < T::zero() { -inverse } else { inverse }
 }

@@ -274,8 +274,8 @@ mod tests {
             is_sorted: true,
         };
         let run = |mib: u64| {
-            let mut inputs: ShortVec<_> = smallvec![Arc::new(Tensor::zero::<u8>(&[1 << 20]).unwrap())];
-            Room::of_limit(mib << 20).during(true, || unique.run(&mut inputs))
+            let inputs: ShortVec<_> = smallvec![Arc::new(Tensor::zero::<u8>(&[1 << 20]).unwrap())];
+            Room::of_limit(mib << 20).during(true, || unique.run(&inputs))
         };
         // The keys and their indices take 48 MiB.
         assert!(run(40).unwrap_err().is::<NoRoom>());
