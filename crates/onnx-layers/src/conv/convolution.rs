@@ -66,7 +66,7 @@ pub(crate) fn packed(geometry: &Geometry, weights: &[f32]) -> Result<Tensor> {
     tensor(&[packed.len()], packed)
 }
 
-/// Reverses [`packed`](Self::packed) for groups of `rows` output channels.
+/// Reverses [`packed`] for groups of `rows` output channels.
 pub(crate) fn unpacked(rows: usize, depth: usize, packed: &Tensor) -> Result<Vec<f32>> {
     let groups = elements::<f32>(packed)?.chunks_exact(packed_len(rows, depth).max(1));
     Ok(groups.flat_map(|group| unpack_rows(rows, group)).collect())
@@ -76,7 +76,7 @@ pub(crate) fn unpacked(rows: usize, depth: usize, packed: &Tensor) -> Result<Vec
 #[derive(Clone, Copy)]
 struct Group<'g> {
     image: &'g [f32],
-    /// The weights as packed by [`packed`](Convolution::packed).
+    /// The weights as packed by [`packed`].
     weights: &'g [f32],
     /// The bias of each output channel.
     bias: &'g [f32],
@@ -133,7 +133,7 @@ const ALONE_TERMS: usize = 128;
 const LEAST_POSITIONS: usize = 8;
 
 impl Convolution {
-    /// Computes the convolution of `images` with weights packed by [`packed`](Self::packed).
+    /// Computes the convolution of `images` with weights packed by [`packed`].
     pub(super) fn run(&self, images: &Tensor, weights: &Tensor) -> Result<Tensor> {
         let geometry = &self.geometry;
         let (images, weights) = (elements::<f32>(images)?, elements::<f32>(weights)?);
