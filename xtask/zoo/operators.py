@@ -16,7 +16,6 @@ import pathlib
 import re
 import sys
 import tempfile
-import time
 
 import numpy as np
 import onnx

@@ -192,7 +192,11 @@ fn outputs_whose_size_depends_on_values_are_asked_for() {
         (direct("Compress", 2, 1, vec![]), vec![ones(), truths(100)], 800),
         // Sorting takes 48 bytes for each number.
         (direct("Unique", 1, 4, vec![]), vec![numbers], (48 + 32) << 10),
-        (direct("Unique", 1, 4, vec![]), vec![ones()], ((48 + 8) << 10) + 24),
+        (
+            direct("Unique", 1, 4, vec![]),
+            vec![ones()],
+            ((48 + 8) << 10) + 24,
+        ),
         (
             direct("NonMaxSuppression", 3, 1, vec![]),
             vec![boxes, scores, limit],

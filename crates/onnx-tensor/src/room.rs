@@ -76,7 +76,7 @@ impl Room<'static> {
         Self::of(Box::leak(Box::new(Total::new(limit))))
     }
 
-    /// Calls `run`, the kernel of a node. While it runs, [`ask_for_contents`] on this thread reserves memory
+    /// Calls `run`, the kernel of a node. While it runs, [`ask_for_more`] on this thread reserves memory
     /// from this account. So does [`ask_for_shape`] if `shapes_are_unknown`, that is, if no memory is
     /// reserved for the outputs.
     pub fn during<T>(&mut self, shapes_are_unknown: bool, run: impl FnOnce() -> T) -> T {
@@ -142,7 +142,7 @@ pub fn ask_for_shape(bytes: u64) -> Result<()> {
 ///
 /// # Errors
 /// Returns [`NoRoom`] if all runs together would exceed the budget.
-pub fn ask_for_contents(bytes: u64) -> Result<()> {
+pub fn ask_for_more(bytes: u64) -> Result<()> {
     NODE.with_borrow_mut(|lent| lent.as_mut().map_or(Ok(()), |lent| lent.ask(bytes)))
 }
 
@@ -220,18 +220,18 @@ mod tests {
     fn kernels_ask_for_sizes_that_only_they_know() {
         let mut room = Room::of_limit(100);
         room.hold(20);
-        assert!(ask_for_contents(1000).is_ok(), "no kernel runs");
+        assert!(ask_for_more(1000).is_ok(), "no kernel runs");
         let made = room.during(true, || {
             assert!(ask_for_shape(50).is_ok() && ask_for_shape(31).is_err());
-            ask_for_contents(30)
+            ask_for_more(30)
         });
         assert!(made.is_ok() && room.ask(81).is_err() && room.ask(80).is_ok());
         room.during(false, || {
             assert!(ask_for_shape(1000).is_ok(), "the node has asked");
-            assert!(ask_for_contents(81).is_err());
+            assert!(ask_for_more(81).is_err());
         });
         let panics = || room.during(true, || std::panic::resume_unwind(Box::new("a bug")));
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
-        assert!(ask_for_contents(1000).is_ok());
+        assert!(ask_for_more(1000).is_ok());
     }
 }

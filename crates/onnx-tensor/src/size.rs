@@ -114,7 +114,7 @@ pub const TEXT: u64 = 40;
 /// Maximum bytes of all strings of a value.
 const MAX_TEXTS: u64 = 1 << 30;
 
-/// Refuses strings whose total size is too large, and reserves their memory ([`room::ask_for_contents`]).
+/// Refuses strings whose total size is too large, and reserves their memory ([`room::ask_for_more`]).
 ///
 /// # Errors
 /// Returns [`BadInput`] with both sizes, and the errors of [`admit_now`].
@@ -125,7 +125,7 @@ pub fn admit_texts(bytes: u64) -> Result<()> {
         "the strings together take {bytes} bytes, which is beyond the limit of {}",
         gib(most)
     );
-    room::ask_for_contents(bytes)?;
+    room::ask_for_more(bytes)?;
     admit_now(bytes)
 }
 

@@ -14,7 +14,7 @@ pub(crate) mod power;
 mod powers;
 pub(crate) mod prelu;
 pub(crate) mod remainder;
-mod transcendental;
+pub mod transcendental;
 mod trigonometry;
 pub mod vector;
 

@@ -1,8 +1,12 @@
-//! Vectorizable FP32 functions, with and without fused multiply-add. See [`vector`](super::vector) for their
-//! properties.
+//! Vectorizable FP32 functions: they have no branches or calls, so that the compiler vectorizes loops over
+//! them. All functions propagate NaN, and are exact at infinities and where intermediate values overflow.
+//! Elsewhere, the errors are a few ULP.
 //!
-//! `FUSED` is whether the processor has fused multiply-add. Then all elements of a tensor are computed with it,
-//! whatever their position, so a result depends on its own element only.
+//! `FUSED` is whether to compute with fused multiply-add, which the processor must have to be fast. A tensor is
+//! computed with one value of it, so a result depends on its own element only, not on the element's position.
+//!
+//! The polynomials were fitted for this file to the smallest relative error over the given interval, except that of
+//! [`ln`].
 
 /// Computes `a * b + c`.
 #[inline(always)]
@@ -15,14 +19,14 @@ fn add<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
 
 /// Computes `e^x`.
 #[inline(always)]
-pub(super) fn exp<const FUSED: bool>(x: f32) -> f32 {
+pub fn exp<const FUSED: bool>(x: f32) -> f32 {
     let (power, rest) = split::<FUSED>(x);
     scale(1.0 + expm1_near_zero::<FUSED>(rest), power)
 }
 
 /// Computes `e^x` for `x <= 0`, or 0 for `x` below -87, where the result is close to the smallest normal number.
 #[inline(always)]
-pub(super) fn exp_or_zero<const FUSED: bool>(x: f32) -> f32 {
+pub fn exp_or_zero<const FUSED: bool>(x: f32) -> f32 {
     let bounded = if x < -87.0 { -87.0 } else { x };
     let (power, rest) = split_bounded::<FUSED>(bounded);
     let power_of_two = f32::from_bits((power.wrapping_add(127) as u32) << 23);
@@ -32,7 +36,7 @@ pub(super) fn exp_or_zero<const FUSED: bool>(x: f32) -> f32 {
 
 /// Computes `e^x - 1`, which is also accurate near zero.
 #[inline(always)]
-pub(super) fn expm1<const FUSED: bool>(x: f32) -> f32 {
+pub fn expm1<const FUSED: bool>(x: f32) -> f32 {
     // Below -40, the result is -1. Subnormal numbers are avoided: they take many times as long.
     let x = if x < -40.0 { -40.0 } else { x };
     let (power, rest) = split::<FUSED>(x);
@@ -129,7 +133,7 @@ fn log1p_of_fraction<const FUSED: bool>(x: f32) -> f32 {
 /// Computes `1 / (1 + e^-x)`, or 0 if that is below 2^-50. Results are factors of others, as in `x * sigmoid(x)` and
 /// gates of channels, and arithmetic with products below 2^-126 is slow.
 #[inline(always)]
-pub(super) fn sigmoid<const FUSED: bool>(x: f32) -> f32 {
+pub fn sigmoid<const FUSED: bool>(x: f32) -> f32 {
     const LEAST: f32 = -50.0 * std::f32::consts::LN_2;
     // Above 87, the exponential is a subnormal number, and the result is 1.
     let bounded = if x > 87.0 { 87.0 } else { x };
@@ -139,7 +143,7 @@ pub(super) fn sigmoid<const FUSED: bool>(x: f32) -> f32 {
 
 /// Computes the hyperbolic tangent.
 #[inline(always)]
-pub(super) fn tanh<const FUSED: bool>(x: f32) -> f32 {
+pub fn tanh<const FUSED: bool>(x: f32) -> f32 {
     let magnitude = x.abs();
     // For 10 and above, the hyperbolic tangent is 1 in FP32.
     let magnitude = if magnitude > 10.0 { 10.0 } else { magnitude };
@@ -149,14 +153,14 @@ pub(super) fn tanh<const FUSED: bool>(x: f32) -> f32 {
 
 /// Computes `ln(1 + e^x)`.
 #[inline(always)]
-pub(super) fn softplus<const FUSED: bool>(x: f32) -> f32 {
+pub fn softplus<const FUSED: bool>(x: f32) -> f32 {
     let positive = if x < 0.0 { 0.0 } else { x };
     positive + log1p_of_fraction::<FUSED>(exp::<FUSED>(-x.abs()))
 }
 
 /// Computes `x tanh(ln(1 + e^x))`.
 #[inline(always)]
-pub(super) fn mish<const FUSED: bool>(x: f32) -> f32 {
+pub fn mish<const FUSED: bool>(x: f32) -> f32 {
     let grown = exp::<FUSED>(if x > 20.0 { 20.0 } else { x });
     let ratio = grown * (grown + 2.0);
     x * (ratio / (ratio + 2.0))
@@ -164,7 +168,7 @@ pub(super) fn mish<const FUSED: bool>(x: f32) -> f32 {
 
 /// Computes the error function.
 #[inline(always)]
-pub(super) fn erf<const FUSED: bool>(x: f32) -> f32 {
+pub fn erf<const FUSED: bool>(x: f32) -> f32 {
     // erf(x) / x as a polynomial in x^2, for |x| in [0, 1].
     const NEAR: [f32; 7] = [
         std::f32::consts::FRAC_2_SQRT_PI,
@@ -195,13 +199,13 @@ pub(super) fn erf<const FUSED: bool>(x: f32) -> f32 {
 
 /// Computes GELU: `x` times the cumulative normal distribution.
 #[inline(always)]
-pub(super) fn gelu<const FUSED: bool>(x: f32) -> f32 {
+pub fn gelu<const FUSED: bool>(x: f32) -> f32 {
     0.5 * x * (1.0 + erf::<FUSED>(x * std::f32::consts::FRAC_1_SQRT_2))
 }
 
 /// Computes GELU with the tanh approximation.
 #[inline(always)]
-pub(super) fn gelu_by_tanh<const FUSED: bool>(x: f32) -> f32 {
+pub fn gelu_by_tanh<const FUSED: bool>(x: f32) -> f32 {
     let inner = 0.797_884_6 * (x + 0.044_715 * x * x * x);
     // (1 + tanh(u)) / 2 is a sigmoid.
     x * sigmoid::<FUSED>(2.0 * inner)
@@ -211,7 +215,7 @@ pub(super) fn gelu_by_tanh<const FUSED: bool>(x: f32) -> f32 {
 ///
 /// The polynomial is that of the Cephes library (S. L. Moshier).
 #[inline(always)]
-pub(super) fn ln<const FUSED: bool>(x: f32) -> f32 {
+pub fn ln<const FUSED: bool>(x: f32) -> f32 {
     const TERMS: [f32; 9] = [
         0.333_333_3,
         -0.249_999_94,

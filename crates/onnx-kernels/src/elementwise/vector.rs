@@ -1,8 +1,4 @@
-//! Vectorizable FP32 functions: they have no branches or calls, so that the compiler vectorizes loops over
-//! them. All functions propagate NaN, and are exact at infinities and where intermediate values overflow.
-//! Elsewhere, the errors are a few ULP.
-//!
-//! The polynomials were fitted for this file to the smallest relative error over the given interval.
+//! Loops over FP32 values that are compiled for the widest vectors of the processor.
 
 /// Replaces each value with the result of an expression that may use the listed variables, compiled for the
 /// processor's widest vectors.
@@ -56,74 +52,3 @@ pub use crate::each;
 
 #[doc(hidden)]
 pub use pulp;
-
-use crate::elementwise::transcendental;
-
-/// Computes `e^x`.
-#[inline(always)]
-pub fn exp(x: f32) -> f32 {
-    transcendental::exp::<false>(x)
-}
-
-/// Computes `e^x` for `x <= 0`, or 0 for `x` below -87, where the result is close to the smallest normal number.
-#[inline(always)]
-pub fn exp_or_zero(x: f32) -> f32 {
-    transcendental::exp_or_zero::<false>(x)
-}
-
-/// Computes `e^x - 1`, which is also accurate near zero.
-#[inline(always)]
-pub fn expm1(x: f32) -> f32 {
-    transcendental::expm1::<false>(x)
-}
-
-/// Computes `1 / (1 + e^-x)`, or 0 if that is below 2^-50. Results are factors of others, as in `x * sigmoid(x)` and
-/// gates of channels, and arithmetic with products below 2^-126 is slow.
-#[inline(always)]
-pub fn sigmoid(x: f32) -> f32 {
-    transcendental::sigmoid::<false>(x)
-}
-
-/// Computes the hyperbolic tangent.
-#[inline(always)]
-pub fn tanh(x: f32) -> f32 {
-    transcendental::tanh::<false>(x)
-}
-
-/// Computes `ln(1 + e^x)`.
-#[inline(always)]
-pub fn softplus(x: f32) -> f32 {
-    transcendental::softplus::<false>(x)
-}
-
-/// Computes `x tanh(ln(1 + e^x))`.
-#[inline(always)]
-pub fn mish(x: f32) -> f32 {
-    transcendental::mish::<false>(x)
-}
-
-/// Computes the error function.
-#[inline(always)]
-pub fn erf(x: f32) -> f32 {
-    transcendental::erf::<false>(x)
-}
-
-/// Computes GELU: `x` times the cumulative normal distribution.
-#[inline(always)]
-pub fn gelu(x: f32) -> f32 {
-    transcendental::gelu::<false>(x)
-}
-
-/// Computes GELU with the tanh approximation.
-#[inline(always)]
-pub fn gelu_by_tanh(x: f32) -> f32 {
-    transcendental::gelu_by_tanh::<false>(x)
-}
-
-/// Computes the natural logarithm: minus infinity at 0, and NaN below.
-///
-/// The polynomial is that of the Cephes library (S. L. Moshier).
-#[inline(always)]
-pub fn ln(x: f32) -> f32 {
-    transcendental::ln::<false>(x)
-}

@@ -217,7 +217,7 @@ impl Unique {
             // Slices of one number are sorted by its key.
             Some(key) if values.len() == length => {
                 let bytes = (size_of::<u64>() as u64 + BYTES_PER_KEY).saturating_mul(length as u64);
-                room::ask_for_contents(bytes)?;
+                room::ask_for_more(bytes)?;
                 size::admit_now(bytes)?;
                 let keys = pace.map(values, key)?;
                 self.groups(&sorted_keys(&keys)?, &|a, b, _| Ok(keys[a].cmp(&keys[b])))?

@@ -2,6 +2,7 @@
 //! key-value caches.
 
 pub(crate) mod attention_mask;
+pub(crate) mod block_sizes;
 pub(crate) mod cache;
 pub(crate) mod causal_conv;
 pub(crate) mod fused_attention;

@@ -7,7 +7,7 @@ use onnx_tensor::prelude::*;
 
 use crate::{
     attention::{
-        fused_attention::{FEWEST_ROWS, ask_for_buffers, block_rows, packed_len},
+        block_sizes::{FEWEST_ROWS, ask_for_buffers, block_rows, packed_len},
         score_mask::{LEAST, Mask},
     },
     norm::softmax,

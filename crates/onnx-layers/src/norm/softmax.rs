@@ -6,7 +6,7 @@ use std::{ops::Range, sync::Arc};
 use onnx_tensor::prelude::*;
 
 use crate::least_work::ELEMENTS;
-use onnx_kernels::elementwise::vector;
+use onnx_kernels::elementwise::transcendental::exp_or_zero;
 use onnx_tensor::{
     cancelling::{PART, Pace},
     node::Node,
@@ -160,7 +160,7 @@ fn row(row: &mut [f32], are_logarithms: bool, pace: &mut Pace) -> Result<()> {
     if are_logarithms {
         let mut add = |chunk: &[f32; LANES]| {
             for (sum, &x) in sums.iter_mut().zip(chunk) {
-                *sum += vector::exp_or_zero(x - most);
+                *sum += exp_or_zero::<false>(x - most);
             }
         };
         for part in whole.chunks(PART) {
@@ -179,7 +179,7 @@ fn row(row: &mut [f32], are_logarithms: bool, pace: &mut Pace) -> Result<()> {
     }
     let mut exponentiate = |chunk: &mut [f32; LANES]| {
         for (sum, x) in sums.iter_mut().zip(chunk) {
-            *x = vector::exp_or_zero(*x - most);
+            *x = exp_or_zero::<false>(*x - most);
             *sum += *x;
         }
     };
@@ -210,7 +210,7 @@ fn take_greater(greatest: &mut [f32; LANES], chunk: &[f32; LANES]) {
 #[inline(always)]
 fn exponentials(values: &[f32; LANES], count: usize, most: f32) -> [f32; LANES] {
     std::array::from_fn(|at| {
-        let x = vector::exp_or_zero(values[at] - most);
+        let x = exp_or_zero::<false>(values[at] - most);
         if at < count { x } else { 0.0 }
     })
 }
@@ -255,7 +255,7 @@ fn columns(
             pace.spend((part.len() / inner * columns.len()) as u64)?;
             for row in part.chunks_exact(inner) {
                 for ((&x, sum), most) in row[columns.clone()].iter().zip(&mut sums).zip(&most) {
-                    *sum += vector::exp_or_zero(x - most);
+                    *sum += exp_or_zero::<false>(x - most);
                 }
             }
         }
@@ -275,7 +275,7 @@ fn columns(
         pace.spend((part.len() / inner * columns.len()) as u64)?;
         for row in part.chunks_exact_mut(inner) {
             for ((x, sum), most) in row[columns.clone()].iter_mut().zip(&mut sums).zip(&most) {
-                *x = vector::exp_or_zero(*x - most);
+                *x = exp_or_zero::<false>(*x - most);
                 *sum += *x;
             }
         }

@@ -1,9 +1,6 @@
 //! Activation functions of recurrent layers.
 
-use onnx_kernels::elementwise::{
-    approximations,
-    vector::{self, each},
-};
+use onnx_kernels::elementwise::{approximations, transcendental, vector::each};
 
 /// An activation function of a gate.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -106,18 +103,18 @@ impl Activation {
     /// Applies the function to each value.
     pub(crate) fn apply(self, values: &mut [f32]) {
         match self {
-            Self::Sigmoid => each!(values, [] | x | vector::sigmoid(x)),
-            Self::Tanh => each!(values, [] | x | vector::tanh(x)),
+            Self::Sigmoid => each!(values, [] | x | transcendental::sigmoid::<false>(x)),
+            Self::Tanh => each!(values, [] | x | transcendental::tanh::<false>(x)),
             Self::CoarseSigmoid => approximations::sigmoid(values),
             Self::CoarseTanh => approximations::tanh(values),
             Self::Relu => each!(values, [] | x | if x < 0.0 { 0.0 } else { x }),
-            Self::Softplus => each!(values, [] | x | vector::softplus(x)),
+            Self::Softplus => each!(values, [] | x | transcendental::softplus::<false>(x)),
             Self::Softsign => each!(values, [] | x | x / (1.0 + x.abs())),
             Self::Affine { alpha, beta } => each!(values, [alpha, beta] | x | alpha * x + beta),
             Self::Elu { alpha } => each!(
                 values,
                 [alpha] | x | {
-                    let below = alpha * vector::expm1(x);
+                    let below = alpha * transcendental::expm1::<false>(x);
                     if x < 0.0 { below } else { x }
                 }
             ),
@@ -126,7 +123,10 @@ impl Activation {
             }
             Self::LeakyRelu { alpha } => each!(values, [alpha] | x | if x < 0.0 { alpha * x } else { x }),
             Self::ScaledTanh { alpha, beta } => {
-                each!(values, [alpha, beta] | x | alpha * vector::tanh(beta * x));
+                each!(
+                    values,
+                    [alpha, beta] | x | alpha * transcendental::tanh::<false>(beta * x)
+                );
             }
             Self::ThresholdedRelu { alpha } => {
                 each!(values, [alpha] | x | if x > alpha { x } else { 0.0 });
