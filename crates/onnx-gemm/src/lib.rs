@@ -13,6 +13,7 @@
 //! | [`IndirectGemm`], [`BlockedGemm`] | FP32, rows of the second factor at any offsets of one slice: unpacked `gemm` and transposed convolution, through `BlockedGemm` |
 //! | [`LineGemm`], [`LineFilter`] | FP32, the same for the pixels of lines, written in place: dense and depthwise convolution without im2col |
 //! | [`PlaneFilter`] | FP32, depthwise convolution of 3x3, 5x5 or 7x7 with stride 1 |
+//! | [`TapGemm`], [`ChannelFilter`] | FP32, dense and depthwise convolution of channels-last (NHWC) images, without im2col |
 //! | [`add_gemm`] | FP64 and integers; adds the product to a matrix |
 //! | [`PackedIntegers`], [`integer_gemm`] | 8-bit integers minus zero points, exact; uses VNNI where supported |
 //! | [`IntegerFilters`] | 8-bit convolution without im2col, exact; uses VNNI where supported |
@@ -38,6 +39,7 @@
 //! docs/measured/operators.md has the table.
 
 mod block_of_column;
+mod channel_filter;
 mod dots;
 mod gemm;
 mod gemv;
@@ -58,8 +60,10 @@ mod plane_filter;
 mod prefetch;
 mod shapes;
 mod subnormals;
+mod tap_gemm;
 mod transpose;
 
+pub use channel_filter::{ChannelFilter, FilterSizes};
 pub use dots::dot_products;
 pub use gemm::{gemm, gemm_nt};
 pub use gemv::{gemv, indirect_gemv};
@@ -75,4 +79,5 @@ pub use pack_groups::Order;
 pub use packed::PackedMatrix;
 pub use plane_filter::{PlaneBuffer, PlaneFilter};
 pub use subnormals::clear_subnormals;
+pub use tap_gemm::{OUTSIDE, TapGemm};
 pub use transpose::transpose;
