@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
+use crate::elementwise::vector::select;
+
 use crate::elementwise::binary::broadcast;
 use onnx_tensor::{
     cancelling::Pace,
@@ -125,7 +127,7 @@ fn curved<T: Real>(inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         for part in values.chunks_exact_mut(slopes.len()) {
             pace.pairs(slopes, part, |slopes, part| {
                 for (x, slope) in part.iter_mut().zip(slopes) {
-                    *x = if *x < zero { *slope * *x } else { *x };
+                    *x = select(*x < zero, *slope * *x, *x);
                 }
             })?;
         }
@@ -138,7 +140,7 @@ fn bend<T: Real>(values: &mut [T], slope: T) {
     let zero = T::of(0.0);
     pulp::Arch::new().dispatch(|| {
         for x in &mut *values {
-            *x = if *x < zero { slope * *x } else { *x };
+            *x = select(*x < zero, slope * *x, *x);
         }
     });
 }
