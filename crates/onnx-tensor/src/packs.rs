@@ -22,6 +22,13 @@ pub enum Order {
         /// Number of groups.
         groups: usize,
     },
+    /// Weights of convolutions whose results have the channels last.
+    ChannelsLast {
+        /// Number of groups.
+        groups: usize,
+        /// Whether the images have the channels first.
+        from_first: bool,
+    },
     /// Weights of transposed convolutions, packed group by group.
     Columns {
         /// Number of groups.

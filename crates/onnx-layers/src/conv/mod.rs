@@ -3,6 +3,7 @@
 
 pub(crate) mod byte_convolution;
 pub(crate) mod byte_layout;
+pub(crate) mod channels_last;
 pub(crate) mod columns;
 pub(crate) mod conv_transpose;
 pub(crate) mod convolution;
@@ -14,6 +15,7 @@ pub(crate) mod unfolded;
 pub(crate) mod window;
 pub(crate) mod windows;
 
+pub use channels_last::channels_last_conv;
 pub use columns::col_2_im;
 pub use conv_transpose::conv_transpose;
 pub use deformed::deform_conv;

@@ -167,12 +167,14 @@ impl Sizes {
     /// Returns the geometry for the kernels of one and two dimensions; `None` for other ranks and for empty
     /// images.
     pub(super) fn geometry(&self) -> Option<Geometry> {
-        let axes = &*self.axes;
         let is_empty =
-            axes.iter().any(|axis| axis.size == 0) || self.shape.contains(&0) || self.channels == 0;
-        if is_empty {
-            return None;
-        }
+            self.axes.iter().any(|axis| axis.size == 0) || self.shape.contains(&0) || self.channels == 0;
+        if is_empty { None } else { self.plane() }
+    }
+
+    /// Like [`geometry`](Self::geometry), also for empty images.
+    pub(super) fn plane(&self) -> Option<Geometry> {
+        let axes = &*self.axes;
         Some(Geometry {
             batch: self.batch,
             groups: self.groups,

@@ -11,4 +11,4 @@ pub(crate) mod pools;
 
 pub use lp_pool::{global_lp_pool, lp_pool};
 pub use max_unpool::max_unpool;
-pub use pools::{averages, maxima};
+pub use pools::{averages, channels_last_averages, channels_last_maxima, maxima};

@@ -1,6 +1,6 @@
 //! The operators `AveragePool` and `MaxPool`.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use onnx_tensor::prelude::*;
 
@@ -25,16 +25,37 @@ pub fn averages(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Pool::average(Attributes(node))?))
 }
 
+/// Builds the operator `ChannelsLastAveragePool`: `AveragePool` for images whose channels come last.
+pub fn channels_last_averages(node: &Node) -> Result<Box<dyn Compute>> {
+    let pool = Pool::average(Attributes(node))?;
+    Ok(Box::new(Pool {
+        are_channels_last: true,
+        ..pool
+    }))
+}
+
+/// Builds the operator `ChannelsLastMaxPool`: `MaxPool` for images whose channels come last, without the
+/// indices of the maxima.
+pub fn channels_last_maxima(node: &Node) -> Result<Box<dyn Compute>> {
+    let pool = Pool::maximum(Attributes(node))?;
+    Ok(Box::new(Pool {
+        are_channels_last: true,
+        ..pool
+    }))
+}
+
 /// Builds the operator `MaxPool`.
 pub fn maxima(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Pool::maximum(Attributes(node))?))
 }
 
-/// A pool over the last axes of images; batch and channels come first.
+/// A pool over all axes of images but the batch and the channels.
 #[derive(Debug)]
 pub(crate) struct Pool {
     window: Window,
     function: Function,
+    /// Whether the channels are the last axis, not the second.
+    are_channels_last: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +79,7 @@ impl Pool {
             function: Function::Average {
                 counts_padding: attributes.int("count_include_pad", 0) != 0,
             },
+            are_channels_last: false,
         })
     }
 
@@ -68,7 +90,16 @@ impl Pool {
                 wants_places: attributes.0.output.len() > 1,
                 by_columns: attributes.int("storage_order", 0) != 0,
             },
+            are_channels_last: false,
         })
+    }
+
+    /// Returns the range of the pooled axes of an image of `rank` dimensions.
+    fn pooled(&self, rank: usize) -> Range<usize> {
+        match self.are_channels_last {
+            true => 1..rank.saturating_sub(1),
+            false => 2..rank,
+        }
     }
 }
 
@@ -78,8 +109,11 @@ impl Compute for Pool {
             bail!("expected 1 input, found {}", inputs.len());
         };
         self.window.expect_axes(image.rank().saturating_sub(2))?;
-        let mut shape: ShortVec<Dim> = image.shape[..2].into();
-        shape.extend(self.window.dims(&image.shape[2..], &self.window.kernel)?);
+        let (mut shape, pooled) = (image.shape.clone(), self.pooled(image.rank()));
+        let dims = self
+            .window
+            .dims(&image.shape[pooled.clone()], &self.window.kernel)?;
+        shape[pooled].copy_from_slice(&dims);
         let result = Fact::new(image.element_type, shape);
         Ok(Some(match self.function {
             Function::Maximum {
@@ -94,10 +128,14 @@ impl Compute for Pool {
 
     fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let image = &inputs[0];
-        let sizes = &image.shape()[2..];
+        let (mut shape, pooled) = (ShortVec::from(image.shape()), self.pooled(image.rank()));
+        let sizes = &image.shape()[pooled.clone()];
         let axes = self.window.axes(sizes, &self.window.kernel)?;
-        let mut shape: ShortVec<usize> = image.shape()[..2].into();
-        shape.extend(axes.iter().map(|axis| axis.count));
+        shape[pooled.clone()]
+            .iter_mut()
+            .zip(&axes)
+            .for_each(|(dim, axis)| *dim = axis.count);
+        let depth = image.shape()[pooled.end..].iter().product();
         Ok(match self.function {
             Function::Average { counts_padding } => {
                 let counted = |index: usize, axis: &Axis, at: usize| match counts_padding {
@@ -105,17 +143,17 @@ impl Compute for Pool {
                     false => axis.taken(at).len(),
                 };
                 smallvec![Arc::new(average_pool::averages(
-                    image, &axes, 1, &shape, counted
+                    image, &axes, depth, &shape, counted
                 )?)]
             }
             Function::Maximum {
                 wants_places,
                 by_columns,
             } => {
-                let (greatest, places) = max_pool::pooled(image, &axes, 1, &shape, wants_places)?;
+                let (greatest, places) = max_pool::pooled(image, &axes, depth, &shape, wants_places)?;
                 let mut made = smallvec![Arc::new(greatest)];
                 if let Some(mut places) = places {
-                    count_all(&mut places, &shape[2..], sizes, by_columns)?;
+                    count_all(&mut places, &shape[pooled], sizes, by_columns)?;
                     made.push(Arc::new(tensor(&shape, places)?));
                 }
                 made

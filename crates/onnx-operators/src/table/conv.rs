@@ -1,7 +1,7 @@
 //! Rows of the operator table for convolutions.
 
 use crate::{
-    operator::{Operator, op},
+    operator::{Operator, inner, op},
     types::Types,
 };
 
@@ -52,4 +52,13 @@ pub(super) const ROWS: &[Operator] = &[
         .takes(CONV)
         .of(Types::ALL)
         .sizes_from(1, 8),
+    inner("ChannelsLastConv").of(Types::F32).alike(&[1, 2]).takes(&[
+        "auto_pad",
+        "dilations",
+        "from_first",
+        "group",
+        "kernel_shape",
+        "pads",
+        "strides",
+    ]),
 ];

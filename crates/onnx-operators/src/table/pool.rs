@@ -1,7 +1,7 @@
 //! Rows of the operator table for pools.
 
 use crate::{
-    operator::{Operator, Outputs, op},
+    operator::{Operator, Outputs, inner, op},
     types::Types,
 };
 
@@ -46,4 +46,22 @@ pub(super) const ROWS: &[Operator] = &[
         .takes(&["kernel_shape", "pads", "strides"])
         .shaped_by(&[2])
         .sizes_from(2, 3),
+    inner("ChannelsLastAveragePool").of(Types::F32).takes(&[
+        "auto_pad",
+        "ceil_mode",
+        "count_include_pad",
+        "dilations",
+        "kernel_shape",
+        "pads",
+        "strides",
+    ]),
+    inner("ChannelsLastMaxPool").of(Types::F32).takes(&[
+        "auto_pad",
+        "ceil_mode",
+        "dilations",
+        "kernel_shape",
+        "pads",
+        "storage_order",
+        "strides",
+    ]),
 ];

@@ -646,6 +646,12 @@ pub(super) fn case(operator: &'static Operator) -> Option<Case> {
         ]),
         // Only the shape of the input is read, and only half of the mask is written.
         (_, "CausalMask") => given(vec![floats(&[1, 1, 1024, 1024])]).work(COUNT),
+        (_, "ChannelsLastAveragePool" | "ChannelsLastMaxPool") => {
+            given(vec![floats(&[1, 512, 512, 4])]).ints("kernel_shape", &[2, 2])
+        }
+        (_, "ChannelsLastConv") => {
+            given(vec![floats(&[1, 512, 512, 4]), floats(&[4, 4, 3, 3])]).products(36 * COUNT)
+        }
         (_, "CoarseSigmoid" | "CoarseTanh") => given(vec![row()]),
         (_, "DequantizedMatMul") => given(vec![
             of(&[256, 256], 3u8),

@@ -34,6 +34,7 @@ pub(super) const KERNELS: &[(Build, &[&str])] = &[
     (Node(attention::split_heads), &["tensorferry/SplitHeads"]),
     (Node(attention::tensor_scatter), &["TensorScatter"]),
     (Node(attention::transpose_last), &["tensorferry/TransposeLast"]),
+    (Node(conv::channels_last_conv), &["tensorferry/ChannelsLastConv"]),
     (Node(conv::col_2_im), &["Col2Im"]),
     (Node(conv::conv), &["Conv"]),
     (Node(conv::conv_integer), &["ConvInteger"]),
@@ -175,6 +176,14 @@ pub(super) const KERNELS: &[(Build, &[&str])] = &[
     ),
     (Node(norm::softmax), &["LogSoftmax", "Softmax"]),
     (Node(pool::averages), &["AveragePool"]),
+    (
+        Node(pool::channels_last_averages),
+        &["tensorferry/ChannelsLastAveragePool"],
+    ),
+    (
+        Node(pool::channels_last_maxima),
+        &["tensorferry/ChannelsLastMaxPool"],
+    ),
     (Node(pool::global_lp_pool), &["GlobalLpPool"]),
     (Node(pool::lp_pool), &["LpPool"]),
     (Node(pool::max_unpool), &["MaxUnpool"]),

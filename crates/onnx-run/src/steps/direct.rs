@@ -33,6 +33,8 @@ pub(crate) struct DirectNode {
     given: Vec<Option<Slot>>,
     /// For each present input, whether no later input has the same slot.
     is_last: Vec<bool>,
+    /// Whether the operator is the gated form of its own.
+    is_gated: bool,
 }
 
 /// An empty tensor, passed in place of an absorbed input.
@@ -61,12 +63,19 @@ impl DirectNode {
             is_last: last(&given),
             given: given.into_iter().map(Some).collect(),
             wires,
+            is_gated: false,
         })
     }
 
     /// Replaces the operator with its gated form, which multiplies its input by its result.
     pub(crate) fn gate(&mut self) {
         self.direct.gate();
+        self.is_gated = true;
+    }
+
+    /// Returns whether [`gate`](Self::gate) has replaced the operator.
+    pub(crate) fn is_gated(&self) -> bool {
+        self.is_gated
     }
 
     /// Fuses the node `next`, the only reader of the result, into this one if the operator supports it.

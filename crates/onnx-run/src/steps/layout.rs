@@ -36,7 +36,7 @@ pub(crate) struct Space<'s> {
 }
 
 impl Space<'_> {
-    fn new_slot(&mut self) -> Slot {
+    pub(super) fn new_slot(&mut self) -> Slot {
         *self.slots += 1;
         Slot(*self.slots - 1)
     }
@@ -62,7 +62,7 @@ pub(crate) fn without_transposes(
         moved: HashMap::new(),
         groups: Vec::new(),
         changes: Vec::with_capacity(steps.len()),
-        turned: HashMap::new(),
+        constants: TurnedConstants::default(),
         kept: HashSet::new(),
         read: outputs.iter().copied().collect(),
     };
@@ -128,8 +128,7 @@ struct Plan {
     moved: HashMap<Slot, MovedValue>,
     groups: Vec<Group>,
     changes: Vec<Option<Change>>,
-    /// Transposed constants, by the original slot and the order.
-    turned: HashMap<(Slot, ShortVec<usize>), Slot>,
+    constants: TurnedConstants,
     /// Values that subgraphs read, which must keep their slots.
     kept: HashSet<Slot>,
     /// Values that unchanged steps read.
@@ -137,7 +136,7 @@ struct Plan {
 }
 
 /// Kinds of elementwise nodes, by the inputs that may be constants with several elements.
-enum Elementwise {
+pub(super) enum Elementwise {
     /// No input: one input is transposed, and the others are scalars.
     Of,
     /// All inputs, which are broadcast together.
@@ -149,7 +148,7 @@ enum Elementwise {
 }
 
 impl Elementwise {
-    fn of(node: &Node) -> Option<Self> {
+    pub(super) fn of(node: &Node) -> Option<Self> {
         Some(match node.op_type.as_str() {
             "Abs" | "Cast" | "Ceil" | "Celu" | "Clip" | "Elu" | "Erf" | "Exp" | "Floor" | "Gelu"
             | "HardSigmoid" | "HardSwish" | "LeakyRelu" | "Log" | "Mish" | "Neg" | "Not" | "Reciprocal"
@@ -165,6 +164,21 @@ impl Elementwise {
             "Pad" if !Attributes(node).has("pads") => Self::Padded,
             _ => return None,
         })
+    }
+
+    /// Returns the attributes of a node that moves before a Transpose by `order`.
+    pub(super) fn attributes(&self, node: &Node, order: &[usize]) -> Option<Vec<Attribute>> {
+        let mut attributes = node.attribute.clone();
+        if matches!(self, Self::Joined) {
+            let axis = attributes.iter_mut().find(|attribute| attribute.name == "axis")?;
+            let place = if axis.i < 0 {
+                axis.i + order.len() as i64
+            } else {
+                axis.i
+            };
+            axis.i = *order.get(usize::try_from(place).ok()?)? as i64;
+        }
+        Some(attributes)
     }
 }
 
@@ -208,21 +222,9 @@ impl Plan {
         let Some(inputs) = self.inputs(&kind, wires, &order, space)? else {
             return Ok(None);
         };
-        let mut attribute = node.attribute.clone();
-        if matches!(kind, Elementwise::Joined) {
-            let Some(axis) = attribute.iter_mut().find(|attribute| attribute.name == "axis") else {
-                return Ok(None);
-            };
-            let place = if axis.i < 0 {
-                axis.i + order.len() as i64
-            } else {
-                axis.i
-            };
-            let Some(&place) = usize::try_from(place).ok().and_then(|place| order.get(place)) else {
-                return Ok(None);
-            };
-            axis.i = place as i64;
-        }
+        let Some(attribute) = kind.attributes(node, &order) else {
+            return Ok(None);
+        };
         let group = groups.into_iter().reduce(|one, other| self.join(one, other));
         let moved = MovedValue {
             source: space.new_slot(),
@@ -297,7 +299,7 @@ impl Plan {
             };
             let source = match self.turned_value(slot) {
                 Some(moved) => Some(moved.source),
-                None => self.constant(kind, place, slot, order, space)?,
+                None => self.constants.of(kind, place, slot, order, space)?,
             };
             let Some(source) = source else {
                 return Ok(None);
@@ -305,50 +307,6 @@ impl Plan {
             inputs.push(Some(source));
         }
         Ok(Some(inputs))
-    }
-
-    /// Returns a constant with its axes permuted for a node that moves before the Transpose.
-    fn constant(
-        &mut self,
-        kind: &Elementwise,
-        place: usize,
-        slot: Slot,
-        order: &[usize],
-        space: &mut Space<'_>,
-    ) -> Result<Option<Slot>> {
-        let Some(constant) = space.constants.get(&slot).cloned() else {
-            return Ok(None);
-        };
-        let fits = match kind {
-            Elementwise::Padded if place == 1 => {
-                constant.shape() == [2 * order.len()] && constant.element_type() == ElementType::I64
-            }
-            Elementwise::Padded if place > 2 => false,
-            Elementwise::Of | Elementwise::Padded => return Ok((constant.rank() == 0).then_some(slot)),
-            Elementwise::Broadcast => constant.rank() <= order.len(),
-            Elementwise::Joined => constant.rank() == order.len(),
-        };
-        if !fits {
-            return Ok(None);
-        }
-        if constant.rank() == 0 {
-            return Ok(Some(slot));
-        }
-        let key = (slot, ShortVec::from(order));
-        if let Some(&turned) = self.turned.get(&key) {
-            return Ok(Some(turned));
-        }
-        if !space.packs.admit(size::of_value(&constant)) {
-            return Ok(None);
-        }
-        let turned = match kind {
-            Elementwise::Padded => pads(&constant, order)?,
-            _ => turned(&constant, order)?,
-        };
-        let made = space.new_slot();
-        space.constants.insert(made, turned);
-        self.turned.insert(key, made);
-        Ok(Some(made))
     }
 
     fn root(&mut self, group: usize) -> usize {
@@ -475,8 +433,61 @@ impl Plan {
     }
 }
 
+/// Constants with permuted axes.
+#[derive(Default)]
+pub(super) struct TurnedConstants {
+    /// The permuted constants, by the original slot and the order.
+    made: HashMap<(Slot, ShortVec<usize>), Slot>,
+}
+
+impl TurnedConstants {
+    /// Returns a constant with its axes permuted for a node that moves before the Transpose.
+    pub(super) fn of(
+        &mut self,
+        kind: &Elementwise,
+        place: usize,
+        slot: Slot,
+        order: &[usize],
+        space: &mut Space<'_>,
+    ) -> Result<Option<Slot>> {
+        let Some(constant) = space.constants.get(&slot).cloned() else {
+            return Ok(None);
+        };
+        let fits = match kind {
+            Elementwise::Padded if place == 1 => {
+                constant.shape() == [2 * order.len()] && constant.element_type() == ElementType::I64
+            }
+            Elementwise::Padded if place > 2 => false,
+            Elementwise::Of | Elementwise::Padded => return Ok((constant.rank() == 0).then_some(slot)),
+            Elementwise::Broadcast => constant.rank() <= order.len(),
+            Elementwise::Joined => constant.rank() == order.len(),
+        };
+        if !fits {
+            return Ok(None);
+        }
+        if constant.rank() == 0 {
+            return Ok(Some(slot));
+        }
+        let key = (slot, ShortVec::from(order));
+        if let Some(&turned) = self.made.get(&key) {
+            return Ok(Some(turned));
+        }
+        if !space.packs.admit(size::of_value(&constant)) {
+            return Ok(None);
+        }
+        let turned = match kind {
+            Elementwise::Padded => pads(&constant, order)?,
+            _ => turned(&constant, order)?,
+        };
+        let made = space.new_slot();
+        space.constants.insert(made, turned);
+        self.made.insert(key, made);
+        Ok(Some(made))
+    }
+}
+
 /// Rebuilds a node with these inputs and outputs.
-fn remade(
+pub(super) fn remade(
     node: Node,
     inputs: Vec<Option<Slot>>,
     outputs: Vec<Slot>,

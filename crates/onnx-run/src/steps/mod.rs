@@ -7,6 +7,7 @@
 
 mod attention;
 mod body;
+mod channels_last;
 mod control;
 mod dequantized;
 mod direct;

@@ -10,6 +10,7 @@ use onnx_tensor::prelude::*;
 
 use crate::steps::{
     body::{Body, Control, ControlNode, Step, dropped},
+    channels_last,
     dequantized::Dequantized,
     direct::DirectNode,
     folding::Folding,
@@ -302,7 +303,6 @@ impl Preparer {
         };
         let rank = |slot: Slot| self.facts.get(&slot).map(Fact::rank);
         let nodes = layout::without_transposes(nodes, outputs, rank, &mut space)?;
-        let mut steps: Vec<Option<Step>> = Vec::with_capacity(nodes.len());
         let found = fuse::fused(
             &nodes,
             outputs,
@@ -310,7 +310,7 @@ impl Preparer {
             &self.dequantized,
             &mut self.packs,
         )?;
-        steps.extend(nodes.into_iter().map(|(step, _)| Some(step)));
+        let mut steps: Vec<Option<StepWithNode>> = nodes.into_iter().map(Some).collect();
         for Fused {
             node,
             mut wires,
@@ -325,16 +325,24 @@ impl Preparer {
                 wires.inputs.resize(wires.inputs.len().max(place + 1), None);
                 wires.inputs[place] = Some(slot);
             }
-            let mut node = DirectNode::new(&node, wires, &self.constants)?;
+            let mut direct = DirectNode::new(&node, wires, &self.constants)?;
             if is_gated {
-                node.gate();
+                direct.gate();
             }
             replaced.iter().for_each(|&at| steps[at] = None);
             if let Some(&last) = replaced.last() {
-                steps[last] = Some(Step::Node(node));
+                steps[last] = Some((Step::Node(direct), Some(node)));
             }
         }
-        let mut steps: Vec<Step> = steps.into_iter().flatten().collect();
+        let steps = steps.into_iter().flatten().collect();
+        let mut space = layout::Space {
+            constants: &mut self.constants,
+            packs: &mut self.packs,
+            slots: &mut self.count,
+        };
+        let fact = |slot: Slot| self.facts.get(&slot);
+        let steps = channels_last::converted(steps, outputs, fact, &mut space)?;
+        let mut steps: Vec<Step> = steps.into_iter().map(|(step, _)| step).collect();
         drop_dequantizations(&mut steps, outputs);
         join_functions(&mut steps, outputs);
         for step in &mut steps {
