@@ -10,7 +10,7 @@ use onnx_tensor::prelude::*;
 use crate::{
     elementwise::{
         transcendental,
-        vector::{each, select},
+        vector::{each, stored},
     },
     least_work::ELEMENTS,
 };
@@ -134,7 +134,7 @@ enum Function {
 impl Function {
     fn single(self, values: &mut [f32]) {
         match self {
-            Self::Relu => each!(values, [] | x | select(x < 0.0, 0.0, x)),
+            Self::Relu => each!(values, [] | x | if x < 0.0 { 0.0 } else { stored(x) }),
             Self::Sigmoid => each!(values, [] | x, FUSED | transcendental::sigmoid::<FUSED>(x)),
             Self::Tanh => each!(values, [] | x, FUSED | transcendental::tanh::<FUSED>(x)),
             Self::Softplus => each!(values, [] | x, FUSED | transcendental::softplus::<FUSED>(x)),
@@ -148,7 +148,7 @@ impl Function {
                 [alpha] | x,
                 FUSED | {
                     let below = alpha * transcendental::expm1::<FUSED>(x);
-                    select(x > 0.0, x, below)
+                    if x > 0.0 { stored(x) } else { below }
                 }
             ),
             Self::Celu { alpha } => each!(
@@ -156,7 +156,7 @@ impl Function {
                 [alpha] | x,
                 FUSED | {
                     let below = alpha * transcendental::expm1::<FUSED>(x / alpha);
-                    select(x > 0.0, x, below)
+                    if x > 0.0 { stored(x) } else { below }
                 }
             ),
             Self::Selu { alpha, gamma } => each!(
@@ -164,10 +164,12 @@ impl Function {
                 [alpha, gamma] | x,
                 FUSED | {
                     let below = alpha * transcendental::expm1::<FUSED>(x);
-                    gamma * select(x > 0.0, x, below)
+                    gamma * if x > 0.0 { stored(x) } else { below }
                 }
             ),
-            Self::LeakyRelu { alpha } => each!(values, [alpha] | x | select(x < 0.0, alpha * x, x)),
+            Self::LeakyRelu { alpha } => {
+                each!(values, [alpha] | x | if x < 0.0 { alpha * x } else { stored(x) })
+            }
             Self::HardSigmoid { alpha, beta } => {
                 each!(values, [alpha, beta] | x | clamp(alpha * x + beta));
             }
@@ -180,15 +182,17 @@ impl Function {
             Self::Asinh => each!(values, [] | x | f64::from(x).asinh() as f32),
             Self::Acosh => each!(values, [] | x | f64::from(x).acosh() as f32),
             Self::Softsign => each!(values, [] | x | x / (1.0 + x.abs())),
-            Self::ThresholdedRelu { alpha } => each!(values, [alpha] | x | select(x > alpha, x, 0.0)),
+            Self::ThresholdedRelu { alpha } => {
+                each!(values, [alpha] | x | if x > alpha { stored(x) } else { 0.0 })
+            }
             Self::Shrink { lambd, bias } => each!(values, [lambd, bias] | x | shrink(x, lambd, bias)),
             Self::Clip { low, high } => {
                 let (low, high) = (low as f32, high as f32);
                 each!(
                     values,
                     [low, high] | x | {
-                        let x = select(x < low, low, x);
-                        select(x > high, high, x)
+                        let x = if x < low { low } else { stored(x) };
+                        if x > high { high } else { x }
                     }
                 );
             }
@@ -197,7 +201,13 @@ impl Function {
             Self::Ceil => each!(values, [] | x | x.ceil()),
             Self::Sign => each!(
                 values,
-                [] | x | select(x == 0.0 || x.is_nan(), x, 1.0f32.copysign(x))
+                [] | x | {
+                    if x == 0.0 || x.is_nan() {
+                        stored(x)
+                    } else {
+                        1.0f32.copysign(x)
+                    }
+                }
             ),
         }
     }

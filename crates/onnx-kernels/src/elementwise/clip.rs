@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::elementwise::vector::select;
-
 use crate::elementwise::activation::Activation;
 use onnx_tensor::operator::Constants;
 use onnx_tensor::{
@@ -76,8 +74,8 @@ fn clip<T: Element + Copy + PartialOrd>(numbers: Arc<Tensor>, low: T, high: T) -
     split::replaced(numbers, LINE, work, |_, numbers: &mut [T], pace| {
         pace.over(numbers, |numbers| {
             for number in numbers {
-                let raised = select(*number < low, low, *number);
-                *number = select(raised > high, high, raised);
+                let raised = if *number < low { low } else { *number };
+                *number = if raised > high { high } else { raised };
             }
         })
     })

@@ -4,8 +4,6 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::elementwise::vector::select;
-
 use crate::elementwise::binary::broadcast;
 use onnx_tensor::{
     cancelling::Pace,
@@ -127,7 +125,7 @@ fn curved<T: Real>(inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         for part in values.chunks_exact_mut(slopes.len()) {
             pace.pairs(slopes, part, |slopes, part| {
                 for (x, slope) in part.iter_mut().zip(slopes) {
-                    *x = select(*x < zero, *slope * *x, *x);
+                    *x = if *x < zero { *slope * *x } else { *x + zero };
                 }
             })?;
         }
@@ -135,12 +133,13 @@ fn curved<T: Real>(inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
     Ok(smallvec![tensor(shape, values)?])
 }
 
-/// Multiplies negative values by `slope`, in a vectorized loop.
+/// Multiplies negative values by `slope`, in a vectorized loop. Adding zero to the others keeps LLVM from masked
+/// stores, as in [`vector::stored`](super::vector::stored).
 fn bend<T: Real>(values: &mut [T], slope: T) {
     let zero = T::of(0.0);
     pulp::Arch::new().dispatch(|| {
         for x in &mut *values {
-            *x = select(*x < zero, slope * *x, *x);
+            *x = if *x < zero { slope * *x } else { *x + zero };
         }
     });
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use onnx_tensor::prelude::*;
 
 use crate::{
-    elementwise::{integers::with_whole, vector::select},
+    elementwise::integers::with_whole,
     reduce::sums::{Finish, Sums, Term, stages},
 };
 use onnx_tensor::{
@@ -283,13 +283,13 @@ fn sums(input: &Tensor, reduced: Vec<bool>, term: Term, finish: Finish) -> Resul
 /// Returns the maximum of two floats; NaN propagates.
 #[expect(clippy::eq_op, reason = "NaN")]
 fn greater<T: Copy + PartialOrd>(a: T, b: T) -> T {
-    select((b > a) | (b != b), b, a)
+    if b > a || b != b { b } else { a }
 }
 
 /// Returns the minimum of two floats; NaN propagates.
 #[expect(clippy::eq_op, reason = "NaN")]
 fn less<T: Copy + PartialOrd>(a: T, b: T) -> T {
-    select((b < a) | (b != b), b, a)
+    if b < a || b != b { b } else { a }
 }
 
 /// Returns the maxima of floats along axes; `least` for empty groups.

@@ -1,6 +1,5 @@
 //! Maxima of windows and their indices, for `MaxPool`.
 
-use onnx_kernels::elementwise::vector::select;
 use onnx_tensor::prelude::*;
 
 use crate::pool::{axis::Axis, pooling};
@@ -149,8 +148,8 @@ pub(crate) fn by_columns(mut place: usize, sizes: &[usize]) -> usize {
 #[inline(always)]
 #[expect(clippy::eq_op, reason = "NaN")]
 fn greater<T: Copy + PartialOrd>(greatest: T, value: T) -> T {
-    let larger = select(value > greatest, value, greatest);
-    select(value != value, value, larger)
+    let larger = if value > greatest { value } else { greatest };
+    if value != value { value } else { larger }
 }
 
 /// Returns whether `greatest` remains the maximum when compared with `value`. NaN always remains.
