@@ -1,9 +1,9 @@
 //! Executes a graph as a list of nodes, which run for inputs of any shape.
 //!
 //! [`prepare`] builds the list once per model, [`folding`] bounds folded constants, [`layout`] cancels
-//! Transposes, [`fuse`], [`attention`] and [`quantized`] fuse nodes, and [`infer`] infers facts about the values before a run. [`direct`]
-//! runs a node, [`control`] runs loops and branches, whose bodies are lists of nodes as well, and
-//! [`sequence`] operates on sequences.
+//! Transposes, [`fuse`], [`attention`] and [`quantized`] fuse nodes, [`channels_last`] moves the channels of images
+//! behind their pixels, and [`infer`] infers facts about the values before a run. [`direct`] runs a node, [`control`]
+//! runs loops and branches, whose bodies are lists of nodes as well, and [`sequence`] operates on sequences.
 
 mod attention;
 mod body;
