@@ -142,6 +142,29 @@ fn convolutions_have_the_same_bits_on_any_number_of_threads() {
             );
         }
     }
+    for (image, weights, groups, from_first) in [
+        ([1, 24, 24, 4], [6, 4, 3, 3], 1, 0),
+        ([3, 9, 7, 16], [33, 16, 1, 1], 1, 0),
+        ([1, 24, 20, 20], [20, 1, 3, 3], 20, 0),
+        ([1, 1, 500, 8], [8, 1, 1, 5], 8, 0),
+        ([2, 3, 24, 24], [8, 3, 3, 3], 1, 1),
+    ] {
+        for (stride, pad) in [(1, 0), (1, 1), (2, 1)] {
+            let lists = [("strides", vec![stride; 2]), ("pads", vec![pad; 4])];
+            let integers = [("group", groups), ("from_first", from_first)];
+            let node = node("ChannelsLastConv", &lists, &integers, 1);
+            let inputs = [floats(&image), floats(&weights), floats(&weights[..1])];
+            expect_same_with(
+                || {
+                    let mut op = conv::channels_last_conv(&node).unwrap();
+                    let sigmoid = elementwise::function(&named("Sigmoid")).unwrap();
+                    assert!(op.follow(&*sigmoid));
+                    op
+                },
+                &inputs,
+            );
+        }
+    }
     for weights in [[6, 4, 3, 3], [6, 4, 11, 11]] {
         let (image, weights) = (bytes(&[1, 4, 24, 24]), bytes(&weights));
         let (scale, zero) = (one(0.02f32), one(9u8));

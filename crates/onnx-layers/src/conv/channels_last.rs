@@ -3,7 +3,7 @@
 //! The channels of a pixel are contiguous, so that a convolution is a product whose rows are read where they
 //! are: no image is copied, and whole vectors of channels are loaded and stored whatever the width of the image.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use onnx_gemm::{ChannelFilter, FilterSizes, OUTSIDE, Order as MatrixOrder, PackedMatrix, TapGemm};
 use onnx_kernels::elementwise::{Activation, activation_of};
@@ -137,7 +137,10 @@ impl Compute for ChannelsLastConv {
             return Ok(None);
         };
         let (groups, from_first) = (self.shape.groups, self.from_first);
-        let bytes = (size_of::<f32>() * weights.len()) as u64;
+        // Packed output channels are padded to whole groups of columns.
+        let rows = weights.shape().first().copied().unwrap_or(0) / groups;
+        let padding = (rows.next_multiple_of(16) - rows) * weights.len() / rows.max(1);
+        let bytes = (size_of::<f32>() * (weights.len() + padding)) as u64;
         let order = Order::ChannelsLast { groups, from_first };
         let filters = packs.shared(&[weights], order, bytes, || {
             Filters::packed(weights, groups, from_first)
@@ -204,7 +207,7 @@ trait Image: Sync {
     fn segments<'s>(
         &'s self,
         convolution: &Convolution<'_>,
-        pixels: std::ops::Range<usize>,
+        pixels: Range<usize>,
         starts: &mut Vec<usize>,
         copies: &'s mut Vec<f32>,
     ) -> &'s [f32];
@@ -220,7 +223,7 @@ impl Image for InPlace<'_> {
     fn segments<'s>(
         &'s self,
         convolution: &Convolution<'_>,
-        pixels: std::ops::Range<usize>,
+        pixels: Range<usize>,
         starts: &mut Vec<usize>,
         _: &'s mut Vec<f32>,
     ) -> &'s [f32] {
@@ -255,48 +258,33 @@ impl Image for Copied<'_> {
     fn segments<'s>(
         &'s self,
         convolution: &Convolution<'_>,
-        pixels: std::ops::Range<usize>,
+        pixels: Range<usize>,
         starts: &mut Vec<usize>,
         copies: &'s mut Vec<f32>,
     ) -> &'s [f32] {
         let geometry = &convolution.geometry;
-        let ([height, width], depth, taps) = (geometry.input, geometry.depth(), geometry.kernel[1]);
-        starts.clear();
-        starts.extend((0..pixels.len()).map(|pixel| pixel * depth));
+        let ([height, width], taps) = (geometry.input, geometry.kernel[1]);
         // Each line of a window is copied in whole parts, which the next line overwrites.
-        copies.resize(pixels.len() * depth + COPIED, 0.0);
-        let zeros = vec![0.0; width];
-        let mut lines = Vec::with_capacity(depth / taps);
-        let mut windows = &mut copies[..];
+        let distance = geometry.depth() + COPIED - 1;
+        starts.clear();
+        starts.extend((0..pixels.len()).map(|pixel| pixel * distance));
+        copies.resize(pixels.len() * distance, 0.0);
+        let zeros = vec![0.0; width + COPIED];
         let mut pixel = pixels.start;
         while pixel < pixels.end {
             let [batch, y, first] = convolution.place(pixel);
             let end = geometry.output[1].min(first + pixels.end - pixel);
-            // The lines from which the windows of this output line are copied, each up to the end of the image.
-            lines.clear();
+            let windows = &mut copies[(pixel - pixels.start) * distance..][..(end - first) * distance];
             for channel in 0..geometry.channels {
                 let plane = (batch * geometry.channels + channel) * height;
-                lines.extend(geometry.taken(0, y).map(|row| match row {
-                    Some(row) if row < height => &self.0[(plane + row) * width..],
-                    _ => &zeros[..],
-                }));
-            }
-            for x in first..end {
-                let column = (x * geometry.strides[1]).checked_sub(geometry.before[1]);
-                let column = column.filter(|column| column + taps <= width && geometry.dilations[1] == 1);
-                for (line, to) in lines.iter().zip((0..).step_by(taps)) {
-                    let to = &mut windows[to..][..taps + COPIED];
-                    match column {
-                        Some(column) => copy_window(&line[column..], to, taps),
-                        None => {
-                            let element = |column: Option<usize>| line[..width].get(column?).copied();
-                            to.iter_mut()
-                                .zip(geometry.taken(1, x))
-                                .for_each(|(to, column)| *to = element(column).unwrap_or(0.0));
-                        }
-                    }
+                for (tap, row) in geometry.taken(0, y).enumerate() {
+                    let line = match row {
+                        Some(row) if row < height => &self.0[(plane + row) * width..],
+                        _ => &zeros[..],
+                    };
+                    let to = (channel * geometry.kernel[0] + tap) * taps;
+                    copy_line_of_windows(geometry, line, first..end, &mut windows[to..], distance);
                 }
-                windows = &mut windows[depth..];
             }
             pixel += end - first;
         }
@@ -311,16 +299,48 @@ impl Image for Copied<'_> {
 /// The number of elements of a part that is copied at once.
 const COPIED: usize = 4;
 
-/// Copies `taps` elements, and possibly those after them, up to [`COPIED`] in all.
-#[inline(always)]
-fn copy_window(from: &[f32], to: &mut [f32], taps: usize) {
-    for first in (0..taps).step_by(COPIED) {
-        match (
-            from[first..].first_chunk(),
-            to[first..].first_chunk_mut::<COPIED>(),
-        ) {
-            (Some(from), Some(to)) => *to = *from,
-            _ => to[first..taps].copy_from_slice(&from[first..taps]),
+/// Copies a line of the windows of the pixels `pixels` of an output line from a line of the image, which may
+/// extend beyond its width. The copies are `distance` elements apart; up to [`COPIED`]` - 1` elements after each
+/// are overwritten.
+fn copy_line_of_windows(
+    geometry: &Geometry,
+    line: &[f32],
+    pixels: Range<usize>,
+    to: &mut [f32],
+    distance: usize,
+) {
+    let ([_, width], taps) = (geometry.input, geometry.kernel[1]);
+    let (stride, before) = (geometry.strides[1], geometry.before[1]);
+    // The pixels whose windows are within the image, and whose last part is within the line.
+    let within = match geometry.dilations[1] {
+        1 => {
+            let parts = taps.next_multiple_of(COPIED);
+            let last = (width - taps.min(width)).min(line.len().saturating_sub(parts)) + before;
+            let first = before.div_ceil(stride);
+            let end = if taps <= width { last / stride + 1 } else { 0 };
+            first.clamp(pixels.start, pixels.end)..end.clamp(pixels.start, pixels.end)
+        }
+        _ => pixels.start..pixels.start,
+    };
+    for pixel in (pixels.start..within.start).chain(within.end..pixels.end) {
+        let element = |column: Option<usize>| line[..width].get(column?).copied();
+        let to = &mut to[(pixel - pixels.start) * distance..];
+        to.iter_mut()
+            .zip(geometry.taken(1, pixel))
+            .for_each(|(to, column)| *to = element(column).unwrap_or(0.0));
+    }
+    if within.is_empty() {
+        return;
+    }
+    let from = &line[within.start * stride - before..];
+    let to = &mut to[(within.start - pixels.start) * distance..];
+    for part in (0..taps).step_by(COPIED) {
+        let from = from[part..].windows(COPIED).step_by(stride);
+        let to = to[part..].chunks_mut(distance).take(within.len());
+        for (to, from) in to.zip(from) {
+            if let Some(to) = to.first_chunk_mut::<COPIED>() {
+                to.copy_from_slice(from);
+            }
         }
     }
 }
@@ -437,12 +457,14 @@ impl<'c> Convolution<'c> {
             before: geometry.before,
         };
         let together = (FINISHED / rows / geometry.depth()).max(1);
-        // Whole lines, unless they are long.
-        let unit = if width <= together { width } else { 1 };
+        let [work, least] = self.work();
+        // Whole lines, unless they are long, or fewer than threads.
+        let are_many = geometry.batch * geometry.output[0] >= threads::parts(work, least);
+        let unit = if width <= together && are_many { width } else { 1 };
         split::created(
             &self.shape,
             unit * rows,
-            self.work(),
+            [work, least],
             |first, mut output: &mut [f32], pace: &mut Pace| {
                 let mut at = first * unit;
                 while !output.is_empty() {

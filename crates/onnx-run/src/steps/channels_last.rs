@@ -39,6 +39,9 @@ const DEPTHWISE: f64 = 150.0;
 /// Convolutions of fewer output channels do not fill vectors.
 const LEAST_CHANNELS: usize = 4;
 
+/// Like [`LEAST_CHANNELS`], for the channels of one of several groups.
+const LEAST_OF_GROUP: usize = 16;
+
 /// Images of at most this number of channels are copied by the convolution, instead of transposed before it.
 const FEW_CHANNELS: usize = 4;
 
@@ -274,7 +277,12 @@ impl<'f, F: Fn(Slot) -> Option<&'f Fact>> Plan<F> {
             && ![rows, of_group, height, width].contains(&0)
             && height * width <= MOST_TAPS;
         let is_depthwise = [rows / groups.max(1), of_group] == [1, 1];
-        if !fits || (rows / groups < LEAST_CHANNELS && !is_depthwise) {
+        let least = if groups == 1 {
+            LEAST_CHANNELS
+        } else {
+            LEAST_OF_GROUP
+        };
+        if !fits || (rows / groups < least && !is_depthwise) {
             return None;
         }
         let slot = wires.input(0)?;
