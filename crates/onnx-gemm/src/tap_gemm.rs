@@ -62,7 +62,7 @@ pub struct TapGemm<'p, P> {
     pub output: &'p mut [f32],
     /// The distance between two rows of the output, at least the column count.
     pub stride: usize,
-    /// Checks for cancellation before each block of rows.
+    /// Checks for cancellation before each part of the product.
     pub pace: &'p mut P,
 }
 
@@ -83,7 +83,7 @@ impl<P: Pace> TapGemm<'_, P> {
     /// Writes all sums with the instruction set `arch`.
     fn run_on(self, arch: pulp::Arch) -> Result<(), P::Stopped> {
         let (taps, rows) = self.sizes();
-        let (depth, columns) = (self.filters.depth(), self.filters.columns());
+        let columns = self.filters.columns();
         if columns == 0 {
             return Ok(());
         }
@@ -92,12 +92,12 @@ impl<P: Pace> TapGemm<'_, P> {
         bias[..columns].copy_from_slice(self.bias);
         let filters = self.filters.panel(0, bias.len());
         for block in even_ranges(rows, BLOCK_ROWS) {
-            self.pace
-                .spend((block.len() * depth * columns) as u64 / PER_STEP + 1)?;
             let starts = &self.starts[block.start * taps..block.end * taps];
             for first in (0..columns).step_by(PANEL) {
                 for taps in even_ranges(taps, (TERMS / self.length).max(1)) {
                     for elements in even_ranges(self.length, TERMS) {
+                        let products = block.len() * taps.len() * elements.len() * PANEL;
+                        self.pace.spend(products as u64 / PER_STEP + 1)?;
                         arch.dispatch(Tiles {
                             filters: filters.as_chunks().0,
                             bias: &bias,

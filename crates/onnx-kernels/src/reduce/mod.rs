@@ -7,4 +7,4 @@ pub(crate) mod sums;
 
 pub use cum_sum::cum_sum;
 pub use fold::groups;
-pub use reductions::{argument, global_pool, reduce};
+pub use reductions::{argument, channels_last_global_average, global_pool, reduce};

@@ -1,6 +1,6 @@
 //! Reductions along axes, and pools over whole images.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use onnx_tensor::prelude::*;
 
@@ -28,6 +28,16 @@ pub fn argument(node: &Node) -> Result<Box<dyn Compute>> {
 pub fn global_pool(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(GlobalPool {
         is_max: node.op_type == "GlobalMaxPool",
+        are_channels_last: false,
+    }))
+}
+
+/// Builds the operator `ChannelsLastGlobalAveragePool`: `GlobalAveragePool` for images whose channels come
+/// last.
+pub fn channels_last_global_average(_: &Node) -> Result<Box<dyn Compute>> {
+    Ok(Box::new(GlobalPool {
+        is_max: false,
+        are_channels_last: true,
     }))
 }
 
@@ -179,6 +189,18 @@ impl Compute for Argument {
 #[derive(Debug)]
 pub(crate) struct GlobalPool {
     pub(crate) is_max: bool,
+    /// Whether the channels are the last axis, not the second.
+    pub(crate) are_channels_last: bool,
+}
+
+impl GlobalPool {
+    /// Returns the range of the pooled axes of an image of `rank` dimensions.
+    fn pooled(&self, rank: usize) -> Range<usize> {
+        match self.are_channels_last {
+            true => 1..rank - 1,
+            false => 2..rank,
+        }
+    }
 }
 
 impl Compute for GlobalPool {
@@ -195,14 +217,15 @@ impl Compute for GlobalPool {
             input.shape
         );
         let mut pooled = input.with(input.element_type);
-        pooled.shape[2..].fill(1.to_dim());
+        pooled.shape[self.pooled(input.rank())].fill(1.to_dim());
         Ok(Some(vec![pooled]))
     }
 
     fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
         let input = &inputs[0];
         let shape = input.shape();
-        let reduced: Vec<bool> = (0..shape.len()).map(|axis| axis > 1).collect();
+        let axes = self.pooled(shape.len());
+        let reduced: Vec<bool> = (0..shape.len()).map(|axis| axes.contains(&axis)).collect();
         if !self.is_max {
             let means = Sums {
                 reduced,
@@ -212,7 +235,7 @@ impl Compute for GlobalPool {
             return Ok(smallvec![Arc::new(means.of(input)?)]);
         }
         let mut pooled: ShortVec<usize> = shape.into();
-        pooled[2..].fill(1);
+        pooled[axes].fill(1);
         let made = match input.element_type() {
             ElementType::F16 => tensor(
                 &pooled,
@@ -461,7 +484,16 @@ mod tests {
     fn images_are_pooled_as_a_whole() {
         let image = Tensor::vector(&[1.0f32, 5.0, -3.0, -1.0, -INF, -INF, NAN, 2.0]);
         let image = image.into_shape(&[1, 4, 2, 1]).unwrap();
-        let pooled = |is_max, input: &Tensor| run(&GlobalPool { is_max }, std::slice::from_ref(input));
+        let pooled = |is_max, input: &Tensor| {
+            let are_channels_last = false;
+            run(
+                &GlobalPool {
+                    is_max,
+                    are_channels_last,
+                },
+                std::slice::from_ref(input),
+            )
+        };
         let max = pooled(true, &image).unwrap().remove(0);
         assert_eq!(max.shape(), [1, 4, 1, 1]);
         let max = floats(&max);

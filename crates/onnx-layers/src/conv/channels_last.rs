@@ -8,13 +8,13 @@ use std::{ops::Range, sync::Arc};
 use onnx_gemm::{ChannelFilter, FilterSizes, OUTSIDE, Order as MatrixOrder, PackedMatrix, TapGemm};
 use onnx_kernels::elementwise::{Activation, activation_of};
 use onnx_tensor::{
-    cancelling::Pace,
-    elements::elements,
+    cancelling::{Pace, in_parts},
+    elements::{elements, written},
     node::{Attributes, Node},
     operator::{Compute, Fact},
     packs::{Order, Packs},
     prelude::*,
-    split, threads,
+    size, split, threads,
 };
 
 use crate::{
@@ -51,11 +51,28 @@ struct ChannelsLastConv {
 /// Packed weights.
 #[derive(Debug)]
 enum Filters {
-    /// A matrix for each group: one row for each tap and input channel, one column for each output channel.
-    Groups(Vec<PackedMatrix>),
+    /// The weights of all output channels, a range of them after the other.
+    Dense(Vec<Channels>),
     /// The filters of a depthwise convolution.
-    Channels(ChannelFilter),
+    Depthwise(ChannelFilter),
 }
+
+/// The weights of a range of output channels of one group.
+#[derive(Debug)]
+struct Channels {
+    range: Range<usize>,
+    /// The first input channel of the group.
+    first_input: usize,
+    /// One row for each tap and input channel, one column for each output channel.
+    filters: PackedMatrix,
+}
+
+/// The number of output channels of a range, if the weights of a group have at least [`LARGE`] elements: several
+/// threads can then read the weights.
+const RANGE: usize = 96;
+
+/// See [`RANGE`].
+const LARGE: usize = 1 << 17;
 
 impl Filters {
     /// Packs weights of the shape `[output channels, input channels of a group, height, width]`.
@@ -66,25 +83,49 @@ impl Filters {
         };
         let (taps, of_group) = (height * width, rows / groups);
         if [of_group, channels] == [1, 1] {
-            return Ok(Self::Channels(ChannelFilter::new(numbers, [height, width])));
+            return Ok(Self::Depthwise(ChannelFilter::new(numbers, [height, width])));
         }
         let depth = taps * channels;
-        let mut turned = Vec::new();
-        let matrix = |group: &[f32]| {
-            let order = MatrixOrder::ColumnMajor;
-            if from_first {
-                return PackedMatrix::new(group, [depth, of_group], order);
-            }
-            turned.clear();
-            for filter in group.chunks_exact(depth) {
-                let taps = (0..taps).flat_map(|tap| filter[tap..].iter().step_by(taps));
-                turned.extend(taps);
-            }
-            PackedMatrix::new(&turned, [depth, of_group], order)
+        let together = match groups == 1 && numbers.len() >= LARGE {
+            true => RANGE,
+            false => of_group,
         };
-        Ok(Self::Groups(
-            numbers.chunks_exact(of_group * depth).map(matrix).collect(),
-        ))
+        let mut turned = Vec::new();
+        let mut packed = Vec::new();
+        for group in 0..groups {
+            let end = (group + 1) * of_group;
+            for first in (group * of_group..end).step_by(together) {
+                let range = first..end.min(first + together);
+                let mut filters = &numbers[range.start * depth..range.end * depth];
+                if !from_first {
+                    turned.clear();
+                    for filter in filters.chunks_exact(depth) {
+                        let taps = (0..taps).flat_map(|tap| filter[tap..].iter().step_by(taps));
+                        turned.extend(taps);
+                    }
+                    filters = &turned;
+                }
+                packed.push(Channels {
+                    first_input: group * channels,
+                    filters: PackedMatrix::new(filters, [depth, range.len()], MatrixOrder::ColumnMajor),
+                    range,
+                });
+            }
+        }
+        Ok(Self::Dense(packed))
+    }
+
+    /// Returns the bytes of packed weights of this shape, whose output channels are padded to whole columns.
+    fn bytes(shape: &[usize], groups: usize) -> u64 {
+        let count: usize = shape.iter().product();
+        let rows = shape.first().copied().unwrap_or(0);
+        let of_group = (rows / groups).max(1);
+        let padded = match (of_group, shape.get(1)) {
+            (1, Some(1)) => rows,
+            _ => of_group,
+        };
+        let padding = padded.next_multiple_of(16) - padded;
+        (size_of::<f32>() * (count + padding * (count / padded.max(1)))) as u64
     }
 }
 
@@ -137,10 +178,7 @@ impl Compute for ChannelsLastConv {
             return Ok(None);
         };
         let (groups, from_first) = (self.shape.groups, self.from_first);
-        // Packed output channels are padded to whole groups of columns.
-        let rows = weights.shape().first().copied().unwrap_or(0) / groups;
-        let padding = (rows.next_multiple_of(16) - rows) * weights.len() / rows.max(1);
-        let bytes = (size_of::<f32>() * (weights.len() + padding)) as u64;
+        let bytes = Filters::bytes(weights.shape(), groups);
         let order = Order::ChannelsLast { groups, from_first };
         let filters = packs.shared(&[weights], order, bytes, || {
             Filters::packed(weights, groups, from_first)
@@ -153,6 +191,7 @@ impl Compute for ChannelsLastConv {
         let (shape, filters) = match &self.kept {
             Some((shape, filters)) => (shape.clone(), filters.clone()),
             None => {
+                size::admit_now(Filters::bytes(inputs[1].shape(), self.shape.groups))?;
                 let filters = Filters::packed(&inputs[1], self.shape.groups, self.from_first)?;
                 (inputs[1].shape().into(), Arc::new(filters))
             }
@@ -167,9 +206,9 @@ impl Compute for ChannelsLastConv {
         let made = match (&*filters, self.from_first) {
             // All pixels are padding.
             _ if image.is_empty() => convolution.bias_alone(),
-            (Filters::Channels(filter), _) => convolution.filtered(filter, elements(image)?),
-            (Filters::Groups(groups), true) => convolution.product(groups, &Copied(elements(image)?)),
-            (Filters::Groups(groups), false) => convolution.product(groups, &InPlace(elements(image)?)),
+            (Filters::Depthwise(filter), _) => convolution.filtered(filter, elements(image)?),
+            (Filters::Dense(channels), true) => convolution.product(channels, &Copied(elements(image)?)),
+            (Filters::Dense(channels), false) => convolution.product(channels, &InPlace(elements(image)?)),
         };
         Ok(smallvec![made?.into_arc()])
     }
@@ -269,7 +308,6 @@ impl Image for Copied<'_> {
         starts.clear();
         starts.extend((0..pixels.len()).map(|pixel| pixel * distance));
         copies.resize(pixels.len() * distance, 0.0);
-        let zeros = vec![0.0; width + COPIED];
         let mut pixel = pixels.start;
         while pixel < pixels.end {
             let [batch, y, first] = convolution.place(pixel);
@@ -278,12 +316,16 @@ impl Image for Copied<'_> {
             for channel in 0..geometry.channels {
                 let plane = (batch * geometry.channels + channel) * height;
                 for (tap, row) in geometry.taken(0, y).enumerate() {
-                    let line = match row {
-                        Some(row) if row < height => &self.0[(plane + row) * width..],
-                        _ => &zeros[..],
-                    };
-                    let to = (channel * geometry.kernel[0] + tap) * taps;
-                    copy_line_of_windows(geometry, line, first..end, &mut windows[to..], distance);
+                    let windows = &mut windows[(channel * geometry.kernel[0] + tap) * taps..];
+                    match row.filter(|&row| row < height) {
+                        Some(row) => {
+                            let line = &self.0[(plane + row) * width..];
+                            copy_line_of_windows(geometry, line, first..end, windows, distance);
+                        }
+                        None => windows
+                            .chunks_mut(distance)
+                            .for_each(|window| window[..taps].fill(0.0)),
+                    }
                 }
             }
             pixel += end - first;
@@ -405,13 +447,20 @@ impl<'c> Convolution<'c> {
         )
     }
 
-    /// Computes the convolution as one product for each group.
-    fn product(&self, groups: &[PackedMatrix], image: &impl Image) -> Result<Tensor> {
-        let (geometry, rows) = (&self.geometry, self.rows);
-        let [taps, length] = image.taps(geometry);
+    /// Computes the convolution as products.
+    fn product(&self, channels: &[Channels], image: &impl Image) -> Result<Tensor> {
+        let rows = self.rows;
+        let [taps, _] = image.taps(&self.geometry);
         let [work, least] = self.work();
-        let of_thread = (geometry.batch * geometry.positions()).div_ceil(threads::parts(work, least));
-        let together = of_thread.clamp(LEAST_PIXELS, PIXELS).min(SEGMENTS / taps).max(1);
+        let (pixels, parts) = (
+            self.geometry.batch * self.geometry.positions(),
+            threads::parts(work, least),
+        );
+        if channels.len() > 1 && pixels < LEAST_PIXELS * parts {
+            return self.product_by_channels(channels, image);
+        }
+        let together = pixels.div_ceil(parts).clamp(LEAST_PIXELS, PIXELS);
+        let together = together.min(SEGMENTS / taps).max(1);
         split::created(
             &self.shape,
             together * rows,
@@ -422,24 +471,84 @@ impl<'c> Convolution<'c> {
                     let first = block * together;
                     let pixels = first..first + output.len() / rows;
                     let values = image.segments(self, pixels, &mut starts, &mut copies);
-                    for (group, filters) in groups.iter().enumerate() {
-                        TapGemm {
-                            filters,
-                            bias: &self.bias[group * geometry.rows..][..geometry.rows],
-                            values: values.get(group * geometry.channels..).unwrap_or_default(),
-                            length,
-                            starts: &starts,
-                            output: &mut output[group * geometry.rows..],
-                            stride: rows,
-                            pace: &mut *pace,
-                        }
-                        .run()?;
+                    for channels in channels {
+                        let output = &mut output[channels.range.start..];
+                        self.multiply(channels, image, values, &starts, output, rows, pace)?;
                     }
                     self.finish(output);
                 }
                 Ok(())
             },
         )
+    }
+
+    /// Computes the convolution for few pixels, with a range of output channels on each thread.
+    fn product_by_channels(&self, channels: &[Channels], image: &impl Image) -> Result<Tensor> {
+        let pixels = self.geometry.batch * self.geometry.positions();
+        size::admit_now((size_of::<f32>() * pixels * self.rows) as u64)?;
+        let (mut starts, mut copies) = (Vec::new(), Vec::new());
+        let values = image.segments(self, 0..pixels, &mut starts, &mut copies);
+        let mut products: Vec<Vec<f32>> = channels
+            .iter()
+            .map(|channels| vec![0.0; pixels * channels.range.len()])
+            .collect();
+        in_parts(
+            channels.iter().zip(&mut products).collect(),
+            |(channels, product), pace| {
+                self.multiply(
+                    channels,
+                    image,
+                    values,
+                    &starts,
+                    product,
+                    channels.range.len(),
+                    pace,
+                )?;
+                self.finish(product);
+                Ok(())
+            },
+        )?;
+        written(&self.shape, |output: &mut [f32]| {
+            let mut pace = Pace::default();
+            for (channels, product) in channels.iter().zip(&products) {
+                let pixels = output.chunks_exact_mut(self.rows);
+                for (pixel, sums) in pixels.zip(product.chunks_exact(channels.range.len())) {
+                    pace.pairs(sums, &mut pixel[channels.range.clone()], |sums, pixel| {
+                        pixel.copy_from_slice(sums);
+                    })?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes the sums of a range of output channels to `output`, whose pixels are `stride` elements apart.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "a product, its factors and where it goes"
+    )]
+    fn multiply(
+        &self,
+        channels: &Channels,
+        image: &impl Image,
+        values: &[f32],
+        starts: &[usize],
+        output: &mut [f32],
+        stride: usize,
+        pace: &mut Pace,
+    ) -> Result<()> {
+        let [_, length] = image.taps(&self.geometry);
+        TapGemm {
+            filters: &channels.filters,
+            bias: &self.bias[channels.range.clone()],
+            values: values.get(channels.first_input..).unwrap_or_default(),
+            length,
+            starts,
+            output,
+            stride,
+            pace,
+        }
+        .run()
     }
 
     /// Computes a depthwise convolution.

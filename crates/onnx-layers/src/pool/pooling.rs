@@ -13,7 +13,7 @@ use crate::{
 
 use onnx_tensor::{
     cancelling::{PART, Pace},
-    size, split,
+    size, split, threads,
 };
 
 /// Minimum number of contiguous elements per index for which whole lines are folded at once.
@@ -201,7 +201,50 @@ pub(crate) fn fold<T: Element + Copy>(
     if results.is_empty() || image == 0 {
         return Ok(());
     }
+    if let [rows, columns] = axes
+        && depth >= WIDE
+        && rows.kernel.saturating_mul(columns.kernel) <= FEW
+    {
+        return split::lines(results, columns.count * depth, work, |first, results, pace| {
+            let lines = (first..).zip(results.chunks_exact_mut(columns.count * depth));
+            for (at, line) in lines {
+                let (image_at, at) = (at / rows.count, at % rows.count);
+                let image = &images[image_at * image..][..image];
+                for row in rows.taken(at) {
+                    let from = &image[row * columns.size * depth..][..columns.size * depth];
+                    fold_windows(from, line, columns, depth, take, pace)?;
+                }
+            }
+            Ok(())
+        });
+    }
     fold_by_axes(axes, depth, images, results, start, take)
+}
+
+/// Maximum number of elements of a window that are folded one by one.
+const FEW: usize = 16;
+
+/// Folds the windows along a line into `to`, with `depth` elements at each position.
+fn fold_windows<T: Copy>(
+    from: &[T],
+    to: &mut [T],
+    axis: &Axis,
+    depth: usize,
+    take: impl Fn(T, T) -> T + Copy,
+    pace: &mut Pace,
+) -> Result<()> {
+    let together = (PART / depth).max(1);
+    for (part, to) in to.chunks_mut(together * depth).enumerate() {
+        pace.spend((to.len() * axis.kernel) as u64 / 4 + 1)?;
+        pulp::Arch::new().dispatch(|| {
+            for (at, to) in (part * together..).zip(to.chunks_exact_mut(depth)) {
+                for place in axis.taken(at) {
+                    fold_line(to, &from[place * depth..][..depth], take);
+                }
+            }
+        });
+    }
+    Ok(())
 }
 
 /// Folds the windows one axis after another. The caller fills `results` with `start`. The axis that shrinks
@@ -238,11 +281,12 @@ fn fold_by_axes<T: Element + Copy>(
         bytes = bytes.max((2 * outer * inner + 3 * padded * inner) * size_of::<T>());
         passes.push(pass);
     }
-    size::admit_now(bytes as u64)?;
+    let work = [images.len() as u64 * COST, ELEMENTS];
+    let parts = threads::parts(work[0], work[1]).min(images.len() / image.max(1));
+    size::admit_now(bytes as u64 * parts.max(1) as u64)?;
     let Some((last, passes)) = passes.split_last() else {
         return Pace::default().pairs(images, results, |from, to| to.copy_from_slice(from));
     };
-    let work = [images.len() as u64 * COST, ELEMENTS];
     split::lines(results, result, work, |first, results, pace| {
         let (mut now, mut next) = (Vec::new(), Vec::new());
         let images = images[first * image..].chunks_exact(image);

@@ -1,7 +1,7 @@
 //! Rows of the operator table for reductions.
 
 use crate::{
-    operator::{Operator, op},
+    operator::{Operator, inner, op},
     types::Types,
 };
 
@@ -93,4 +93,5 @@ pub(super) const ROWS: &[Operator] = &[
         .in_fp32()
         .sized_by(&[1])
         .sizes_from(1, 2),
+    inner("ChannelsLastGlobalAveragePool").of(Types::F32),
 ];

@@ -652,6 +652,7 @@ pub(super) fn case(operator: &'static Operator) -> Option<Case> {
         (_, "ChannelsLastConv") => {
             given(vec![floats(&[1, 512, 512, 4]), floats(&[4, 4, 3, 3])]).products(36 * COUNT)
         }
+        (_, "ChannelsLastGlobalAveragePool") => given(vec![floats(&[1, 512, 512, 4])]),
         (_, "CoarseSigmoid" | "CoarseTanh") => given(vec![row()]),
         (_, "DequantizedMatMul") => given(vec![
             of(&[256, 256], 3u8),

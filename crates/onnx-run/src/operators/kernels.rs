@@ -215,6 +215,10 @@ pub(super) const KERNELS: &[(Build, &[&str])] = &[
     ),
     (Node(reduce::argument), &["ArgMax", "ArgMin"]),
     (Node(reduce::cum_sum), &["CumSum"]),
+    (
+        Node(reduce::channels_last_global_average),
+        &["tensorferry/ChannelsLastGlobalAveragePool"],
+    ),
     (Node(reduce::global_pool), &["GlobalAveragePool", "GlobalMaxPool"]),
     (
         Node(reduce::reduce),

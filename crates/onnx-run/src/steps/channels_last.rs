@@ -76,9 +76,12 @@ pub(crate) fn converted<'f>(
             (Step::Node(direct), Some(node)) => plan.change(node, &direct.wires, direct.is_gated(), space)?,
             _ => None,
         };
-        if change.is_none() {
-            step.reads().into_iter().for_each(|slot| plan.leave(slot));
-        }
+        let read = match &change {
+            // Inputs that are not replaced are read as they are.
+            Some(change) => change.inputs.iter().flatten().copied().collect(),
+            None => step.reads(),
+        };
+        read.into_iter().for_each(|slot| plan.leave(slot));
         plan.changes.push(change);
     }
     outputs.iter().for_each(|&slot| plan.leave(slot));
@@ -92,7 +95,7 @@ struct Image {
     last: Slot,
     part: usize,
     channels: usize,
-    /// The number of pixels, relative to that of the image where the part begins.
+    /// The number of pixels; relative to that of the image where the part begins, if sizes are unknown.
     pixels: f64,
     /// Whether the image is made by a Transpose.
     is_entry: bool,
@@ -196,7 +199,7 @@ impl<'f, F: Fn(Slot) -> Option<&'f Fact>> Plan<F> {
             last: space.new_slot(),
             part: self.new_part(),
             channels,
-            pixels: 1.0,
+            pixels: self.pixels(slot).unwrap_or(1.0),
             is_entry: true,
         };
         if !self.is_pixel(slot) {
@@ -243,7 +246,7 @@ impl<'f, F: Fn(Slot) -> Option<&'f Fact>> Plan<F> {
             let made = Image {
                 last,
                 channels: self.channels(output).unwrap_or(image.channels),
-                pixels: image.pixels * moved.grows,
+                pixels: self.pixels(output).unwrap_or(image.pixels * moved.grows),
                 ..image
             };
             self.images.insert(output, made);
@@ -255,6 +258,13 @@ impl<'f, F: Fn(Slot) -> Option<&'f Fact>> Plan<F> {
             part: image.part,
             entries: vec![],
         }
+    }
+
+    /// Returns the number of pixels of a value, if it is known.
+    fn pixels(&self, slot: Slot) -> Option<f64> {
+        let fact = (self.fact)(slot)?;
+        let [height, width] = [2, 3].map(|axis| fact.shape.get(axis)?.to_usize());
+        Some(height? as f64 * width? as f64)
     }
 
     /// Returns the number of channels of a value, if it is known.
@@ -297,11 +307,12 @@ impl<'f, F: Fn(Slot) -> Option<&'f Fact>> Plan<F> {
             let image = self.entered(slot, channels, space);
             (image.last, image.part, image.pixels, vec![slot])
         };
-        let pixels = pixels / shrinks;
-        let gain = if is_depthwise {
-            DEPTHWISE * channels as f64
-        } else {
-            (weights.len()) as f64
+        let pixels = self.pixels(output).unwrap_or(pixels / shrinks);
+        let is_dense = attributes.ints("dilations").iter().all(|&dilation| dilation == 1);
+        let gain = match (is_depthwise, [height, width]) {
+            (true, [3, 3] | [5, 5] | [7, 7]) if is_dense => DEPTHWISE * channels as f64,
+            (true, _) => 0.0,
+            (false, _) => weights.len() as f64,
         };
         self.add(part, gain * pixels);
         let last = space.new_slot();
@@ -346,8 +357,7 @@ impl<'f, F: Fn(Slot) -> Option<&'f Fact>> Plan<F> {
             }
             "GlobalAveragePool" => {
                 grows = 0.0;
-                (op_type, opset) = ("ReduceMean".to_owned(), 13);
-                attributes = vec![ints("axes", vec![1, 2])];
+                (op_type, domain, opset) = (format!("{DOMAIN}/ChannelsLast{}", node.op_type), DOMAIN, 1);
             }
             "ReduceMax" | "ReduceMean" if Attributes(node).int("keepdims", 1) == 1 => {
                 let axes = match wires.input(1) {
@@ -575,7 +585,7 @@ fn transposed(node: &Node, from: Slot, to: Slot, order: &[usize], space: &Space<
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use onnx_graph::proto::{NodeProto, TensorProto};
+    use onnx_graph::proto::{AttributeProto, NodeProto, TensorProto};
 
     use super::*;
     use crate::{
@@ -721,7 +731,7 @@ mod tests {
                 "Add",
                 "ChannelsLastMaxPool",
                 "ChannelsLastConv",
-                "ReduceMean",
+                "ChannelsLastGlobalAveragePool",
                 "ChannelsLastConv",
                 "Mul",
                 "Mul",
@@ -764,6 +774,159 @@ mod tests {
                 "Mul",
             ],
         );
+    }
+
+    /// Builds a model of another operator set: three convolutions, `middle` from `c` to `d`, and another convolution.
+    fn around(opset: i64, middle: &[NodeProto], constants: &[TensorProto], is_kept: bool) -> Result<Session> {
+        let mut nodes = vec![
+            convolution("x", "first", "a", 1, 1),
+            convolution("a", "same", "b", 1, 1),
+            convolution("b", "same", "c", 1, 1),
+        ];
+        nodes.extend_from_slice(middle);
+        nodes.push(convolution("d", "same", "y", 3, 1));
+        if is_kept {
+            nodes = kept(&nodes);
+        }
+        let mut all = vec![
+            constant("first", &[16, 3, 3, 3]),
+            constant("same", &[16, 16, 3, 3]),
+            integers("none", &[]),
+        ];
+        all.extend_from_slice(constants);
+        let mut model = model(nodes, &[-1, 3, -1, -1], &[-1; 4], all);
+        model.opset_import[0].version = opset;
+        Session::prepare(&model, |_| Ok(())).map_err(|error| Error::msg(error.to_string()))
+    }
+
+    /// Compares the results of a graph with those without the rewrite; a graph that fails has to fail either way.
+    #[track_caller]
+    fn expect_same(opset: i64, middle: &[NodeProto], constants: &[TensorProto]) {
+        let [found, wanted] = [false, true].map(|is_kept| {
+            let session = around(opset, middle, constants, is_kept)?;
+            let numbers: Vec<f32> = (0..2 * 3 * 12 * 16)
+                .map(|at| (at * 7 % 23) as f32 / 4.0 - 2.0)
+                .collect();
+            let input = Tensor::from_shape(&[2, 3, 12, 16], &numbers).unwrap();
+            let made = session.run([input]);
+            Ok::<_, Error>(made.map_err(|error| Error::msg(error.to_string()))?.remove(0))
+        });
+        let (found, wanted) = match (found, wanted) {
+            (Ok(found), Ok(wanted)) => (found, wanted),
+            (found, wanted) => {
+                assert_eq!(found.is_ok(), wanted.is_ok(), "{middle:?}: {found:?}, {wanted:?}");
+                return;
+            }
+        };
+        assert_eq!(found.shape(), wanted.shape(), "{middle:?}");
+        let [found, wanted] = [&found, &wanted].map(|tensor| elements::<f32>(tensor).unwrap());
+        let most = wanted.iter().fold(0f32, |most, number| most.max(number.abs()));
+        let mut pairs = found.iter().zip(wanted);
+        assert!(
+            pairs.all(|(found, wanted)| (found - wanted).abs() <= 1e-5 * most),
+            "{middle:?}"
+        );
+    }
+
+    #[test]
+    fn all_forms_of_nodes_give_the_same_results() {
+        let one = |op_type: &str, inputs: &[&str], attributes: Vec<AttributeProto>| {
+            vec![with(node(op_type, inputs, "d"), attributes)]
+        };
+        let slopes = [constant("slopes", &[16])];
+        expect_same(6, &one("PRelu", &["c", "slopes"], vec![]), &slopes);
+        let slopes = [constant("slopes", &[16, 1, 1])];
+        expect_same(9, &one("PRelu", &["c", "slopes"], vec![]), &slopes);
+        let sizes = [0, 0, 1, 2, 0, 0, 3, 4];
+        expect_same(5, &one("Pad", &["c"], vec![ints("pads", &sizes)]), &[]);
+        let [oldest, old] = [(1, "paddings"), (2, "pads")].map(|(opset, name)| {
+            let pad = one("Pad", &["c"], vec![ints(name, &sizes)]);
+            let session = around(opset, &pad, &[], false).unwrap();
+            session
+                .run([Tensor::zero::<f32>(&[1, 3, 12, 16]).unwrap()])
+                .unwrap()
+        });
+        assert_eq!(oldest, old);
+        expect_same(
+            13,
+            &one("Pad", &["c", "pads"], vec![]),
+            &[integers("pads", &sizes)],
+        );
+        let pads = [integers("pads", &[1, 2]), integers("axes", &[3])];
+        expect_same(18, &one("Pad", &["c", "pads", "", "axes"], vec![]), &pads);
+        let slice = [
+            integers("from", &[0]),
+            integers("to", &[0]),
+            integers("axes", &[2]),
+        ];
+        let mut empty = vec![node("Slice", &["c", "from", "to", "axes"], "e")];
+        empty.extend(one("GlobalAveragePool", &["e"], vec![]));
+        expect_same(13, &empty, &slice);
+        let steps = [
+            integers("from", &[-1, 0]),
+            integers("to", &[-100, 9]),
+            integers("axes", &[1, -1]),
+            integers("steps", &[-1, 2]),
+        ];
+        expect_same(
+            13,
+            &one("Slice", &["c", "from", "to", "axes", "steps"], vec![]),
+            &steps,
+        );
+        let twice = TensorProto {
+            raw_data: [1f32, 1.0, 2.0, 1.5].map(f32::to_le_bytes).concat().into(),
+            ..constant("twice", &[4])
+        };
+        for opset in [10, 11, 18] {
+            let inputs: &[&str] = if opset == 10 {
+                &["c", "twice"]
+            } else {
+                &["c", "", "twice"]
+            };
+            expect_same(
+                opset,
+                &one("Resize", inputs, vec![]),
+                std::slice::from_ref(&twice),
+            );
+        }
+        // The region is not read, and is an image.
+        expect_same(18, &one("Resize", &["c", "c", "twice"], vec![]), &[twice]);
+        let sizes = [integers("sizes", &[20, 19])];
+        let axes = vec![ints("axes", &[-1, 2])];
+        expect_same(18, &one("Resize", &["c", "", "", "sizes"], axes), &sizes);
+        for (opset, axis) in [(11, 1), (13, 1), (13, -1), (13, 0)] {
+            expect_same(opset, &one("Softmax", &["c"], vec![int("axis", axis)]), &[]);
+        }
+        for kernel in [2, 3, 7] {
+            for name in ["AveragePool", "MaxPool"] {
+                let attributes = vec![
+                    ints("kernel_shape", &[kernel; 2]),
+                    ints("strides", &[2, 1]),
+                    ints("pads", &[1, 0, 0, 1]),
+                    int("ceil_mode", 1),
+                ];
+                expect_same(19, &one(name, &["c"], attributes), &[]);
+            }
+        }
+        for (inputs, constants) in [
+            (["c", "operand"], constant("operand", &[16, 1, 1])),
+            (["operand", "c"], constant("operand", &[16])),
+            (["c", "operand"], constant("operand", &[1, 1, 1, 1, 16])),
+        ] {
+            expect_same(13, &one("Sub", &inputs, vec![]), &[constants]);
+        }
+        let halves = vec![
+            with(
+                NodeProto {
+                    output: vec!["e".to_owned(), "f".to_owned()],
+                    ..node("Split", &["c"], "e")
+                },
+                [int("axis", 1)],
+            ),
+            with(node("Concat", &["f", "e"], "d"), [int("axis", -3)]),
+        ];
+        expect_same(11, &halves, &[]);
+        expect_same(13, &halves, &[]);
     }
 
     /// Checks that two products of few terms are not worth the Transposes around them.

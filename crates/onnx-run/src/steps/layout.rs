@@ -154,14 +154,15 @@ impl Elementwise {
             | "HardSigmoid" | "HardSwish" | "LeakyRelu" | "Log" | "Mish" | "Neg" | "Not" | "Reciprocal"
             | "Relu" | "Round" | "Selu" | "Sigmoid" | "Sign" | "Softplus" | "Softsign" | "Sqrt" | "Tanh"
             | "ThresholdedRelu" => Self::Of,
-            // Old operator sets declare broadcast axes and paddings in attributes; such nodes are not moved.
+            // Old operator sets declare broadcast axes and paddings in attributes, and slopes by channel; such
+            // nodes are not moved.
             "Add" | "Div" | "Max" | "Min" | "Mul" | "Pow" | "PRelu" | "Sub" | "Sum"
-                if node.attribute.is_empty() =>
+                if node.attribute.is_empty() && node.opset >= 7 =>
             {
                 Self::Broadcast
             }
             "Concat" => Self::Joined,
-            "Pad" if !Attributes(node).has("pads") => Self::Padded,
+            "Pad" if node.opset >= 11 => Self::Padded,
             _ => return None,
         })
     }

@@ -28,7 +28,7 @@ use onnx_tensor::{
     faults::{BadInput, Unsupported, ensure_input},
     node::Node,
     operator::Compute,
-    size, split,
+    size, split, threads,
 };
 
 /// Builds the operator `Resize` or `Upsample`, for all operator sets.
@@ -136,6 +136,19 @@ struct Pass {
 }
 
 impl Pass {
+    /// Resizes on several threads.
+    fn apply_in_parts(&self, from: &[f32], to: &mut [f32]) -> Result<()> {
+        let ([before, after], work) = (self.sizes, [to.len() as u64 * COST, ELEMENTS]);
+        if self.outer > 1 {
+            return split::lines(to, after * self.inner, work, |first, to, pace| {
+                self.apply(&from[first * before * self.inner..], to, pace)
+            });
+        }
+        split::lines(to, self.inner, work, |first, to, pace| {
+            self.taps.apply(from, to, [self.inner, first], pace)
+        })
+    }
+
     fn apply(&self, from: &[f32], to: &mut [f32], pace: &mut Pace) -> Result<()> {
         let [before, after] = self.sizes;
         if self.inner == 1 {
@@ -146,7 +159,7 @@ impl Pass {
             .zip(to.chunks_exact_mut(after * self.inner))
             .take(self.outer)
         {
-            self.taps.apply(from, to, self.inner, pace)?;
+            self.taps.apply(from, to, [self.inner, 0], pace)?;
         }
         Ok(())
     }
@@ -286,6 +299,21 @@ impl Resize {
         let to_size: usize = shape[first..].iter().product();
         written(&shape, |made| {
             let work = [made.len() as u64 * COST, ELEMENTS];
+            if values.len() < from_size * threads::parts(work[0], work[1]) {
+                // There are fewer images than threads.
+                let (mut now, mut next) = (Vec::new(), Vec::new());
+                for (block, made) in values.chunks_exact(from_size).zip(made.chunks_exact_mut(to_size)) {
+                    let mut from = block;
+                    for pass in passes {
+                        next.resize(pass.outer * pass.sizes[1] * pass.inner, 0.0);
+                        pass.apply_in_parts(from, &mut next)?;
+                        std::mem::swap(&mut now, &mut next);
+                        from = &now;
+                    }
+                    last.apply_in_parts(from, made)?;
+                }
+                return Ok(());
+            }
             split::lines(made, to_size, work, |first, made, pace| {
                 let (mut now, mut next) = (Vec::new(), Vec::new());
                 let blocks = values[first * from_size..].chunks_exact(from_size);

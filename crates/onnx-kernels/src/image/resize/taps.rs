@@ -45,22 +45,28 @@ impl Taps {
             (from, to) = (&from[TOGETHER * before..], rest);
         }
         for (from, to) in from.chunks_exact(before).zip(to.chunks_exact_mut(after)) {
-            self.apply(from, to, 1, pace)?;
+            self.apply(from, to, [1, 0], pace)?;
         }
         Ok(())
     }
 
-    /// Resizes an axis with `inner` contiguous elements at each index.
+    /// Resizes an axis with `inner` contiguous elements at each index. `to` begins with the resized index `first`.
     ///
     /// # Errors
     /// Fails if the request is cancelled.
-    pub(crate) fn apply(&self, from: &[f32], to: &mut [f32], inner: usize, pace: &mut Pace) -> Result<()> {
+    pub(crate) fn apply(
+        &self,
+        from: &[f32],
+        to: &mut [f32],
+        [inner, first]: [usize; 2],
+        pace: &mut Pace,
+    ) -> Result<()> {
         // Long rows are computed in parts, short ones several at a time.
         let width = inner.clamp(1, PART);
         let rows = PART / width;
         let parts = to.chunks_mut((rows * inner).max(1));
-        let places = self.places.chunks(rows * self.count);
-        let weights = self.weights.chunks(rows * self.count);
+        let places = self.places[first * self.count..].chunks(rows * self.count);
+        let weights = self.weights[first * self.count..].chunks(rows * self.count);
         for ((to, places), weights) in parts.zip(places).zip(weights) {
             for (part, to) in to.chunks_mut(rows * width).enumerate() {
                 let from = &from[part * width..];
@@ -210,13 +216,13 @@ mod tests {
             };
             let mut made = vec![0.0; 2 * inner];
             let mut pace = Pace::default();
-            taps.apply(&from, &mut made, inner, &mut pace).unwrap();
+            taps.apply(&from, &mut made, [inner, 0], &mut pace).unwrap();
             for column in [0, 7, PART - 1, PART, inner - 1] {
                 let column_of = |numbers: &[f32]| -> Vec<f32> {
                     numbers.iter().skip(column).step_by(inner).copied().collect()
                 };
                 let mut expected = [0.0; 2];
-                taps.apply(&column_of(&from), &mut expected, 1, &mut pace)
+                taps.apply(&column_of(&from), &mut expected, [1, 0], &mut pace)
                     .unwrap();
                 assert_eq!(column_of(&made), expected, "{count} {column}");
             }
@@ -238,7 +244,7 @@ mod tests {
             taps.apply_to_rows(&from, &mut found, [before, after], &mut pace)
                 .unwrap();
             for (from, to) in from.chunks(before).zip(expected.chunks_mut(after)) {
-                taps.apply(from, to, 1, &mut pace).unwrap();
+                taps.apply(from, to, [1, 0], &mut pace).unwrap();
             }
             assert!(found == expected, "{rows} rows of {count} taps");
         }
@@ -252,7 +258,7 @@ mod tests {
             places: vec![0; count],
             weights: vec![1.0; count],
         };
-        let apply = || taps.apply(&[1.0], &mut [0.0], 1, &mut Pace::default());
+        let apply = || taps.apply(&[1.0], &mut [0.0], [1, 0], &mut Pace::default());
         assert!(while_counted(u64::MAX, apply).1 >= 8);
         assert!(while_counted(4, apply).0.is_err());
     }
@@ -266,16 +272,16 @@ mod tests {
         };
         let mut numbers = [0.0; 3];
         let mut pace = Pace::default();
-        taps.apply(&[4.0, 8.0, f32::INFINITY], &mut numbers, 1, &mut pace)
+        taps.apply(&[4.0, 8.0, f32::INFINITY], &mut numbers, [1, 0], &mut pace)
             .unwrap();
         assert_eq!(numbers, [7.0, f32::INFINITY, f32::INFINITY]);
         let rows: Vec<f32> = (0..15).map(|index| index as f32).collect();
         let mut made = vec![0.0; 15];
-        taps.apply(&rows, &mut made, 5, &mut pace).unwrap();
+        taps.apply(&rows, &mut made, [5, 0], &mut pace).unwrap();
         for (at, &number) in made.iter().enumerate() {
             let column = [rows[at % 5], rows[5 + at % 5], rows[10 + at % 5]];
             let mut expected = [0.0; 3];
-            taps.apply(&column, &mut expected, 1, &mut pace).unwrap();
+            taps.apply(&column, &mut expected, [1, 0], &mut pace).unwrap();
             assert_eq!(number, expected[at / 5]);
         }
     }
