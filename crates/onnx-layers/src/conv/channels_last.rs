@@ -354,16 +354,13 @@ fn copy_line_of_windows(
     let ([_, width], taps) = (geometry.input, geometry.kernel[1]);
     let (stride, before) = (geometry.strides[1], geometry.before[1]);
     // The pixels whose windows are within the image, and whose last part is within the line.
-    let within = match geometry.dilations[1] {
-        1 => {
-            let parts = taps.next_multiple_of(COPIED);
-            let last = (width - taps.min(width)).min(line.len().saturating_sub(parts)) + before;
-            let first = before.div_ceil(stride);
-            let end = if taps <= width { last / stride + 1 } else { 0 };
-            first.clamp(pixels.start, pixels.end)..end.clamp(pixels.start, pixels.end)
-        }
-        _ => pixels.start..pixels.start,
+    let parts = taps.next_multiple_of(COPIED);
+    let last = match (width.checked_sub(taps), line.len().checked_sub(parts)) {
+        (Some(column), Some(start)) if geometry.dilations[1] == 1 => Some(column.min(start) + before),
+        _ => None,
     };
+    let within = before.div_ceil(stride)..last.map_or(0, |last| last / stride + 1);
+    let within = within.start.clamp(pixels.start, pixels.end)..within.end.clamp(pixels.start, pixels.end);
     for pixel in (pixels.start..within.start).chain(within.end..pixels.end) {
         let element = |column: Option<usize>| line[..width].get(column?).copied();
         let to = &mut to[(pixel - pixels.start) * distance..];
@@ -667,7 +664,7 @@ mod tests {
 
     #[test]
     fn results_are_those_of_channels_that_come_first() {
-        let cases: [([usize; 4], [usize; 4], i64); 9] = [
+        let cases: [([usize; 4], [usize; 4], i64); 12] = [
             ([1, 4, 9, 7], [6, 4, 3, 2], 1),
             ([2, 3, 11, 20], [5, 3, 3, 3], 1),
             ([2, 8, 6, 5], [6, 4, 1, 1], 2),
@@ -677,6 +674,9 @@ mod tests {
             ([1, 3, 12, 11], [4, 3, 7, 7], 1),
             ([1, 2, 1, 300], [3, 2, 1, 9], 1),
             ([0, 3, 5, 6], [8, 3, 2, 2], 1),
+            ([1, 2, 1, 1], [8, 2, 1, 1], 1),
+            ([1, 3, 2, 3], [4, 3, 2, 1], 1),
+            ([2, 1, 3, 2], [4, 1, 2, 3], 1),
         ];
         let mut count = 0;
         for (image, weights, group) in cases {
@@ -698,6 +698,24 @@ mod tests {
             }
         }
         assert!(count > 80, "{count} cases");
+    }
+
+    #[test]
+    fn parts_of_large_images_fit_together() {
+        let cases: [([usize; 4], [usize; 4], i64, [i64; 2]); 6] = [
+            ([1, 3, 40, 230], [8, 3, 3, 3], 1, [2, 2]),
+            ([2, 1, 11, 131], [4, 1, 5, 5], 1, [1, 1]),
+            ([1, 8, 40, 160], [8, 1, 3, 3], 8, [1, 1]),
+            ([1, 200, 9, 160], [200, 1, 5, 5], 200, [2, 1]),
+            ([1, 100, 9, 90], [100, 1, 3, 3], 100, [2, 1]),
+            ([1, 20, 12, 130], [33, 20, 3, 3], 1, [2, 1]),
+        ];
+        for (image, weights, group, strides) in cases {
+            let pad = weights[2] as i64 / 2;
+            let lists = [("strides", strides.to_vec()), ("pads", vec![pad; 4])];
+            let node = node("Conv", &lists, &[("group", group)], 1);
+            check(&node, &image, &weights, group == 1 && image[1] < 4).unwrap();
+        }
     }
 
     #[test]
