@@ -16,6 +16,7 @@ mod fuse;
 mod fusion_graph;
 mod infer;
 mod layout;
+mod moved_axes;
 mod prepare;
 mod quantized;
 mod quantized_products;

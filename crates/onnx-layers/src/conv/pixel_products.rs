@@ -1,0 +1,244 @@
+//! FP32 convolutions of channels-last images as products of pixels and weights.
+
+use onnx_gemm::{ChannelFilter, FilterSizes, TapGemm};
+use onnx_kernels::elementwise::Activation;
+use onnx_tensor::{
+    cancelling::{Pace, in_parts},
+    elements::written,
+    prelude::*,
+    size, split, threads,
+};
+
+use crate::{
+    conv::{geometry::Geometry, packed_channels::Channels, pixel_segments::Image},
+    least_work::PRODUCTS,
+    split_products::products,
+};
+
+/// Maximum number of pixels whose sums are computed and finished together, so that they stay in the L2 cache.
+const PIXELS: usize = 96;
+
+/// Minimum number of pixels of a thread. With fewer, the weights are read too often.
+const LEAST_PIXELS: usize = 8;
+
+/// Maximum number of segments of all these pixels.
+const SEGMENTS: usize = 1 << 13;
+
+/// Maximum number of multiplications of a depthwise convolution before its sums are finished.
+const FINISHED: usize = 1 << 17;
+
+/// Minimum number of terms per sum in the cost estimate, since short sums are memory-bound.
+const LEAST_TERMS: usize = 32;
+
+/// A convolution with known sizes.
+pub(super) struct Convolution<'c> {
+    geometry: Geometry,
+    /// Input channels and output channels of all groups.
+    channels: usize,
+    rows: usize,
+    /// Shape of the result.
+    shape: [usize; 4],
+    bias: &'c [f32],
+    activation: Option<&'c Activation>,
+}
+
+impl<'c> Convolution<'c> {
+    pub(super) fn new(
+        geometry: Geometry,
+        shape: [usize; 4],
+        bias: &'c [f32],
+        activation: Option<&'c Activation>,
+    ) -> Self {
+        Self {
+            channels: geometry.groups * geometry.channels,
+            rows: geometry.groups * geometry.rows,
+            geometry,
+            shape,
+            bias,
+            activation,
+        }
+    }
+
+    /// Returns the estimated work, and the least work that is worth a thread.
+    fn work(&self) -> [u64; 2] {
+        let geometry = &self.geometry;
+        let pixels = geometry.batch * geometry.positions();
+        [
+            products([geometry.depth().max(LEAST_TERMS), self.rows, pixels]),
+            PRODUCTS,
+        ]
+    }
+
+    fn finish(&self, sums: &mut [f32]) {
+        if let Some(activation) = self.activation {
+            activation.apply(sums);
+        }
+    }
+
+    /// Returns the convolution of an image without pixels.
+    pub(super) fn bias_alone(&self) -> Result<Tensor> {
+        split::created(
+            &self.shape,
+            self.rows,
+            self.work(),
+            |_, output: &mut [f32], pace| {
+                output.chunks_exact_mut(self.rows).try_for_each(|pixel| {
+                    pace.pairs(self.bias, pixel, |bias, pixel| pixel.copy_from_slice(bias))?;
+                    self.finish(pixel);
+                    Ok(())
+                })
+            },
+        )
+    }
+
+    /// Computes the convolution as products.
+    pub(super) fn product(&self, channels: &[Channels], image: &impl Image) -> Result<Tensor> {
+        let rows = self.rows;
+        let [taps, _] = image.taps(&self.geometry);
+        let [work, least] = self.work();
+        let (pixels, parts) = (
+            self.geometry.batch * self.geometry.positions(),
+            threads::parts(work, least),
+        );
+        if channels.len() > 1 && pixels < LEAST_PIXELS * parts {
+            return self.product_by_channels(channels, image);
+        }
+        let together = pixels.div_ceil(parts).clamp(LEAST_PIXELS, PIXELS);
+        let together = together.min(SEGMENTS / taps).max(1);
+        split::created(
+            &self.shape,
+            together * rows,
+            [work, least],
+            |first, output: &mut [f32], pace| {
+                let (mut starts, mut copies) = (Vec::new(), Vec::new());
+                for (block, output) in (first..).zip(output.chunks_mut(together * rows)) {
+                    let first = block * together;
+                    let pixels = first..first + output.len() / rows;
+                    let values = image.segments(&self.geometry, pixels, &mut starts, &mut copies);
+                    for channels in channels {
+                        let output = &mut output[channels.range.start..];
+                        self.multiply(channels, image, values, &starts, output, rows, pace)?;
+                    }
+                    self.finish(output);
+                }
+                Ok(())
+            },
+        )
+    }
+
+    /// Computes the convolution for few pixels, with a range of output channels on each thread.
+    fn product_by_channels(&self, channels: &[Channels], image: &impl Image) -> Result<Tensor> {
+        let pixels = self.geometry.batch * self.geometry.positions();
+        size::admit_now((size_of::<f32>() * pixels * self.rows) as u64)?;
+        let (mut starts, mut copies) = (Vec::new(), Vec::new());
+        let values = image.segments(&self.geometry, 0..pixels, &mut starts, &mut copies);
+        let mut products: Vec<Vec<f32>> = channels
+            .iter()
+            .map(|channels| vec![0.0; pixels * channels.range.len()])
+            .collect();
+        in_parts(
+            channels.iter().zip(&mut products).collect(),
+            |(channels, product), pace| {
+                self.multiply(
+                    channels,
+                    image,
+                    values,
+                    &starts,
+                    product,
+                    channels.range.len(),
+                    pace,
+                )?;
+                self.finish(product);
+                Ok(())
+            },
+        )?;
+        written(&self.shape, |output: &mut [f32]| {
+            let mut pace = Pace::default();
+            for (channels, product) in channels.iter().zip(&products) {
+                let pixels = output.chunks_exact_mut(self.rows);
+                for (pixel, sums) in pixels.zip(product.chunks_exact(channels.range.len())) {
+                    pace.pairs(sums, &mut pixel[channels.range.clone()], |sums, pixel| {
+                        pixel.copy_from_slice(sums);
+                    })?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes the sums of a range of output channels to `output`, whose pixels are `stride` elements apart.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "a product, its factors and where it goes"
+    )]
+    fn multiply(
+        &self,
+        channels: &Channels,
+        image: &impl Image,
+        values: &[f32],
+        starts: &[usize],
+        output: &mut [f32],
+        stride: usize,
+        pace: &mut Pace,
+    ) -> Result<()> {
+        let [_, length] = image.taps(&self.geometry);
+        TapGemm {
+            filters: &channels.filters,
+            bias: &self.bias[channels.range.clone()],
+            values: values.get(channels.first_input..).unwrap_or_default(),
+            length,
+            starts,
+            output,
+            stride,
+            pace,
+        }
+        .run()
+    }
+
+    /// Computes a depthwise convolution.
+    pub(super) fn filtered(&self, filter: &ChannelFilter, images: &[f32]) -> Result<Tensor> {
+        let (geometry, rows) = (&self.geometry, self.rows);
+        let (image, width) = (
+            geometry.input[0] * geometry.input[1] * self.channels,
+            geometry.output[1],
+        );
+        let sizes = FilterSizes {
+            input: geometry.input,
+            output: geometry.output,
+            strides: geometry.strides,
+            dilations: geometry.dilations,
+            before: geometry.before,
+        };
+        let together = (FINISHED / rows / geometry.depth()).max(1);
+        let [work, least] = self.work();
+        // Whole lines, unless they are long, or fewer than threads.
+        let are_many = geometry.batch * geometry.output[0] >= threads::parts(work, least);
+        let unit = if width <= together && are_many { width } else { 1 };
+        split::created(
+            &self.shape,
+            unit * rows,
+            [work, least],
+            |first, mut output: &mut [f32], pace: &mut Pace| {
+                let mut at = first * unit;
+                while !output.is_empty() {
+                    let [batch, y, x] = self.geometry.place(at);
+                    let left = together.min(output.len() / rows);
+                    // Several whole lines, or a part of one.
+                    let part = if x > 0 || left < width {
+                        [y..y + 1, x..width.min(x + left)]
+                    } else {
+                        [y..geometry.output[0].min(y + left / width), 0..width]
+                    };
+                    let count = part[0].len() * part[1].len();
+                    let (pixels, rest) = output.split_at_mut(count * rows);
+                    pace.spend((pixels.len() * geometry.depth()) as u64 / 16 + 1)?;
+                    let image = &images[batch * image..][..image];
+                    filter.run(&sizes, self.bias, image, part, pixels);
+                    self.finish(pixels);
+                    (at, output) = (at + count, rest);
+                }
+                Ok(())
+            },
+        )
+    }
+}

@@ -1,0 +1,165 @@
+//! The rows of a convolution as a product: the pixels under the taps of each output pixel.
+
+use std::ops::Range;
+
+use onnx_gemm::OUTSIDE;
+
+use crate::conv::geometry::Geometry;
+
+/// Gives the first factor of a product: the pixels under each tap of a range of output pixels.
+pub(super) trait Image: Sync {
+    /// Returns the values, and fills `starts` with the index of each segment in them.
+    fn segments<'s>(
+        &'s self,
+        geometry: &Geometry,
+        pixels: Range<usize>,
+        starts: &mut Vec<usize>,
+        copies: &'s mut Vec<f32>,
+    ) -> &'s [f32];
+
+    /// Returns the number of taps and the number of elements of each.
+    fn taps(&self, geometry: &Geometry) -> [usize; 2];
+}
+
+/// An image with the channels last, which is read where it is.
+pub(super) struct InPlace<'i>(pub(super) &'i [f32]);
+
+impl Image for InPlace<'_> {
+    fn segments<'s>(
+        &'s self,
+        geometry: &Geometry,
+        pixels: Range<usize>,
+        starts: &mut Vec<usize>,
+        _: &'s mut Vec<f32>,
+    ) -> &'s [f32] {
+        let channels = geometry.groups * geometry.channels;
+        let [height, width] = geometry.input;
+        starts.clear();
+        for [batch, y, x] in pixels.map(|pixel| geometry.place(pixel)) {
+            for row in geometry.taken(0, y) {
+                let Some(row) = row.filter(|&row| row < height) else {
+                    starts.extend(std::iter::repeat_n(OUTSIDE, geometry.kernel[1]));
+                    continue;
+                };
+                let line = (batch * height + row) * width;
+                starts.extend(geometry.taken(1, x).map(|column| match column {
+                    Some(column) if column < width => (line + column) * channels,
+                    _ => OUTSIDE,
+                }));
+            }
+        }
+        self.0
+    }
+
+    fn taps(&self, geometry: &Geometry) -> [usize; 2] {
+        [geometry.kernel[0] * geometry.kernel[1], geometry.channels]
+    }
+}
+
+/// An image with the channels first, whose windows are copied.
+pub(super) struct Copied<'i>(pub(super) &'i [f32]);
+
+impl Image for Copied<'_> {
+    fn segments<'s>(
+        &'s self,
+        geometry: &Geometry,
+        pixels: Range<usize>,
+        starts: &mut Vec<usize>,
+        copies: &'s mut Vec<f32>,
+    ) -> &'s [f32] {
+        let ([height, width], taps) = (geometry.input, geometry.kernel[1]);
+        // Each line of a window is copied in whole parts, which the next line overwrites.
+        let distance = geometry.depth() + COPIED - 1;
+        starts.clear();
+        starts.extend((0..pixels.len()).map(|pixel| pixel * distance));
+        copies.resize(pixels.len() * distance, 0.0);
+        let mut pixel = pixels.start;
+        while pixel < pixels.end {
+            let [batch, y, first] = geometry.place(pixel);
+            let end = geometry.output[1].min(first + pixels.end - pixel);
+            let windows = &mut copies[(pixel - pixels.start) * distance..][..(end - first) * distance];
+            for channel in 0..geometry.channels {
+                let plane = (batch * geometry.channels + channel) * height;
+                for (tap, row) in geometry.taken(0, y).enumerate() {
+                    let windows = &mut windows[(channel * geometry.kernel[0] + tap) * taps..];
+                    match row.filter(|&row| row < height) {
+                        Some(row) => {
+                            let line = &self.0[(plane + row) * width..];
+                            copy_line_of_windows(geometry, line, first..end, windows, distance);
+                        }
+                        None => windows
+                            .chunks_mut(distance)
+                            .for_each(|window| window[..taps].fill(0.0)),
+                    }
+                }
+            }
+            pixel += end - first;
+        }
+        copies
+    }
+
+    fn taps(&self, geometry: &Geometry) -> [usize; 2] {
+        [1, geometry.depth()]
+    }
+}
+
+/// The number of elements of a part that is copied at once.
+const COPIED: usize = 4;
+
+/// Copies a line of the windows of the pixels `pixels` of an output line from a line of the image, which may
+/// extend beyond its width. The copies are `distance` elements apart; up to [`COPIED`]` - 1` elements after each
+/// are overwritten.
+fn copy_line_of_windows(
+    geometry: &Geometry,
+    line: &[f32],
+    pixels: Range<usize>,
+    to: &mut [f32],
+    distance: usize,
+) {
+    let ([_, width], taps) = (geometry.input, geometry.kernel[1]);
+    let (stride, before) = (geometry.strides[1], geometry.before[1]);
+    // The pixels whose windows are within the image, and whose last part is within the line.
+    let parts = taps.next_multiple_of(COPIED);
+    let last = match (width.checked_sub(taps), line.len().checked_sub(parts)) {
+        (Some(column), Some(start)) if geometry.dilations[1] == 1 => Some(column.min(start) + before),
+        _ => None,
+    };
+    let within = before.div_ceil(stride)..last.map_or(0, |last| last / stride + 1);
+    let within = within.start.clamp(pixels.start, pixels.end)..within.end.clamp(pixels.start, pixels.end);
+    for pixel in (pixels.start..within.start).chain(within.end..pixels.end) {
+        let element = |column: Option<usize>| line[..width].get(column?).copied();
+        let to = &mut to[(pixel - pixels.start) * distance..];
+        to.iter_mut()
+            .zip(geometry.taken(1, pixel))
+            .for_each(|(to, column)| *to = element(column).unwrap_or(0.0));
+    }
+    if within.is_empty() {
+        return;
+    }
+    let from = &line[within.start * stride - before..];
+    let to = &mut to[(within.start - pixels.start) * distance..];
+    for part in (0..taps).step_by(COPIED) {
+        let from = from[part..].windows(COPIED).step_by(stride);
+        let to = to[part..].chunks_mut(distance).take(within.len());
+        for (to, from) in to.zip(from) {
+            if let Some(to) = to.first_chunk_mut::<COPIED>() {
+                to.copy_from_slice(from);
+            }
+        }
+    }
+}
+
+impl Geometry {
+    /// Returns the batch, the line and the column of an output pixel.
+    pub(super) fn place(&self, pixel: usize) -> [usize; 3] {
+        let [height, width] = self.output;
+        [pixel / width / height, pixel / width % height, pixel % width]
+    }
+
+    /// Returns the index along an axis of each element of the window at `position`; `None` for indices below 0.
+    fn taken(&self, axis: usize, position: usize) -> impl Iterator<Item = Option<usize>> + use<> {
+        let (first, before) = (position * self.strides[axis], self.before[axis]);
+        let dilation = self.dilations[axis];
+        (0..self.kernel[axis]).map(move |tap| (first + tap * dilation).checked_sub(before))
+    }
+}
