@@ -168,7 +168,7 @@ impl Function {
                 }
             ),
             Self::LeakyRelu { alpha } => {
-                each!(values, [alpha] | x | if x < 0.0 { alpha * x } else { stored(x) })
+                each!(values, [alpha] | x | if x < 0.0 { alpha * x } else { stored(x) });
             }
             Self::HardSigmoid { alpha, beta } => {
                 each!(values, [alpha, beta] | x | clamp(alpha * x + beta));
@@ -183,7 +183,7 @@ impl Function {
             Self::Acosh => each!(values, [] | x | f64::from(x).acosh() as f32),
             Self::Softsign => each!(values, [] | x | x / (1.0 + x.abs())),
             Self::ThresholdedRelu { alpha } => {
-                each!(values, [alpha] | x | if x > alpha { stored(x) } else { 0.0 })
+                each!(values, [alpha] | x | if x > alpha { stored(x) } else { 0.0 });
             }
             Self::Shrink { lambd, bias } => each!(values, [lambd, bias] | x | shrink(x, lambd, bias)),
             Self::Clip { low, high } => {

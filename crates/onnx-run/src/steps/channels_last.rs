@@ -276,7 +276,11 @@ impl<'f, F: Fn(Slot) -> Option<&'f Fact>> Plan<F> {
         } else {
             LEAST_OF_GROUP
         };
-        if !fits || (rows / groups < least && !is_depthwise) {
+        let is_quick = match is_depthwise {
+            true => is_quick_filter([height, width], attributes),
+            false => rows / groups >= least,
+        };
+        if !fits || !is_quick {
             return None;
         }
         let slot = wires.input(0)?;
@@ -292,11 +296,9 @@ impl<'f, F: Fn(Slot) -> Option<&'f Fact>> Plan<F> {
             (image.last, image.part, image.pixels, vec![slot])
         };
         let pixels = self.pixels(output).unwrap_or(pixels / shrinks);
-        let is_dense = attributes.ints("dilations").iter().all(|&dilation| dilation == 1);
-        let gain = match (is_depthwise, [height, width]) {
-            (true, [3, 3] | [5, 5] | [7, 7]) if is_dense => DEPTHWISE * channels as f64,
-            (true, _) => 0.0,
-            (false, _) => weights.len() as f64,
+        let gain = match is_depthwise {
+            true => DEPTHWISE * channels as f64,
+            false => weights.len() as f64,
         };
         self.add(part, gain * pixels);
         let last = space.new_slot();
@@ -439,6 +441,19 @@ impl<'f, F: Fn(Slot) -> Option<&'f Fact>> Plan<F> {
         }
         Ok(made)
     }
+}
+
+/// Returns whether there are tiles for a depthwise convolution of channels-last images (`ChannelFilter` of
+/// `onnx-gemm`). Others are several times as slow as with the channels first.
+fn is_quick_filter(kernel: [usize; 2], attributes: Attributes<'_>) -> bool {
+    let stride = attributes.ints("strides").last().copied().unwrap_or(1);
+    let is_dense = attributes.ints("dilations").iter().all(|&dilation| dilation == 1);
+    is_dense
+        && match kernel {
+            [3, 3] | [5, 5] => stride <= 2,
+            [7, 7] => stride == 1,
+            _ => false,
+        }
 }
 
 /// Returns a Transpose that messages name like `node`.
