@@ -240,17 +240,16 @@ mod tests {
 
     #[test]
     fn parts_of_large_images_fit_together() {
-        let cases: [([usize; 4], [usize; 4], i64, [i64; 2]); 6] = [
+        for (image, weights, group, strides) in [
             ([1, 3, 40, 230], [8, 3, 3, 3], 1, [2, 2]),
             ([2, 1, 11, 131], [4, 1, 5, 5], 1, [1, 1]),
             ([1, 8, 40, 160], [8, 1, 3, 3], 8, [1, 1]),
             ([1, 200, 9, 160], [200, 1, 5, 5], 200, [2, 1]),
             ([1, 100, 9, 90], [100, 1, 3, 3], 100, [2, 1]),
             ([1, 20, 12, 130], [33, 20, 3, 3], 1, [2, 1]),
-        ];
-        for (image, weights, group, strides) in cases {
+        ] {
             let pad = weights[2] as i64 / 2;
-            let lists = [("strides", strides.to_vec()), ("pads", vec![pad; 4])];
+            let lists = [("strides", Vec::from(strides)), ("pads", vec![pad; 4])];
             let node = node("Conv", &lists, &[("group", group)], 1);
             check(&node, &image, &weights, group == 1 && image[1] < 4).unwrap();
         }
