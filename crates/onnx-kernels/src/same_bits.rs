@@ -11,7 +11,7 @@ use onnx_tensor::{
     threads::Threads,
 };
 
-use crate::{elementwise, reduce, shape};
+use crate::{elementwise, image, reduce, shape};
 
 fn named(name: &str) -> Node {
     Node {
@@ -61,6 +61,25 @@ fn casts_have_the_same_bits_on_any_number_of_threads() {
             &*elementwise::cast(&cast).unwrap(),
             std::slice::from_ref(&numbers),
         );
+    }
+}
+
+/// Resizes images with the channels first and last, of which the latter is a single block.
+#[test]
+fn images_are_resized_to_the_same_bits_on_any_number_of_threads() {
+    let scales = Tensor::vector(&[1.7f32, 2.3]).into_arc();
+    for mode in ["linear", "cubic"] {
+        for (shape, axes) in [([2, 8, 20, 30], [2, 3]), ([1, 20, 30, 8], [1, 2])] {
+            let resize = Node {
+                input: ["x", "", "scales"].map(str::to_owned).to_vec(),
+                opset: 18,
+                ..with_text(node("Resize", &[("axes", axes.to_vec())], &[], 1), "mode", mode)
+            };
+            expect_same(
+                &*image::resize(&resize).unwrap(),
+                &[floats(&shape), scales.clone()],
+            );
+        }
     }
 }
 

@@ -144,6 +144,8 @@ fn convolutions_have_the_same_bits_on_any_number_of_threads() {
     }
     for (image, weights, groups, from_first) in [
         ([1, 24, 24, 4], [6, 4, 3, 3], 1, 0),
+        // Few pixels and large weights, which are split by output channels.
+        ([1, 3, 3, 256], [600, 256, 1, 1], 1, 0),
         ([3, 9, 7, 16], [33, 16, 1, 1], 1, 0),
         ([1, 24, 20, 20], [20, 1, 3, 3], 20, 0),
         ([1, 1, 500, 8], [8, 1, 1, 5], 8, 0),
@@ -223,6 +225,16 @@ fn pools_and_norms_have_the_same_bits_on_any_number_of_threads() {
     );
     expect_same(
         &*pool::maxima(&node("MaxPool", &window, &[], 1)).unwrap(),
+        std::slice::from_ref(&image),
+    );
+    // A single image, whose lines are split.
+    let image = floats(&[1, 60, 50, 20]);
+    expect_same(
+        &*pool::channels_last_averages(&node("AveragePool", &window, &[], 1)).unwrap(),
+        std::slice::from_ref(&image),
+    );
+    expect_same(
+        &*pool::channels_last_maxima(&node("MaxPool", &window, &[], 1)).unwrap(),
         std::slice::from_ref(&image),
     );
 }

@@ -2,8 +2,8 @@
 
 /// Returns `x`, and 0 for -0, as a result that a loop stores even where it equals the value that it replaces.
 ///
-/// LLVM leaves unchanged values where they are, by masked stores of the others. With AVX2, these can take ten
-/// times as long as storing all values (Zen).
+/// LLVM leaves unchanged values where they are, by masked stores of the others. On AMD processors with AVX2, these
+/// take several times as long as storing all values.
 ///
 /// ```
 /// use onnx_kernels::elementwise::vector::stored;

@@ -247,6 +247,8 @@ mod tests {
             ([1, 200, 9, 160], [200, 1, 5, 5], 200, [2, 1]),
             ([1, 100, 9, 90], [100, 1, 3, 3], 100, [2, 1]),
             ([1, 20, 12, 130], [33, 20, 3, 3], 1, [2, 1]),
+            // Weights in several ranges of output channels.
+            ([2, 70, 5, 6], [230, 70, 3, 3], 1, [1, 1]),
         ] {
             let pad = weights[2] as i64 / 2;
             let lists = [("strides", Vec::from(strides)), ("pads", vec![pad; 4])];

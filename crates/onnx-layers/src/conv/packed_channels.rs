@@ -31,6 +31,9 @@ const RANGE: usize = 96;
 /// See [`RANGE`].
 const LARGE: usize = 1 << 17;
 
+/// Packed output channels are padded to a multiple of this number, as [`PackedMatrix`] and [`ChannelFilter`] do.
+const PADDED: usize = 16;
+
 impl Filters {
     /// Packs weights of the shape `[output channels, input channels of a group, height, width]`.
     pub(super) fn packed(weights: &Tensor, groups: usize, from_first: bool) -> Result<Self> {
@@ -81,7 +84,7 @@ impl Filters {
             (1, Some(1)) => rows,
             _ => of_group,
         };
-        let padding = padded.next_multiple_of(16) - padded;
+        let padding = padded.next_multiple_of(PADDED) - padded;
         (size_of::<f32>() * (count + padding * (count / padded.max(1)))) as u64
     }
 }

@@ -1,4 +1,5 @@
-//! FP32 convolutions of channels-last images as products of pixels and weights.
+//! Computes FP32 convolutions of channels-last images: dense ones as products of pixels and weights, depthwise ones
+//! as filters.
 
 use onnx_gemm::{ChannelFilter, FilterSizes, TapGemm};
 use onnx_kernels::elementwise::Activation;
@@ -30,7 +31,7 @@ const FINISHED: usize = 1 << 17;
 /// Minimum number of terms per sum in the cost estimate, since short sums are memory-bound.
 const LEAST_TERMS: usize = 32;
 
-/// A convolution with known sizes.
+/// A convolution with known sizes, whose result has the channels last.
 pub(super) struct Convolution<'c> {
     geometry: Geometry,
     /// Input channels and output channels of all groups.

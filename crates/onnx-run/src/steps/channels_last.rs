@@ -1,8 +1,8 @@
 //! Moves the channels of images behind their pixels (NCHW to NHWC) in parts of a graph whose convolutions gain
 //! more by this than the transposes around the part cost.
 //!
-//! A convolution of a channels-last image reads its pixels where they are. Nodes between convolutions that work
-//! element by element, that concatenate or that pool run on channels-last images as well.
+//! A convolution of a channels-last image reads its pixels where they are. Element-wise nodes and nodes along axes
+//! ([`moved_axes`](super::moved_axes)) between convolutions run on channels-last images as well.
 
 use std::collections::{HashMap, HashSet};
 
@@ -24,10 +24,11 @@ use crate::steps::{
 /// The reverse of [`TO_FIRST`].
 const TO_LAST: [usize; 4] = [0, 2, 3, 1];
 
-/// The number of multiplications of a convolution that gain as much time as it takes to transpose an element.
+/// The number of multiplications of a convolution that are estimated to gain as much time as it takes to transpose
+/// an element.
 const PER_ELEMENT: f64 = 200.0;
 
-/// The gain of a depthwise convolution for each element of its result, in multiplications.
+/// The estimated gain of a depthwise convolution for each element of its result, in multiplications.
 const DEPTHWISE: f64 = 150.0;
 
 /// Convolutions of fewer output channels do not fill vectors.
@@ -67,7 +68,7 @@ pub(crate) fn converted<'f>(
     for (step, node) in &steps {
         time_limit::check()?;
         let change = match (step, node) {
-            (Step::Node(direct), Some(node)) => plan.change(node, &direct.wires, direct.is_gated(), space)?,
+            (Step::Node(direct), Some(node)) => plan.change(node, &direct.wires, space)?,
             _ => None,
         };
         let read = match &change {
@@ -195,13 +196,7 @@ impl<'f, F: Fn(Slot) -> Option<&'f Fact>> Plan<F> {
     }
 
     /// Returns how a node runs on channels-last images, if it does.
-    fn change(
-        &mut self,
-        node: &Node,
-        wires: &Wires,
-        is_gated: bool,
-        space: &mut Space<'_>,
-    ) -> Result<Option<Change>> {
+    fn change(&mut self, node: &Node, wires: &Wires, space: &mut Space<'_>) -> Result<Option<Change>> {
         if node.op_type == "Conv" {
             return Ok(self.convolution(node, wires, space));
         }
@@ -212,12 +207,12 @@ impl<'f, F: Fn(Slot) -> Option<&'f Fact>> Plan<F> {
         if wires.outputs.len() == 1
             && let Some(kind) = Elementwise::of(node).filter(|_| node.op_type != "Cast")
         {
-            return self.elementwise(node, &kind, wires, is_gated, &self.images[&source].clone(), space);
+            return self.elementwise(node, &kind, wires, &self.images[&source].clone(), space);
         }
-        let is_first = wires.input(0) == Some(source) && !is_gated;
-        Ok(along_axes(node, wires, space)
-            .filter(|_| is_first)
-            .map(|moved| self.followed(moved, wires, source, space)))
+        if wires.input(0) != Some(source) {
+            return Ok(None);
+        }
+        Ok(along_axes(node, wires, space).map(|moved| self.followed(moved, wires, source, space)))
     }
 
     /// Adds the results of a node that runs on the channels-last image of `source`.
@@ -256,6 +251,7 @@ impl<'f, F: Fn(Slot) -> Option<&'f Fact>> Plan<F> {
         (self.fact)(slot)?.shape.get(1)?.to_usize()
     }
 
+    /// Returns how a convolution with constant FP32 weights runs on a channels-last image, if that is fast.
     fn convolution(&mut self, node: &Node, wires: &Wires, space: &mut Space<'_>) -> Option<Change> {
         let (attributes, &[output]) = (Attributes(node), &*wires.outputs) else {
             return None;
@@ -329,22 +325,16 @@ impl<'f, F: Fn(Slot) -> Option<&'f Fact>> Plan<F> {
         })
     }
 
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "a node, its values and where they come from"
-    )]
+    /// Returns how an element-wise node runs on channels-last images, `source` among them, if all its inputs can
+    /// have their channels last.
     fn elementwise(
         &mut self,
         node: &Node,
         kind: &Elementwise,
         wires: &Wires,
-        is_gated: bool,
         source: &Image,
         space: &mut Space<'_>,
     ) -> Result<Option<Change>> {
-        if is_gated && wires.inputs.len() != 1 {
-            return Ok(None);
-        }
         let Some(attribute) = kind.attributes(node, &TO_FIRST) else {
             return Ok(None);
         };
@@ -444,7 +434,7 @@ impl<'f, F: Fn(Slot) -> Option<&'f Fact>> Plan<F> {
 }
 
 /// Returns whether there are tiles for a depthwise convolution of channels-last images (`ChannelFilter` of
-/// `onnx-gemm`). Others are several times as slow as with the channels first.
+/// `onnx-gemm`). Others are slower than with the channels first.
 fn is_quick_filter(kernel: [usize; 2], attributes: Attributes<'_>) -> bool {
     let stride = attributes.ints("strides").last().copied().unwrap_or(1);
     let is_dense = attributes.ints("dilations").iter().all(|&dilation| dilation == 1);
@@ -500,7 +490,7 @@ mod tests {
     fn kept(nodes: &[NodeProto]) -> Vec<NodeProto> {
         let mut all = vec![
             node("ReduceMax", &["x"], "most"),
-            with(node("Reshape", &["most", "none"], "one"), []),
+            node("Reshape", &["most", "none"], "one"),
             node("Sub", &["one", "one"], "zero"),
         ];
         for node in nodes {
@@ -595,7 +585,7 @@ mod tests {
             node("Resize", &["o", "", "twice"], "p"),
             with(node("Softmax", &["p"], "q"), [int("axis", 1)]),
             node("ReduceMean", &["q", "pixels"], "r"),
-            with(node("Flatten", &["r"], "s"), []),
+            node("Flatten", &["r"], "s"),
             node("Reshape", &["s", "four"], "y"),
         ];
         let mut constants = weights();
