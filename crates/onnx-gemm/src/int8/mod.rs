@@ -118,13 +118,13 @@ impl PackedIntegers {
     /// Divides the columns into up to `count` ranges of whole panels.
     pub fn parts(&self, count: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let columns = self.columns;
-        let count = match self.kind {
+        let most = match self.kind {
             // A plain matrix is stored by rows, so it has only one part.
             Kind::Plain(_) => 1,
             #[cfg(target_arch = "x86_64")]
-            _ => count.max(1),
+            _ => usize::MAX,
         };
-        let width = columns.div_ceil(count).next_multiple_of(PANEL);
+        let width = columns.div_ceil(count.clamp(1, most)).next_multiple_of(PANEL);
         let starts = (0..columns).step_by(width.max(1));
         starts.map(move |start| start..columns.min(start + width))
     }
