@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::subnormals::clear_subnormals;
+use crate::{prefetch::prefetch, subnormals::clear_subnormals};
 
 /// The number of channels in a group of the packed weights, which is a multiple of every vector.
 const GROUP: usize = 16;
@@ -16,6 +16,11 @@ const BLOCK: usize = 256;
 
 /// The number of pixels in a tile.
 const PIXELS: usize = 4;
+
+/// The distance, in elements, at which the last line that a tile reads, and the line that it writes, are prefetched.
+/// Each pixel of a tile is a separate stream of a few cache lines, which is too short for the processor to prefetch
+/// by itself.
+const AHEAD: usize = 1 << 10;
 
 /// A block of channels in the padding.
 static ZEROS: [f32; BLOCK] = [0.0; BLOCK];
@@ -202,7 +207,9 @@ impl pulp::WithSimd for Lines<'_> {
             dilations: [_, dilation],
             ..
         } = *self.sizes;
-        if self.filter.channels < S::F32_LANES || self.width < PIXELS || dilation != 1 {
+        let is_even = stride == 1 || dilation == 1;
+        let fits = (1..=self.width / PIXELS).contains(&dilation);
+        if self.filter.channels < S::F32_LANES || !is_even || !fits {
             return self.pixels(simd);
         }
         // The number of input columns of a tile is that of its last pixel plus the taps.
@@ -218,7 +225,9 @@ impl pulp::WithSimd for Lines<'_> {
 }
 
 impl Lines<'_> {
-    /// Computes all pixels in tiles; the last tile of a line can overlap the one before.
+    /// Computes all pixels in tiles. If taps are several pixels apart, so are the pixels of a tile: neighbours
+    /// share taps like those of other filters, and as many tiles as that distance cover a range of the line. The
+    /// last range of a line can overlap the one before.
     #[inline(always)]
     fn tiles<S: pulp::Simd, const TAPS: usize, const STRIDE: usize, const COLUMNS: usize>(
         &mut self,
@@ -255,7 +264,8 @@ impl Lines<'_> {
     ) {
         let channels = self.filter.channels;
         let [height, input_width] = self.sizes.input;
-        let width = self.width;
+        let (width, dilation) = (self.width, self.sizes.dilations[1]);
+        let together = PIXELS * dilation;
         let (bias, _) = S::as_simd_f32s(&self.bias[first..][..count]);
         for (y, line) in self.output.chunks_exact_mut(width * channels).enumerate() {
             let mut rows: [Option<&[f32]>; TAPS] = [None; TAPS];
@@ -266,15 +276,17 @@ impl Lines<'_> {
                     rows[tap] = Some(&self.image[y * input_width * channels..][..input_width * channels]);
                 }
             }
-            for x in (0..width).step_by(PIXELS) {
-                let x = x.min(width - PIXELS);
+            let bottom = (self.first[0] + y) * self.sizes.strides[0] + (TAPS - 1) * self.sizes.dilations[0];
+            let bottom = bottom.saturating_sub(self.sizes.before[0]).min(height - 1) * input_width * channels;
+            let ranges = (0..width).step_by(together).map(|x| x.min(width - together));
+            for x in ranges.flat_map(|x| x..x + dilation) {
                 let left = ((self.first[1] + x) * STRIDE).wrapping_sub(self.sizes.before[1]);
                 let zeros = S::as_simd_f32s(&ZEROS[..count]).0;
                 let mut pixels = [[zeros; COLUMNS]; TAPS];
                 for tap in 0..TAPS {
                     if let Some(row) = rows[tap] {
                         for column in 0..COLUMNS {
-                            let x = left.wrapping_add(column);
+                            let x = left.wrapping_add(column * dilation);
                             if x < input_width {
                                 pixels[tap][column] =
                                     S::as_simd_f32s(&row[x * channels + first..][..count]).0;
@@ -283,7 +295,19 @@ impl Lines<'_> {
                     }
                 }
                 let line = &mut line[x * channels + first..];
-                tile::<S, TAPS, STRIDE, COLUMNS>(simd, &pixels, weights, bias, line, channels);
+                // The pixels that the next tile reads, and this one does not.
+                let ahead =
+                    bottom + left.wrapping_add(COLUMNS * dilation).min(input_width) * channels + first;
+                let ahead = &self.image[(ahead + AHEAD).min(self.image.len())..];
+                tile::<S, TAPS, STRIDE, COLUMNS>(
+                    simd,
+                    &pixels,
+                    weights,
+                    bias,
+                    line,
+                    channels * dilation,
+                    ahead,
+                );
             }
         }
     }
@@ -362,6 +386,7 @@ fn tile<S: pulp::Simd, const TAPS: usize, const STRIDE: usize, const COLUMNS: us
     bias: &[S::f32s],
     output: &mut [f32],
     distance: usize,
+    ahead: &[f32],
 ) {
     let in_group = GROUP / S::F32_LANES;
     let count = bias.len();
@@ -374,6 +399,14 @@ fn tile<S: pulp::Simd, const TAPS: usize, const STRIDE: usize, const COLUMNS: us
     for vector in 0..count {
         let start = vector / in_group * TAPS * TAPS * GROUP + vector % in_group * S::F32_LANES;
         let weights = &weights[start..][..(TAPS * TAPS - 1) * GROUP + S::F32_LANES];
+        if vector % in_group == 0 {
+            for pixel in 0..PIXELS * STRIDE {
+                prefetch(ahead, pixel * distance + vector * S::F32_LANES);
+            }
+            for pixel in 0..PIXELS {
+                prefetch(output, AHEAD + pixel * distance + vector * S::F32_LANES);
+            }
+        }
         let mut sums = [bias[vector]; PIXELS];
         for row in 0..TAPS {
             let mut factors = [bias[vector]; TAPS];
@@ -468,12 +501,14 @@ mod tests {
                     ([2, 2], [1, 1]),
                     ([1, 3], [1, 1]),
                     ([2, 1], [3, 2]),
+                    ([1, 2], [1, 2]),
                 ] {
                     for (input, before) in [
                         ([5, 9], [1, 1]),
                         ([4, 4], [2, 2]),
                         ([3, 11], [0, 3]),
                         ([1, 1], [3, 3]),
+                        ([3, 21], [2, 4]),
                     ] {
                         let output = [0, 1].map(|axis: usize| {
                             let reach = (kernel[axis] - 1) * dilations[axis];

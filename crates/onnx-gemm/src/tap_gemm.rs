@@ -21,6 +21,9 @@ const BLOCK_ROWS: usize = 96;
 /// columns of a tile fit into the L2 cache.
 const TERMS: usize = 2048;
 
+/// The number of elements of a cache line.
+const LINE: usize = 16;
+
 /// The product of a first factor whose rows consist of segments of one slice, and a packed second factor: for
 /// each row `r` and column `c`, `bias[c]` plus the sum over taps `t` and elements `k` of
 /// `values[starts[r][t] + k] * filters[t * length + k][c]`.
@@ -41,6 +44,7 @@ const TERMS: usize = 2048;
 ///     starts: &[0, 2, 2, OUTSIDE],
 ///     output: &mut output,
 ///     stride: 1,
+///     ahead: &[],
 ///     pace: &mut Unpaced,
 /// };
 /// product.run()?;
@@ -62,6 +66,8 @@ pub struct TapGemm<'p, P> {
     pub output: &'p mut [f32],
     /// The distance between two rows of the output, at least the column count.
     pub stride: usize,
+    /// What the caller reads next, such as pixels under other rows. It is read into the L2 cache meanwhile.
+    pub ahead: &'p [f32],
     /// Checks for cancellation before each part of the product.
     pub pace: &'p mut P,
 }
@@ -93,7 +99,10 @@ impl<P: Pace> TapGemm<'_, P> {
         let filters = self.filters.panel(0, bias.len());
         for block in even_ranges(rows, BLOCK_ROWS) {
             let starts = &self.starts[block.start * taps..block.end * taps];
+            let ahead = &self.ahead[share(self.ahead.len(), &block, rows)];
             for first in (0..columns).step_by(PANEL) {
+                let panel = first..columns.min(first + PANEL);
+                let mut ahead = &ahead[share(ahead.len(), &panel, columns)];
                 for taps in even_ranges(taps, (TERMS / self.length).max(1)) {
                     for elements in even_ranges(self.length, TERMS) {
                         let products = block.len() * taps.len() * elements.len() * PANEL;
@@ -104,11 +113,12 @@ impl<P: Pace> TapGemm<'_, P> {
                             values: self.values,
                             zeros: &zeros,
                             starts,
-                            columns: first..columns.min(first + PANEL),
+                            columns: panel.clone(),
                             taps: taps.clone(),
                             elements,
                             output: &mut self.output[block.start * self.stride..],
                             stride: self.stride,
+                            ahead: std::mem::take(&mut ahead),
                         });
                     }
                 }
@@ -148,11 +158,21 @@ impl<P: Pace> TapGemm<'_, P> {
     }
 }
 
+/// Returns the share of `len` elements that belongs to a part of `count`.
+#[inline(always)]
+fn share(len: usize, part: &Range<usize>, count: usize) -> Range<usize> {
+    len * part.start / count..len * part.end / count
+}
+
 /// Divides `count` rows into ranges of at most `most` rows, whose lengths differ by at most one.
 #[inline(always)]
 fn even_ranges(count: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     let ranges = count.div_ceil(most);
-    (0..ranges).map(move |range| range * count / ranges..(range + 1) * count / ranges)
+    let (least, longer) = (count / ranges.max(1), count % ranges.max(1));
+    (0..ranges).map(move |range| {
+        let start = range * least + range.min(longer);
+        start..start + least + usize::from(range < longer)
+    })
 }
 
 /// The product of a block of rows and a panel of columns, for a range of terms.
@@ -173,6 +193,8 @@ struct Tiles<'t> {
     elements: Range<usize>,
     output: &'t mut [f32],
     stride: usize,
+    /// What is prefetched meanwhile.
+    ahead: &'t [f32],
 }
 
 impl pulp::WithSimd for Tiles<'_> {
@@ -231,9 +253,18 @@ impl Tiles<'_> {
         let width = (VECTORS * S::F32_LANES).next_multiple_of(GROUP);
         let width = width.min(self.bias.len().saturating_sub(next));
         let start = if width > 0 { next * self.depth() } else { 0 };
-        let (share, step) = (width * self.depth() / rows, width.div_ceil(rows.div_ceil(MOST)));
+        let (of_row, step) = (width * self.depth() / rows, width.div_ceil(rows.div_ceil(MOST)));
+        let vectors = first - self.columns.start / S::F32_LANES;
+        let vectors = vectors..vectors + VECTORS;
+        let count = self.columns.len().div_ceil(S::F32_LANES).max(vectors.end);
+        let ahead = &self.ahead[share(self.ahead.len(), &vectors, count)];
+        let ahead_of_row = ahead.len().div_ceil(rows);
         for rows in even_ranges(rows, MOST) {
-            let (row, next) = (rows.start, [start + rows.start * share, step]);
+            let lines = rows.start * ahead_of_row..ahead.len().min(rows.end * ahead_of_row);
+            for line in lines.step_by(LINE) {
+                prefetch(ahead, line);
+            }
+            let (row, next) = (rows.start, [start + rows.start * of_row, step]);
             match rows.len() {
                 1 => self.tile::<S, 1, VECTORS>(simd, row, first, next),
                 2 => self.tile::<S, 2, VECTORS>(simd, row, first, next),
@@ -414,6 +445,7 @@ mod tests {
             starts: &starts,
             output: &mut output,
             stride,
+            ahead: &values,
             pace: &mut Unpaced,
         };
         product.run_on(arch).unwrap();
@@ -472,6 +504,7 @@ mod tests {
                     starts: &starts.repeat(rows),
                     output: &mut output,
                     stride: columns,
+                    ahead: &[],
                     pace: &mut Unpaced,
                 };
                 product.run_on(arch).unwrap();
@@ -495,6 +528,7 @@ mod tests {
             starts: &[OUTSIDE],
             output: &mut output,
             stride: 2,
+            ahead: &[],
             pace: &mut Unpaced,
         };
         product.run().unwrap();
@@ -517,6 +551,7 @@ mod tests {
             starts,
             output: &mut vec![0.0; len],
             stride,
+            ahead: &[0.0; 1000],
             pace,
         };
         product.run()

@@ -7,6 +7,7 @@ use onnx_tensor::prelude::*;
 
 use onnx_tensor::{
     node::{Attribute, Node},
+    operator::Wiring,
     packs::Packs,
     testing::{bytes, expect_same, expect_same_with, floats, node},
 };
@@ -167,6 +168,7 @@ fn convolutions_have_the_same_bits_on_any_number_of_threads() {
             );
         }
     }
+    filters_and_products_have_the_same_bits();
     for weights in [[6, 4, 3, 3], [6, 4, 11, 11]] {
         let (image, weights) = (bytes(&[1, 4, 24, 24]), bytes(&weights));
         let (scale, zero) = (one(0.02f32), one(9u8));
@@ -281,4 +283,41 @@ fn attention_has_the_same_bits_on_any_number_of_threads() {
         let inputs = [floats(&[3, 5, 70, 8]), floats(&[3, 5, 8, 90]), floats(&values)];
         expect_same(&*attention::fused_attention(&node).unwrap(), &inputs);
     }
+}
+
+/// Runs a depthwise convolution, the product of its pixels and a sum as one operator.
+fn filters_and_products_have_the_same_bits() {
+    let filter = node("ChannelsLastConv", &[("pads", vec![1; 4])], &[("group", 24)], 1);
+    let product = node("ChannelsLastConv", &[], &[], 1);
+    let [w, w2] = [floats(&[24, 1, 3, 3]), floats(&[20, 24, 1, 1])];
+    let (bias, bias2) = (floats(&[24]), floats(&[20]));
+    let inputs = [
+        floats(&[2, 40, 41, 24]),
+        w.clone(),
+        bias,
+        w2.clone(),
+        bias2,
+        floats(&[2, 40, 41, 20]),
+    ];
+    expect_same_with(
+        || {
+            let of = |node, weights: &Arc<Tensor>| {
+                let mut op = conv::channels_last_conv(node).unwrap();
+                op.take_over(&[None, Some(weights.clone())], &mut Packs::beside(1 << 20))
+                    .unwrap();
+                op
+            };
+            let mut op = of(&filter, &w);
+            let wiring = |inputs, others| Wiring {
+                inputs,
+                place: 0,
+                others,
+            };
+            assert!(op.chain(of(&product, &w2), wiring(3, 2)).is_none());
+            let sum = elementwise::pair(&named("Add")).unwrap();
+            assert!(op.chain(sum, wiring(5, 1)).is_none());
+            op
+        },
+        &inputs,
+    );
 }

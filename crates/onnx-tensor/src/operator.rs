@@ -121,12 +121,29 @@ pub trait Compute: Any + fmt::Debug + Send + Sync {
         false
     }
 
+    /// Fuses `next`, the only consumer of the result, into this operator, if supported. The other inputs of `next`
+    /// then follow those of this operator. Returns `next` if it was not fused.
+    fn chain(&mut self, next: Box<dyn Compute>, _wiring: Wiring) -> Option<Box<dyn Compute>> {
+        Some(next)
+    }
+
     /// Computes the outputs from inputs that [`Compute::outputs`] has accepted. An input without other
     /// references may be overwritten.
     ///
     /// # Errors
     /// Returns an error for invalid values of inputs, and on cancellation.
     fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>>;
+}
+
+/// The inputs of an operator and of the only consumer of its result.
+#[derive(Clone, Copy, Debug)]
+pub struct Wiring {
+    /// The number of inputs of the operator.
+    pub inputs: usize,
+    /// The index of the result among the inputs of the consumer.
+    pub place: usize,
+    /// The number of the consumer's other inputs.
+    pub others: usize,
 }
 
 /// An operator that allocates its outputs.

@@ -60,7 +60,7 @@ enum Kind {
     /// The layout for AVX-512 VNNI.
     #[cfg(target_arch = "x86_64")]
     Bytes(vnni::Vnni, vnni::PackedBytes),
-    /// The layout for AVX2.
+    /// The layouts for AVX2.
     #[cfg(target_arch = "x86_64")]
     Pairs(pulp::x86::V3, pairs::PackedPairs),
     /// The row-major matrix, for all other processors.
@@ -108,7 +108,7 @@ impl PackedIntegers {
         };
         let matrix = |[depth, columns]: [u64; 2], bytes| depth.saturating_mul(columns).saturating_mul(bytes);
         // The VNNI layout takes one byte per element, and two 32-bit numbers per column. The AVX2 layout
-        // takes 16 bits per element, and the plain one 32 bits.
+        // takes up to 16 bits per element, and the plain one 32 bits.
         let of_bytes = matrix(filled(4, 16), 1).saturating_add(matrix([8, filled(4, 16)[1]], 1));
         of_bytes
             .max(matrix(filled(2, 16), 2))
@@ -189,7 +189,7 @@ impl PackedIntegers {
             #[cfg(target_arch = "x86_64")]
             Kind::Pairs(simd, packed) => {
                 // The number of rows between two calls of `spend`, a multiple of the row count of a tile.
-                let rows = (PART / (depth * width)).max(1).next_multiple_of(4);
+                let rows = (PART / (depth * width)).max(1).next_multiple_of(pairs::ROWS);
                 for (a, c) in a.chunks(rows * depth).zip(c.chunks_mut(rows * width)) {
                     pace.spend((a.len() * width) as u64 / PER_STEP + 1)?;
                     packed.multiply(*simd, a, columns.clone(), c);
@@ -393,6 +393,8 @@ mod tests {
                     let a = bytes(of_a, 37, |at| at / depth);
                     let b = bytes(of_b, 91, |at| at % columns);
                     check(&a, &b, sizes);
+                    let narrow: Vec<i16> = b.iter().map(|&number| number.clamp(-128, 127)).collect();
+                    check(&a, &narrow, sizes);
                     // Some rows of the first factor contain 9-bit numbers.
                     let mut a = a;
                     for row in a.chunks_mut(depth.max(1)).step_by(3) {
@@ -430,7 +432,8 @@ mod tests {
     #[test]
     fn matrices_take_no_more_memory_than_is_told() {
         for sizes in [[1, 1], [1, 100], [3, 16], [64, 48]] {
-            for matrix in packed(&vec![0; sizes[0] * sizes[1]], sizes) {
+            // 9-bit numbers take the most.
+            for matrix in packed(&vec![255; sizes[0] * sizes[1]], sizes) {
                 let taken = match &matrix.kind {
                     #[cfg(target_arch = "x86_64")]
                     Kind::Bytes(_, packed) => packed.bytes(),

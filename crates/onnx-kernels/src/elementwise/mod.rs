@@ -26,7 +26,7 @@ pub use clip::clip_of;
 pub use compare::compare;
 pub use functions::{function, truth};
 pub use integers::{bits, bitwise_not};
-pub use operator::activation_of;
+pub use operator::{activation_of, is_sum};
 pub use pairs::pair;
 pub use power::{bit_shift, mean, power};
 pub use prelu::prelu;

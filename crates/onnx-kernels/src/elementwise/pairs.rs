@@ -39,6 +39,11 @@ impl Pair {
             other => bail!("{other} is not a function of pairs"),
         }))
     }
+
+    /// Returns whether this is the operator `Add` or `Sum`.
+    pub(crate) fn is_sum(&self) -> bool {
+        self.0 == Function::Sum
+    }
 }
 
 /// Returns the broadcast shape of inputs of one type.

@@ -63,9 +63,13 @@ struct GridSample {
     aligns_corners: bool,
 }
 
-/// Indices and weights of the elements that a sample reads along an axis. An index is `None` for an element
-/// outside of the image, which counts as zero.
-type AxisWeights = ShortVec<(Option<usize>, f32)>;
+/// The indices and weights of the elements that a sample reads along an axis. An index is `None` for an
+/// element outside of the image, which counts as zero.
+type AxisWeights = SmallVec<[(Option<usize>, f32); 4]>;
+
+/// The offsets and weights of the elements that a sample reads: at most four along each axis of an image, or
+/// two along each axis of a volume.
+type Weights = SmallVec<[(usize, f32); 16]>;
 
 impl GridSample {
     /// Returns the coordinates at which an axis of `size` elements reflects.
@@ -100,56 +104,114 @@ impl GridSample {
             Outside::Zero | Outside::Border => place,
             Outside::Reflection => reflected(place, self.bounds(size)),
         };
-        Some(inside.clamp(0.0, last) as usize)
+        // The size of a very long axis may be rounded up.
+        Some((inside.clamp(0.0, last) as usize).min(size - 1))
     }
 
-    /// Returns the elements and weights of each axis at one sampling point.
-    fn taken(&self, places: &[f32], sizes: &[usize]) -> ShortVec<AxisWeights> {
-        let mut places: ShortVec<f32> = places
-            .iter()
-            .zip(sizes)
-            .map(|(&place, &size)| {
-                let place = self.place(place, size);
-                if self.method == Method::Nearest {
-                    place.round_ties_even()
-                } else {
-                    place
+    /// Writes the elements that the sample at `places` reads, with their weights. Coordinates are in the order
+    /// x, y, z, which is the reverse order of the axes.
+    fn weigh(&self, places: &[f32], sizes: &[usize], weights: &mut Weights) {
+        weights.clear();
+        match (places, sizes) {
+            (&[x, y], &[height, width]) => {
+                let [y, x] = self.places([y, x], [height, width]);
+                let inside = between_four(x, y, width, height).filter(|_| self.method == Method::Linear);
+                if let Some(inside) = inside {
+                    weights.extend(inside);
+                    return;
                 }
-            })
-            .collect();
+                let (lines, columns) = (self.along_axis(y, height), self.along_axis(x, width));
+                weights.extend(crossed(present(&lines), &columns, width));
+            }
+            (&[x, y, z], &[depth, height, width]) => {
+                let [z, y, x] = self.places([z, y, x], [depth, height, width]);
+                let (layers, lines) = (self.along_axis(z, depth), self.along_axis(y, height));
+                let columns = self.along_axis(x, width);
+                let lines = crossed(present(&layers), &lines, height);
+                weights.extend(crossed(lines, &columns, width));
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns the coordinates of a sample in elements.
+    fn places<const AXES: usize>(&self, places: [f32; AXES], sizes: [usize; AXES]) -> [f32; AXES] {
+        let mut places: [f32; AXES] = std::array::from_fn(|axis| self.place(places[axis], sizes[axis]));
+        if self.method == Method::Nearest {
+            places = places.map(f32::round_ties_even);
+        }
         let is_outside = |(&place, &size): (&f32, &usize)| {
             let (low, high) = self.bounds(size);
             place < low || place > high
         };
         // If the coordinate of one axis is outside, the coordinates of all axes are reflected.
-        if places.iter().zip(sizes).any(is_outside) {
-            for (place, &size) in places.iter_mut().zip(sizes) {
-                *place = match self.outside {
-                    Outside::Zero | Outside::Border => *place,
-                    Outside::Reflection => reflected(*place, self.bounds(size)),
-                };
+        if self.outside == Outside::Reflection && places.iter().zip(&sizes).any(is_outside) {
+            for (place, size) in places.iter_mut().zip(sizes) {
+                *place = reflected(*place, self.bounds(size));
             }
         }
-        let axes = places.iter().zip(sizes);
-        axes.map(|(&place, &size)| {
-            let floor = place.floor();
-            let part = place - floor;
-            match self.method {
-                Method::Nearest => smallvec![(self.element(place, size), 1.0)],
-                Method::Linear => smallvec![
-                    (self.element(floor, size), 1.0 - part),
-                    (self.element(floor + 1.0, size), part)
-                ],
-                Method::Cubic => {
-                    let weights = cubic(part).into_iter().zip([-1.0, 0.0, 1.0, 2.0]);
-                    weights
-                        .map(|(weight, at)| (self.element(floor + at, size), weight))
-                        .collect()
-                }
-            }
-        })
-        .collect()
+        places
     }
+
+    /// Returns the elements and weights along an axis of `size` elements, at coordinate `place`.
+    fn along_axis(&self, place: f32, size: usize) -> AxisWeights {
+        let floor = place.floor();
+        let part = place - floor;
+        match self.method {
+            Method::Nearest => smallvec![(self.element(place, size), 1.0)],
+            Method::Linear => smallvec![
+                (self.element(floor, size), 1.0 - part),
+                (self.element(floor + 1.0, size), part)
+            ],
+            Method::Cubic => {
+                let weights = cubic(part).into_iter().zip([-1.0, 0.0, 1.0, 2.0]);
+                weights
+                    .map(|(weight, at)| (self.element(floor + at, size), weight))
+                    .collect()
+            }
+        }
+    }
+}
+
+/// Returns the elements along an axis that are not outside.
+fn present(along: &AxisWeights) -> impl Iterator<Item = (usize, f32)> {
+    along
+        .iter()
+        .filter_map(|&(element, weight)| Some((element?, weight)))
+}
+
+/// Returns the offsets and weights of the elements `inner` along an axis of `size` elements, for each of those along
+/// the axes before.
+fn crossed(
+    outer: impl Iterator<Item = (usize, f32)>,
+    inner: &AxisWeights,
+    size: usize,
+) -> impl Iterator<Item = (usize, f32)> {
+    outer.flat_map(move |(offset, weight)| {
+        present(inner).map(move |(element, part)| (offset * size + element, weight * part))
+    })
+}
+
+/// Returns the offsets and weights of the four elements around a point of an image; `None` if one of them is
+/// outside of the image.
+fn between_four(x: f32, y: f32, width: usize, height: usize) -> Option<[(usize, f32); 4]> {
+    if x < 0.0 || y < 0.0 {
+        return None;
+    }
+    // Neither coordinate is negative, so the conversion rounds down.
+    let (column, line) = (x as usize, y as usize);
+    if column >= width - 1 || line >= height - 1 {
+        return None;
+    }
+    let (right, below) = (x - column as f32, y - line as f32);
+    let (left, above) = (1.0 - right, 1.0 - below);
+    let first = line * width + column;
+    Some([
+        (first, above * left),
+        (first + 1, above * right),
+        (first + width, below * left),
+        (first + width + 1, below * right),
+    ])
 }
 
 /// Reflects a coordinate at the bounds until it is inside.
@@ -181,8 +243,9 @@ fn cubic(s: f32) -> [f32; 4] {
     [outer(s + 1.0), inner(s), inner(1.0 - s), outer(2.0 - s)]
 }
 
-/// Number of channels between two calls of [`Pace::spend`].
-const CHANNELS: usize = 1 << 10;
+/// The number of points whose weights are computed at a time. Each channel then reads and writes a part of
+/// its image that is near.
+const POINTS: usize = 64;
 
 impl Kernel for GridSample {
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
@@ -240,40 +303,37 @@ impl Kernel for GridSample {
         }
         let sampled = made.as_slice_mut::<f32>()?;
         let mut pace = Pace::default();
+        let mut weights = vec![Weights::new(); POINTS];
         for image in 0..batch {
             let values = &values[image * channels * inner..(image + 1) * channels * inner];
             let sampled = &mut sampled[image * channels * outer..(image + 1) * channels * outer];
-            for point in 0..outer {
-                let at = (image * outer + point) * axes;
-                // Coordinates are in the order x, y, z, which is the reverse order of the axes.
-                let places: ShortVec<f32> = places[at..at + axes].iter().rev().copied().collect();
-                let mut elements: ShortVec<(usize, f32)> = smallvec![(0, 1.0)];
-                for (taken, &size) in self.taken(&places, sizes).iter().zip(sizes) {
-                    let mut next = ShortVec::with_capacity(elements.len() * taken.len());
-                    for &(offset, weight) in &elements {
-                        for &(element, part) in taken {
-                            if let Some(element) = element {
-                                next.push((offset * size + element, weight * part));
-                            }
-                        }
-                    }
-                    elements = next;
+            let places = &places[image * outer * axes..(image + 1) * outer * axes];
+            for (block, places) in places.chunks(POINTS * axes).enumerate() {
+                let points = block * POINTS..block * POINTS + places.len() / axes;
+                for (weights, places) in weights.iter_mut().zip(places.chunks_exact(axes)) {
+                    self.weigh(places, sizes, weights);
                 }
-                pace.spend(64)?;
-                for first in (0..channels).step_by(CHANNELS) {
-                    let end = channels.min(first + CHANNELS);
-                    pace.spend((elements.len() * (end - first)) as u64)?;
-                    for channel in first..end {
-                        let values = &values[channel * inner..(channel + 1) * inner];
-                        let sum = elements
-                            .iter()
-                            .map(|&(offset, weight)| weight * values[offset])
-                            .sum();
-                        sampled[channel * outer + point] = sum;
+                pace.spend(64 * points.len() as u64)?;
+                let channels = values.chunks_exact(inner).zip(sampled.chunks_exact_mut(outer));
+                for (values, sampled) in channels {
+                    let sampled = &mut sampled[points.clone()];
+                    pace.spend((weights[0].len() * points.len()) as u64)?;
+                    for (sum, weights) in sampled.iter_mut().zip(&weights) {
+                        *sum = weighted_sum(values, weights);
                     }
                 }
             }
         }
         Ok(smallvec![of_type(made, element_type)?])
+    }
+}
+
+/// Returns the sum of `values` at the offsets, times the weights.
+fn weighted_sum(values: &[f32], weights: &Weights) -> f32 {
+    let product = |&(offset, weight): &(usize, f32)| weight * values[offset];
+    match weights.as_slice() {
+        // The usual number, without a loop.
+        [a, b, c, d] => product(a) + product(b) + product(c) + product(d),
+        others => others.iter().map(product).sum(),
     }
 }

@@ -41,6 +41,8 @@ pub(super) struct Convolution<'c> {
     shape: [usize; 4],
     bias: &'c [f32],
     activation: Option<&'c Activation>,
+    /// A tensor that is added to the result, and the activation of the sums.
+    addend: Option<(&'c [f32], Option<&'c Activation>)>,
 }
 
 impl<'c> Convolution<'c> {
@@ -57,6 +59,15 @@ impl<'c> Convolution<'c> {
             shape,
             bias,
             activation,
+            addend: None,
+        }
+    }
+
+    /// Adds the elements of a tensor of the same shape to the result, and then applies `activation`.
+    pub(super) fn plus(self, addend: &'c [f32], activation: Option<&'c Activation>) -> Self {
+        Self {
+            addend: Some((addend, activation)),
+            ..self
         }
     }
 
@@ -70,10 +81,27 @@ impl<'c> Convolution<'c> {
         ]
     }
 
-    fn finish(&self, sums: &mut [f32]) {
+    fn activate(&self, sums: &mut [f32]) {
         if let Some(activation) = self.activation {
             activation.apply(sums);
         }
+    }
+
+    /// Adds to the elements of the result from `first` on.
+    fn add(&self, first: usize, sums: &mut [f32]) {
+        if let Some((addend, activation)) = self.addend {
+            for (sum, addend) in sums.iter_mut().zip(&addend[first..]) {
+                *sum += addend;
+            }
+            if let Some(activation) = activation {
+                activation.apply(sums);
+            }
+        }
+    }
+
+    fn finish(&self, first: usize, sums: &mut [f32]) {
+        self.activate(sums);
+        self.add(first, sums);
     }
 
     /// Returns the convolution of an image without pixels.
@@ -82,12 +110,13 @@ impl<'c> Convolution<'c> {
             &self.shape,
             self.rows,
             self.work(),
-            |_, output: &mut [f32], pace| {
-                output.chunks_exact_mut(self.rows).try_for_each(|pixel| {
+            |first, output: &mut [f32], pace| {
+                let pixels = (first..).zip(output.chunks_exact_mut(self.rows));
+                for (index, pixel) in pixels {
                     pace.pairs(self.bias, pixel, |bias, pixel| pixel.copy_from_slice(bias))?;
-                    self.finish(pixel);
-                    Ok(())
-                })
+                    self.finish(index * self.rows, pixel);
+                }
+                Ok(())
             },
         )
     }
@@ -105,7 +134,7 @@ impl<'c> Convolution<'c> {
             return self.product_by_channels(channels, image);
         }
         let together = pixels.div_ceil(parts).clamp(LEAST_PIXELS, PIXELS);
-        let together = together.min(SEGMENTS / taps).max(1);
+        let together = image.together(&self.geometry, together.min(SEGMENTS / taps).max(1));
         split::created(
             &self.shape,
             together * rows,
@@ -115,12 +144,15 @@ impl<'c> Convolution<'c> {
                 for (block, output) in (first..).zip(output.chunks_mut(together * rows)) {
                     let first = block * together;
                     let pixels = first..first + output.len() / rows;
-                    let values = image.segments(&self.geometry, pixels, &mut starts, &mut copies);
+                    let mut values =
+                        image.segments(&self.geometry, pixels, &mut starts, &mut copies, pace)?;
                     for channels in channels {
                         let output = &mut output[channels.range.start..];
                         self.multiply(channels, image, values, &starts, output, rows, pace)?;
+                        // Once is enough.
+                        values[1] = &[];
                     }
-                    self.finish(output);
+                    self.finish(first * rows, output);
                 }
                 Ok(())
             },
@@ -132,7 +164,8 @@ impl<'c> Convolution<'c> {
         let pixels = self.geometry.batch * self.geometry.positions();
         size::admit_now((size_of::<f32>() * pixels * self.rows) as u64)?;
         let (mut starts, mut copies) = (Vec::new(), Vec::new());
-        let values = image.segments(&self.geometry, 0..pixels, &mut starts, &mut copies);
+        let mut pace = Pace::default();
+        let values = image.segments(&self.geometry, 0..pixels, &mut starts, &mut copies, &mut pace)?;
         let mut products: Vec<Vec<f32>> = channels
             .iter()
             .map(|channels| vec![0.0; pixels * channels.range.len()])
@@ -149,12 +182,11 @@ impl<'c> Convolution<'c> {
                     channels.range.len(),
                     pace,
                 )?;
-                self.finish(product);
+                self.activate(product);
                 Ok(())
             },
         )?;
         written(&self.shape, |output: &mut [f32]| {
-            let mut pace = Pace::default();
             for (channels, product) in channels.iter().zip(&products) {
                 let pixels = output.chunks_exact_mut(self.rows);
                 for (pixel, sums) in pixels.zip(product.chunks_exact(channels.range.len())) {
@@ -163,6 +195,7 @@ impl<'c> Convolution<'c> {
                     })?;
                 }
             }
+            self.add(0, output);
             Ok(())
         })
     }
@@ -176,7 +209,7 @@ impl<'c> Convolution<'c> {
         &self,
         channels: &Channels,
         image: &impl Image,
-        values: &[f32],
+        [values, ahead]: [&[f32]; 2],
         starts: &[usize],
         output: &mut [f32],
         stride: usize,
@@ -191,6 +224,7 @@ impl<'c> Convolution<'c> {
             starts,
             output,
             stride,
+            ahead,
             pace,
         }
         .run()
@@ -199,6 +233,40 @@ impl<'c> Convolution<'c> {
     /// Computes a depthwise convolution.
     pub(super) fn filtered(&self, filter: &ChannelFilter, images: &[f32]) -> Result<Tensor> {
         let (geometry, rows) = (&self.geometry, self.rows);
+        let width = geometry.output[1];
+        let [work, least] = self.work();
+        // Whole lines, unless they are long, or fewer than threads.
+        let are_many = geometry.batch * geometry.output[0] >= threads::parts(work, least);
+        let unit = if width <= self.filtered_together() && are_many {
+            width
+        } else {
+            1
+        };
+        split::created(
+            &self.shape,
+            unit * rows,
+            [work, least],
+            |first, output: &mut [f32], pace: &mut Pace| {
+                self.filter(filter, images, first * unit, output, pace)
+            },
+        )
+    }
+
+    /// Returns the number of pixels of a depthwise convolution that are computed and then finished.
+    fn filtered_together(&self) -> usize {
+        (FINISHED / self.rows / self.geometry.depth()).max(1)
+    }
+
+    /// Computes pixels of a depthwise convolution, from `first` on.
+    pub(super) fn filter(
+        &self,
+        filter: &ChannelFilter,
+        images: &[f32],
+        first: usize,
+        mut output: &mut [f32],
+        pace: &mut Pace,
+    ) -> Result<()> {
+        let (geometry, rows, together) = (&self.geometry, self.rows, self.filtered_together());
         let (image, width) = (
             geometry.input[0] * geometry.input[1] * self.channels,
             geometry.output[1],
@@ -210,36 +278,24 @@ impl<'c> Convolution<'c> {
             dilations: geometry.dilations,
             before: geometry.before,
         };
-        let together = (FINISHED / rows / geometry.depth()).max(1);
-        let [work, least] = self.work();
-        // Whole lines, unless they are long, or fewer than threads.
-        let are_many = geometry.batch * geometry.output[0] >= threads::parts(work, least);
-        let unit = if width <= together && are_many { width } else { 1 };
-        split::created(
-            &self.shape,
-            unit * rows,
-            [work, least],
-            |first, mut output: &mut [f32], pace: &mut Pace| {
-                let mut at = first * unit;
-                while !output.is_empty() {
-                    let [batch, y, x] = self.geometry.place(at);
-                    let left = together.min(output.len() / rows);
-                    // Several whole lines, or a part of one.
-                    let part = if x > 0 || left < width {
-                        [y..y + 1, x..width.min(x + left)]
-                    } else {
-                        [y..geometry.output[0].min(y + left / width), 0..width]
-                    };
-                    let count = part[0].len() * part[1].len();
-                    let (pixels, rest) = output.split_at_mut(count * rows);
-                    pace.spend((pixels.len() * geometry.depth()) as u64 / 16 + 1)?;
-                    let image = &images[batch * image..][..image];
-                    filter.run(&sizes, self.bias, image, part, pixels);
-                    self.finish(pixels);
-                    (at, output) = (at + count, rest);
-                }
-                Ok(())
-            },
-        )
+        let mut at = first;
+        while !output.is_empty() {
+            let [batch, y, x] = geometry.place(at);
+            let left = together.min(output.len() / rows);
+            // Several whole lines, or a part of one.
+            let part = if x > 0 || left < width {
+                [y..y + 1, x..width.min(x + left)]
+            } else {
+                [y..geometry.output[0].min(y + left / width), 0..width]
+            };
+            let count = part[0].len() * part[1].len();
+            let (pixels, rest) = output.split_at_mut(count * rows);
+            pace.spend((pixels.len() * geometry.depth()) as u64 / 16 + 1)?;
+            let image = &images[batch * image..][..image];
+            filter.run(&sizes, self.bias, image, part, pixels);
+            self.finish(at * rows, pixels);
+            (at, output) = (at + count, rest);
+        }
+        Ok(())
     }
 }

@@ -2,23 +2,31 @@
 
 use std::ops::Range;
 
-use onnx_gemm::OUTSIDE;
+use onnx_gemm::{ChannelFilter, OUTSIDE};
+use onnx_tensor::{cancelling::Pace, prelude::*};
 
-use crate::conv::geometry::Geometry;
+use crate::conv::{geometry::Geometry, pixel_products::Convolution};
 
 /// Gives the first factor of a product: the pixels under each tap of a range of output pixels.
 pub(super) trait Image: Sync {
-    /// Returns the values, and fills `starts` with the index of each segment in them.
+    /// Returns the values, and those that the next range of pixels reads but this one does not, as far as they are
+    /// known. Fills `starts` with the index of each segment in the values.
     fn segments<'s>(
         &'s self,
         geometry: &Geometry,
         pixels: Range<usize>,
         starts: &mut Vec<usize>,
         copies: &'s mut Vec<f32>,
-    ) -> &'s [f32];
+        pace: &mut Pace,
+    ) -> Result<[&'s [f32]; 2]>;
 
     /// Returns the number of taps and the number of elements of each.
     fn taps(&self, geometry: &Geometry) -> [usize; 2];
+
+    /// Returns the best number of pixels of a range, at most `most`.
+    fn together(&self, _geometry: &Geometry, most: usize) -> usize {
+        most
+    }
 }
 
 /// An image with the channels last, which is read where it is.
@@ -31,24 +39,44 @@ impl Image for InPlace<'_> {
         pixels: Range<usize>,
         starts: &mut Vec<usize>,
         _: &'s mut Vec<f32>,
-    ) -> &'s [f32] {
+        _: &mut Pace,
+    ) -> Result<[&'s [f32]; 2]> {
         let channels = geometry.groups * geometry.channels;
-        let [height, width] = geometry.input;
+        let ([height, width], [_, taps]) = (geometry.input, geometry.kernel);
+        let (stride, dilation, before) = (geometry.strides[1], geometry.dilations[1], geometry.before[1]);
+        let of_pixel = geometry.kernel[0] * taps;
         starts.clear();
-        for [batch, y, x] in pixels.map(|pixel| geometry.place(pixel)) {
-            for row in geometry.taken(0, y) {
+        starts.resize(pixels.len() * of_pixel, OUTSIDE);
+        let mut rest = &mut starts[..];
+        let mut pixel = pixels.start;
+        while pixel < pixels.end {
+            let [batch, y, first] = geometry.place(pixel);
+            let end = geometry.output[1].min(first + pixels.end - pixel);
+            let (of_line, others) = rest.split_at_mut((end - first) * of_pixel);
+            for (row, first_tap) in geometry.taken(0, y).zip((0..).step_by(taps)) {
                 let Some(row) = row.filter(|&row| row < height) else {
-                    starts.extend(std::iter::repeat_n(OUTSIDE, geometry.kernel[1]));
                     continue;
                 };
                 let line = (batch * height + row) * width;
-                starts.extend(geometry.taken(1, x).map(|column| match column {
-                    Some(column) if column < width => (line + column) * channels,
-                    _ => OUTSIDE,
-                }));
+                for (x, starts) in (first..end).zip(of_line.chunks_exact_mut(of_pixel)) {
+                    for (tap, start) in starts[first_tap..][..taps].iter_mut().enumerate() {
+                        let column = (x * stride + tap * dilation).wrapping_sub(before);
+                        if column < width {
+                            *start = (line + column) * channels;
+                        }
+                    }
+                }
             }
+            rest = others;
+            pixel += end - first;
         }
-        self.0
+        // The last line of the windows of the next pixels, if they are as many as these.
+        let [batch, y, x] = geometry.place(pixels.end);
+        let row = y * geometry.strides[0] + (geometry.kernel[0] - 1) * geometry.dilations[0];
+        let line = batch * height + row.saturating_sub(geometry.before[0]);
+        let start = (line * width + x * stride).min(self.0.len() / channels) * channels;
+        let end = (start + pixels.len() * stride * channels).min(self.0.len());
+        Ok([self.0, &self.0[start..end]])
     }
 
     fn taps(&self, geometry: &Geometry) -> [usize; 2] {
@@ -66,7 +94,8 @@ impl Image for Copied<'_> {
         pixels: Range<usize>,
         starts: &mut Vec<usize>,
         copies: &'s mut Vec<f32>,
-    ) -> &'s [f32] {
+        _: &mut Pace,
+    ) -> Result<[&'s [f32]; 2]> {
         let ([height, width], taps) = (geometry.input, geometry.kernel[1]);
         // Each line of a window is copied in whole parts, which the next line overwrites.
         let distance = geometry.depth() + COPIED - 1;
@@ -95,11 +124,49 @@ impl Image for Copied<'_> {
             }
             pixel += end - first;
         }
-        copies
+        Ok([copies, &[]])
     }
 
     fn taps(&self, geometry: &Geometry) -> [usize; 2] {
         [1, geometry.depth()]
+    }
+}
+
+/// The result of a depthwise convolution, whose pixels a convolution of single pixels computes when it needs them.
+pub(super) struct Filtered<'i> {
+    pub(super) convolution: Convolution<'i>,
+    pub(super) filter: &'i ChannelFilter,
+    pub(super) images: &'i [f32],
+}
+
+impl Image for Filtered<'_> {
+    fn segments<'s>(
+        &'s self,
+        geometry: &Geometry,
+        pixels: Range<usize>,
+        starts: &mut Vec<usize>,
+        copies: &'s mut Vec<f32>,
+        pace: &mut Pace,
+    ) -> Result<[&'s [f32]; 2]> {
+        let channels = geometry.channels;
+        starts.clear();
+        starts.extend((0..pixels.len()).map(|pixel| pixel * channels));
+        copies.resize(pixels.len() * channels, 0.0);
+        self.convolution
+            .filter(self.filter, self.images, pixels.start, copies, pace)?;
+        Ok([copies, &[]])
+    }
+
+    fn taps(&self, geometry: &Geometry) -> [usize; 2] {
+        [1, geometry.channels]
+    }
+
+    /// Whole lines, or equal parts of a line: short parts do not fill tiles.
+    fn together(&self, geometry: &Geometry, most: usize) -> usize {
+        match geometry.output[1] {
+            width if width <= most => most / width * width,
+            width => width.div_ceil(width.div_ceil(most)),
+        }
     }
 }
 

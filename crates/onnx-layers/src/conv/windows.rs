@@ -115,6 +115,15 @@ impl Shape {
         })
     }
 
+    /// Returns whether each pixel of the result depends on the same pixel of an image of these sizes, for a kernel of
+    /// one pixel.
+    pub(super) fn is_of_pixels(&self, image: &[usize]) -> Result<bool> {
+        let axes = self.window.axes(&image[2..], &[1, 1])?;
+        Ok(axes
+            .iter()
+            .all(|axis| [axis.stride, axis.pad, axis.count] == [1, 0, axis.size]))
+    }
+
     /// Returns how FP32 weights are packed, which does not depend on the image; `None` for kernels that are
     /// not packed. Weights of a wrong shape are not refused here, but when the node runs.
     fn packing(&self, kernel: &[usize]) -> Option<Geometry> {

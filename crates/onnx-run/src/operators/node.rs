@@ -4,7 +4,7 @@ use onnx_kernels::elementwise::convert;
 use onnx_tensor::{
     faults::ensure_input,
     node::Node,
-    operator::{Compute, Constants, Fact},
+    operator::{Compute, Constants, Fact, Wiring},
     packs::Packs,
     prelude::*,
     room::Room,
@@ -19,8 +19,18 @@ pub(crate) struct Direct {
     op_type: String,
     compute: Box<dyn Compute>,
     guard: NodeGuard,
-    /// Index and fact of the absorbed input: a constant whose contents `compute` holds in packed form.
-    taken: Option<(usize, Fact)>,
+    /// Indices and facts of the absorbed inputs: constants whose contents `compute` holds in packed form.
+    taken: ShortVec<(usize, Fact)>,
+}
+
+/// The kernel of a node that has been fused into another.
+#[derive(Debug)]
+struct Nothing;
+
+impl Compute for Nothing {
+    fn run(&self, _: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>> {
+        bail!("the node is part of another")
+    }
 }
 
 /// The reason why a node did not compute its outputs.
@@ -39,7 +49,7 @@ impl Direct {
             op_type: node.op_type.clone(),
             compute,
             guard,
-            taken: None,
+            taken: ShortVec::new(),
         })
     }
 
@@ -53,14 +63,14 @@ impl Direct {
             let constant = constants.get(place).and_then(Option::as_ref);
             let constant = constant.context("takes over what is no constant")?;
             let dims = constant.shape().iter().map(ToDim::to_dim);
-            self.taken = Some((place, Fact::new(constant.element_type(), dims)));
+            self.taken.push((place, Fact::new(constant.element_type(), dims)));
         }
         Ok(())
     }
 
-    /// Returns the index and the fact of the absorbed input, whose value a run does not need.
-    pub(crate) fn taken(&self) -> Option<(usize, &Fact)> {
-        self.taken.as_ref().map(|(place, fact)| (*place, fact))
+    /// Returns the indices and the facts of the absorbed inputs, whose values a run does not need.
+    pub(crate) fn taken(&self) -> &[(usize, Fact)] {
+        &self.taken
     }
 
     /// Replaces the kernel with its gated form, if it has one. The gated form multiplies the input by the
@@ -75,6 +85,21 @@ impl Direct {
     /// results. Returns whether the nodes were fused.
     pub(crate) fn follow(&mut self, next: &Self) -> bool {
         self.compute.follow(&*next.compute)
+    }
+
+    /// Fuses the node `next` into this one, if the kernel can compute both together. The other inputs of `next`
+    /// then follow those of this node. Returns whether the nodes were fused.
+    pub(crate) fn chain(&mut self, next: &mut Self, wiring: Wiring) -> bool {
+        let compute = std::mem::replace(&mut next.compute, Box::new(Nothing));
+        if let Some(compute) = self.compute.chain(compute, wiring) {
+            next.compute = compute;
+            return false;
+        }
+        for (place, fact) in next.taken.drain(..) {
+            let other = place - usize::from(place > wiring.place);
+            self.taken.push((wiring.inputs + other, fact));
+        }
+        true
     }
 
     /// Returns whether the node is deterministic.
@@ -98,7 +123,7 @@ impl Direct {
             return self.widened(narrow, inputs, &wide, room);
         }
         let mut facts = Fact::of_values(inputs);
-        if let Some((place, fact)) = &self.taken {
+        for (place, fact) in &self.taken {
             facts[*place] = fact.clone();
         }
         self.guard.admit(&facts).map_err(Stop::Refused)?;

@@ -437,13 +437,12 @@ impl<'f, F: Fn(Slot) -> Option<&'f Fact>> Plan<F> {
 /// `onnx-gemm`). Others are slower than with the channels first.
 fn is_quick_filter(kernel: [usize; 2], attributes: Attributes<'_>) -> bool {
     let stride = attributes.ints("strides").last().copied().unwrap_or(1);
-    let is_dense = attributes.ints("dilations").iter().all(|&dilation| dilation == 1);
-    is_dense
-        && match kernel {
-            [3, 3] | [5, 5] => stride <= 2,
-            [7, 7] => stride == 1,
-            _ => false,
-        }
+    let dilation = attributes.ints("dilations").last().copied().unwrap_or(1);
+    match kernel {
+        [3, 3] | [5, 5] => stride == 1 || stride == 2 && dilation == 1,
+        [7, 7] => stride == 1,
+        _ => false,
+    }
 }
 
 /// Returns a Transpose that messages name like `node`.
@@ -607,8 +606,8 @@ mod tests {
             &constants,
             &[
                 "ChannelsLastConv",
+                // With the Add.
                 "ChannelsLastConv",
-                "Add",
                 "ChannelsLastMaxPool",
                 "ChannelsLastConv",
                 "ChannelsLastGlobalAveragePool",
@@ -624,6 +623,49 @@ mod tests {
                 "Transpose",
                 "Flatten",
                 "Reshape",
+            ],
+        );
+    }
+
+    #[test]
+    fn a_depthwise_convolution_a_product_and_a_sum_are_one_node() {
+        let nodes = [
+            convolution("x", "first", "a", 1, 1),
+            convolution("a", "depthwise", "b", 1, 16),
+            node("Relu", &["b"], "c"),
+            convolution("c", "narrow", "d", 0, 1),
+            node("Relu", &["d"], "e"),
+            node("Add", &["a", "e"], "f"),
+            node("Sigmoid", &["f"], "g"),
+            // The other term of this sum exists after the product, which therefore stays alone.
+            convolution("g", "depthwise", "h", 1, 16),
+            convolution("h", "narrow", "i", 0, 1),
+            convolution("g", "wide", "j", 1, 1),
+            node("GlobalAveragePool", &["j"], "k"),
+            convolution("k", "last", "l", 0, 1),
+            node("Add", &["i", "l"], "m"),
+            // The result of a depthwise convolution with two readers is a value.
+            convolution("m", "depthwise", "n", 1, 16),
+            convolution("n", "narrow", "o", 0, 1),
+            node("Mul", &["n", "o"], "y"),
+        ];
+        let mut constants = weights();
+        constants.push(constant("narrow", &[16, 16, 1, 1]));
+        constants.push(constant("last", &[16, 24, 1, 1]));
+        expect(
+            &nodes,
+            &constants,
+            &[
+                "ChannelsLastConv",
+                "ChannelsLastConv",
+                "ChannelsLastConv",
+                "ChannelsLastConv",
+                "ChannelsLastGlobalAveragePool",
+                "ChannelsLastConv",
+                "ChannelsLastConv",
+                "ChannelsLastConv",
+                "Mul",
+                "Transpose",
             ],
         );
     }

@@ -13,7 +13,13 @@ use crate::{
     operators::node::{Direct, Stop},
     outcome,
 };
-use onnx_tensor::{node::Node, operator::Fact, packs::Packs, room::Room, size, time_limit};
+use onnx_tensor::{
+    node::Node,
+    operator::{Fact, Wiring},
+    packs::Packs,
+    room::Room,
+    size, time_limit,
+};
 
 /// Bytes that folded constants may take in addition to twice the bytes of the node's inputs.
 const LEAST: u64 = 1 << 16;
@@ -41,7 +47,7 @@ pub(crate) struct DirectNode {
 static NOTHING: LazyLock<Arc<Tensor>> = LazyLock::new(|| Arc::new(Tensor::vector::<f32>(&[])));
 
 /// Returns for each element of `values` whether it is the last occurrence of its slot.
-fn last(values: &[Slot]) -> Vec<bool> {
+fn last(values: &[Option<Slot>]) -> Vec<bool> {
     let mut later = HashSet::new();
     let mut is_last: Vec<bool> = values.iter().rev().map(|slot| later.insert(slot)).collect();
     is_last.reverse();
@@ -56,12 +62,17 @@ fn known(wires: &Wires, constants: &HashMap<Slot, Arc<Tensor>>) -> Vec<Option<Ar
 
 impl DirectNode {
     pub(crate) fn new(node: &Node, wires: Wires, constants: &HashMap<Slot, Arc<Tensor>>) -> Result<Self> {
-        let given: Vec<Slot> = wires.inputs.iter().flatten().copied().collect();
+        let given: Vec<Option<Slot>> = wires
+            .inputs
+            .iter()
+            .filter(|slot| slot.is_some())
+            .copied()
+            .collect();
         Ok(Self {
             label: node.name.clone(),
             direct: Direct::new(node, &known(&wires, constants))?,
             is_last: last(&given),
-            given: given.into_iter().map(Some).collect(),
+            given,
             wires,
             is_gated: false,
         })
@@ -89,6 +100,36 @@ impl DirectNode {
         follows
     }
 
+    /// Fuses the node `next`, the only reader of the result, into this one if the operator can compute both
+    /// together, and `is_known` says that the other inputs of `next` exist before this node runs. Returns whether
+    /// the nodes were fused.
+    pub(crate) fn chain(&mut self, next: &mut Self, is_known: impl Fn(Slot) -> bool) -> bool {
+        let [made] = *self.wires.outputs else {
+            return false;
+        };
+        let Some(place) = next.given.iter().position(|&slot| slot == Some(made)) else {
+            return false;
+        };
+        let mut others = next.given.clone();
+        others.remove(place);
+        let wiring = Wiring {
+            inputs: self.given.len(),
+            place,
+            others: others.len(),
+        };
+        let is_known = others.iter().flatten().all(|&slot| is_known(slot));
+        if !is_known || !self.direct.chain(&mut next.direct, wiring) {
+            return false;
+        }
+        self.wires
+            .inputs
+            .extend(others.iter().flatten().copied().map(Some));
+        self.wires.outputs.clone_from(&next.wires.outputs);
+        self.given.extend(others);
+        self.is_last = last(&self.given);
+        true
+    }
+
     /// Lets the operator absorb constant inputs, such as weights to be packed.
     pub(crate) fn take_over(
         &mut self,
@@ -96,7 +137,7 @@ impl DirectNode {
         packs: &mut Packs,
     ) -> Result<()> {
         self.direct.take_over(&known(&self.wires, constants), packs)?;
-        if let Some((place, _)) = self.direct.taken() {
+        if let [(place, _)] = *self.direct.taken() {
             self.given[place] = None;
             let mut given = self.wires.inputs.iter_mut().filter(|input| input.is_some());
             if let Some(input) = given.nth(place) {
@@ -108,9 +149,14 @@ impl DirectNode {
 
     /// Returns the facts of the present inputs, if all are known.
     pub(crate) fn facts(&self, fact: impl Fn(Slot) -> Option<Fact>) -> Option<Vec<Fact>> {
-        let facts = self.given.iter().map(|slot| match slot {
+        let facts = self.given.iter().enumerate().map(|(at, slot)| match slot {
             Some(slot) => fact(*slot),
-            None => self.direct.taken().map(|(_, fact)| fact.clone()),
+            None => {
+                let mut taken = self.direct.taken().iter();
+                taken
+                    .find(|(place, _)| *place == at)
+                    .map(|(_, fact)| fact.clone())
+            }
         });
         facts.collect()
     }

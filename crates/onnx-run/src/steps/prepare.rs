@@ -163,27 +163,35 @@ fn bytes(graph: &OnnxGraph) -> u64 {
     own.chain(inner).sum()
 }
 
-/// Fuses nodes that apply a function, such as an activation, into the nodes whose results they read.
-fn join_functions(steps: &mut Vec<Step>, outputs: &[Slot]) {
+/// Fuses nodes into those whose results they read, where `join` can: it gets a node, the only reader of its result,
+/// and a function that returns whether a value exists before the node runs. Values that no step makes do.
+fn join_nodes(
+    steps: &mut Vec<Step>,
+    outputs: &[Slot],
+    join: impl Fn(&mut DirectNode, &mut DirectNode, &dyn Fn(Slot) -> bool) -> bool,
+) {
     let mut readers: HashMap<Slot, Vec<usize>> = HashMap::new();
+    let mut makers: HashMap<Slot, usize> = HashMap::new();
     for (at, step) in steps.iter().enumerate() {
         for slot in step.reads() {
             readers.entry(slot).or_default().push(at);
         }
+        makers.extend(step.makes().into_iter().map(|slot| (slot, at)));
     }
     let outputs: HashSet<Slot> = outputs.iter().copied().collect();
     let mut is_joined = vec![false; steps.len()];
     for at in 0..steps.len() {
         let (before, after) = steps.split_at_mut(at + 1);
-        let Some(Step::Node(node)) = before.last_mut() else {
+        let Some(Step::Node(node)) = before.last_mut().filter(|_| !is_joined[at]) else {
             continue;
         };
-        // Several functions in a row may be fused into one node.
+        let is_known = |slot: Slot| makers.get(&slot).is_none_or(|&maker| maker < at);
+        // Several nodes in a row may be fused into one node.
         while let [output] = *node.wires.outputs
             && let Some(&[reader]) = readers.get(&output).map(Vec::as_slice)
-            && let Some(Step::Node(next)) = reader.checked_sub(at + 1).and_then(|at| after.get(at))
+            && let Some(Step::Node(next)) = reader.checked_sub(at + 1).and_then(|at| after.get_mut(at))
             && !outputs.contains(&output)
-            && node.follow(next)
+            && join(node, next, &is_known)
         {
             is_joined[reader] = true;
         }
@@ -344,7 +352,7 @@ impl Preparer {
         let steps = channels_last::converted(steps, outputs, fact, &mut space)?;
         let mut steps: Vec<Step> = steps.into_iter().map(|(step, _)| step).collect();
         drop_dequantizations(&mut steps, outputs);
-        join_functions(&mut steps, outputs);
+        join_nodes(&mut steps, outputs, |node, next, _| node.follow(next));
         for step in &mut steps {
             if let Step::Node(node) = step {
                 time_limit::check()?;
@@ -352,6 +360,9 @@ impl Preparer {
                 taken.with_context(|| node.label().to_owned())?;
             }
         }
+        join_nodes(&mut steps, outputs, |node, next, is_known| {
+            node.follow(next) || node.chain(next, is_known)
+        });
         Ok(steps)
     }
 
