@@ -277,7 +277,11 @@ impl Lines<'_> {
                 }
             }
             let bottom = (self.first[0] + y) * self.sizes.strides[0] + (TAPS - 1) * self.sizes.dilations[0];
-            let bottom = bottom.saturating_sub(self.sizes.before[0]).min(height - 1) * input_width * channels;
+            let bottom = bottom
+                .saturating_sub(self.sizes.before[0])
+                .min(height.saturating_sub(1))
+                * input_width
+                * channels;
             let ranges = (0..width).step_by(together).map(|x| x.min(width - together));
             for x in ranges.flat_map(|x| x..x + dilation) {
                 let left = ((self.first[1] + x) * STRIDE).wrapping_sub(self.sizes.before[1]);

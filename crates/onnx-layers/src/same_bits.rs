@@ -312,6 +312,7 @@ fn filters_and_products_have_the_same_bits() {
                 inputs,
                 place: 0,
                 others,
+                label: "",
             };
             assert!(op.chain(of(&product, &w2), wiring(3, 2)).is_none());
             let sum = elementwise::pair(&named("Add")).unwrap();

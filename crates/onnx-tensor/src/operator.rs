@@ -123,7 +123,7 @@ pub trait Compute: Any + fmt::Debug + Send + Sync {
 
     /// Fuses `next`, the only consumer of the result, into this operator, if supported. The other inputs of `next`
     /// then follow those of this operator. Returns `next` if it was not fused.
-    fn chain(&mut self, next: Box<dyn Compute>, _wiring: Wiring) -> Option<Box<dyn Compute>> {
+    fn chain(&mut self, next: Box<dyn Compute>, _wiring: Wiring<'_>) -> Option<Box<dyn Compute>> {
         Some(next)
     }
 
@@ -137,13 +137,15 @@ pub trait Compute: Any + fmt::Debug + Send + Sync {
 
 /// The inputs of an operator and of the only consumer of its result.
 #[derive(Clone, Copy, Debug)]
-pub struct Wiring {
+pub struct Wiring<'w> {
     /// The number of inputs of the operator.
     pub inputs: usize,
     /// The index of the result among the inputs of the consumer.
     pub place: usize,
     /// The number of the consumer's other inputs.
     pub others: usize,
+    /// The name of the consumer, which its errors carry as context.
+    pub label: &'w str,
 }
 
 /// An operator that allocates its outputs.

@@ -314,10 +314,11 @@ impl Kernel for GridSample {
                     self.weigh(places, sizes, weights);
                 }
                 pace.spend(64 * points.len() as u64)?;
+                let terms: usize = weights[..points.len()].iter().map(SmallVec::len).sum();
                 let channels = values.chunks_exact(inner).zip(sampled.chunks_exact_mut(outer));
                 for (values, sampled) in channels {
                     let sampled = &mut sampled[points.clone()];
-                    pace.spend((weights[0].len() * points.len()) as u64)?;
+                    pace.spend((terms + points.len()) as u64)?;
                     for (sum, weights) in sampled.iter_mut().zip(&weights) {
                         *sum = weighted_sum(values, weights);
                     }

@@ -13,7 +13,7 @@ use onnx_tensor::{
     operator::{Compute, Fact, Wiring},
     packs::{Order, Packs},
     prelude::*,
-    size,
+    room, size,
 };
 
 use crate::conv::{
@@ -66,6 +66,8 @@ struct Addition {
     place: usize,
     /// The index of the other tensor among the inputs of the convolution.
     index: usize,
+    /// The name of the sum.
+    label: String,
     activation: Option<Activation>,
 }
 
@@ -85,12 +87,13 @@ struct Product {
     convolution: ChannelsLastConv,
     /// The number of inputs of the first convolution. The inputs of this one, except the first, follow them.
     first: usize,
+    label: String,
 }
 
 /// The image of a convolution.
 enum Source<'s> {
     Tensor(&'s Tensor),
-    Filtered(Filtered<'s>, [usize; 4]),
+    Filtered(&'s Filtered<'s>, [usize; 4]),
 }
 
 impl Source<'_> {
@@ -116,6 +119,13 @@ fn last<T: Copy>(dims: &[T]) -> Result<[T; 4]> {
         [batch, channels, height, width] => Ok([batch, height, width, channels]),
         _ => bail!("an image of {} dimensions", dims.len()),
     }
+}
+
+/// Checks the size of a value that is not a result of the node, and reserves memory for it.
+fn ask_for(shape: &[usize]) -> Result<()> {
+    let bytes = size::admit_size(ElementType::F32, shape)?;
+    room::ask_for_more(bytes)?;
+    size::admit_now(bytes)
 }
 
 impl ChannelsLastConv {
@@ -158,7 +168,11 @@ impl ChannelsLastConv {
         };
         let made = Fact::new(image.element_type, last(&shape)?);
         match &self.addition {
-            Some(sum) => sum.operator.outputs(&sum.inputs(made, &inputs[sum.index])),
+            Some(sum) => {
+                let inputs = sum.inputs(made, &inputs[sum.index]);
+                let sums = sum.operator.outputs(&inputs);
+                sums.with_context(|| sum.label.clone())
+            }
             None => Ok(Some(vec![made])),
         }
     }
@@ -181,11 +195,16 @@ impl ChannelsLastConv {
             let addend = &inputs[sum.index];
             match *addend.shape() == last(&sizes.shape)? {
                 true => convolution = convolution.plus(elements(addend)?, sum.activation.as_ref()),
-                false => broadcast = Some((sum, addend)),
+                false => {
+                    ask_for(&last(&sizes.shape)?)?;
+                    broadcast = Some((sum, addend));
+                }
             }
         }
         let made = match (source, &*filters) {
-            (Source::Filtered(image, _), Filters::Dense(channels)) => convolution.product(channels, image)?,
+            (Source::Filtered(image, _), Filters::Dense(channels)) => {
+                convolution.product(channels, *image)?
+            }
             (Source::Filtered(..), Filters::Depthwise(_)) => bail!("expected a convolution of pixels"),
             // All pixels are padding.
             (Source::Tensor(image), _) if image.is_empty() => convolution.bias_alone()?,
@@ -232,7 +251,9 @@ impl ChannelsLastConv {
         if let Some((weights, filter)) = self.filter() {
             let sizes = self.shape.sizes(&self.given(image.shape())?, weights)?;
             let shape = last(&sizes.shape)?;
-            let bytes = size_of::<f32>() * shape.iter().product::<usize>();
+            let bytes = shape
+                .iter()
+                .fold(size_of::<f32>(), |bytes, &size| bytes.saturating_mul(size));
             let is_large = bytes >= LARGE && shape[3] <= MOST_CHANNELS;
             if is_large && !image.is_empty() && product.convolution.shape.is_of_pixels(&first(&shape)?)? {
                 let bias = self.bias(weights[0], own)?;
@@ -243,9 +264,9 @@ impl ChannelsLastConv {
                 };
                 return product
                     .convolution
-                    .computed(&Source::Filtered(filtered, shape), &others);
+                    .computed(&Source::Filtered(&filtered, shape), &others);
             }
-            size::admit_now(bytes as u64)?;
+            ask_for(&shape)?;
         }
         let made = self.computed(&Source::Tensor(image), own)?;
         let result = product.convolution.computed(&Source::Tensor(&made), &others);
@@ -264,7 +285,8 @@ impl Compute for ChannelsLastConv {
             return Ok(None);
         };
         facts.extend_from_slice(others);
-        product.convolution.outputs(&facts)
+        let outputs = product.convolution.outputs(&facts);
+        outputs.with_context(|| product.label.clone())
     }
 
     fn follow(&mut self, next: &dyn Compute) -> bool {
@@ -282,7 +304,7 @@ impl Compute for ChannelsLastConv {
         last.is_some()
     }
 
-    fn chain(&mut self, next: Box<dyn Compute>, wiring: Wiring) -> Option<Box<dyn Compute>> {
+    fn chain(&mut self, next: Box<dyn Compute>, wiring: Wiring<'_>) -> Option<Box<dyn Compute>> {
         if let Some(product) = &mut self.product {
             let inputs = wiring.inputs - product.first + 1;
             return product.convolution.chain(next, Wiring { inputs, ..wiring });
@@ -295,6 +317,7 @@ impl Compute for ChannelsLastConv {
                 operator: next,
                 place: wiring.place,
                 index: wiring.inputs,
+                label: wiring.label.to_owned(),
                 activation: None,
             });
             return None;
@@ -308,6 +331,7 @@ impl Compute for ChannelsLastConv {
             Box::new(Product {
                 convolution: *convolution,
                 first: wiring.inputs,
+                label: wiring.label.to_owned(),
             })
         });
         None
@@ -516,11 +540,12 @@ mod tests {
         function("Relu").run(&mut smallvec![value]).unwrap().remove(0)
     }
 
-    fn of(inputs: usize, place: usize, others: usize) -> Wiring {
+    fn of(inputs: usize, place: usize, others: usize) -> Wiring<'static> {
         Wiring {
             inputs,
             place,
             others,
+            label: "next",
         }
     }
 
@@ -599,6 +624,19 @@ mod tests {
                 assert_eq!(found, expected, "{image:?}");
             }
         }
+    }
+
+    /// A product with strides needs the whole result of the depthwise convolution, which is padding.
+    #[test]
+    fn a_value_between_two_fused_convolutions_is_within_the_limit() {
+        let lists = [("pads", vec![1 << 16; 4])];
+        let filter = node("Conv", &lists, &[("group", 16)], 1);
+        let product = node("Conv", &[("strides", vec![1 << 16; 2])], &[], 1);
+        let (mut op, [w, b]) = packed(&filter, &[16, 1, 3, 3], 2);
+        let (next, [w2, b2]) = packed(&product, &[4, 16, 1, 1], 5);
+        assert!(op.chain(next, of(3, 0, 2)).is_none());
+        let error = run(&*op, &[numbers(&[1, 4, 4, 16], 1), w, b, w2, b2]).unwrap_err();
+        assert!(error.to_string().contains("beyond the limit"), "{error}");
     }
 
     #[test]

@@ -5,13 +5,17 @@ use onnx_gemm::{ChannelFilter, FilterSizes, TapGemm};
 use onnx_kernels::elementwise::Activation;
 use onnx_tensor::{
     cancelling::{Pace, in_parts},
-    elements::written,
+    elements::{elements, written},
     prelude::*,
     size, split, threads,
 };
 
 use crate::{
-    conv::{geometry::Geometry, packed_channels::Channels, pixel_segments::Image},
+    conv::{
+        geometry::Geometry,
+        packed_channels::Channels,
+        pixel_segments::{Image, InPlace},
+    },
     least_work::PRODUCTS,
     split_products::products,
 };
@@ -27,6 +31,9 @@ const SEGMENTS: usize = 1 << 13;
 
 /// Maximum number of multiplications of a depthwise convolution before its sums are finished.
 const FINISHED: usize = 1 << 17;
+
+/// The number of pixels of a tile of a depthwise convolution.
+const TILE: usize = 4;
 
 /// Minimum number of terms per sum in the cost estimate, since short sums are memory-bound.
 const LEAST_TERMS: usize = 32;
@@ -131,7 +138,10 @@ impl<'c> Convolution<'c> {
             threads::parts(work, least),
         );
         if channels.len() > 1 && pixels < LEAST_PIXELS * parts {
-            return self.product_by_channels(channels, image);
+            return match image.whole()? {
+                Some(image) => self.product_by_channels(channels, &InPlace(elements(&image)?)),
+                None => self.product_by_channels(channels, image),
+            };
         }
         let together = pixels.div_ceil(parts).clamp(LEAST_PIXELS, PIXELS);
         let together = image.together(&self.geometry, together.min(SEGMENTS / taps).max(1));
@@ -195,7 +205,10 @@ impl<'c> Convolution<'c> {
                     })?;
                 }
             }
-            self.add(0, output);
+            for (part, output) in output.chunks_mut(FINISHED).enumerate() {
+                pace.spend(output.len() as u64)?;
+                self.add(part * FINISHED, output);
+            }
             Ok(())
         })
     }
@@ -252,9 +265,15 @@ impl<'c> Convolution<'c> {
         )
     }
 
-    /// Returns the number of pixels of a depthwise convolution that are computed and then finished.
+    /// Returns the number of pixels of a depthwise convolution that are computed and then finished: equal parts of
+    /// a line, wide enough for tiles of pixels that are as far apart as taps.
     fn filtered_together(&self) -> usize {
-        (FINISHED / self.rows / self.geometry.depth()).max(1)
+        let geometry = &self.geometry;
+        let most = (FINISHED / self.rows / geometry.depth()).max(2 * TILE * geometry.dilations[1]);
+        match geometry.output[1] {
+            width if width <= most => most,
+            width => width.div_ceil(width.div_ceil(most)),
+        }
     }
 
     /// Computes pixels of a depthwise convolution, from `first` on.

@@ -23,6 +23,11 @@ pub(super) trait Image: Sync {
     /// Returns the number of taps and the number of elements of each.
     fn taps(&self, geometry: &Geometry) -> [usize; 2];
 
+    /// Computes the whole image, if it is otherwise computed a range at a time.
+    fn whole(&self) -> Result<Option<Tensor>> {
+        Ok(None)
+    }
+
     /// Returns the best number of pixels of a range, at most `most`.
     fn together(&self, _geometry: &Geometry, most: usize) -> usize {
         most
@@ -159,6 +164,10 @@ impl Image for Filtered<'_> {
 
     fn taps(&self, geometry: &Geometry) -> [usize; 2] {
         [1, geometry.channels]
+    }
+
+    fn whole(&self) -> Result<Option<Tensor>> {
+        self.convolution.filtered(self.filter, self.images).map(Some)
     }
 
     /// Whole lines, or equal parts of a line: short parts do not fill tiles.

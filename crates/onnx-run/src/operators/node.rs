@@ -20,7 +20,7 @@ pub(crate) struct Direct {
     compute: Box<dyn Compute>,
     guard: NodeGuard,
     /// Indices and facts of the absorbed inputs: constants whose contents `compute` holds in packed form.
-    taken: ShortVec<(usize, Fact)>,
+    taken: Vec<(usize, Fact)>,
 }
 
 /// The kernel of a node that has been fused into another.
@@ -49,7 +49,7 @@ impl Direct {
             op_type: node.op_type.clone(),
             compute,
             guard,
-            taken: ShortVec::new(),
+            taken: Vec::new(),
         })
     }
 
@@ -89,7 +89,7 @@ impl Direct {
 
     /// Fuses the node `next` into this one, if the kernel can compute both together. The other inputs of `next`
     /// then follow those of this node. Returns whether the nodes were fused.
-    pub(crate) fn chain(&mut self, next: &mut Self, wiring: Wiring) -> bool {
+    pub(crate) fn chain(&mut self, next: &mut Self, wiring: Wiring<'_>) -> bool {
         let compute = std::mem::replace(&mut next.compute, Box::new(Nothing));
         if let Some(compute) = self.compute.chain(compute, wiring) {
             next.compute = compute;

@@ -273,7 +273,11 @@ impl<'f, F: Fn(Slot) -> Option<&'f Fact>> Plan<F> {
             LEAST_OF_GROUP
         };
         let is_quick = match is_depthwise {
-            true => is_quick_filter([height, width], attributes),
+            true => {
+                let fact = wires.outputs.first().and_then(|&slot| (self.fact)(slot));
+                let columns = fact.and_then(|fact| fact.shape.get(3)?.to_usize());
+                is_quick_filter([height, width], attributes, columns)
+            }
             false => rows / groups >= least,
         };
         if !fits || !is_quick {
@@ -434,10 +438,16 @@ impl<'f, F: Fn(Slot) -> Option<&'f Fact>> Plan<F> {
 }
 
 /// Returns whether there are tiles for a depthwise convolution of channels-last images (`ChannelFilter` of
-/// `onnx-gemm`). Others are slower than with the channels first.
-fn is_quick_filter(kernel: [usize; 2], attributes: Attributes<'_>) -> bool {
+/// `onnx-gemm`) whose result has `width` columns, if that is known. Others are slower than with the channels first.
+fn is_quick_filter(kernel: [usize; 2], attributes: Attributes<'_>, width: Option<usize>) -> bool {
+    /// The number of pixels of a tile. They are as far apart as taps.
+    const TILE: i64 = 4;
     let stride = attributes.ints("strides").last().copied().unwrap_or(1);
     let dilation = attributes.ints("dilations").last().copied().unwrap_or(1);
+    let is_narrow = |width: usize| dilation > 1 && TILE.saturating_mul(dilation) > width as i64;
+    if width.is_some_and(is_narrow) {
+        return false;
+    }
     match kernel {
         [3, 3] | [5, 5] => stride == 1 || stride == 2 && dilation == 1,
         [7, 7] => stride == 1,
@@ -668,6 +678,32 @@ mod tests {
                 "Transpose",
             ],
         );
+    }
+
+    #[test]
+    fn an_error_of_a_fused_sum_names_the_sum() {
+        let mut constants = weights();
+        constants.push(constant("narrow", &[16, 16, 1, 1]));
+        let nodes = [
+            convolution("x", "first", "a", 1, 1),
+            with(
+                node("MaxPool", &["a"], "b"),
+                [ints("kernel_shape", &[2, 2]), ints("strides", &[2, 2])],
+            ),
+            convolution("a", "depthwise", "c", 1, 16),
+            convolution("c", "narrow", "d", 0, 1),
+            NodeProto {
+                name: "total".to_owned(),
+                ..node("Add", &["b", "d"], "e")
+            },
+            convolution("e", "wide", "f", 1, 1),
+            convolution("f", "dense", "y", 1, 1),
+        ];
+        let session = session(&nodes, &constants);
+        assert!(!operators(&session).contains(&"Add"));
+        let input = Tensor::zero::<f32>(&[1, 3, 8, 8]).unwrap();
+        let error = session.run([input]).unwrap_err().to_string();
+        assert!(error.contains("total"), "{error}");
     }
 
     #[test]

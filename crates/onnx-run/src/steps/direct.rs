@@ -104,9 +104,14 @@ impl DirectNode {
     /// together, and `is_known` says that the other inputs of `next` exist before this node runs. Returns whether
     /// the nodes were fused.
     pub(crate) fn chain(&mut self, next: &mut Self, is_known: impl Fn(Slot) -> bool) -> bool {
+        // Of the nodes that are fused, none has more inputs. Others are not searched.
+        const MOST_INPUTS: usize = 3;
         let [made] = *self.wires.outputs else {
             return false;
         };
+        if next.given.len() > MOST_INPUTS {
+            return false;
+        }
         let Some(place) = next.given.iter().position(|&slot| slot == Some(made)) else {
             return false;
         };
@@ -116,6 +121,7 @@ impl DirectNode {
             inputs: self.given.len(),
             place,
             others: others.len(),
+            label: &next.label,
         };
         let is_known = others.iter().flatten().all(|&slot| is_known(slot));
         if !is_known || !self.direct.chain(&mut next.direct, wiring) {

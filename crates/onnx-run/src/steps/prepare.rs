@@ -169,7 +169,7 @@ fn join_nodes(
     steps: &mut Vec<Step>,
     outputs: &[Slot],
     join: impl Fn(&mut DirectNode, &mut DirectNode, &dyn Fn(Slot) -> bool) -> bool,
-) {
+) -> Result<()> {
     let mut readers: HashMap<Slot, Vec<usize>> = HashMap::new();
     let mut makers: HashMap<Slot, usize> = HashMap::new();
     for (at, step) in steps.iter().enumerate() {
@@ -181,6 +181,7 @@ fn join_nodes(
     let outputs: HashSet<Slot> = outputs.iter().copied().collect();
     let mut is_joined = vec![false; steps.len()];
     for at in 0..steps.len() {
+        time_limit::check()?;
         let (before, after) = steps.split_at_mut(at + 1);
         let Some(Step::Node(node)) = before.last_mut().filter(|_| !is_joined[at]) else {
             continue;
@@ -198,6 +199,7 @@ fn join_nodes(
     }
     let mut joined = is_joined.into_iter();
     steps.retain(|_| !joined.next().unwrap_or(false));
+    Ok(())
 }
 
 /// Removes `DequantizeLinear` nodes whose results no step reads.
@@ -352,7 +354,7 @@ impl Preparer {
         let steps = channels_last::converted(steps, outputs, fact, &mut space)?;
         let mut steps: Vec<Step> = steps.into_iter().map(|(step, _)| step).collect();
         drop_dequantizations(&mut steps, outputs);
-        join_nodes(&mut steps, outputs, |node, next, _| node.follow(next));
+        join_nodes(&mut steps, outputs, |node, next, _| node.follow(next))?;
         for step in &mut steps {
             if let Step::Node(node) = step {
                 time_limit::check()?;
@@ -362,7 +364,7 @@ impl Preparer {
         }
         join_nodes(&mut steps, outputs, |node, next, is_known| {
             node.follow(next) || node.chain(next, is_known)
-        });
+        })?;
         Ok(steps)
     }
 
