@@ -17,9 +17,10 @@ use onnx_tensor::{
 };
 
 use crate::conv::{
+    filtered_pixels::Filtered,
     packed_channels::Filters,
     pixel_products::Convolution,
-    pixel_segments::{Copied, Filtered, InPlace},
+    pixel_segments::{Copied, InPlace},
     windows::{Shape, Sizes, expect_bias},
 };
 

@@ -8,6 +8,7 @@ pub(crate) mod columns;
 pub(crate) mod conv_transpose;
 pub(crate) mod convolution;
 pub(crate) mod deformed;
+mod filtered_pixels;
 pub(crate) mod geometry;
 pub(crate) mod integer_windows;
 pub(crate) mod layout;
