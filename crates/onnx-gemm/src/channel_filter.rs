@@ -299,7 +299,7 @@ impl Lines<'_> {
                     }
                 }
                 let line = &mut line[x * channels + first..];
-                // The pixels that the next tile reads, and this one does not.
+                // Behind the last pixels that this tile reads, at the distance of AHEAD.
                 let ahead =
                     bottom + left.wrapping_add(COLUMNS * dilation).min(input_width) * channels + first;
                 let ahead = &self.image[(ahead + AHEAD).min(self.image.len())..];
