@@ -433,14 +433,26 @@ def summary(rows, runtime):
     counts = collections.Counter(row[runtime]["verdict"] for row in ran)
     share = 100 * (counts["equal"] + counts["noise"] + counts["random"]) / max(len(ran), 1)
     text = ", ".join(f"{count} {name}" for name, count in counts.most_common())
-    ratios = sorted(row[runtime]["ms"] / row["ms"] for row in ran if row["ms"] > both.LONG and row[runtime]["ms"] is not None)
-    if not ratios:
-        return f"{text} ({share:.1f} % equal, noise or random)"
-    quartiles = [f"{ratios[round(part * (len(ratios) - 1))]:.2f}" for part in (0.25, 0.5, 0.75, 1)]
-    return (
-        f"{text} ({share:.1f} % equal, noise or random); processor time over ONNX Runtime's, of the {len(ratios)} models above "
-        f"{both.LONG} ms: quartiles {quartiles[0]}, {quartiles[1]} and {quartiles[2]}, maximum {quartiles[3]}"
+    text += f" ({share:.1f} % equal, noise or random)"
+    long = [row for row in ran if row["ms"] > both.LONG and row[runtime]["ms"] is not None]
+    if not long:
+        return text
+    text += (
+        f"; processor time over ONNX Runtime's, of the {len(long)} models above {both.LONG} ms: "
+        + quartiles([row[runtime]["ms"] / row["ms"] for row in long])
     )
+    served = [row for row in long if row.get("onnxruntime", {}).get("ms")]
+    if runtime == "onnxruntime" or not served:
+        return text
+    ratios = quartiles([row[runtime]["ms"] / row["onnxruntime"]["ms"] for row in served])
+    return f"{text}; over ONNX Runtime's in the same server: {ratios}"
+
+
+def quartiles(ratios):
+    """Returns the quartiles and the maximum as text."""
+    ratios = sorted(ratios)
+    found = [f"{ratios[round(part * (len(ratios) - 1))]:.2f}" for part in (0.25, 0.5, 0.75, 1)]
+    return f"quartiles {found[0]}, {found[1]} and {found[2]}, maximum {found[3]}"
 
 
 def processor():
