@@ -62,6 +62,7 @@ mod shapes;
 mod subnormals;
 mod tap_gemm;
 mod transpose;
+mod window_gemm;
 
 pub use channel_filter::{ChannelFilter, FilterSizes};
 pub use dots::dot_products;
@@ -81,3 +82,4 @@ pub use plane_filter::{PlaneBuffer, PlaneFilter};
 pub use subnormals::clear_subnormals;
 pub use tap_gemm::{OUTSIDE, TapGemm};
 pub use transpose::transpose;
+pub use window_gemm::WindowGemm;

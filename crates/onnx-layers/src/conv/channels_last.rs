@@ -213,7 +213,10 @@ impl ChannelsLastConv {
                 convolution.filtered(filter, elements(image)?)?
             }
             (Source::Tensor(image), Filters::Dense(channels)) => match self.from_first {
-                true => convolution.product(channels, &Copied(elements(image)?))?,
+                true => match convolution.product_of_lines(channels, elements(image)?)? {
+                    Some(made) => made,
+                    None => convolution.product(channels, &Copied(elements(image)?))?,
+                },
                 false => convolution.product(channels, &InPlace(elements(image)?))?,
             },
         };

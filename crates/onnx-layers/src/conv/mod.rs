@@ -10,6 +10,7 @@ pub(crate) mod convolution;
 pub(crate) mod deformed;
 mod filtered_pixels;
 pub(crate) mod geometry;
+mod image_lines;
 pub(crate) mod integer_windows;
 pub(crate) mod layout;
 mod packed_channels;

@@ -1,7 +1,7 @@
 //! Computes FP32 convolutions of channels-last images: dense ones as products of pixels and weights, depthwise ones
 //! as filters.
 
-use onnx_gemm::{ChannelFilter, FilterSizes, TapGemm};
+use onnx_gemm::{ChannelFilter, FilterSizes, TapGemm, WindowGemm};
 use onnx_kernels::elementwise::Activation;
 use onnx_tensor::{
     cancelling::{Pace, in_parts},
@@ -13,6 +13,7 @@ use onnx_tensor::{
 use crate::{
     conv::{
         geometry::Geometry,
+        image_lines::ImageLines,
         packed_channels::Channels,
         pixel_segments::{Image, InPlace},
     },
@@ -34,6 +35,9 @@ const FINISHED: usize = 1 << 17;
 
 /// The number of pixels of a tile of a depthwise convolution.
 const TILE: usize = 4;
+
+/// Maximum number of terms of a sum of windows over lines. The weights of 16 output channels stay in the L1 cache.
+const FEW_TERMS: usize = 256;
 
 /// Minimum number of terms per sum in the cost estimate, since short sums are memory-bound.
 const LEAST_TERMS: usize = 32;
@@ -167,6 +171,54 @@ impl<'c> Convolution<'c> {
                 Ok(())
             },
         )
+    }
+
+    /// Computes the convolution of images with few channels, which come first, as products of windows over lines;
+    /// `None` if the windows are not such.
+    pub(super) fn product_of_lines(&self, channels: &[Channels], images: &[f32]) -> Result<Option<Tensor>> {
+        let (geometry, rows) = (&self.geometry, self.rows);
+        let [step, taps] = [geometry.strides[1], geometry.kernel[1]];
+        let is_supported = WindowGemm::STEPS.contains(&step) && geometry.dilations[1] == 1;
+        if !is_supported || geometry.depth() > FEW_TERMS {
+            return Ok(None);
+        }
+        let [work, least] = self.work();
+        let pixels = geometry.batch * geometry.positions();
+        let together = pixels
+            .div_ceil(threads::parts(work, least))
+            .clamp(LEAST_PIXELS, PIXELS);
+        split::created(
+            &self.shape,
+            together * rows,
+            [work, least],
+            |first, output: &mut [f32], pace: &mut Pace| {
+                let mut image_lines = ImageLines::default();
+                let (mut pixel, mut rest) = (first * together, output);
+                while !rest.is_empty() {
+                    let [_, _, x] = geometry.place(pixel);
+                    let count = together.min(geometry.output[1] - x).min(rest.len() / rows);
+                    let (output, others) = rest.split_at_mut(count * rows);
+                    pace.spend((output.len() * geometry.depth()) as u64 / 16 + 1)?;
+                    let lines = image_lines.under(geometry, images, pixel, count);
+                    for channels in channels {
+                        let product = WindowGemm {
+                            filters: &channels.filters,
+                            bias: &self.bias[channels.range.clone()],
+                            lines: &lines,
+                            taps,
+                            step,
+                            output: &mut output[channels.range.start..],
+                            stride: rows,
+                        };
+                        product.run();
+                    }
+                    self.finish(pixel * rows, output);
+                    (pixel, rest) = (pixel + count, others);
+                }
+                Ok(())
+            },
+        )
+        .map(Some)
     }
 
     /// Computes the convolution for few pixels, with a range of output channels on each thread.

@@ -191,7 +191,7 @@ impl Geometry {
     }
 
     /// Returns the index along an axis of each element of the window at `position`; `None` for indices below 0.
-    fn taken(&self, axis: usize, position: usize) -> impl Iterator<Item = Option<usize>> + use<> {
+    pub(super) fn taken(&self, axis: usize, position: usize) -> impl Iterator<Item = Option<usize>> + use<> {
         let (first, before) = (position * self.strides[axis], self.before[axis]);
         let dilation = self.dilations[axis];
         (0..self.kernel[axis]).map(move |tap| (first + tap * dilation).checked_sub(before))

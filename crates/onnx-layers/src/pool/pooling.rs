@@ -197,26 +197,40 @@ pub(crate) fn fold<T: Element + Copy>(
             pool.fold(&images[first * image..], results, start, take, pace)
         });
     }
-    Pace::default().over(results, |results| results.fill(start))?;
-    if results.is_empty() || image == 0 {
-        return Ok(());
-    }
     if let [rows, columns] = axes
         && depth >= WIDE
         && rows.kernel.saturating_mul(columns.kernel) <= FEW
+        && image > 0
+        && !results.is_empty()
     {
+        // For each window of a line, the first column of the image and the number of columns.
+        let taken = Pace::default().indices(columns.count, |at| {
+            let mut places = columns.taken(at);
+            let count = places.len();
+            (places.next().unwrap_or(0), count)
+        })?;
         return split::lines(results, columns.count * depth, work, |first, results, pace| {
             let lines = (first..).zip(results.chunks_exact_mut(columns.count * depth));
             for (at, line) in lines {
                 let (image_at, at) = (at / rows.count, at % rows.count);
                 let image = &images[image_at * image..][..image];
-                for row in rows.taken(at) {
-                    let from = &image[row * columns.size * depth..][..columns.size * depth];
-                    fold_windows(from, line, columns, depth, take, pace)?;
-                }
+                let rows: ShortVec<&[T]> = rows
+                    .taken(at)
+                    .map(|row| &image[row * columns.size * depth..][..columns.size * depth])
+                    .collect();
+                let windows = Windows {
+                    rows: &rows,
+                    dilation: columns.dilation,
+                    depth,
+                };
+                windows.fold(&taken, line, start, take, pace)?;
             }
             Ok(())
         });
+    }
+    Pace::default().over(results, |results| results.fill(start))?;
+    if results.is_empty() || image == 0 {
+        return Ok(());
     }
     fold_by_axes(axes, depth, images, results, start, take)
 }
@@ -224,27 +238,61 @@ pub(crate) fn fold<T: Element + Copy>(
 /// Maximum number of elements of a window that are folded one by one.
 const FEW: usize = 16;
 
-/// Folds the windows along a line into `to`, with `depth` elements at each position.
-fn fold_windows<T: Copy>(
-    from: &[T],
-    to: &mut [T],
-    axis: &Axis,
+/// Windows over rows of an image with at least [`WIDE`] elements at each position.
+struct Windows<'w, T> {
+    rows: &'w [&'w [T]],
+    dilation: usize,
     depth: usize,
-    take: impl Fn(T, T) -> T + Copy,
-    pace: &mut Pace,
-) -> Result<()> {
-    let together = (PART / depth).max(1);
-    for (part, to) in to.chunks_mut(together * depth).enumerate() {
-        pace.spend((to.len() * axis.kernel) as u64 / 4 + 1)?;
-        pulp::Arch::new().dispatch(|| {
-            for (at, to) in (part * together..).zip(to.chunks_exact_mut(depth)) {
-                for place in axis.taken(at) {
-                    fold_line(to, &from[place * depth..][..depth], take);
+}
+
+impl<T: Copy> Windows<'_, T> {
+    /// Writes the folds of windows, each of which has the given first column and number of columns.
+    fn fold(
+        &self,
+        taken: &[(usize, usize)],
+        to: &mut [T],
+        start: T,
+        take: impl Fn(T, T) -> T + Copy,
+        pace: &mut Pace,
+    ) -> Result<()> {
+        let together = (PART / self.depth).max(1);
+        let parts = to.chunks_mut(together * self.depth);
+        for (taken, to) in taken.chunks(together).zip(parts) {
+            pace.spend((to.len() * FEW) as u64 / 4 + 1)?;
+            pulp::Arch::new().dispatch(
+                #[inline(always)]
+                || {
+                    for (&columns, to) in taken.iter().zip(to.chunks_exact_mut(self.depth)) {
+                        self.fold_one(columns, to, start, take);
+                    }
+                },
+            );
+        }
+        Ok(())
+    }
+
+    /// Folds one window, [`WIDE`] elements at a time. The last ones may overlap with those before.
+    #[inline(always)]
+    fn fold_one(&self, (first, count): (usize, usize), to: &mut [T], start: T, take: impl Fn(T, T) -> T) {
+        let mut at = 0;
+        while at < self.depth {
+            at = at.min(self.depth - WIDE);
+            let mut folded = [start; WIDE];
+            for row in self.rows {
+                for column in 0..count {
+                    let from = (first + column * self.dilation) * self.depth + at;
+                    if let Some(from) = row[from..].first_chunk::<WIDE>() {
+                        folded
+                            .iter_mut()
+                            .zip(from)
+                            .for_each(|(folded, &from)| *folded = take(*folded, from));
+                    }
                 }
             }
-        });
+            to[at..at + WIDE].copy_from_slice(&folded);
+            at += WIDE;
+        }
     }
-    Ok(())
 }
 
 /// Folds the windows one axis after another. The caller fills `results` with `start`. The axis that shrinks
