@@ -18,14 +18,15 @@ fn main() {
     }
 }
 
-/// Whether the program is optimized, runs on this machine, and whoever builds it gives no compiler flags of their own.
-/// `cargo xtask dist` does, because its programs must run on machines with an older glibc.
+/// Whether the program is optimized, runs on this machine, and whoever builds it gives no compiler flags or linker of
+/// their own. `cargo xtask dist` and `wheel` do, because their programs must run on machines with an older glibc.
 fn is_for_this_machine() -> bool {
     let variable = |name: &str| env::var(name).unwrap_or_default();
     variable("HOST") == variable("TARGET")
         && variable("OPT_LEVEL") != "0"
         && variable("CARGO_CFG_TARGET_OS") == "linux"
         && variable("CARGO_ENCODED_RUSTFLAGS").is_empty()
+        && variable("RUSTC_LINKER").is_empty()
 }
 
 /// Links a program with an option, and runs it.
