@@ -199,6 +199,7 @@ impl Tiles<'_> {
 
     #[inline(always)]
     #[allow(
+        clippy::manual_memcpy,
         clippy::needless_range_loop,
         reason = "the sums stay in registers only where every index is a constant"
     )]
