@@ -18,8 +18,8 @@ fn main() {
     }
 }
 
-/// Whether the program is optimized, runs on this machine, and whoever builds it gives no compiler flags or linker of
-/// their own. `cargo xtask dist` and `wheel` do, because their programs must run on machines with an older glibc.
+/// Whether the program is optimized and for this machine, and built without compiler flags and with the usual linker.
+/// `cargo xtask dist`, and `wheel` with a target, set flags, because their programs must run with an older glibc.
 fn is_for_this_machine() -> bool {
     let variable = |name: &str| env::var(name).unwrap_or_default();
     variable("HOST") == variable("TARGET")

@@ -34,6 +34,10 @@ pub(crate) fn oldest_glibc(file: &Path) -> Result<Option<Glibc>> {
         return Ok(None);
     };
     let versions = needed.iter().filter_map(|version| {
+        // Packed relocations, which the loader of glibc 2.36 was the first to know.
+        if version == "GLIBC_ABI_DT_RELR" {
+            return Some(Glibc(2, 36));
+        }
         let (major, rest) = version.strip_prefix("GLIBC_")?.split_once('.')?;
         // Only the major and minor versions matter, so 2.2.5 counts as 2.2.
         let minor = rest.split('.').next()?;

@@ -39,6 +39,9 @@ const TILE: usize = 4;
 /// Maximum number of terms of a sum of windows over lines. The weights of 16 output channels stay in the L1 cache.
 const FEW_TERMS: usize = 256;
 
+/// Minimum number of pixels of an output line whose windows are multiplied together: a tile of them.
+const LEAST_WIDTH: usize = 8;
+
 /// Minimum number of terms per sum in the cost estimate, since short sums are memory-bound.
 const LEAST_TERMS: usize = 32;
 
@@ -174,12 +177,12 @@ impl<'c> Convolution<'c> {
     }
 
     /// Computes the convolution of images with few channels, which come first, as products of windows over lines;
-    /// `None` if the windows are not such.
+    /// `None` if the stride, the dilation, the number of terms or the width is not supported.
     pub(super) fn product_of_lines(&self, channels: &[Channels], images: &[f32]) -> Result<Option<Tensor>> {
         let (geometry, rows) = (&self.geometry, self.rows);
         let [step, taps] = [geometry.strides[1], geometry.kernel[1]];
         let is_supported = WindowGemm::STEPS.contains(&step) && geometry.dilations[1] == 1;
-        if !is_supported || geometry.depth() > FEW_TERMS {
+        if !is_supported || geometry.depth() > FEW_TERMS || geometry.output[1] < LEAST_WIDTH {
             return Ok(None);
         }
         let [work, least] = self.work();
@@ -198,9 +201,10 @@ impl<'c> Convolution<'c> {
                     let [_, _, x] = geometry.place(pixel);
                     let count = together.min(geometry.output[1] - x).min(rest.len() / rows);
                     let (output, others) = rest.split_at_mut(count * rows);
-                    pace.spend((output.len() * geometry.depth()) as u64 / 16 + 1)?;
                     let lines = image_lines.under(geometry, images, pixel, count);
                     for channels in channels {
+                        let terms = count * channels.range.len() * geometry.depth();
+                        pace.spend(terms as u64 / 16 + 1)?;
                         let product = WindowGemm {
                             filters: &channels.filters,
                             bias: &self.bias[channels.range.clone()],
