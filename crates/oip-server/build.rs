@@ -1,27 +1,34 @@
-//! Link options that make an optimized program a tenth smaller, where this machine's linker and loader know them.
+//! Link options that make an optimized program smaller, if the linker and the loader of this machine support them.
 
-use std::env;
-use std::fs;
-use std::path::Path;
-use std::process::Command;
+use std::{env, fs, path::Path, process::Command};
 
-/// Functions of equal machine code are stored once, and the addresses that the loader adjusts as bits instead of 24
-/// bytes for each (`DT_RELR`, for which glibc must be 2.36 or newer).
+/// Functions with the same machine code are stored once, and most relocations take a bit instead of 24 bytes
+/// (`DT_RELR`, which needs glibc 2.36 or newer).
 const OPTIONS: [&str; 2] = ["-Wl,--icf=all", "-Wl,-z,pack-relative-relocs"];
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    if is_for_this_machine() {
-        for option in OPTIONS.iter().filter(|option| is_supported(option)) {
-            println!("cargo::rustc-link-arg-bins={option}");
-        }
+    let target = variable("TARGET").replace(['-', '.'], "_").to_uppercase();
+    println!("cargo::rerun-if-env-changed=CARGO_TARGET_{target}_LINKER");
+    if !is_for_this_machine() {
+        return;
     }
+    let mut options = OPTIONS.to_vec();
+    if !are_supported(&options) {
+        options.retain(|option| are_supported(&[option]));
+    }
+    for option in options {
+        println!("cargo::rustc-link-arg-bins={option}");
+    }
+}
+
+fn variable(name: &str) -> String {
+    env::var(name).unwrap_or_default()
 }
 
 /// Whether the program is optimized and for this machine, and built without compiler flags and with the usual linker.
 /// `cargo xtask dist`, and `wheel` with a target, set flags, because their programs must run with an older glibc.
 fn is_for_this_machine() -> bool {
-    let variable = |name: &str| env::var(name).unwrap_or_default();
     variable("HOST") == variable("TARGET")
         && variable("OPT_LEVEL") != "0"
         && variable("CARGO_CFG_TARGET_OS") == "linux"
@@ -29,8 +36,8 @@ fn is_for_this_machine() -> bool {
         && variable("RUSTC_LINKER").is_empty()
 }
 
-/// Links a program with an option, and runs it.
-fn is_supported(option: &str) -> bool {
+/// Links a program with options, and runs it.
+fn are_supported(options: &[&str]) -> bool {
     let folder = env::var_os("OUT_DIR").unwrap_or_default();
     let source = Path::new(&folder).join("probe.rs");
     let program = Path::new(&folder).join("probe");
@@ -39,7 +46,8 @@ fn is_supported(option: &str) -> bool {
         fs::write(&source, "fn main() {}")?;
         let mut command = Command::new(compiler);
         command.arg(&source).arg("-o").arg(&program);
-        command.arg(format!("-Clink-arg={option}")).output()
+        command.args(options.iter().map(|option| format!("-Clink-arg={option}")));
+        command.output()
     };
     let is_linked = compile().is_ok_and(|compiled| compiled.status.success());
     is_linked

@@ -33,17 +33,19 @@ pub(crate) fn oldest_glibc(file: &Path) -> Result<Option<Glibc>> {
     let Some(needed) = of_elf(file, needed_versions)? else {
         return Ok(None);
     };
-    let versions = needed.iter().filter_map(|version| {
-        // Packed relocations, which the loader of glibc 2.36 was the first to know.
-        if version == "GLIBC_ABI_DT_RELR" {
-            return Some(Glibc(2, 36));
-        }
-        let (major, rest) = version.strip_prefix("GLIBC_")?.split_once('.')?;
-        // Only the major and minor versions matter, so 2.2.5 counts as 2.2.
-        let minor = rest.split('.').next()?;
-        Some(Glibc(major.parse().ok()?, minor.parse().ok()?))
-    });
-    Ok(versions.max())
+    Ok(needed.iter().filter_map(|version| glibc_of(version)).max())
+}
+
+/// Returns the version of glibc that first had a symbol version.
+fn glibc_of(version: &str) -> Option<Glibc> {
+    // Packed relocations, which older loaders do not know.
+    if version == "GLIBC_ABI_DT_RELR" {
+        return Some(Glibc(2, 36));
+    }
+    let (major, rest) = version.strip_prefix("GLIBC_")?.split_once('.')?;
+    // Only the major and minor versions matter, so 2.2.5 counts as 2.2.
+    let minor = rest.split('.').next()?;
+    Some(Glibc(major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// Returns the libraries that a file is linked with, such as `libc.so.6`. Returns `None` if the file is not
@@ -256,6 +258,8 @@ pub(crate) mod tests {
             ["GLIBC_2.2.5", "GLIBC_2.17", "GCC_3.0"]
         );
         assert_eq!(oldest(&file).unwrap(), Some(Glibc(2, 17)));
+        assert_eq!(glibc_of("GLIBC_ABI_DT_RELR"), Some(Glibc(2, 36)));
+        assert_eq!(glibc_of("GCC_3.0"), None);
         assert_eq!(oldest(b"#!/bin/sh\n").unwrap(), None);
     }
 

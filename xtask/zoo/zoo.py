@@ -439,17 +439,17 @@ def summary(rows, runtime):
         return text
     text += (
         f"; processor time over ONNX Runtime's, of the {len(long)} models above {both.LONG} ms: "
-        + quartiles([row[runtime]["ms"] / row["ms"] for row in long])
+        + quartile_text([row[runtime]["ms"] / row["ms"] for row in long])
     )
     served = [row for row in long if row.get("onnxruntime", {}).get("ms")]
     if runtime == "onnxruntime" or not served:
         return text
-    ratios = quartiles([row[runtime]["ms"] / row["onnxruntime"]["ms"] for row in served])
-    return f"{text}; over ONNX Runtime's in the same server: {ratios}"
+    ratios = quartile_text([row[runtime]["ms"] / row["onnxruntime"]["ms"] for row in served])
+    return f"{text}; over that of ONNX Runtime in a server, of {len(served)} models: {ratios}"
 
 
-def quartiles(ratios):
-    """Returns the quartiles and the maximum as text."""
+def quartile_text(ratios):
+    """Returns the quartiles and the maximum of ratios."""
     ratios = sorted(ratios)
     found = [f"{ratios[round(part * (len(ratios) - 1))]:.2f}" for part in (0.25, 0.5, 0.75, 1)]
     return f"quartiles {found[0]}, {found[1]} and {found[2]}, maximum {found[3]}"

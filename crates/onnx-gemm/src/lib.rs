@@ -14,6 +14,7 @@
 //! | [`LineGemm`], [`LineFilter`] | FP32, the same for the pixels of lines, written in place: dense and depthwise convolution without im2col |
 //! | [`PlaneFilter`] | FP32, depthwise convolution of 3x3, 5x5 or 7x7 with stride 1 |
 //! | [`TapGemm`], [`ChannelFilter`] | FP32, dense and depthwise convolution of channels-last (NHWC) images, without im2col |
+//! | [`WindowGemm`] | FP32, dense convolution of a line of an image with few channels, which come first, into a channels-last one |
 //! | [`add_gemm`] | FP64 and integers; adds the product to a matrix |
 //! | [`PackedIntegers`], [`integer_gemm`] | 8-bit integers minus zero points, exact; uses VNNI where supported |
 //! | [`IntegerFilters`] | 8-bit convolution without im2col, exact; uses VNNI where supported |

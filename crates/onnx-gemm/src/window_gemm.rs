@@ -1,5 +1,5 @@
 //! Convolution of a line of pixels as a matrix product without im2col: the rows of the first factor are windows over
-//! the same few lines of an image with the channels first.
+//! the same lines of an image with the channels first.
 
 use crate::{
     PackedMatrix,
@@ -62,7 +62,7 @@ impl WindowGemm<'_> {
     fn run_on(self, arch: pulp::Arch) {
         let (depth, columns) = (self.filters.depth(), self.filters.columns());
         let windows = self.windows();
-        if columns == 0 || windows == 0 {
+        if columns == 0 {
             return;
         }
         let mut bias = vec![0.0; columns.next_multiple_of(GROUP)];
@@ -94,21 +94,19 @@ impl WindowGemm<'_> {
             self.step
         );
         assert!(
-            self.taps > 0 && Some(depth) == self.lines.len().checked_mul(self.taps),
+            depth > 0 && Some(depth) == self.lines.len().checked_mul(self.taps),
             "filters of {depth} rows are not windows of {} elements in each of {} lines",
             self.taps,
             self.lines.len()
         );
         let width = self.lines.first().map_or(0, |line| line.len());
         assert!(
-            self.lines.iter().all(|line| line.len() == width) && (width >= self.taps || depth == 0),
+            width >= self.taps && self.lines.iter().all(|line| line.len() == width),
             "windows of {} elements in lines of {width}",
             self.taps
         );
         assert_eq!(self.bias.len(), columns, "one bias for each column");
-        let Some(windows) = width.checked_sub(self.taps).map(|last| last / self.step + 1) else {
-            return 0;
-        };
+        let windows = (width - self.taps) / self.step + 1;
         let end = (windows - 1)
             .checked_mul(self.stride)
             .and_then(|last| last.checked_add(columns));
@@ -211,13 +209,12 @@ impl Tiles<'_> {
     ) {
         let in_group = GROUP / S::F32_LANES;
         let start = first * S::F32_LANES;
-        // Vectors beyond the last group, of which there may be some with short vectors, repeat it.
-        let last = self.bias.len() / S::F32_LANES - 1;
         let mut registers = [[simd.splat_f32s(0.0); VECTORS]; WINDOWS];
         let mut groups = [self.filters; VECTORS];
         let (bias, _) = S::as_simd_f32s(self.bias);
         for vector in 0..VECTORS {
-            let at = (first + vector).min(last);
+            // No vector of a tile is beyond the last group.
+            let at = first + vector;
             groups[vector] = &self.filters[at / in_group * self.depth..][..self.depth];
             for row in 0..WINDOWS {
                 registers[row][vector] = bias[at];
@@ -328,6 +325,40 @@ mod tests {
     }
 
     #[test]
+    fn sums_do_not_depend_on_other_windows() {
+        let fraction = |index: usize| number(index) / 7.0;
+        let (lines, taps, columns) = (9, 3, 41);
+        let filters: Vec<f32> = (0..lines * taps * columns).map(fraction).collect();
+        let filters = PackedMatrix::new(&filters, [lines * taps, columns], Order::RowMajor);
+        for arch in architectures() {
+            for step in WindowGemm::STEPS {
+                // All windows have the same elements, because these repeat.
+                let run = |windows: usize| {
+                    let line: Vec<f32> = (0..(windows - 1) * step + taps)
+                        .map(|at| fraction(at % step))
+                        .collect();
+                    let mut output = vec![0.0; windows * columns];
+                    let product = WindowGemm {
+                        filters: &filters,
+                        bias: &[0.1; 41],
+                        lines: &[&line[..]; 9],
+                        taps,
+                        step,
+                        output: &mut output,
+                        stride: columns,
+                    };
+                    product.run_on(arch);
+                    output
+                };
+                let one = run(1);
+                for windows in 2..=30 {
+                    assert_eq!(run(windows), one.repeat(windows), "{arch:?}, {windows} windows");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn sizes_are_checked() {
         let fails = |widths: &'static [usize], [taps, step]: [usize; 2], len: usize, expected: &str| {
             let product = move || {
@@ -353,6 +384,12 @@ mod tests {
             [3, 1],
             12,
             "4 rows are not windows of 3 elements in each of 2",
+        );
+        fails(
+            &[],
+            [2, 1],
+            12,
+            "4 rows are not windows of 2 elements in each of 0",
         );
         fails(&[5, 4], [2, 1], 12, "windows of 2 elements in lines of 5");
         fails(&[3], [4, 1], 12, "windows of 4 elements in lines of 3");

@@ -49,7 +49,7 @@ const MOST_CHANNELS: usize = 512;
 #[derive(Debug)]
 struct ChannelsLastConv {
     shape: Shape,
-    /// Whether the image has its channels first. Its pixels are then copied, which few channels are worth.
+    /// Whether the image has its channels first, of which there are few.
     from_first: bool,
     /// Shape of constant weights, and their packed values.
     kept: Option<(ShortVec<usize>, Arc<Filters>)>,
@@ -405,17 +405,23 @@ mod tests {
         Ok(made)
     }
 
-    /// Compares the result with that of `Conv`, with and without constant weights.
-    fn check(node: &Node, image: &[usize], weights: &[usize], is_from_first: bool) -> Option<()> {
-        let [x, w, bias] = [numbers(image, 1), numbers(weights, 2), numbers(&weights[..1], 3)];
-        // A window that is larger than the image is refused by both.
-        let expected = run(&*conv(node).unwrap(), &[x.clone(), w.clone(), bias.clone()]).ok()?;
+    /// Returns a node whose image has the channels first, or last.
+    fn from_first(node: &Node, is_from_first: bool) -> Node {
         let mut node = node.clone();
         node.attribute.push(onnx_tensor::node::Attribute {
             name: "from_first".to_owned(),
             i: is_from_first.into(),
             ..Default::default()
         });
+        node
+    }
+
+    /// Compares the result with that of `Conv`, with and without constant weights.
+    fn check(node: &Node, image: &[usize], weights: &[usize], is_from_first: bool) -> Option<()> {
+        let [x, w, bias] = [numbers(image, 1), numbers(weights, 2), numbers(&weights[..1], 3)];
+        // A window that is larger than the image is refused by both.
+        let expected = run(&*conv(node).unwrap(), &[x.clone(), w.clone(), bias.clone()]).ok()?;
+        let node = from_first(node, is_from_first);
         let x = if is_from_first { x } else { turned(&x) };
         let mut op = channels_last_conv(&node).unwrap();
         let found = run(&*op, &[x.clone(), w.clone(), bias.clone()]).unwrap();
@@ -451,9 +457,10 @@ mod tests {
             for stride in 1..3 {
                 for dilation in 1..3 {
                     for pad in 0..3 {
+                        // Lines and columns differ.
                         let lists = [
-                            ("strides", vec![stride; 2]),
-                            ("dilations", vec![dilation; 2]),
+                            ("strides", vec![3 - stride, stride]),
+                            ("dilations", vec![3 - dilation, dilation]),
                             ("pads", vec![pad, pad + 1, 2 * pad, pad]),
                         ];
                         let node = node("Conv", &lists, &[("group", group)], 1);
@@ -479,12 +486,36 @@ mod tests {
             ([1, 20, 12, 130], [33, 20, 3, 3], 1, [2, 1]),
             // Weights in several ranges of output channels.
             ([2, 70, 5, 6], [230, 70, 3, 3], 1, [1, 1]),
+            ([1, 3, 9, 110], [900, 3, 7, 7], 1, [2, 1]),
+            // Windows that are copied: far apart, or of many terms.
+            ([1, 3, 20, 310], [8, 3, 5, 5], 1, [1, 3]),
+            ([1, 3, 20, 110], [8, 3, 11, 11], 1, [2, 2]),
         ] {
             let pad = weights[2] as i64 / 2;
             let lists = [("strides", Vec::from(strides)), ("pads", vec![pad; 4])];
             let node = node("Conv", &lists, &[("group", group)], 1);
             check(&node, &image, &weights, group == 1 && image[1] < 4).unwrap();
         }
+    }
+
+    #[test]
+    fn whole_parts_of_lines_may_be_padding() {
+        for pads in [vec![0, 250, 1, 0], vec![1, 0, 0, 250], vec![0, 130, 0, 131]] {
+            let node = node("Conv", &[("pads", pads)], &[], 1);
+            check(&node, &[1, 2, 4, 9], &[5, 2, 3, 3], true).unwrap();
+        }
+    }
+
+    #[test]
+    fn sums_of_an_image_with_the_channels_first_are_in_their_place() {
+        let node = from_first(&node("Conv", &[("pads", vec![1; 4])], &[], 1), true);
+        let (x, other) = (numbers(&[2, 3, 5, 130], 1), numbers(&[2, 5, 130, 20], 4));
+        let (mut op, [w, b]) = packed(&node, &[20, 3, 3, 3], 3);
+        assert!(op.chain(function("Add"), of(3, 0, 1)).is_none());
+        let found = run(&*op, &[x.clone(), w, b, other.clone()]).unwrap();
+        let (plain, [w, b]) = packed(&node, &[20, 3, 3, 3], 3);
+        let made = run(&*plain, &[x, w, b]).unwrap();
+        assert_eq!(found, sum([&made, &other]));
     }
 
     #[test]

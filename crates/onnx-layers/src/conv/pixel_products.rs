@@ -36,7 +36,7 @@ const FINISHED: usize = 1 << 17;
 /// The number of pixels of a tile of a depthwise convolution.
 const TILE: usize = 4;
 
-/// Maximum number of terms of a sum of windows over lines. The weights of 16 output channels stay in the L1 cache.
+/// Maximum number of terms of a sum of windows over lines. With more, the weights do not stay in the L1 cache.
 const FEW_TERMS: usize = 256;
 
 /// Minimum number of pixels of an output line whose windows are multiplied together: a tile of them.
@@ -199,7 +199,9 @@ impl<'c> Convolution<'c> {
                 let (mut pixel, mut rest) = (first * together, output);
                 while !rest.is_empty() {
                     let [_, _, x] = geometry.place(pixel);
-                    let count = together.min(geometry.output[1] - x).min(rest.len() / rows);
+                    // Equal parts of a line, since few windows are slower than a tile.
+                    let left = geometry.output[1] - x;
+                    let count = left.div_ceil(left.div_ceil(together)).min(rest.len() / rows);
                     let (output, others) = rest.split_at_mut(count * rows);
                     let lines = image_lines.under(geometry, images, pixel, count);
                     for channels in channels {

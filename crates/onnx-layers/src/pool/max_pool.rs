@@ -166,6 +166,37 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_maximum_with_nan_is_nan_wherever_it_is() {
+        let depth = 17;
+        let axis = Axis {
+            size: 2,
+            count: 1,
+            kernel: 2,
+            stride: 2,
+            dilation: 1,
+            pad: 0,
+        };
+        for element in [0, 15, 16] {
+            for position in 0..4 {
+                let mut image = vec![-1.0f32; 4 * depth];
+                image[position * depth + element] = f32::NAN;
+                let image = tensor(&[1, 2, 2, depth], image).unwrap();
+                let (greatest, _) = pooled(&image, &[axis; 2], depth, &[1, 1, 1, depth], false).unwrap();
+                for (at, &found) in elements::<f32>(&greatest).unwrap().iter().enumerate() {
+                    assert!(
+                        if at == element {
+                            found.is_nan()
+                        } else {
+                            found == -1.0
+                        },
+                        "{position}, {at}: {found}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
     fn places_are_counted_by_columns() {
         for row in 0..2 {
             for column in 0..3 {

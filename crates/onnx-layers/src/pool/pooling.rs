@@ -204,6 +204,7 @@ pub(crate) fn fold<T: Element + Copy>(
         && !results.is_empty()
     {
         // For each window of a line, the first column of the image and the number of columns.
+        size::admit_now((columns.count * size_of::<(usize, usize)>()) as u64)?;
         let taken = Pace::default().indices(columns.count, |at| {
             let mut places = columns.taken(at);
             let count = places.len();
@@ -444,6 +445,63 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn windows_of_several_elements_at_each_position_are_those_of_plain_loops() {
+        let axis = |size, kernel, stride, dilation, pad, count| Axis {
+            size,
+            count,
+            kernel,
+            stride,
+            dilation,
+            pad,
+        };
+        for (rows, columns) in [
+            (axis(6, 2, 2, 1, 0, 3), axis(8, 2, 2, 1, 0, 4)),
+            (axis(7, 3, 1, 2, 1, 5), axis(9, 2, 2, 3, 2, 5)),
+            // The last windows are wholly in the padding.
+            (axis(4, 2, 3, 1, 0, 3), axis(5, 3, 4, 1, 1, 3)),
+            // More windows than are folded between two checks of the deadline.
+            (axis(2, 2, 1, 1, 0, 1), axis(4 * PART, 2, 2, 1, 0, 2 * PART)),
+        ] {
+            for depth in [16, 17, 31, 33] {
+                let image: Vec<f64> = (0..2 * rows.size * columns.size * depth)
+                    .map(|at| (at * 67 % 211) as f64 - 99.0)
+                    .collect();
+                let mut found = vec![f64::NAN; 2 * rows.count * columns.count * depth];
+                fold(&[rows, columns], depth, &image, &mut found, 0.5, |sum, x| sum + x).unwrap();
+                for (at, &found) in found.iter().enumerate() {
+                    let (window, element) = (at / depth, at % depth);
+                    let (line, column) = (window / columns.count, window % columns.count);
+                    let (batch, row) = (line / rows.count, line % rows.count);
+                    let mut expected = 0.5;
+                    for y in rows.taken(row) {
+                        for x in columns.taken(column) {
+                            expected += image[((batch * rows.size + y) * columns.size + x) * depth + element];
+                        }
+                    }
+                    assert_eq!(found, expected, "{rows:?}, {columns:?}, {depth}: {at}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn windows_of_several_elements_end_with_their_request() {
+        let columns = Axis {
+            size: 1 << 14,
+            count: 1 << 14,
+            kernel: 1,
+            stride: 1,
+            dilation: 1,
+            pad: 0,
+        };
+        let image = vec![1.0f32; 17 * columns.size];
+        let mut sums = vec![0.0; image.len()];
+        let add = |sum, x| sum + x;
+        let ended = while_cancelled(|| fold(&[Axis::ONE, columns], 17, &image, &mut sums, 0.0, add));
+        assert!(ended.unwrap_err().is::<Cancelled>());
     }
 
     #[test]

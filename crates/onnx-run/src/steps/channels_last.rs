@@ -37,7 +37,7 @@ const LEAST_CHANNELS: usize = 4;
 /// Like [`LEAST_CHANNELS`], for the channels of one of several groups.
 const LEAST_OF_GROUP: usize = 16;
 
-/// Images of at most this number of channels are copied by the convolution, instead of transposed before it.
+/// Images of at most this number of channels are read by the convolution as they are, instead of transposed before it.
 const FEW_CHANNELS: usize = 4;
 
 /// Convolutions of larger windows are left as they are.
