@@ -47,15 +47,26 @@ pub(crate) fn has_target(target: &str) -> Result<bool> {
 
 /// Returns the host's target triple.
 pub(crate) fn host() -> Result<String> {
+    printed("host-tuple")
+}
+
+/// Returns the directory of the toolchain's component `llvm-tools`, which may not be installed.
+pub(crate) fn tools() -> Result<PathBuf> {
+    let libraries = PathBuf::from(printed("target-libdir")?);
+    Ok(libraries.with_file_name("bin"))
+}
+
+/// Returns what rustc prints for an information of this name.
+fn printed(information: &str) -> Result<String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(rustc)
-        .args(["--print", "host-tuple"])
+        .args(["--print", information])
         .output()
-        .context("asking rustc what it runs on")?;
-    let host = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        .context("starting rustc")?;
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     ensure!(
-        output.status.success() && !host.is_empty(),
-        "rustc does not say what it runs on"
+        output.status.success() && !text.is_empty(),
+        "rustc does not print its {information}"
     );
-    Ok(host)
+    Ok(text)
 }

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     cargo, components,
     elf::{self, Glibc},
-    served, workspace,
+    profile, served, workspace,
 };
 
 /// Options of `dist`.
@@ -27,6 +27,9 @@ pub(crate) struct Options {
     /// Package programs that are already built, for one target, rather than building them
     #[arg(long, value_name = "FOLDER")]
     programs: Option<PathBuf>,
+    /// The profile of an earlier run (FOLDER/ARCHIVE.profdata), for the same programs once more
+    #[arg(long, value_name = "FILE", conflicts_with = "programs")]
+    profile: Option<PathBuf>,
     /// The directory for the archives
     #[arg(long, default_value = "target/dist", value_name = "FOLDER")]
     folder: PathBuf,
@@ -111,11 +114,21 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     fs::create_dir_all(&folder)?;
     let mut archives = Vec::new();
     for target in chosen {
-        let programs = match &options.programs {
-            Some(programs) => programs.clone(),
-            None => build(target, &PROGRAMS)?,
+        let built = match &options.programs {
+            Some(programs) => Built {
+                programs: programs.clone(),
+                profile: None,
+            },
+            None => build(target, &PROGRAMS, options.profile.as_deref())?,
         };
-        archives.push(pack(target, &programs, &folder)?);
+        let archive = pack(target, &built.programs, &folder)?;
+        if let Some(profile) = built.profile {
+            let copy = folder
+                .join(archive_name(target)?)
+                .with_added_extension("profdata");
+            fs::copy(&profile, &copy).with_context(|| workspace::display(&profile))?;
+        }
+        archives.push(archive);
     }
     let mut sums = String::new();
     for archive in &archives {
@@ -159,8 +172,8 @@ fn chosen(options: &Options) -> Result<Vec<&'static Target>> {
     }
     ensure!(!chosen.is_empty(), "no target can be built on this machine");
     ensure!(
-        options.programs.is_none() || chosen.len() == 1,
-        "--programs needs one --target"
+        (options.programs.is_none() && options.profile.is_none()) || chosen.len() == 1,
+        "--programs and --profile need one --target"
     );
     Ok(chosen)
 }
@@ -181,11 +194,12 @@ pub(crate) fn server(triple: &str) -> Result<PathBuf> {
     let options = Options {
         targets: vec![triple.to_owned()],
         programs: None,
+        profile: None,
         folder: PathBuf::new(),
     };
     let target = chosen(&options)?;
     let target = target.first().context("no target")?;
-    Ok(build(target, &PROGRAMS[..1])?.join(PROGRAMS[0].1))
+    Ok(build(target, &PROGRAMS[..1], None)?.programs.join(PROGRAMS[0].1))
 }
 
 /// Returns the emulator for programs of a target.
@@ -197,7 +211,46 @@ pub(crate) fn emulator(triple: &str) -> Result<&'static str> {
         .with_context(|| format!("no emulator is known for {triple}"))
 }
 
-fn build(target: &Target, programs: &[(&str, &str)]) -> Result<PathBuf> {
+/// Programs that were built for a target.
+struct Built {
+    /// Their directory.
+    programs: PathBuf,
+    /// The profile by which they were optimized.
+    profile: Option<PathBuf>,
+}
+
+/// Builds programs for a target. If they run on this machine, and `profile` is `None`, first records a profile.
+fn build(target: &Target, programs: &[(&str, &str)], profile: Option<&Path>) -> Result<Built> {
+    let profile = match profile {
+        Some(profile) => Some(fs::canonicalize(profile).with_context(|| profile.display().to_string())?),
+        None => recorded_profile(target, programs)?,
+    };
+    let flag = profile
+        .as_ref()
+        .map(|profile| format!("-Cprofile-use={}", profile.display()));
+    Ok(Built {
+        programs: compile(target, programs, flag.as_deref())?,
+        profile,
+    })
+}
+
+/// Builds programs that count what they run, and returns the profile of the server when it serves requests.
+fn recorded_profile(target: &Target, programs: &[(&str, &str)]) -> Result<Option<PathBuf>> {
+    let reason = if !target.triple.starts_with(std::env::consts::ARCH) {
+        "its programs do not run on this machine"
+    } else if !profile::is_possible()? {
+        "the tools for profiles are missing (rustup component add llvm-tools)"
+    } else {
+        let counting = compile(target, programs, Some("-Cprofile-generate"))?.join(PROGRAMS[0].1);
+        let folder = workspace::target().join(target.triple).join("profile");
+        return profile::record(&counting, &folder).map(Some);
+    };
+    println!("{}: optimized without a profile: {reason}", target.triple);
+    Ok(None)
+}
+
+/// Compiles programs with an additional flag of the compiler, and returns their directory.
+fn compile(target: &Target, programs: &[(&str, &str)], flag: Option<&str>) -> Result<PathBuf> {
     let mut arguments = vec![
         "build",
         "--profile",
@@ -216,14 +269,22 @@ fn build(target: &Target, programs: &[(&str, &str)]) -> Result<PathBuf> {
     if target.folds {
         flags.push_str("\x1f-Clink-arg=-Wl,--icf=safe");
     }
-    cargo::run(
-        &arguments,
-        &[
-            (&compiler, target.compiler),
-            (&linker, target.linker),
-            ("CARGO_ENCODED_RUSTFLAGS", &flags),
-        ],
-    )?;
+    let mut environment = vec![
+        (compiler, target.compiler.to_owned()),
+        (linker, target.linker.to_owned()),
+    ];
+    if let Some(flag) = flag {
+        flags.push('\x1f');
+        flags.push_str(flag);
+        let wrapper = profile::environment()?;
+        environment.extend(wrapper.map(|(name, value)| (name.to_owned(), value)));
+    }
+    environment.push(("CARGO_ENCODED_RUSTFLAGS".to_owned(), flags));
+    let environment: Vec<(&str, &str)> = environment
+        .iter()
+        .map(|(name, value)| (&**name, &**value))
+        .collect();
+    cargo::run(&arguments, &environment)?;
     Ok(workspace::target().join(target.triple).join(PROFILE))
 }
 
@@ -272,9 +333,17 @@ fn check_glibc(program: &str, packed: &Path) -> Result<()> {
     Ok(())
 }
 
+fn archive_name(target: &Target) -> Result<String> {
+    Ok(format!(
+        "tensorferry-{}-{}",
+        components::version()?,
+        target.triple
+    ))
+}
+
 /// Builds one archive, and returns its path.
 fn pack(target: &Target, programs: &Path, folder: &Path) -> Result<PathBuf> {
-    let name = format!("tensorferry-{}-{}", components::version()?, target.triple);
+    let name = archive_name(target)?;
     let tree = folder.join(&name);
     if tree.exists() {
         fs::remove_dir_all(&tree)?;

@@ -34,6 +34,7 @@ mod interop_ztensor;
 mod layers;
 mod links;
 mod monitor;
+mod profile;
 mod promises;
 mod python;
 mod readmes;
@@ -158,6 +159,9 @@ enum Task {
 }
 
 fn main() -> ExitCode {
+    if let Some(result) = profile::wrapped_rustc() {
+        return result.unwrap_or_else(|error| failed(&error));
+    }
     let result = match Args::parse().task {
         Task::Codegen { check } => codegen::run(check),
         Task::Tidy => tidy::run(),
@@ -192,9 +196,11 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
+        Err(error) => failed(&error),
     }
+}
+
+fn failed(error: &anyhow::Error) -> ExitCode {
+    eprintln!("error: {error:#}");
+    ExitCode::FAILURE
 }

@@ -24,6 +24,7 @@ use attack_kit::{
     run as block_on,
 };
 use bytes::{BufMut, Bytes, BytesMut};
+use rustix::process::{Pid, Signal};
 use rustls::ClientConfig;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -179,6 +180,9 @@ enum Load {
 
 /// The load of a [paced](Load::Paced) measurement, as a fraction of the closed-loop rate.
 const SHARE: f64 = 0.7;
+
+/// How long a server has to exit by itself.
+const EXIT_TIME: Duration = Duration::from_secs(10);
 
 impl fmt::Display for Load {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -594,10 +598,17 @@ impl MeasuredServer {
 
 impl Drop for MeasuredServer {
     fn drop(&mut self) {
-        if let Some(process) = &mut self.process {
-            let _ = process.kill();
-            let _ = process.wait();
+        let Some(process) = &mut self.process else {
+            return;
+        };
+        // Instrumented programs write their counts when they exit, so they are asked to exit first.
+        let _ = rustix::process::kill_process(Pid::from_child(process), Signal::TERM);
+        let asked = Instant::now();
+        while asked.elapsed() < EXIT_TIME && matches!(process.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(10));
         }
+        let _ = process.kill();
+        let _ = process.wait();
     }
 }
 
