@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use onnx_tensor::prelude::*;
 
-use crate::elementwise::binary::broadcast;
+use crate::elementwise::{binary::broadcast, vector::vectorized};
 use onnx_tensor::{
     cancelling::Pace,
     faults::{Limit, ensure_input},
@@ -137,11 +137,14 @@ fn curved<T: Real>(inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
 /// stores, as in [`vector::stored`](super::vector::stored).
 fn bend<T: Real>(values: &mut [T], slope: T) {
     let zero = T::of(0.0);
-    pulp::Arch::new().dispatch(|| {
-        for x in &mut *values {
-            *x = if *x < zero { slope * *x } else { *x + zero };
-        }
-    });
+    vectorized(
+        #[inline(always)]
+        || {
+            for x in &mut *values {
+                *x = if *x < zero { slope * *x } else { *x + zero };
+            }
+        },
+    );
 }
 
 #[cfg(test)]

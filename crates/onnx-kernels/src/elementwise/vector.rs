@@ -69,5 +69,34 @@ macro_rules! each {
 }
 pub use crate::each;
 
+/// Runs `work` compiled for the processor's widest vectors, if it is a closure with `#[inline(always)]` that calls
+/// only functions with `#[inline(always)]`.
+///
+/// `pulp` runs closures too, but by way of a function that is not always inlined, and is then compiled for the oldest
+/// processor.
+///
+/// ```
+/// use onnx_kernels::elementwise::vector::vectorized;
+///
+/// let mut values = [1.0f32, 2.0];
+/// vectorized(
+///     #[inline(always)]
+///     || values.iter_mut().for_each(|value| *value *= 3.0),
+/// );
+/// assert_eq!(values, [3.0, 6.0]);
+/// ```
+pub fn vectorized(work: impl FnMut()) {
+    struct Work<F>(F);
+    impl<F: FnMut()> pulp::WithSimd for Work<F> {
+        type Output = ();
+
+        #[inline(always)]
+        fn with_simd<S: pulp::Simd>(mut self, _: S) {
+            (self.0)();
+        }
+    }
+    pulp::Arch::new().dispatch(Work(work));
+}
+
 #[doc(hidden)]
 pub use pulp;

@@ -4,6 +4,7 @@ use onnx_tensor::cancelling::{PART, Pace};
 use onnx_tensor::prelude::*;
 
 use crate::pool::{axis::Axis, pooling};
+use onnx_kernels::elementwise::vector::vectorized;
 use onnx_tensor::elements::{Real, elements, with_real};
 use onnx_tensor::size;
 
@@ -50,17 +51,23 @@ fn averages_of<T: Real + Default + std::ops::DivAssign>(
     for averages in averages.chunks_exact_mut((counts.len() * depth).max(1)) {
         if depth == 1 {
             pace.pairs(&counts, averages, |counts, averages| {
-                pulp::Arch::new().dispatch(|| {
-                    let pairs = averages.iter_mut().zip(counts);
-                    pairs.for_each(|(sum, count)| *sum /= *count);
-                });
+                vectorized(
+                    #[inline(always)]
+                    || {
+                        let pairs = averages.iter_mut().zip(counts);
+                        pairs.for_each(|(sum, count)| *sum /= *count);
+                    },
+                );
             })?;
             continue;
         }
         if depth > PART {
             for (sums, count) in averages.chunks_exact_mut(depth).zip(&counts) {
                 pace.over(sums, |sums| {
-                    pulp::Arch::new().dispatch(|| sums.iter_mut().for_each(|sum| *sum /= *count));
+                    vectorized(
+                        #[inline(always)]
+                        || sums.iter_mut().for_each(|sum| *sum /= *count),
+                    );
                 })?;
             }
             continue;
@@ -68,10 +75,13 @@ fn averages_of<T: Real + Default + std::ops::DivAssign>(
         let together = PART / depth;
         for (averages, counts) in averages.chunks_mut(together * depth).zip(counts.chunks(together)) {
             pace.spend(averages.len() as u64)?;
-            pulp::Arch::new().dispatch(|| {
-                let positions = averages.chunks_exact_mut(depth).zip(counts);
-                positions.for_each(|(sums, count)| sums.iter_mut().for_each(|sum| *sum /= *count));
-            });
+            vectorized(
+                #[inline(always)]
+                || {
+                    let positions = averages.chunks_exact_mut(depth).zip(counts);
+                    positions.for_each(|(sums, count)| sums.iter_mut().for_each(|sum| *sum /= *count));
+                },
+            );
         }
     }
     Ok(made)

@@ -1,6 +1,7 @@
 //! Sliding windows for pools. A window is a box, so pools reduce one axis after another: a 13 x 13 window
 //! takes 26 steps per position instead of 169.
 
+use onnx_kernels::elementwise::vector::vectorized;
 use onnx_tensor::prelude::*;
 
 use crate::{
@@ -85,9 +86,11 @@ impl Pass {
                         while !rest.is_empty() {
                             let (to, others) = rest.split_at_mut(rest.len().min(TOGETHER * inner));
                             pace.spend(to.len() as u64)?;
-                            pulp::Arch::new().dispatch(|| {
-                                fold_apart(to, &from[start * inner..], axis.stride, *inner, take);
-                            });
+                            let from = &from[start * inner..];
+                            vectorized(
+                                #[inline(always)]
+                                || fold_apart(to, from, axis.stride, *inner, take),
+                            );
                             start += TOGETHER * axis.stride;
                             rest = others;
                         }
@@ -102,9 +105,7 @@ impl Pass {
                         };
                         pace.pairs(line(first), to, |from, to| to.copy_from_slice(from))?;
                         for place in places {
-                            pace.pairs(line(place), to, |from, to| {
-                                pulp::Arch::new().dispatch(|| fold_line(to, from, take));
-                            })?;
+                            pace.pairs(line(place), to, |from, to| fold_line_vectorized(to, from, take))?;
                         }
                     }
                 }
@@ -134,7 +135,7 @@ impl Pass {
         let room = &mut now[axis.pad.min(reach) * inner..];
         let count = room.len().min(from.len());
         pace.pairs(&from[..count], room, |from, to| to.copy_from_slice(from))?;
-        let fold = |from: &[T], to: &mut [T]| pulp::Arch::new().dispatch(|| fold_line(to, from, take));
+        let fold = |from: &[T], to: &mut [T]| fold_line_vectorized(to, from, take);
         let (mut width, mut done) = (1, 0);
         while done < axis.kernel {
             pace.spend(1)?;
@@ -260,7 +261,7 @@ impl<T: Copy> Windows<'_, T> {
         let parts = to.chunks_mut(together * self.depth);
         for (taken, to) in taken.chunks(together).zip(parts) {
             pace.spend((to.len() * FEW) as u64 / 4 + 1)?;
-            pulp::Arch::new().dispatch(
+            vectorized(
                 #[inline(always)]
                 || {
                     for (&columns, to) in taken.iter().zip(to.chunks_exact_mut(self.depth)) {
@@ -368,6 +369,14 @@ fn fold_line<T: Copy>(to: &mut [T], from: &[T], take: impl Fn(T, T) -> T) {
     to.iter_mut()
         .zip(from)
         .for_each(|(to, from)| *to = take(*to, *from));
+}
+
+/// Does the same, compiled for the processor's widest vectors.
+fn fold_line_vectorized<T: Copy>(to: &mut [T], from: &[T], take: impl Fn(T, T) -> T) {
+    vectorized(
+        #[inline(always)]
+        || fold_line(to, from, &take),
+    );
 }
 
 /// Folds elements that are `stride` apart.
