@@ -283,81 +283,87 @@ impl Lines<'_> {
                 * input_width
                 * channels;
             let ranges = (0..width).step_by(together).map(|x| x.min(width - together));
-            for x in ranges.flat_map(|x| x..x + dilation) {
-                let left = ((self.first[1] + x) * STRIDE).wrapping_sub(self.sizes.before[1]);
-                let zeros = S::as_simd_f32s(&ZEROS[..count]).0;
-                let mut pixels = [[zeros; COLUMNS]; TAPS];
-                for tap in 0..TAPS {
-                    if let Some(row) = rows[tap] {
-                        for column in 0..COLUMNS {
-                            let x = left.wrapping_add(column * dilation);
-                            if x < input_width {
-                                pixels[tap][column] =
-                                    S::as_simd_f32s(&row[x * channels + first..][..count]).0;
+            for range in ranges {
+                for x in range..range + dilation {
+                    let left = ((self.first[1] + x) * STRIDE).wrapping_sub(self.sizes.before[1]);
+                    let zeros = S::as_simd_f32s(&ZEROS[..count]).0;
+                    let mut pixels = [[zeros; COLUMNS]; TAPS];
+                    for tap in 0..TAPS {
+                        if let Some(row) = rows[tap] {
+                            for column in 0..COLUMNS {
+                                let x = left.wrapping_add(column * dilation);
+                                if x < input_width {
+                                    pixels[tap][column] =
+                                        S::as_simd_f32s(&row[x * channels + first..][..count]).0;
+                                }
                             }
                         }
                     }
+                    let line = &mut line[x * channels + first..];
+                    // Behind the last pixels that this tile reads, at the distance of AHEAD.
+                    let ahead =
+                        bottom + left.wrapping_add(COLUMNS * dilation).min(input_width) * channels + first;
+                    let ahead = &self.image[(ahead + AHEAD).min(self.image.len())..];
+                    tile::<S, TAPS, STRIDE, COLUMNS>(
+                        simd,
+                        &pixels,
+                        weights,
+                        bias,
+                        line,
+                        channels * dilation,
+                        ahead,
+                    );
                 }
-                let line = &mut line[x * channels + first..];
-                // Behind the last pixels that this tile reads, at the distance of AHEAD.
-                let ahead =
-                    bottom + left.wrapping_add(COLUMNS * dilation).min(input_width) * channels + first;
-                let ahead = &self.image[(ahead + AHEAD).min(self.image.len())..];
-                tile::<S, TAPS, STRIDE, COLUMNS>(
-                    simd,
-                    &pixels,
-                    weights,
-                    bias,
-                    line,
-                    channels * dilation,
-                    ahead,
-                );
             }
         }
     }
 
+    /// Returns the sums of `count` channels from `first` on, at most a vector of them, for one output pixel.
+    /// `starts` has the index of the input pixel under each tap; `None` in the padding. A closure would not always
+    /// be compiled for the processor's vectors.
+    #[inline(always)]
+    fn sums<S: pulp::Simd>(&self, simd: S, starts: &[Option<usize>], [first, count]: [usize; 2]) -> S::f32s {
+        let channels = self.filter.channels;
+        let whole = channels / GROUP * GROUP;
+        let (group, at) = match first + count <= whole {
+            true => (first / GROUP, first % GROUP),
+            false => (whole / GROUP, first - channels.saturating_sub(GROUP)),
+        };
+        let weights = &self.filter.weights[group * starts.len()..][..starts.len()];
+        let mut sums = load(simd, &self.bias[first..], count);
+        for (weights, start) in weights.iter().zip(starts) {
+            let values = match *start {
+                Some(start) => load(simd, &self.image[start * channels + first..], count),
+                None => simd.splat_f32s(0.0),
+            };
+            sums = simd.mul_add_e_f32s(load(simd, &weights[at..], count), values, sums);
+        }
+        sums
+    }
+
     /// Computes all pixels one by one, for any sizes.
     #[inline(always)]
-    fn pixels<S: pulp::Simd>(self, simd: S) {
+    fn pixels<S: pulp::Simd>(mut self, simd: S) {
         let channels = self.filter.channels;
         let taps = self.filter.kernel[0] * self.filter.kernel[1];
-        let (whole, width) = (channels / GROUP * GROUP, self.width);
+        let width = self.width;
         let mut starts = vec![None; taps];
-        for (index, pixel) in self.output.chunks_exact_mut(channels).enumerate() {
+        let output = std::mem::take(&mut self.output);
+        for (index, pixel) in output.chunks_exact_mut(channels).enumerate() {
             let at = [self.first[0] + index / width, self.first[1] + index % width];
             for (tap, start) in starts.iter_mut().enumerate() {
                 *start = self
                     .sizes
                     .pixel(at, [tap / self.filter.kernel[1], tap % self.filter.kernel[1]]);
             }
-            let sums = |first: usize, count: usize| {
-                let (group, at) = match first + count <= whole {
-                    true => (first / GROUP, first % GROUP),
-                    false => (whole / GROUP, first - channels.saturating_sub(GROUP)),
-                };
-                let weights = &self.filter.weights[group * taps..][..taps];
-                let load = |from: &[f32]| match S::as_simd_f32s(&from[..count]) {
-                    ([vector, ..], _) => *vector,
-                    (_, rest) => simd.partial_load_f32s(rest),
-                };
-                let mut sum = load(&self.bias[first..]);
-                for (weights, start) in weights.iter().zip(&starts) {
-                    let value = match *start {
-                        Some(start) => load(&self.image[start * channels + first..]),
-                        None => simd.splat_f32s(0.0),
-                    };
-                    sum = simd.mul_add_e_f32s(load(&weights[at..]), value, sum);
-                }
-                sum
-            };
             if channels < S::F32_LANES {
-                simd.partial_store_f32s(pixel, sums(0, channels));
+                simd.partial_store_f32s(pixel, self.sums(simd, &starts, [0, channels]));
                 continue;
             }
             for first in (0..channels).step_by(S::F32_LANES) {
                 let first = first.min(channels - S::F32_LANES);
                 let (vectors, _) = S::as_mut_simd_f32s(&mut pixel[first..][..S::F32_LANES]);
-                vectors[0] = sums(first, S::F32_LANES);
+                vectors[0] = self.sums(simd, &starts, [first, S::F32_LANES]);
             }
         }
     }
@@ -373,6 +379,15 @@ impl FilterSizes {
             index.wrapping_sub(self.before[axis])
         });
         (y < self.input[0] && x < self.input[1]).then(|| y * self.input[1] + x)
+    }
+}
+
+/// Loads `count` elements, of which there is at most a vector.
+#[inline(always)]
+fn load<S: pulp::Simd>(simd: S, from: &[f32], count: usize) -> S::f32s {
+    match S::as_simd_f32s(&from[..count]) {
+        ([vector, ..], _) => *vector,
+        (_, rest) => simd.partial_load_f32s(rest),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use onnx_gemm::OUTSIDE;
+use onnx_kernels::elementwise::vector::vectorized;
 use onnx_tensor::{cancelling::Pace, prelude::*};
 
 use crate::conv::geometry::Geometry;
@@ -52,27 +53,38 @@ impl Image for InPlace<'_> {
         let of_pixel = geometry.kernel[0] * taps;
         starts.clear();
         starts.resize(pixels.len() * of_pixel, OUTSIDE);
-        let mut rest = &mut starts[..];
-        let mut pixel = pixels.start;
+        let (mut at, mut pixel) = (0, pixels.start);
+        // The image of the line before, if that line is whole and its windows are not above or below the image.
+        let mut like = None;
         while pixel < pixels.end {
             let [batch, y, first] = geometry.place(pixel);
             let end = geometry.output[1].min(first + pixels.end - pixel);
-            let (of_line, others) = rest.split_at_mut((end - first) * of_pixel);
-            for (row, first_tap) in geometry.taken(0, y).zip((0..).step_by(taps)) {
-                let Some(row) = row.filter(|&row| row < height) else {
-                    continue;
-                };
-                let line = (batch * height + row) * width;
-                for (x, starts) in (first..end).zip(of_line.chunks_exact_mut(of_pixel)) {
-                    for (tap, start) in starts[first_tap..][..taps].iter_mut().enumerate() {
-                        let column = (x * stride + tap * dilation).wrapping_sub(before);
-                        if column < width {
-                            *start = (line + column) * channels;
+            let (done, rest) = starts.split_at_mut(at);
+            let of_line = &mut rest[..(end - first) * of_pixel];
+            let is_within = geometry
+                .taken(0, y)
+                .all(|row| row.is_some_and(|row| row < height));
+            if is_within && like == Some(batch) {
+                let line = &done[at - geometry.output[1] * of_pixel..];
+                shift(line, geometry.strides[0] * width * channels, of_line);
+            } else {
+                for (row, first_tap) in geometry.taken(0, y).zip((0..).step_by(taps)) {
+                    let Some(row) = row.filter(|&row| row < height) else {
+                        continue;
+                    };
+                    let line = (batch * height + row) * width;
+                    for (x, starts) in (first..end).zip(of_line.chunks_exact_mut(of_pixel)) {
+                        for (tap, start) in starts[first_tap..][..taps].iter_mut().enumerate() {
+                            let column = (x * stride + tap * dilation).wrapping_sub(before);
+                            if column < width {
+                                *start = (line + column) * channels;
+                            }
                         }
                     }
                 }
             }
-            rest = others;
+            like = (is_within && end - first == geometry.output[1]).then_some(batch);
+            at += of_line.len();
             pixel += end - first;
         }
         // The last line of the windows of the next pixels, if they are as many as these.
@@ -87,6 +99,21 @@ impl Image for InPlace<'_> {
     fn taps(&self, geometry: &Geometry) -> [usize; 2] {
         [geometry.kernel[0] * geometry.kernel[1], geometry.channels]
     }
+}
+
+/// Writes the starts of segments that are `distance` elements after those of `from`.
+fn shift(from: &[usize], distance: usize, to: &mut [usize]) {
+    vectorized(
+        #[inline(always)]
+        || {
+            for (to, &from) in to.iter_mut().zip(from) {
+                *to = match from {
+                    OUTSIDE => OUTSIDE,
+                    start => start + distance,
+                };
+            }
+        },
+    );
 }
 
 /// An image with the channels first, whose windows are copied.
@@ -195,5 +222,65 @@ impl Geometry {
         let (first, before) = (position * self.strides[axis], self.before[axis]);
         let dilation = self.dilations[axis];
         (0..self.kernel[axis]).map(move |tap| (first + tap * dilation).checked_sub(before))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    /// Returns the start of each segment, each computed by itself.
+    fn plainly(geometry: &Geometry, pixels: Range<usize>) -> Vec<usize> {
+        let [height, width] = geometry.input;
+        let mut starts = Vec::new();
+        for pixel in pixels {
+            let [batch, y, x] = geometry.place(pixel);
+            for row in geometry.taken(0, y) {
+                for column in geometry.taken(1, x) {
+                    let row = row.filter(|&row| row < height);
+                    let column = column.filter(|&column| column < width);
+                    let start = row.zip(column).map(|(row, column)| {
+                        ((batch * height + row) * width + column) * geometry.groups * geometry.channels
+                    });
+                    starts.push(start.unwrap_or(OUTSIDE));
+                }
+            }
+        }
+        starts
+    }
+
+    #[test]
+    fn segments_start_where_the_taps_of_a_pixel_are() {
+        for (kernel, strides, dilations, before) in [
+            ([3, 3], [1, 1], [1, 1], [1, 1]),
+            ([3, 2], [2, 1], [1, 2], [0, 2]),
+            ([1, 3], [1, 2], [1, 1], [0, 1]),
+            ([2, 2], [3, 3], [4, 1], [3, 0]),
+            ([5, 1], [1, 1], [3, 1], [6, 0]),
+        ] {
+            let geometry = Geometry {
+                batch: 3,
+                groups: 2,
+                channels: 3,
+                rows: 1,
+                input: [9, 7],
+                output: [8, 6],
+                kernel,
+                strides,
+                dilations,
+                before,
+            };
+            let image = vec![0.0; 3 * 9 * 7 * 6];
+            let all = 3 * 8 * 6;
+            for pixels in [0..all, 0..40, 3..100, 50..51, 47..97] {
+                let (mut starts, mut copies, mut pace) = (Vec::new(), Vec::new(), Pace::default());
+                InPlace(&image)
+                    .segments(&geometry, pixels.clone(), &mut starts, &mut copies, &mut pace)
+                    .unwrap();
+                assert_eq!(starts, plainly(&geometry, pixels), "{geometry:?}");
+            }
+        }
     }
 }
